@@ -1,5 +1,5 @@
-//! A limiter that keeps the states of keys itself: any algorithm over a plain map. It never forgets a key, so it is for a
-//! few keys that you choose.
+//! A limiter that keeps the states of keys itself: any algorithm over a plain map. It never forgets a key, so it is for
+//! a few keys that you choose.
 //!
 //! ```sh
 //! cargo run -p examples --bin custom_states

@@ -1,5 +1,5 @@
-//! A gRPC client that makes four calls, and waits as long as the server asks for when one is rejected. Page `grpc` of the
-//! guide explains it.
+//! A gRPC client that makes four calls, and waits as long as the server asks for when one is rejected. Page `grpc` of
+//! the guide explains it.
 //!
 //! ```sh
 //! cargo run -p examples --features grpc --bin grpc_server &

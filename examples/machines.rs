@@ -1,5 +1,5 @@
-//! One limit for several processes, on Redis: together they admit ten requests, and one more every six seconds. While Redis
-//! is out, each process decides by itself. Page `machines` of the guide explains it.
+//! One limit for several processes, on Redis: together they admit ten requests, and one more every six seconds. While
+//! Redis is out, each process decides by itself. Page `machines` of the guide explains it.
 //!
 //! ```sh
 //! redis-server --save '' &

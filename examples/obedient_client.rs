@@ -7,9 +7,9 @@
 //! cargo run -p examples --features http-client,redis --bin obedient_client -- http://127.0.0.1:3000/fixed-window --redis redis://127.0.0.1/ --seconds 60
 //! ```
 //!
-//! Prints, one per line: `sent`, `served` and `rejected` with their counts, `order` with how many calls departed before one
-//! that came earlier, and `window N` with how many calls were served in the Nth window of `--window` seconds since 1970.
-//! `scripts/partner` runs eight of them.
+//! Prints, one per line: `sent`, `served` and `rejected` with their counts, `order` with how many calls departed before
+//! one that came earlier, and `window N` with how many calls were served in the Nth window of `--window` seconds since
+//! 1970. `scripts/partner` runs eight of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -98,7 +98,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         workers.spawn(async move {
             loop {
                 let client = client.ready().await?;
-                // Nothing is awaited between the number and the call: calls join the line in the order of their numbers.
+                // Nothing is awaited between the number and the call: calls join the line in the order of their
+                // numbers.
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let call = client.call(Request::get(&url).header("x-number", number).body(Empty::new())?);
                 match timeout_at(end, call).await {

@@ -48,8 +48,8 @@ fn account(api_key: &str) -> Option<(User, Plan)> {
     }
 }
 
-/// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has more
-/// than ten guesses open, and refunded if the key is right: what it takes to serve the request does not count.
+/// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has
+/// more than ten guesses open, and refunded if the key is right: what it takes to serve the request does not count.
 async fn authenticate(
     State(guesses): State<Arc<dyn Limiter>>,
     mut request: Request,

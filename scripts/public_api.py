@@ -3,8 +3,8 @@
     public_api.py LIST.txt RUSTDOC.json [--write]
 
 The JSON is that of `cargo rustdoc -- -Z unstable-options --output-format json`. Exits with 1, and prints the difference, if
-the list is another; with `--write`, writes it. Also holds the figures of DESIGN.md, "API decisions": how many names the root
-may have, and how many methods the trait that all limiters implement. `scripts/versions names` runs this.
+the list is another; with `--write`, writes it. Also holds two figures of docs/design (api.md, limiter.md): how many names
+the root may have, and how many methods the trait that all limiters implement. `scripts/versions names` runs this.
 """
 
 import difflib

@@ -1,4 +1,5 @@
-//! The resident memory of waiters: a million with all rounds. In a process of its own, since the whole process is measured.
+//! The resident memory of waiters: a million with all rounds. In a process of its own, since the whole process is
+//! measured.
 
 #[path = "support/effort.rs"]
 mod effort;

@@ -161,8 +161,8 @@ fn with<T: Clone + Send + Sync + 'static>(extension: T) -> Request<()> {
     request
 }
 
-/// The limit was outside of the layer that inserts the account, or that layer inserted an `Arc` of it: all requests were
-/// answered 400, and nothing was logged.
+/// The limit was outside of the layer that inserts the account, or that layer inserted an `Arc` of it: all requests
+/// were answered 400, and nothing was logged.
 #[test]
 fn an_extension_that_no_request_has_is_reported_once_with_its_type() {
     let policy = || Policy::new("by-account", TokenBucket::new(Quota::per_hour(1_000_000))).key(accounts());
@@ -211,7 +211,8 @@ fn requests_without_an_extension_that_another_had_are_not_reported() {
     assert_eq!(send_all(&RateLimitLayer::new(by_header), (0..5_000).map(|_| request("192.0.2.7", &[]))), NOTHING);
 }
 
-/// `/login` at 5 per hour and all else at 100 per second, for one key: 18,000 logins an hour passed, and nothing was logged.
+/// `/login` at 5 per hour and all else at 100 per second, for one key: 18,000 logins an hour passed, and nothing was
+/// logged.
 #[test]
 fn a_quota_that_depends_on_the_request_is_logged_once_per_policy() {
     let layer = |quota: fn(&str) -> Option<Quota>| {

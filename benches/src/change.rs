@@ -1,8 +1,8 @@
 //! Each decision timed by itself while another thread replaces the limiter of a layer, and without.
 //!
-//! Machines deschedule threads for milliseconds, with a change and without. So the longest decision is also recorded of those in
-//! which this thread was not descheduled against its will, where the system counts that (Linux): what is left is the decision's
-//! own time, and what it waited for.
+//! Machines deschedule threads for milliseconds, with a change and without. So the longest decision is also recorded of
+//! those in which this thread was not descheduled against its will, where the system counts that (Linux): what is left
+//! is the decision's own time, and what it waited for.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -31,7 +31,8 @@ const ROUNDS: u32 = 3;
 /// Slower decisions are looked into.
 const SLOW: u64 = 100_000;
 
-/// In turn: filling, and then without a change, and with one, in each round. Each phase lasts as long as the first change needs.
+/// In turn: filling, and then without a change, and with one, in each round. Each phase lasts as long as the first
+/// change needs.
 const CALM: u64 = 1;
 const OVER: u64 = u64::MAX;
 

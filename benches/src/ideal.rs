@@ -1,6 +1,6 @@
-//! A limiter by hand, as a floor: the keyed hash, the two candidate sets of eight words and the clock of ours, and nothing
-//! else. One limit, no waits, no sweeps, no answer when both sets are full, and no lock: two threads that meet a new key at
-//! once may insert it twice. What it takes less than ours is what is left to gain.
+//! A limiter by hand, as a floor: the keyed hash, the two candidate sets of eight words and the clock of ours, and
+//! nothing else. One limit, no waits, no sweeps, no answer when both sets are full, and no lock: two threads that meet
+//! a new key at once may insert it twice. What it takes less than ours is what is left to gain.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -70,8 +70,8 @@ pub trait Ruled: Algorithm {
     fn of_terms(terms: Terms, keys: usize) -> Self;
 }
 
-/// The limit of windows. Of many keys, none is asked more often than a word of the table can count, so all pass; a hot key is,
-/// and its sliding window is in the table for wider states.
+/// The limit of windows. Of many keys, none is asked more often than a word of the table can count, so all pass; a hot
+/// key is, and its sliding window is in the table for wider states.
 fn window(terms: Terms, keys: usize) -> Quota {
     Quota::per_hour((if keys < 1_000_000 { terms.burst } else { terms.burst.min(65_535) }).into())
 }

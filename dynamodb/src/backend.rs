@@ -198,16 +198,16 @@ impl<A: Kept> KeyItem<A> {
         Ok(Applied { now: at.now, old: None, standing: Standing::default(), kept: None, charged: 0 })
     }
 
-    /// The keys of the items in which a key goes on after the present one until a standing is over, with that of the window
-    /// that begins then.
+    /// The keys of the items in which a key goes on after the present one until a standing is over, with that of the
+    /// window that begins then.
     fn later_items(&self, now: Timestamp, until: Timestamp) -> Vec<String> {
         let next = |at: &Timestamp| self.algorithm.item_ends(*at).filter(|end| *end <= until);
         let begins = std::iter::successors(next(&now), next).take(MOST_ITEMS - 1);
         begins.map(|begin| self.key(begin)).collect()
     }
 
-    /// Changes the standing of a key, and its state with it: of a window, in the item of each window until it is over, the
-    /// present one first.
+    /// Changes the standing of a key, and its state with it: of a window, in the item of each window until it is over,
+    /// the present one first.
     async fn change(
         &self,
         change: impl Fn(Standing, Option<A::State>, Timestamp) -> (Standing, Option<A::State>),

@@ -16,16 +16,16 @@ const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 240;
 
 impl Dynamo {
-    /// Creates the table if there is none: key `k`, on-demand capacity, and items that expire by `x`. Returns when it can
-    /// be used. If there is one, checks its key, and sets the expiry.
+    /// Creates the table if there is none: key `k`, on-demand capacity, and items that expire by `x`. Returns when it
+    /// can be used. If there is one, checks its key, and sets the expiry.
     ///
     /// For set-ups without another tool for infrastructure; a service need not be allowed to do this. Needs the actions
     /// `dynamodb:CreateTable`, `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
     ///
     /// # Errors
     ///
-    /// [`FaultKind::Misconfigured`] if the table has another key, [`FaultKind::TimedOut`] if a new one is not ready within
-    /// two minutes, and the other kinds if a request fails.
+    /// [`FaultKind::Misconfigured`] if the table has another key, [`FaultKind::TimedOut`] if a new one is not ready
+    /// within two minutes, and the other kinds if a request fails.
     pub async fn create_table(&self) -> Result<(), DynamoFault> {
         let table = self.table();
         let request = table.client.create_table().table_name(&*table.name).billing_mode(BillingMode::PayPerRequest);

@@ -29,8 +29,8 @@ const IN_FLIGHT: usize = 1_000;
 ///
 /// # The table
 ///
-/// Its key is `k`, a string, without a sort key. Items expire by the attribute `x`. [`create_table`](Self::create_table)
-/// creates it.
+/// Its key is `k`, a string, without a sort key. Items expire by the attribute `x`.
+/// [`create_table`](Self::create_table) creates it.
 #[derive(Clone)]
 #[must_use]
 pub struct Dynamo {
@@ -88,8 +88,9 @@ impl Dynamo {
     ///
     /// # Accuracy
     ///
-    /// If the clocks keep to it, a bucket admits up to burst + rate × (*t* + `error`) in an interval of length *t*, once
-    /// and not per request. A state that no such clock can have written is ignored, and overwritten by the next charge.
+    /// If the clocks keep to it, a bucket admits up to burst + rate × (*t* + `error`) in an interval of length *t*,
+    /// once and not per request. A state that no such clock can have written is ignored, and overwritten by the next
+    /// charge.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.table.clock_error = error;
         self

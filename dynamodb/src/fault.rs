@@ -135,8 +135,8 @@ impl<E: ProvideErrorMetadata + Error + 'static> From<SdkError<E, HttpResponse>> 
     }
 }
 
-/// Returns what DynamoDB says of an error; otherwise, what the SDK says, with the causes. Without the response, which may
-/// be long.
+/// Returns what DynamoDB says of an error; otherwise, what the SDK says, with the causes. Without the response, which
+/// may be long.
 fn detail_of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E, HttpResponse>) -> String {
     let service = error.as_service_error();
     if let Some(code) = service.and_then(ProvideErrorMetadata::code) {

@@ -16,9 +16,9 @@ use crate::items::Kept;
 /// # Quotas
 ///
 /// All quotas fit: limits, bursts and costs of up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS)
-/// (999,999,999,999,999), per nanosecond or per century. So ten terabytes a month are counted in bytes, and to the byte.
-/// DynamoDB keeps 38 digits of a number, and the greatest number of a bucket has 37. Staggered windows do not fit: see
-/// [`Unfit`](crate::Unfit).
+/// (999,999,999,999,999), per nanosecond or per century. So ten terabytes a month are counted in bytes, and to the
+/// byte. DynamoDB keeps 38 digits of a number, and the greatest number of a bucket has 37. Staggered windows do not
+/// fit: see [`Unfit`](crate::Unfit).
 ///
 /// # Cost
 ///
@@ -32,10 +32,10 @@ use crate::items::Kept;
 /// | a key that is used up, which is not known here | one read or one write that does nothing, depending on what this process remembers of the key |
 /// | [leases](Self::leasing) of *n* requests | a share of the above: 1/*n* of it for a key in demand |
 ///
-/// A process knows up to 8,192 keys as used up: of 1,000 it knows all, of 4,000 in use at a time 96 %. It makes one read
-/// more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota, and at
-/// most 450 with a name of 255 bytes. So each write takes one write unit (up to 1,024 bytes), and each read one read
-/// unit. Refunds and resets take one write each.
+/// A process knows up to 8,192 keys as used up: of 1,000 it knows all, of 4,000 in use at a time 96 %. It makes one
+/// read more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota,
+/// and at most 450 with a name of 255 bytes. So each write takes one write unit (up to 1,024 bytes), and each read one
+/// read unit. Refunds and resets take one write each.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
@@ -45,26 +45,26 @@ use crate::items::Kept;
 /// synchronised: see [`Dynamo::clock_error`]. By equal clocks, decisions are those of the algorithm, exact over all
 /// processes. Windows begin by the clock of each process.
 ///
-/// A process whose clock differs from the `Date` of DynamoDB's answers by more than a second and the round trip makes no
-/// decision, and writes nothing, until an answer shows the clock to be right: its decisions fail, and the policy
+/// A process whose clock differs from the `Date` of DynamoDB's answers by more than a second and the round trip makes
+/// no decision, and writes nothing, until an answer shows the clock to be right: its decisions fail, and the policy
 /// [says](https://docs.rs/tower-sluice/latest/tower_sluice/enum.FailureMode.html) what happens.
 ///
 /// # Another quota
 ///
 /// A limiter with another quota may have the same name: processes with the old one and with the new one share the
-/// state, as while a change is rolled out. Of a bucket, as many tokens stay owed; each change of the quota costs a write, so do
-/// not let two quotas take turns for long. A window continues to count under another limit. With another period, or
-/// another calendar, windows start without a count.
+/// state, as while a change is rolled out. Of a bucket, as many tokens stay owed; each change of the quota costs a
+/// write, so do not let two quotas take turns for long. A window continues to count under another limit. With another
+/// period, or another calendar, windows start without a count.
 ///
 /// # Bans and debts
 ///
-/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, and what
-/// it [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond its
-/// budget, are in the item of its state: each write has the condition that there is none, and otherwise returns the item,
-/// so a decision takes no further request. A ban and a debt take a read and a write each, in the background; the first
-/// charge after their end takes two writes more. Of a fixed window and one of the calendar, each window has an item, and
-/// each takes a write, up to 64: a ban or a debt of more windows ends, for other processes, with the 64th. Refunds of
-/// earlier charges do nothing meanwhile.
+/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, and
+/// what it [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond its
+/// budget, are in the item of its state: each write has the condition that there is none, and otherwise returns the
+/// item, so a decision takes no further request. A ban and a debt take a read and a write each, in the background; the
+/// first charge after their end takes two writes more. Of a fixed window and one of the calendar, each window has an
+/// item, and each takes a write, up to 64: a ban or a debt of more windows ends, for other processes, with the 64th.
+/// Refunds of earlier charges do nothing meanwhile.
 ///
 /// # When DynamoDB fails, throttles, or does not answer
 ///

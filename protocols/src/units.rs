@@ -1,13 +1,13 @@
-//! Leases of units (`src/store/remote/leases.rs`): units are charged to a bucket on the server in advance, and spent in a
-//! process without a call until the lease ends. What was not spent in time is refunded by the next call.
+//! Leases of units (`src/store/remote/leases.rs`): units are charged to a bucket on the server in advance, and spent in
+//! a process without a call until the lease ends. What was not spent in time is refunded by the next call.
 //!
-//! A tick pays a tick of debt, and a unit costs [`Config::price`] ticks. All times are relative to now, so that the states
-//! are finitely many. A request costs one unit. A request that its layer takes back (`return_to_lease`) was not admitted
-//! in the end, and is left out: it is one that did not come.
+//! A tick pays a tick of debt, and a unit costs [`Config::price`] ticks. All times are relative to now, so that the
+//! states are finitely many. A request costs one unit. A request that its layer takes back (`return_to_lease`) was not
+//! admitted in the end, and is left out: it is one that did not come.
 //!
-//! The documented bound of `RemoteStore::leasing` is, for an interval of any length *t*, burst + rate × (*t* + lifetime). It
-//! holds for all intervals if and only if a bucket of burst + rate × lifetime admits the same requests: so a state has one
-//! number, [`World::allowance`], in place of a history.
+//! The documented bound of `RemoteStore::leasing` is, for an interval of any length *t*, burst + rate × (*t* +
+//! lifetime). It holds for all intervals if and only if a bucket of burst + rate × lifetime admits the same requests:
+//! so a state has one number, [`World::allowance`], in place of a history.
 
 use std::fmt::Write;
 
@@ -385,8 +385,8 @@ fn a_lease_is_spent_too_late_by_the_time_for_which_its_machine_was_suspended() {
     assert!(!holds(&Config { suspensions: 1, ..ONE }));
 }
 
-/// A refund shortens the queue of debts, so that a receipt from before is of a time at which the units are paid already.
-/// A later refund by it pays debts of others: more than the documented bound is admitted.
+/// A refund shortens the queue of debts, so that a receipt from before is of a time at which the units are paid
+/// already. A later refund by it pays debts of others: more than the documented bound is admitted.
 #[test]
 fn leases_of_two_processes_exceed_the_documented_bound() {
     assert!(!holds(&TWO));

@@ -43,8 +43,8 @@ pub struct TokenBucket {
 /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request that would make it
 /// overflow is rejected (the leaky bucket *as a meter*).
 ///
-/// Another name of [`TokenBucket`]: level = capacity − tokens left. To make requests wait instead of rejecting them, see
-/// [`LeakyQueue`](crate::LeakyQueue).
+/// Another name of [`TokenBucket`]: level = capacity − tokens left. To make requests wait instead of rejecting them,
+/// see [`LeakyQueue`](crate::LeakyQueue).
 ///
 /// # Examples
 ///
@@ -98,7 +98,7 @@ impl Algorithm for TokenBucket {
         true
     }
 
-    /// As many tokens are owed, rounded up by less than a nanosecond of the new rate.
+    /// The number of tokens owed stays the same, rounded up by less than a nanosecond of the new rate.
     fn inherit(&self, state: GcraState, from: &Quota, now: Timestamp) -> GcraState {
         if from.has_rate_of(&self.quota) {
             return state;

@@ -23,8 +23,8 @@ use crate::values::{Decision, Quota, Receipt};
 ///
 /// # Live changes
 ///
-/// If the limit changes, the count of the present window stays. If the period changes, what was used in the present
-/// window counts in the present window of the new period.
+/// If the limit changes, the count of the present window stays. If the period changes, the units used in the present
+/// window count in the present window of the new period.
 ///
 /// # Examples
 ///
@@ -48,7 +48,7 @@ pub struct FixedWindow {
     staggered: bool,
 }
 
-/// What a [`FixedWindow`] keeps of a key.
+/// The state that a [`FixedWindow`] keeps of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindowState {
     /// The window's number: its start, divided by the period.
@@ -65,7 +65,7 @@ impl FixedWindowState {
 }
 
 impl FixedWindow {
-    /// Makes windows as long as the quota's period.
+    /// Makes windows of the quota's period.
     ///
     /// # Panics
     ///
@@ -124,7 +124,7 @@ impl Algorithm for FixedWindow {
         } else if cost <= free {
             let used = used + cost;
             let decision = answer(Decision::admit(limit, limit - used), used);
-            (decision.with_receipt(Receipt::of(ChargedIn(window))), Some(FixedWindowState { window, used }))
+            (decision.with_receipt(Receipt::from_proof(ChargedIn(window))), Some(FixedWindowState { window, used }))
         } else {
             (answer(Decision::reject(limit, free, Some(until_next)), used), None)
         }
@@ -138,7 +138,7 @@ impl Algorithm for FixedWindow {
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
-    /// All keys of a window expire together, so the one that owes least is the one that used least.
+    /// All keys of a window expire together, so the key with the smallest debt is the key that used least.
     fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
         if self.expires_at(state) <= now { 0 } else { state.used }
     }

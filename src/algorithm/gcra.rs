@@ -15,7 +15,7 @@
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// What a bucket keeps of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
+/// The state that a bucket keeps of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
 ///
 /// Packed, since a slot of the [table with locks](crate::store::MemoryStore#memory) would grow by a third if it were
 /// aligned to 16 bytes.
@@ -36,15 +36,15 @@ pub(crate) struct Gcra {
     burst: u64,
 }
 
-/// The greatest debt that is carried over from another quota, in units: 256 times as much as the fullest of all buckets,
-/// and far from an overflow.
+/// The greatest debt that is carried over from another quota, in units: 256 times the fullest of all buckets, and far
+/// from an overflow.
 pub(crate) const MOST_CARRIED: u128 = 1 << 120;
 
 /// The TAT after a charge.
 pub(crate) struct Tat(pub(crate) u128);
 
 impl Tat {
-    /// Reads the TAT from a receipt; zero, which is paid, if it has none.
+    /// Reads the TAT from a receipt; zero, which is paid, if it owes nothing.
     pub(crate) fn read(receipt: Receipt) -> u128 {
         receipt.read().map_or(0, |Self(tat)| tat)
     }
@@ -70,19 +70,26 @@ impl Gcra {
     #[inline]
     pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let now = self.units(now);
+        // `limit` tokens of `period` units each are restored in `period` nanoseconds: `limit` units per nanosecond,
+        // which is one unit of debt per unit of time. So the debt at `now` is TAT − now, and a TAT in the past is paid.
         let debt = state.map_or(0, |state| state.tat.saturating_sub(now));
         let price = self.price(cost);
         let capacity = self.price(self.burst);
 
+        // A cost above the burst never fits: even with no debt, `price` is more than `capacity`.
         if cost == 0 {
             (self.answer(Decision::admit, debt), None)
         } else if cost > self.burst {
             (self.answer(Decision::never, debt), None)
         } else if debt + price <= capacity {
+            // The debt after the charge fits into the bucket. It is paid after as many units of time, at the new TAT.
             let tat = now + debt + price;
-            let decision = self.answer(Decision::admit, debt + price).with_receipt(Receipt::of(Tat(tat)));
+            let decision = self.answer(Decision::admit, debt + price).with_receipt(Receipt::from_proof(Tat(tat)));
             (decision, Some(GcraState { tat }))
         } else {
+            // After a wait of w units the debt is `debt` − w, or zero. The request fits if `debt` − w + `price` ≤
+            // `capacity`, so w is at least the difference. It is at most `debt`, since `price` ≤ `capacity` (the cost
+            // is at most the burst), so the debt is not zero before.
             let wait = duration_from_nanos(self.nanos_ceil(debt + price - capacity));
             (self.answer(|limit, remaining| Decision::reject(limit, remaining, Some(wait)), debt), None)
         }
@@ -92,7 +99,8 @@ impl Gcra {
     #[inline(always)]
     fn answer(&self, outcome: impl FnOnce(u64, u64) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
-        // At most `burst`, since `free` is at most `burst * period`.
+        // A request of n tokens fits if `debt` + n × `period` ≤ `burst` × `period`, so the greatest n is `free` /
+        // `period`, rounded down. It is at most `burst`, since `free` is at most `burst` × `period`.
         let remaining = u64::try_from(div(free, self.period)).unwrap_or(self.burst);
         outcome(self.burst, remaining).with_reset_after(duration_from_nanos(self.nanos_ceil(debt)))
     }
@@ -101,22 +109,22 @@ impl Gcra {
         u64::try_from(self.nanos_ceil(state.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 
-    /// Refunds what is still owed for a charge, counting debts as paid in the order in which they were made.
+    /// Refunds the unpaid part of a charge, counting debts as paid in the order in which they were made.
     ///
     /// A charge after which the TAT was *r* (`charged`) is paid off at *r*, so at `now` at most
     /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
     /// the bucket might have stood full for a while, and time spent full earns nothing.
     ///
-    /// That is exact as long as charges are refunded the last one first, as a layer does. To refund an earlier one pays
-    /// the later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may
-    /// then be refunded for each of them.
+    /// That is exact if charges are refunded the last one first, as a layer does. To refund an earlier one pays the
+    /// later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may then
+    /// be refunded for each of them.
     pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u64, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
-    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: as many
-    /// tokens are owed then, rounded up by less than a unit. Debts of more than [`MOST_CARRIED`] are cut.
+    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: the number of
+    /// tokens owed stays the same, rounded up by less than a unit. Debts of more than [`MOST_CARRIED`] are cut.
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt = tat.saturating_sub(from.units(now));
         let (period, before) = (u128::from(self.period), u128::from(from.period));
@@ -145,7 +153,7 @@ impl Gcra {
 }
 
 /// Divides by the processor's 64-bit instruction when the numbers allow it; a 128-bit division is a library call that
-/// takes several times as long.
+/// takes several times longer.
 fn div(dividend: u128, divisor: u64) -> u128 {
     match u64::try_from(dividend) {
         Ok(dividend) => u128::from(dividend / divisor),
@@ -172,7 +180,8 @@ mod tests {
     #[test]
     fn decisions_withstand_the_counterexamples() {
         each("src/algorithm/gcra.rs: Gcra::decide", |case| {
-            let (bucket, now) = (gcra(case, "limit", "period", case.number("burst")), at(case, "now"));
+            let bucket = gcra(case, "limit", "period", case.number("burst"));
+            let now = at(case, "now");
             let state = Some(GcraState { tat: case.number("tat") });
             let (decision, next) = bucket.decide(state, now, case.number("cost"));
             assert_eq!(decision.is_allowed(), next.is_some());
@@ -196,7 +205,8 @@ mod tests {
     #[test]
     fn changes_of_quota_withstand_the_counterexamples() {
         each("src/algorithm/gcra.rs: Gcra::carried", |case| {
-            let (new, old) = (gcra(case, "limit", "period", 1), gcra(case, "from_limit", "from_period", 1));
+            let new = gcra(case, "limit", "period", 1);
+            let old = gcra(case, "from_limit", "from_period", 1);
             [("tat", new.carried(case.number("tat"), &old, at(case, "now")))]
         });
     }
@@ -205,7 +215,8 @@ mod tests {
     fn refunds_withstand_the_counterexamples() {
         each("src/algorithm/gcra.rs: Gcra::refund", |case| {
             let bucket = gcra(case, "limit", "period", case.number("burst"));
-            let (state, charged) = (GcraState { tat: case.number("tat") }, case.number("charged"));
+            let state = GcraState { tat: case.number("tat") };
+            let charged = case.number("charged");
             [("tat", bucket.refund(state, at(case, "now"), case.number("cost"), charged).tat)]
         });
     }

@@ -28,6 +28,6 @@ pub enum Kind {
         /// Whether the windows of each key begin at an instant of its own.
         staggered: bool,
     },
-    /// None of them.
+    /// Another algorithm.
     Other,
 }

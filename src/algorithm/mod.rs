@@ -58,7 +58,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// # Examples
 ///
-/// A limiter that admits a single unit per key, for as long as the clock runs:
+/// A limiter that admits a single unit per key, until the clock stops:
 ///
 /// ```
 /// use tower_sluice::algorithm::Algorithm;
@@ -91,23 +91,23 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// tower_sluice::testing::check_algorithm(&Once, 1);
 /// ```
 pub trait Algorithm: Send + Sync + 'static {
-    /// What is kept of a key. Small, and without a destructor.
+    /// The state that is kept of a key. Small, and without a destructor.
     type State: Copy + Send + 'static;
 
     /// Returns the quota that is enforced, as advertised to clients.
     fn quota(&self) -> Quota;
 
-    /// Decides on `cost` units at `now`, given what is kept of the key (`None`: nothing).
+    /// Decides on `cost` units at `now`, given the state of the key (`None`: nothing).
     ///
     /// Returns the decision and the state to keep from now on, `None` for "as before".
     fn decide(&self, state: Option<Self::State>, now: Timestamp, cost: u64) -> (Decision, Option<Self::State>);
 
-    /// Returns the moment from which `state` decides as no state does; [`Timestamp::MAX`] if none comes.
+    /// Returns the moment from which `state` decides as no state does; [`Timestamp::MAX`] if there is no such instant.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 
     /// Returns the state after a refund, at `now`, of `cost` units of the charge that `receipt` is for.
     ///
-    /// Refunds at most what is still owed for that charge: time may already have paid for it. By default, nothing is
+    /// Refunds at most the unpaid part of that charge: time may already have paid for it. By default, nothing is
     /// refunded.
     fn refund(&self, state: Self::State, now: Timestamp, cost: u64, receipt: Receipt) -> Self::State {
         let _ = (now, cost, receipt);
@@ -126,8 +126,8 @@ pub trait Algorithm: Send + Sync + 'static {
     }
 
     /// Returns whether this algorithm can inherit states that one of the same type has written under the quota `from`,
-    /// after a [live change](crate::Limiter::inherit), or when a key gets [another quota](crate::limiter::Ask::under). By default it
-    /// cannot, and the keys start without a state.
+    /// after a [live change](crate::Limiter::inherit), or when a key gets [another quota](crate::limiter::Ask::under).
+    /// By default it cannot, and the keys start without a state.
     ///
     /// Not called for buckets that the store keeps in a form of its own: they always inherit.
     fn can_inherit(&self, from: &Quota) -> bool {
@@ -151,8 +151,8 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().period_nanos()
     }
 
-    /// Returns the same algorithm with another quota, so that each key can [have its own](crate::limiter::Ask::under): `None`, the
-    /// default, if it cannot have another. Whether it can must not depend on the quota.
+    /// Returns the same algorithm with another quota, so that each key can [have its own](crate::limiter::Ask::under):
+    /// `None`, the default, if it cannot have another. Whether it can must not depend on the quota.
     ///
     /// [`inherit`](Self::inherit) then converts the state of a key whose quota has changed.
     fn under(&self, quota: Quota) -> Option<Self>
@@ -164,8 +164,8 @@ pub trait Algorithm: Send + Sync + 'static {
     }
 
     /// Returns which algorithm of this crate makes the same decisions, if any. A store may then keep its keys in a form
-    /// of its own, such as one word each. A wrapper that changes no decision returns the kind of what it wraps. By
-    /// default [`Kind::Other`].
+    /// of its own, such as one word each. A wrapper that changes no decision returns the kind of the algorithm that it
+    /// wraps. By default [`Kind::Other`].
     fn kind(&self) -> Kind {
         Kind::Other
     }
@@ -181,8 +181,8 @@ pub trait Algorithm: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// Returns what is advertised to clients. By default that of its [kind](Self::kind), and for [`Kind::Other`] a
-    /// sliding window, which promises the average rate, and no burst.
+    /// Returns the terms that are advertised to clients. By default the terms of its [kind](Self::kind), and for
+    /// [`Kind::Other`] a sliding window, which promises the average rate, and no burst.
     fn terms(&self) -> Terms {
         match self.kind() {
             Kind::Bucket { quota } => Terms::bucket(quota),

@@ -13,12 +13,12 @@ use crate::values::time::{Timestamp, duration_from_nanos};
 /// An algorithm whose states can be written as bytes, so that any key-value store can keep them.
 ///
 /// All algorithms of this crate are. The bytes of a state begin with the quota under which it was written, so that it
-/// can be read under another one: the key keeps what it has used, as after a [live change](crate::Limiter::inherit).
+/// can be read under another one: the key keeps its used units, as after a [live change](crate::Limiter::inherit).
 ///
 /// # The format
 ///
-/// It is stable: a later version of this crate reads what this one writes. All numbers are big-endian. Version 1 has units
-/// of 4 bytes, and is written if all of a state's units fit; version 2 has units of 8.
+/// It is stable: a later version of this crate reads the bytes that this version writes. All numbers are big-endian.
+/// Version 1 has units of 4 bytes, and is written if all of a state's units fit; version 2 has units of 8.
 ///
 /// | content, in this order | bytes |
 /// |---|---|
@@ -100,7 +100,8 @@ const WIDE: u8 = 2;
 
 /// Writes a state: the head, one number of its own, and its counts.
 fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N]) -> Vec<u8> {
-    let (limit, burst) = (quota.limit(), quota.explicit_burst_or(0));
+    let limit = quota.limit();
+    let burst = quota.explicit_burst_or(0);
     let is_narrow = [limit, burst].iter().chain(&counts).all(|units| *units <= u32::MAX.into());
     let mut bytes = Vec::with_capacity(if is_narrow { 34 } else { 50 });
     bytes.extend([if is_narrow { NARROW } else { WIDE }, kind]);
@@ -118,7 +119,7 @@ fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N
 /// Returns the quota under which a state of an algorithm of this crate was written.
 pub(crate) fn written_under(bytes: &[u8]) -> Option<Quota> {
     let kind = *bytes.get(1)?;
-    Numbers::of(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
+    Numbers::read(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
 }
 
 /// The numbers of a state that are not read yet, and whether its units have 8 bytes.
@@ -126,7 +127,7 @@ struct Numbers<'a>(&'a [u8], bool);
 
 impl<'a> Numbers<'a> {
     /// Reads the head, and returns the quota with the numbers behind it.
-    fn of(bytes: &'a [u8], kind: u8) -> Result<(Quota, Self), UnknownState> {
+    fn read(bytes: &'a [u8], kind: u8) -> Result<(Quota, Self), UnknownState> {
         let version = bytes.first().copied();
         let is_wide = match version {
             Some(NARROW) => false,
@@ -137,7 +138,9 @@ impl<'a> Numbers<'a> {
             return Err(UnknownState::Content);
         }
         let mut numbers = Self(&bytes[2..], is_wide);
-        let (limit, burst, period) = (numbers.units()?, numbers.units()?, numbers.u64()?);
+        let limit = numbers.units()?;
+        let burst = numbers.units()?;
+        let period = numbers.u64()?;
         let quota = Quota::try_per(limit, duration_from_nanos(period.into())).map_err(|_| UnknownState::Content)?;
         let quota = if burst == 0 { Ok(quota) } else { quota.try_burst(burst) };
         Ok((quota.map_err(|_| UnknownState::Content)?, numbers))
@@ -176,7 +179,7 @@ impl Portable for TokenBucket {
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<GcraState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b'b')?;
+        let (quota, mut numbers) = Numbers::read(bytes, b'b')?;
         let tat = numbers.u128()?;
         if tat >= MOST_TAT {
             return Err(UnknownState::Content);
@@ -191,7 +194,7 @@ impl Portable for FixedWindow {
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<FixedWindowState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b'f')?;
+        let (quota, mut numbers) = Numbers::read(bytes, b'f')?;
         let state = FixedWindowState { window: numbers.u64()?, used: numbers.units()? };
         Ok(self.inherit(numbers.end(state)?, &quota, now))
     }
@@ -203,8 +206,10 @@ impl Portable for SlidingWindow {
     }
 
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<SlidingWindowState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b's')?;
-        let (window, previous, current) = (numbers.u64()?, numbers.units()?, numbers.units()?);
+        let (quota, mut numbers) = Numbers::read(bytes, b's')?;
+        let window = numbers.u64()?;
+        let previous = numbers.units()?;
+        let current = numbers.units()?;
         let state = numbers.end(SlidingWindowState { window, previous, current })?;
         Ok(self.inherit(state, &quota, now))
     }
@@ -216,10 +221,11 @@ impl Portable for CalendarWindow {
         write(b'c', &self.quota(), &state.ends.as_nanos().to_be_bytes(), [state.used])
     }
 
-    /// What still counts does so in the present window, whatever calendar it was counted by.
+    /// Units that still count do so in the present window, under any calendar.
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<CalendarWindowState, UnknownState> {
-        let (quota, mut numbers) = Numbers::of(bytes, b'c')?;
-        let (ends, used) = (Timestamp::from_nanos(numbers.u64()?), numbers.units()?);
+        let (quota, mut numbers) = Numbers::read(bytes, b'c')?;
+        let ends = Timestamp::from_nanos(numbers.u64()?);
+        let used = numbers.units()?;
         let state = numbers.end(CalendarWindowState { ends, used })?;
         Ok(self.inherit(state, &quota, now))
     }
@@ -252,7 +258,7 @@ mod tests {
         assert!(hex(burst.to_bytes(&GcraState { tat: 0 })).starts_with("01620000000700000009"));
     }
 
-    /// Units that do not fit into 32 bits are written with 64, whichever of them it is.
+    /// Both numbers are written with 64 bits if either does not fit into 32.
     #[test]
     fn the_bytes_of_version_2_stay_as_they_are() {
         let quota = Quota::per(7_000_000_000, Duration::from_secs(60));
@@ -264,9 +270,11 @@ mod tests {
         assert_eq!(hex(burst), format!("{}{:032x}", head("62", 9), 5_u128 << 100));
         let state = FixedWindowState { window: 2, used: 5 };
         assert_eq!(hex(FixedWindow::new(quota).to_bytes(&state)), format!("{}{:016x}{:016x}", head("66", 0), 2, 5));
-        // The limit was lowered: what is used does not fit, and the limit does.
-        let (small, now) = (Quota::per(7, Duration::from_secs(60)), Timestamp::from_nanos(120_000_000_001));
-        let (fixed, sliding) = (FixedWindow::new(small), SlidingWindow::new(small));
+        // The limit was lowered: the used units do not fit, and the limit does.
+        let small = Quota::per(7, Duration::from_secs(60));
+        let now = Timestamp::from_nanos(120_000_000_001);
+        let fixed = FixedWindow::new(small);
+        let sliding = SlidingWindow::new(small);
         let state = FixedWindowState { window: 2, used: 7_000_000_000 };
         assert_eq!(fixed.from_bytes(&fixed.to_bytes(&state), now), Ok(state));
         for counts in [[u64::MAX, 0], [0, u64::MAX], [u64::from(u32::MAX), 1], [1, 1 << 32]] {
@@ -280,7 +288,8 @@ mod tests {
     #[test]
     fn units_above_the_greatest_are_no_state() {
         let quota = Quota::per(Quota::MAX_UNITS, Duration::from_secs(60)).burst(Quota::MAX_UNITS);
-        let (bucket, now) = (TokenBucket::new(quota), Timestamp::from_nanos(5));
+        let bucket = TokenBucket::new(quota);
+        let now = Timestamp::from_nanos(5);
         let bytes = bucket.to_bytes(&GcraState { tat: 7 });
         assert_eq!(bucket.from_bytes(&bytes, now), Ok(GcraState { tat: 7 }));
         for first in [2, 10] {

@@ -7,8 +7,8 @@ use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-/// Estimates the count of the last period from two counters: that of the current window, plus that of the previous one,
-/// weighted by the share of it that the last period still covers.
+/// Estimates the count of the last period from two counters: the units of the current window, plus the units of the
+/// previous one, weighted by the share of it that the last period still covers.
 ///
 /// A quarter into a window, with 9 before and 5 so far, the estimate is 9 × ¾ + 5 = 11.75. A request
 /// passes if the estimate, itself included, does not exceed the limit.
@@ -62,7 +62,7 @@ pub struct SlidingWindow {
     staggered: bool,
 }
 
-/// What a [`SlidingWindow`] keeps of a key.
+/// The state that a [`SlidingWindow`] keeps of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowState {
     /// The current window's number: its start, divided by the period.
@@ -86,7 +86,7 @@ impl SlidingWindowState {
 }
 
 impl SlidingWindow {
-    /// Makes windows as long as the quota's period.
+    /// Makes windows of the quota's period.
     ///
     /// # Panics
     ///
@@ -123,7 +123,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the time until `cost` units fit. They do not fit now, and are no more than the limit. `state` was
+    /// Returns the time until `cost` units fit. They do not fit now, and are within the limit. `state` was
     /// [rolled](Self::roll) to `now`.
     fn wait(&self, state: &SlidingWindowState, now: Timestamp, cost: u64) -> Duration {
         let limit = self.quota.limit();
@@ -168,7 +168,8 @@ impl Algorithm for SlidingWindow {
         now: Timestamp,
         cost: u64,
     ) -> (Decision, Option<SlidingWindowState>) {
-        let (limit, period) = (self.quota.limit(), u128::from(self.quota.period_nanos()));
+        let limit = self.quota.limit();
+        let period = u128::from(self.quota.period_nanos());
         let state = self.roll(state, now);
         let start = start_of(&self.quota, state.window);
         let elapsed = u128::from(now.as_nanos().saturating_sub(start));
@@ -200,7 +201,7 @@ impl Algorithm for SlidingWindow {
             let next = SlidingWindowState { current, ..state };
             let left = remaining(current);
             let decision =
-                answer(Decision::admit(limit, left), &next).with_receipt(Receipt::of(ChargedIn(state.window)));
+                answer(Decision::admit(limit, left), &next).with_receipt(Receipt::from_proof(ChargedIn(state.window)));
             let decision = if left == 0 { decision.with_next_after(self.wait(&next, now, 1)) } else { decision };
             return (decision, Some(next));
         }
@@ -219,7 +220,7 @@ impl Algorithm for SlidingWindow {
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
-    /// All keys of a window expire together, so the one that owes least is the one that used least.
+    /// All keys of a window expire together, so the key with the smallest debt is the key that used least.
     fn owed(&self, state: &SlidingWindowState, now: Timestamp) -> u64 {
         let state = self.roll(Some(*state), now);
         state.previous.saturating_add(state.current)
@@ -233,11 +234,12 @@ impl Algorithm for SlidingWindow {
         if from.period_nanos() == self.quota.period_nanos() {
             return state;
         }
-        let (before, period) = (Self { quota: *from, staggered: false }, u128::from(from.period_nanos()));
+        let before = Self { quota: *from, staggered: false };
+        let period = u128::from(from.period_nanos());
         let state = before.roll(Some(state), now);
         let elapsed = u128::from(now.as_nanos().saturating_sub(start_of(from, state.window)));
         let weighted = (u128::from(state.previous) * (period - elapsed.min(period))).div_ceil(period);
-        // At most the two counts together, of which each fits.
+        // At most the two counts together, and each of them fits.
         let current = u64::try_from(weighted + u128::from(state.current)).unwrap_or(u64::MAX);
         SlidingWindowState { window: now.as_nanos() / self.quota.period_nanos(), previous: 0, current }
     }

@@ -1,4 +1,5 @@
-//! Algorithms by themselves: what a trait's default does, and single steps that a store takes seldom or in a form of its own.
+//! Algorithms by themselves: the defaults of the trait, and single steps that a store takes seldom or in a form of its
+//! own.
 
 use super::*;
 
@@ -33,14 +34,14 @@ fn an_algorithm_of_a_user_has_the_documented_defaults() {
     assert_eq!((Own.max_cost(), Own.worst_burst()), (7, 7));
     assert!(!Own.can_inherit(&Own.quota()));
     assert_eq!(Own.inherit(at(3), &Own.quota(), at(4)), at(3));
-    assert_eq!(Own.refund(at(3), at(2), 1, Receipt::of(ChargedIn(0))), at(3));
+    assert_eq!(Own.refund(at(3), at(2), 1, Receipt::from_proof(ChargedIn(0))), at(3));
     assert_eq!(Own.schedule(), 60 * SECOND);
     assert!(Own.under(Own.quota()).is_none());
     assert_eq!((Own.kind(), Own.phase(u64::MAX)), (Kind::Other, Duration::ZERO));
     assert_eq!(Own.terms(), Terms::sliding_window(Own.quota()));
 }
 
-/// Nothing is owed for a window that has ended, and the count of one that has not.
+/// A key owes nothing for a window that has ended, and its count for a window that has not.
 #[test]
 fn what_a_window_owes_is_what_was_used() {
     fn check<A: Algorithm>(window: &A, lengths: u64) {
@@ -67,7 +68,7 @@ fn a_refund_goes_to_the_window_of_its_charge() {
     let state = SlidingWindowState { window: 7, previous: 4, current: 3 };
     let refund = |charged: u64, cost| {
         let SlidingWindowState { window: 7, previous, current } =
-            window.refund(state, at(7 * 60), cost, Receipt::of(ChargedIn(charged)))
+            window.refund(state, at(7 * 60), cost, Receipt::from_proof(ChargedIn(charged)))
         else {
             panic!("another window")
         };
@@ -80,7 +81,8 @@ fn a_refund_goes_to_the_window_of_its_charge() {
 #[cfg(feature = "remote")]
 #[test]
 fn the_quota_is_read_from_the_head_of_any_state() {
-    let (quota, now) = (Quota::per(7, Duration::from_secs(60)), at(120));
+    let quota = Quota::per(7, Duration::from_secs(60));
+    let now = at(120);
     fn bytes<A: Portable>(algorithm: &A, now: Timestamp) -> Vec<u8> {
         algorithm.to_bytes(&algorithm.decide(None, now, 2).1.unwrap())
     }

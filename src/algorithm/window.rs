@@ -1,4 +1,4 @@
-//! What fixed and sliding windows share: the numbers of windows, their receipts, and their phases.
+//! The parts that fixed and sliding windows share: the numbers of windows, their receipts, and their phases.
 
 use std::time::Duration;
 

@@ -4,13 +4,13 @@
 //!
 //! A key is in one slot of its two candidate sets at most:
 //!
-//! - Only [`insert`](Counts::insert) writes a tag, with the key's stripe locked, and only after it has searched both sets
-//!   under that lock. No other thread can write the same tag meanwhile.
+//! - Only [`insert`](Counts::insert) writes a tag, with the key's stripe locked, and only after it has searched both
+//!   sets under that lock. No other thread can write the same tag meanwhile.
 //! - A count that falls to zero leaves the tag where it is. Another key may then take the slot, which removes the tag.
 //!
-//! All that other threads do to a found word is one compare-and-swap. It fails if another key has taken the slot in
-//! between, since the tag differs; and then the key is searched again. If the slot was taken and came back to the same
-//! key, the word says what is in flight now, and the swap is as good as one that was tried later.
+//! Other threads change a found word only by one compare-and-swap. It fails if another key has taken the slot in
+//! between, since the tag differs; the thread then searches the key again. If the slot was taken and came back to the
+//! same key, the word has the units in flight now, and the swap is as good as a later one.
 //!
 //! Nothing is evicted: a slot with units in flight is free when they are released, and not before.
 
@@ -37,19 +37,19 @@ pub(super) struct Counts {
     pub(super) wait_lists: WaitLists,
 }
 
-/// What became of a request for units.
+/// The result of a request for units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcquireResult {
     /// They are in flight now, in this slot; with them, the key has `units`.
     Taken { slot: usize, units: u64 },
     /// They do not fit, or others wait before: the key has `units` in flight, in this slot.
     Full { slot: usize, units: u64 },
-    /// The key has none in flight, and both of its sets are full of keys that have.
+    /// The key has no units in flight, and both of its sets are full of keys that have some.
     NoSlot,
 }
 
 impl Counts {
-    /// Makes counts for so many keys that have units in flight.
+    /// Makes counts for `keys` keys that have units in flight at once.
     pub(super) fn new(keys: usize) -> Self {
         Self::hashed_by(Secret::random(), keys)
     }
@@ -68,7 +68,7 @@ impl Counts {
         }
     }
 
-    /// For how many keys it was made.
+    /// The number of keys for which it was made.
     pub(super) const fn keys(&self) -> usize {
         self.keys
     }
@@ -78,7 +78,7 @@ impl Counts {
         self.slots.place(self.secret.hash(key.as_bytes()))
     }
 
-    /// Takes `cost` units, if no more than `limit` are then in flight. The cost is at most the limit, and not zero.
+    /// Takes `cost` units, if at most `limit` are in flight afterwards. The cost is at most the limit, and not zero.
     #[inline(always)]
     pub(super) fn acquire(&self, place: &SlotPlace, cost: u64, limit: u64) -> AcquireResult {
         debug_assert!(0 < cost && cost <= limit, "{cost} of {limit}");
@@ -100,7 +100,7 @@ impl Counts {
         match units.checked_add(cost).filter(|total| *total <= limit && !word.has_waiters()) {
             None => Ok(AcquireResult::Full { slot, units }),
             Some(units) => {
-                let taken = self.slots.at(slot).replace(word, word.with_units(units));
+                let taken = self.slots.get(slot).replace(word, word.with_units(units));
                 taken.map(|()| AcquireResult::Taken { slot, units })
             }
         }
@@ -112,7 +112,7 @@ impl Counts {
     fn insert(&self, place: &SlotPlace, cost: u64, limit: u64) -> AcquireResult {
         let _stripe = self.stripes.lock(place.tag.value().into());
         loop {
-            // Another thread may have inserted the key before the lock was taken. From here on, none can.
+            // Another thread may have inserted the key before the lock was taken. From here on, no thread can.
             while let Some((slot, word)) = self.find(place) {
                 if let Ok(attempt) = self.take(slot, word, cost, limit) {
                     return attempt;
@@ -125,7 +125,7 @@ impl Counts {
                 return AcquireResult::NoSlot;
             };
             // Fails if another key was faster, and then another slot may be free.
-            if self.slots.at(slot).replace(word, CountWord::new(place.tag, cost)).is_ok() {
+            if self.slots.get(slot).replace(word, CountWord::new(place.tag, cost)).is_ok() {
                 return AcquireResult::Taken { slot, units: cost };
             }
         }
@@ -137,8 +137,8 @@ impl Counts {
         place.sets.into_iter().find_map(|set| self.slots.in_set(set).find(|(_, word)| word.is(place.tag)))
     }
 
-    /// Chooses a free slot: of the first candidate set while half of it is free, and then of the emptier one. A set that is
-    /// half full is far from turning a key away, and a key in its first set is found in one cache line.
+    /// Chooses a free slot: of the first candidate set while half of it is free, and then of the emptier one. A set
+    /// that is half full is far from turning a key away, and a key in its first set is found in one cache line.
     fn choose(&self, place: &SlotPlace) -> Option<(usize, CountWord)> {
         let [a, b] = place.sets.map(|set| {
             let mut free = self.slots.in_set(set).filter(|(_, word)| word.is_free());
@@ -148,10 +148,10 @@ impl Counts {
         if a.1 < SLOTS_PER_SET / 2 && b.1 > a.1 { b.0 } else { a.0 }
     }
 
-    /// Releases `cost` units of a key that has as many in flight in this slot, and lets its next waiters have them.
+    /// Releases `cost` units of the key in this slot, which has them in flight, and hands them to its next waiters.
     #[inline]
     pub(super) fn release(&self, slot: usize, cost: u64) {
-        let place = self.slots.at(slot);
+        let place = self.slots.get(slot);
         let mut word = place.load();
         loop {
             #[cfg(feature = "queue")]
@@ -173,7 +173,7 @@ impl Counts {
 
     /// The number of keys that have units in flight, and of these units. Reads the whole table.
     pub(super) fn totals(&self) -> (u64, u64) {
-        let words = (0..self.slots.len()).map(|slot| self.slots.at(slot).load()).filter(|word| !word.is_free());
+        let words = (0..self.slots.len()).map(|slot| self.slots.get(slot).load()).filter(|word| !word.is_free());
         words.fold((0, 0), |(keys, units), word| (keys + 1, units + word.units()))
     }
 

@@ -21,15 +21,15 @@ use crate::values::{
     Answer, Ask, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms,
 };
 
-/// Limits how many requests of a key are in flight at once, in this process; a `RedisConcurrency` (feature `redis`) does so
-/// over many.
+/// Limits how many requests of a key are in flight at once, in this process; a `RedisConcurrency` (feature `redis`)
+/// does so over many.
 ///
-/// A request takes as many units as it [costs](crate::Policy::cost), one unless that is set, and holds them until it is
-/// over. In a layer, that is when the **body** of its response has ended, has failed, or was dropped: a slow download, a
-/// stream of events, or a gRPC call whose server streams counts for as long as it lasts. (tower's `ConcurrencyLimit`
-/// counts until the head of the response, and knows no keys.) A policy may
-/// [release them at the head](crate::Policy::release_at_head). No unit is lost, whatever ends the request: a client that
-/// disconnects, a service that fails or panics, a body that nobody reads.
+/// A request takes its [cost](crate::Policy::cost) in units, one unless set, and holds them until it is over. In a
+/// layer, that is when the **body** of its response has ended, has failed, or was dropped: a slow download, a stream of
+/// events, or a gRPC call whose server streams counts until it ends. (tower's `ConcurrencyLimit` counts until the head
+/// of the response, and knows no keys.) A policy may [release them at the head](crate::Policy::release_at_head). No
+/// unit is lost, however the request ends: a client that disconnects, a service that fails or panics, a body that
+/// nobody reads.
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]
@@ -44,42 +44,43 @@ use crate::values::{
 /// # Waiting
 ///
 /// A request that finds its key's units taken is rejected. With [`max_queue`](Self::max_queue), it waits until others
-/// are over, first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it
-/// waiting.
+/// are over, first come, first served. No request overtakes another: a request that costs more than is free keeps those
+/// behind it waiting.
 ///
-/// # What clients are told
+/// # Response fields
 ///
-/// Nobody knows when a request will be over, so a rejection carries **no `Retry-After`**: the client should retry when
-/// one of its own requests has ended. `RateLimit-Policy` has the limit with the unit `concurrent-requests` and without a
-/// window, and `RateLimit` what is left, without a time:
+/// The end of a request is not known in advance, so a rejection carries **no `Retry-After`**: the client should retry
+/// when one of its own requests has ended. `RateLimit-Policy` has the limit with the unit `concurrent-requests` and
+/// without a window, and `RateLimit` the remaining units, without a time:
 ///
 /// ```text
 /// RateLimit-Policy: "in-flight";q=4;qu="concurrent-requests"
 /// RateLimit: "in-flight";r=0
 /// ```
 ///
-/// Draft-07 and `X-RateLimit-*` cannot say that, and do not mention the policy.
+/// Draft-07 and `X-RateLimit-*` cannot express that, and do not mention the policy.
 ///
 /// # Accuracy
 ///
-/// Exact: however many threads ask, a key never has more than `limit` units in flight, and a request is rejected only
-/// while it would have. Two keys share their count if 32 bits of their hashes and one of their two candidate sets are
-/// equal: for a new key in a half-full table, with a probability of 2 × 10⁻⁹. The hash has a secret, so nobody can choose
-/// keys that share.
+/// Exact: with any number of threads, a key never has more than `limit` units in flight, and a request is rejected only
+/// while it would exceed the limit. Two keys share their count if 32 bits of their hashes and one of their two
+/// candidate sets are equal: for a new key in a half-full table, with a probability of 2 × 10⁻⁹. The hash has a secret,
+/// so a client cannot choose keys that share.
 ///
 /// # Memory and cost
 ///
-/// 16 bytes for each key of [`max_keys`](Self::max_keys), whatever the length of the keys; and each request that waits
-/// takes some 200 bytes. **What is in flight is never evicted.** If both candidate sets of a new key are full of others
-/// that have requests in flight, its request is rejected; below `max_keys` such keys that does not happen.
+/// 16 bytes for each key of [`max_keys`](Self::max_keys), for keys of any length. Each request that waits takes some
+/// 200 bytes. **Units in flight are never evicted.** If both candidate sets of a new key are full of keys with requests
+/// in flight, its request is rejected. Below `max_keys` such keys, that does not happen.
 ///
-/// To take units and to release them is one compare-and-swap each; a key that was not seen for a while takes a lock that
-/// it shares with one in 256 others. Where others wait, the lock of their list is taken.
+/// To take units and to release them is one compare-and-swap each; a key that was not seen for a while takes a lock
+/// that it shares with one in 256 others. Where others wait, the lock of their list is taken.
 ///
 /// # Live change
 ///
-/// A changed limit holds from the next request on, and what is in flight goes on counting. Requests that wait are judged
-/// by the new limit, in their order; of two changes at once, by that of the later. The table stays, and with it the [`max_keys`](Self::max_keys) of the first limiter.
+/// A changed limit holds from the next request on, and units in flight stay counted. Requests that wait are judged by
+/// the new limit, in their order; of two changes at once, the later one counts. The table stays, and with it the
+/// [`max_keys`](Self::max_keys) of the first limiter.
 ///
 /// # Without a layer
 ///
@@ -89,7 +90,7 @@ use crate::values::{
 /// let exports = Concurrency::new(1);
 /// let alice = PartitionKey::from("alice");
 ///
-/// let permit = exports.try_acquire(&alice, 1).expect("none is running");
+/// let permit = exports.try_acquire(&alice, 1).expect("no export is running");
 /// assert!(exports.try_acquire(&alice, 1).is_none());
 /// drop(permit);
 /// assert!(exports.try_acquire(&alice, 1).is_some());
@@ -125,12 +126,12 @@ impl Concurrency {
         }
     }
 
-    /// Lets up to `waiters` requests of a key wait for others to be over: for up to 30 seconds each, and 65,536 over all
-    /// keys.
+    /// Lets up to `waiters` requests of a key wait for others to be over: for up to 30 seconds each, and 65,536 over
+    /// all keys.
     ///
     /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
-    /// dropped leaves at once. Waiting needs a tokio runtime with a timer; a turn comes on whatever runtime its waiter is
-    /// polled.
+    /// dropped leaves at once. Waiting needs a tokio runtime with a timer; a turn comes on any runtime on which its
+    /// waiter is polled.
     #[cfg(feature = "queue")]
     pub fn max_queue(self, waiters: usize) -> Self {
         self.waiting(|queue| queue.max_queue = waiters)
@@ -150,20 +151,20 @@ impl Concurrency {
         self.waiting(|queue| queue.max_waiters = max_waiters)
     }
 
-    /// Sets how many keys may have requests in flight at once; 65,536 unless set. The table takes 16 bytes for each, which
-    /// the system hands out when they are first touched.
+    /// Sets how many keys may have requests in flight at once; 65,536 unless set. The table takes 16 bytes for each,
+    /// which the system hands out when they are first touched.
     ///
     /// # Panics
     ///
-    /// If `keys` is zero; and at the first request, if the memory cannot be had.
+    /// If `keys` is zero; and at the first request, if the memory cannot be allocated.
     #[track_caller]
     pub fn max_keys(self, keys: usize) -> Self {
         assert!(keys > 0, "a table for zero keys would reject every request");
         Self { max_keys: keys, ..self }
     }
 
-    /// Takes `cost` units of a key, if they are free now. Never waits, and takes none that others wait for. To wait, see
-    /// [`LimiterExt::acquire`](crate::LimiterExt::acquire).
+    /// Takes `cost` units of a key, if they are free now. Never waits, and takes no units that others wait for. To
+    /// wait, see [`LimiterExt::acquire`](crate::LimiterExt::acquire).
     pub fn try_acquire(&self, key: &PartitionKey, cost: u64) -> Option<Permit<&Self>> {
         self.take_at_once(key, cost, |decision| Permit::new(self, key, cost, decision, true).admitted())
     }
@@ -203,13 +204,13 @@ impl Concurrency {
         self.answered(counts.acquire(&place, cost, self.limit), answer)
     }
 
-    /// Whether a request takes units if enough are free. Of any other, the count is only read.
+    /// Whether a request takes units if enough are free. Any other request only reads the count.
     const fn may_fit(&self, cost: u64) -> bool {
         0 < cost && cost <= self.limit
     }
 
-    /// Answers a request that does not wait. Each arm makes its answer in place: one that is made after the match would be
-    /// copied.
+    /// Answers a request that does not wait. Each arm makes its answer in place: an answer that is made after the match
+    /// would be copied.
     #[inline(always)]
     fn answered<T>(&self, result: AcquireResult, answer: impl FnOnce(Decision) -> T) -> T {
         match result {
@@ -239,7 +240,9 @@ impl Concurrency {
 
     #[cfg(feature = "queue")]
     fn charge_or_wait(&self, queue: WaitBounds, ask: &Ask<'_>) -> Answer {
-        let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
+        let counts = self.counts();
+        let cost = ask.cost();
+        let limit = self.limit;
         let wanted =
             WantedUnits { cost, limit, max_waiters_of_key: queue.max_queue, max_waiters: queue.max_waiters as u64 };
         let place = counts.place(ask.key());
@@ -283,8 +286,8 @@ impl Concurrency {
 impl Limiter for Concurrency {
     /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
-    /// A [shadow](Mode::Shadow) takes what is free, and never waits: it reports a request that would have to wait as
-    /// rejected, and does not count it.
+    /// A [shadow](Mode::Shadow) takes units that are free, and never waits: it reports a request that would have to
+    /// wait as rejected, and does not count it.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Peek => self.peek(ask.key(), ask.cost()).into(),
@@ -327,15 +330,18 @@ impl Limiter for Concurrency {
         let inheritance = Inheritance::in_place().keeping_capacity(theirs.keys() != self.max_keys);
         #[cfg(feature = "queue")]
         {
-            // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any order.
-            let (change, limit) = (theirs.wait_lists.begin_change(), self.limit);
+            // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any
+            // order.
+            let change = theirs.wait_lists.begin_change();
+            let limit = self.limit;
             Some(inheritance.then(move || theirs.wait_lists.change_limit(&theirs.slots, change, limit)))
         }
         #[cfg(not(feature = "queue"))]
         Some(inheritance)
     }
 
-    /// Counts the keys with requests in flight, and their units. Reads the whole table: 0.1 ms for a million keys' slots.
+    /// Counts the keys with requests in flight, and their units. Reads the whole table: 0.1 ms for a million keys'
+    /// slots.
     fn stats(&self) -> Stats {
         let counts = self.counts();
         let (live, units) = counts.totals();
@@ -355,8 +361,8 @@ impl Limiter for Concurrency {
         stats
     }
 
-    /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need
-    /// not wait still pass.
+    /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need not wait still
+    /// pass.
     #[cfg(feature = "queue")]
     fn close(&self) {
         let counts = self.counts();

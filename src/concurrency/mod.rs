@@ -1,10 +1,9 @@
-//! Limits of what is in flight: [`Concurrency`] counts the requests of a key that are not over yet.
+//! Limits on requests in flight: [`Concurrency`] counts the requests of a key that are not over yet.
 //!
-//! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without a
-//! lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
+//! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without
+//! a lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
 //! `waiting`. Requests hold units by their receipt: in a layer by a `limiter::Hold`, and without one by a
-//! `limiter::Permit`.
-//! `redis` counts what is in flight over many processes.
+//! `limiter::Permit`. `redis` counts units in flight over many processes.
 
 mod counts;
 mod limiter;
@@ -48,10 +47,10 @@ impl Proof for InFlight {
 
 /// The decision on a request with which its key has `units` in flight.
 fn admitted(slot: usize, units: u64, limit: u64) -> Decision {
-    Decision::allow(limit, limit.saturating_sub(units)).with_receipt(Receipt::of(InFlight { slot }))
+    Decision::allow(limit, limit.saturating_sub(units)).with_receipt(Receipt::from_proof(InFlight { slot }))
 }
 
-/// The decision on a request whose key has `units` in flight, too many to add more.
+/// The decision on a request whose cost exceeds the `remaining` units of its key.
 fn rejected(limit: u64, remaining: u64) -> Decision {
     Decision::reject_until_released(limit, remaining)
 }

@@ -1,4 +1,4 @@
-//! What threads can do to one another in [`Counts`], in every order, with loom: see `models/Cargo.toml`.
+//! How threads can interfere in [`Counts`], in every order, with loom: see `models/Cargo.toml`.
 //!
 //! The table is as small as possible (two sets of two slots), and each model is named after its hazard.
 
@@ -24,7 +24,7 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// Of three threads, with two preemptions at most: a third one takes minutes.
+/// For three threads, with two preemptions at most: a third one takes minutes.
 fn model_of_three(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;
@@ -135,7 +135,7 @@ fn a_key_that_returns_and_a_new_key_do_not_share_a_slot() {
     });
 }
 
-/// The key's slot goes to another key and comes back while a thread holds what it read before.
+/// The key's slot goes to another key and comes back while a thread holds the word that it read before.
 #[test]
 fn a_slot_that_changed_hands_twice_takes_no_unit_too_many() {
     model_of_three(|| {
@@ -222,7 +222,7 @@ fn a_release_beside_a_request_that_lines_up_wakes_it() {
         });
         shared.release(slot);
         let slot = waiter.join().unwrap().unwrap_or_else(|(ticket, flag)| {
-            assert!(flag.0.load(Ordering::SeqCst), "its unit is free, and nobody has woken it");
+            assert!(flag.0.load(Ordering::SeqCst), "its unit is free, but it was not woken");
             assert!(shared.poll(ticket, &flag));
             shared.note(1);
             ticket.slot()
@@ -258,7 +258,7 @@ fn a_waiter_that_leaves_at_its_turn_hands_its_unit_on() {
 
 /// One unit is free, and the waiter needs two.
 #[test]
-fn nobody_overtakes_a_waiter() {
+fn no_request_overtakes_a_waiter() {
     model_of_three(|| {
         let shared = shared();
         let slot = shared.take(7, 2).unwrap();
@@ -271,7 +271,7 @@ fn nobody_overtakes_a_waiter() {
     });
 }
 
-/// The first waiter needs two units, of which one is free; the second needs one.
+/// One unit is free. The first waiter needs two, and the second needs one.
 #[test]
 fn a_waiter_that_leaves_beside_a_release_lets_those_behind_it_pass() {
     model(|| {
@@ -321,7 +321,8 @@ fn two_releases_serve_two_waiters() {
     model_of_three(|| {
         let shared = shared();
         let wanted = WantedUnits { limit: 2, ..ROOM };
-        let (a, b) = (shared.take(7, 2).unwrap(), shared.take(7, 2).unwrap());
+        let a = shared.take(7, 2).unwrap();
+        let b = shared.take(7, 2).unwrap();
         let (Err(first), Err(second)) = (shared.take_or_wait(7, wanted), shared.take_or_wait(7, wanted)) else {
             panic!("both wait")
         };

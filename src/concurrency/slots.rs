@@ -51,7 +51,8 @@ impl CountSlots {
 
     /// Where a key with this hash may be.
     ///
-    /// The first set is drawn from the upper half of the hash, the tag from the lower one, and the second set from both.
+    /// The first set is drawn from the upper half of the hash, the tag from the lower one, and the second set from
+    /// both.
     #[inline(always)]
     pub(super) const fn place(&self, hash: u64) -> SlotPlace {
         let tag = CountTag::from_hash(hash);
@@ -63,12 +64,12 @@ impl CountSlots {
     #[inline(always)]
     pub(super) fn in_set(&self, set: usize) -> impl Iterator<Item = (usize, CountWord)> + '_ {
         let start = set * SLOTS_PER_SET;
-        // In one piece, of which the bounds are checked once.
+        // As one slice, so that the bounds are checked once.
         (start..).zip(self.words.in_range(start, SLOTS_PER_SET).iter().map(|word| CountSlot(word).load()))
     }
 
     #[inline(always)]
-    pub(super) fn at(&self, slot: usize) -> CountSlot<'_> {
+    pub(super) fn get(&self, slot: usize) -> CountSlot<'_> {
         CountSlot(self.words.at(slot))
     }
 }
@@ -78,15 +79,15 @@ impl CountSlots {
 pub(super) struct CountSlot<'a>(&'a AtomicU64);
 
 impl CountSlot<'_> {
-    /// Acquire, like a semaphore: what was done under a permit that was released is visible to whoever sees the count
-    /// without it.
+    /// Acquire, as in a semaphore: a thread that sees the count after a permit was released also sees all writes that
+    /// were made under that permit.
     #[inline(always)]
     pub(super) fn load(self) -> CountWord {
         before_a_step();
         CountWord::from_bits(self.0.load(Ordering::Acquire))
     }
 
-    /// Writes `new` if `old` is still there; else returns the word that is.
+    /// Writes `new` if the word is still `old`. Otherwise returns the present word.
     #[inline(always)]
     pub(super) fn replace(self, old: CountWord, new: CountWord) -> Result<(), CountWord> {
         before_a_step();

@@ -9,13 +9,18 @@ use crate::limiter::{Limiter, LimiterExt};
 use crate::values::{Answer, Ask, PartitionKey};
 
 #[test]
-fn of_32_threads_never_more_than_the_limit_are_in_flight() {
+fn with_32_threads_the_limit_is_never_exceeded() {
     const LIMIT: u64 = 5;
-    let (limiter, now, granted) = (Concurrency::new(LIMIT), AtomicU64::new(0), AtomicU64::new(0));
+    let limiter = Concurrency::new(LIMIT);
+    let now = AtomicU64::new(0);
+    let granted = AtomicU64::new(0);
     let key = PartitionKey::from("hot");
     thread::scope(|scope| {
         for thread in 0..32_u64 {
-            let (limiter, key, now, granted) = (&limiter, &key, &now, &granted);
+            let limiter = &limiter;
+            let key = &key;
+            let now = &now;
+            let granted = &granted;
             scope.spawn(move || {
                 for round in 0..100_000_u64 {
                     let cost = 1 + (thread + round) % 2;
@@ -41,7 +46,8 @@ fn threads_that_share_slots_lose_no_unit() {
     let now: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for thread in 0..8_usize {
-            let (limiter, now) = (&limiter, &now);
+            let limiter = &limiter;
+            let now = &now;
             scope.spawn(move || {
                 for round in 0..50_000_usize {
                     let number = (thread * 31 + round * 17) % now.len();
@@ -59,7 +65,7 @@ fn threads_that_share_slots_lose_no_unit() {
 }
 
 #[test]
-fn a_full_table_rejects_new_keys_and_forgets_none() {
+fn a_full_table_rejects_new_keys_and_keeps_all_others() {
     let limiter = Concurrency::new(2).max_keys(8);
     let key = |number: u64| PartitionKey::from(number);
     let held: Vec<_> = (0..1_000).filter_map(|number| Some((number, limiter.try_acquire(&key(number), 1)?))).collect();
@@ -95,8 +101,9 @@ fn a_table_holds_as_many_keys_as_it_says_in_16_bytes_each() {
 }
 
 #[test]
-fn decisions_say_what_is_left_and_no_time() {
-    let (limiter, key) = (Concurrency::new(4), PartitionKey::from("a"));
+fn decisions_have_the_remaining_units_and_no_time() {
+    let limiter = Concurrency::new(4);
+    let key = PartitionKey::from("a");
     let decide = |cost| limiter.decide(&Ask::charge(&key, cost)).at_once().unwrap();
     let first = decide(3);
     assert_eq!((first.is_allowed(), first.limit(), first.remaining()), (true, 4, 1));
@@ -117,8 +124,9 @@ fn decisions_say_what_is_left_and_no_time() {
 }
 
 #[test]
-fn an_heir_counts_what_is_in_flight() {
-    let (old, key) = (Concurrency::new(4), PartitionKey::from("a"));
+fn an_heir_keeps_counting_units_in_flight() {
+    let old = Concurrency::new(4);
+    let key = PartitionKey::from("a");
     let permits: Vec<_> = (0..3).map(|_| old.try_acquire(&key, 1).unwrap()).collect();
     let new = Concurrency::new(2).max_keys(7);
     let inheritance = new.inherit(&old).unwrap();
@@ -171,7 +179,8 @@ mod waits {
         let limiter = Concurrency::new(1).max_queue(2).max_wait(Duration::from_secs(5));
         let key = PartitionKey::from("a");
         let permit = limiter.acquire(&key, 1).await.unwrap().admitted().unwrap();
-        let (mut second, mut third) = (pending(charge(&limiter, &key, 1)), pending(charge(&limiter, &key, 1)));
+        let mut second = pending(charge(&limiter, &key, 1));
+        let mut third = pending(charge(&limiter, &key, 1));
         assert!(charge(&limiter, &key, 1).at_once().is_some_and(|decision| decision.is_until_released()), "no room");
         assert!(limiter.try_acquire(&key, 1).is_none());
         assert_eq!(limiter.stats().backlog.unwrap().waiting(), 2);
@@ -202,7 +211,8 @@ mod waits {
         let limiter = Concurrency::new(1).max_queue(2);
         let key = PartitionKey::from("a");
         let permit = limiter.try_acquire(&key, 1).unwrap();
-        let (second, third) = (pending(charge(&limiter, &key, 1)), pending(charge(&limiter, &key, 1)));
+        let second = pending(charge(&limiter, &key, 1));
+        let third = pending(charge(&limiter, &key, 1));
         drop(permit);
         drop(second);
         let third = third.await.unwrap();
@@ -231,8 +241,10 @@ mod waits {
     async fn a_great_cost_is_not_starved_by_small_ones() {
         let limiter = Concurrency::new(3).max_queue(9);
         let key = PartitionKey::from("a");
-        let (first, second) = (limiter.try_acquire(&key, 1).unwrap(), limiter.try_acquire(&key, 1).unwrap());
-        let (great, small) = (limiter.acquire(&key, 3), limiter.acquire(&key, 1));
+        let first = limiter.try_acquire(&key, 1).unwrap();
+        let second = limiter.try_acquire(&key, 1).unwrap();
+        let great = limiter.acquire(&key, 3);
+        let small = limiter.acquire(&key, 1);
         assert!(limiter.try_acquire(&key, 1).is_none(), "one is free, and others wait for it");
         drop((first, second));
         let great = great.await.unwrap().admitted().unwrap();
@@ -244,7 +256,8 @@ mod waits {
     #[tokio::test(start_paused = true)]
     async fn a_closed_limiter_ends_all_waits_and_begins_none() {
         let limiter = Concurrency::new(1).max_queue(9);
-        let (key, other) = (PartitionKey::from("a"), PartitionKey::from("b"));
+        let key = PartitionKey::from("a");
+        let other = PartitionKey::from("b");
         let permit = limiter.try_acquire(&key, 1).unwrap();
         let waiting = pending(charge(&limiter, &key, 1));
         limiter.close();
@@ -281,10 +294,13 @@ mod waits {
     #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
     async fn waiters_on_many_threads_are_all_served() {
         let limiter = Arc::new(Concurrency::new(3).max_queue(1_000));
-        let (key, now) = (PartitionKey::from("hot"), Arc::new(AtomicU64::new(0)));
+        let key = PartitionKey::from("hot");
+        let now = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..64)
             .map(|_| {
-                let (limiter, key, now) = (Arc::clone(&limiter), key.clone(), Arc::clone(&now));
+                let limiter = Arc::clone(&limiter);
+                let key = key.clone();
+                let now = Arc::clone(&now);
                 tokio::spawn(async move {
                     for round in 0..500_u64 {
                         let cost = 1 + round % 3;

@@ -2,11 +2,12 @@
 //!
 //! # Concurrency
 //!
-//! The list of a slot is behind the lock of its shard. A slot whose word is marked ([`CountWord::has_waiters`](super::word::CountWord::has_waiters)) has at least
-//! one waiter, and its word is changed under that lock only: threads without the lock leave a marked word alone, be it to
-//! take units (they line up behind the waiters) or to release some (they take the lock). So no release is missed between
-//! the moment at which a request finds that it does not fit, and the one at which it is in the list: it marks the word
-//! first, in a compare-and-swap of the very word that was too full.
+//! The list of a slot is behind the lock of its shard. A slot whose word is marked
+//! ([`CountWord::has_waiters`](super::word::CountWord::has_waiters)) has at least one waiter, and its word is changed
+//! under that lock only. A thread without the lock never changes a marked word: to take units, it lines up behind the
+//! waiters; to release some, it takes the lock. So no release is missed between the moment at which a request finds
+//! that it does not fit and the moment at which it is in the list: it marks the word first, in a compare-and-swap of
+//! the very word that was too full.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::PoisonError;
@@ -67,7 +68,7 @@ impl WaitTicket {
     }
 }
 
-/// What a request wants, and how many may wait for it.
+/// The units that a request wants, and how many requests may wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedUnits {
     pub(super) cost: u64,
@@ -77,16 +78,16 @@ pub(super) struct WantedUnits {
     pub(super) max_waiters: u64,
 }
 
-/// What became of a request that did not fit at once.
+/// The result of a request that did not fit at once.
 #[derive(Debug)]
 pub(super) enum JoinResult {
     /// It waits.
     Waits(WaitTicket),
-    /// It has its units after all: with them, its key has so many.
+    /// It has its units after all. With them, its key has `units` in flight.
     Taken {
         units: u64,
     },
-    /// Its list is as long as it may be; its key has so many units.
+    /// Its list, or all lists together, have the most waiters that they may have. Its key has `units` in flight.
     Full {
         units: u64,
     },
@@ -117,8 +118,8 @@ impl WaitShard {
 }
 
 impl WaitLists {
-    /// Runs `change` with the shard of a slot locked, and wakes the waiters that it returns after that: a waker may take
-    /// locks of its own.
+    /// Runs `change` with the shard of a slot locked, and wakes the waiters that it returns after that: a waker may
+    /// take locks of its own.
     fn locked<T>(&self, slot: usize, change: impl FnOnce(&mut WaitShard, &mut Wakers) -> T) -> T {
         let mut wakers = Wakers::new();
         // Nothing in the critical sections panics, unless memory runs out.
@@ -138,7 +139,7 @@ impl WaitLists {
             if shard.is_closed {
                 return JoinResult::Closed;
             }
-            let mut word = slots.at(slot).load();
+            let mut word = slots.get(slot).load();
             loop {
                 if !word.is(place.tag) {
                     return JoinResult::Gone;
@@ -146,15 +147,14 @@ impl WaitLists {
                 let units = word.units();
                 let waiting = shard.lists.get(&slot).map_or(0, BTreeMap::len);
                 let fits = units.checked_add(wanted.cost).filter(|total| *total <= wanted.limit && waiting == 0);
-                let may_wait = || waiting < wanted.max_waiters_of_key && self.enter(wanted.max_waiters);
-                if fits.is_none() && !may_wait() {
+                if fits.is_none() && (waiting >= wanted.max_waiters_of_key || !self.enter(wanted.max_waiters)) {
                     return JoinResult::Full { units };
                 }
                 let next = fits.map_or_else(|| word.with_waiters(true), |total| word.with_units(total));
-                match (slots.at(slot).replace(word, next), fits) {
+                match (slots.get(slot).replace(word, next), fits) {
                     (Ok(()), Some(units)) => return JoinResult::Taken { units },
                     (Ok(()), None) => return JoinResult::Waits(shard.enlist(slot, wanted)),
-                    // At most while the word is not marked: then other threads change it as well.
+                    // Fails only while the word is not marked: then other threads change it as well.
                     (Err(now), fits) => {
                         if fits.is_none() {
                             self.exit(1);
@@ -166,18 +166,20 @@ impl WaitLists {
         })
     }
 
-    /// Counts a request that begins to wait, unless as many wait as may.
+    /// Counts a request that begins to wait, unless `max_waiters` wait already.
     fn enter(&self, max_waiters: u64) -> bool {
-        let more = |waiting| (waiting < max_waiters).then_some(waiting + 1);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        let entered = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
+            (waiting < max_waiters).then_some(waiting + 1)
+        });
+        entered.is_ok()
     }
 
     fn exit(&self, waiters: usize) {
         self.waiting.fetch_sub(waiters as u64, Ordering::Relaxed);
     }
 
-    /// Looks whether a waiter's turn has come: the units that its key has then, or `None` if the lists were closed. Once it
-    /// has, the waiter has no ticket any more.
+    /// Looks whether a waiter's turn has come. If so, returns the units that its key has then; from then on, the ticket
+    /// is void. Returns `None` if the lists were closed.
     pub(super) fn poll(&self, ticket: WaitTicket, context: &mut Context<'_>) -> Poll<Option<u64>> {
         self.locked(ticket.slot, |shard, _| {
             if let Some(units) = shard.granted.remove(&ticket.id) {
@@ -197,7 +199,8 @@ impl WaitLists {
         })
     }
 
-    /// Takes a waiter off its list. Returns its units, if it had its turn already: they are its own then.
+    /// Takes a waiter off its list. If its turn had come already, returns the units that its key has then: the waiter
+    /// has its units, and the caller has to use or to release them.
     pub(super) fn leave(&self, slots: &CountSlots, ticket: WaitTicket) -> Option<u64> {
         self.locked(ticket.slot, |shard, wakers| {
             if let Some(units) = shard.granted.remove(&ticket.id) {
@@ -212,7 +215,7 @@ impl WaitLists {
         })
     }
 
-    /// Releases `cost` units of a slot, and lets the waiters have them whose turn it is. Not inlined: a release without
+    /// Releases `cost` units of a slot, and hands them to the waiters whose turn it is. Not inlined: a release without
     /// waiters saves no registers for it.
     #[inline(never)]
     pub(super) fn release(&self, slots: &CountSlots, slot: usize, cost: u64) {
@@ -220,10 +223,10 @@ impl WaitLists {
     }
 
     /// As [`release`](Self::release), with the lock held. In the order of arrival: a waiter that does not fit yet keeps
-    /// those behind it waiting, or requests of a small cost could starve one of a great cost.
+    /// those behind it waiting. Otherwise requests of a small cost could starve a request of a great cost.
     fn grant(&self, shard: &mut WaitShard, slots: &CountSlots, slot: usize, cost: u64, wakers: &mut Wakers) {
         let WaitShard { lists, granted, .. } = shard;
-        let mut word = slots.at(slot).load();
+        let mut word = slots.get(slot).load();
         loop {
             let mut units = word.units().saturating_sub(cost);
             let list = lists.get(&slot);
@@ -237,7 +240,7 @@ impl WaitLists {
             }
             let next = word.with_units(units).with_waiters(list.is_some_and(|list| list.len() > served));
             // Fails only if the word was not marked, because the last waiter has just left.
-            if let Err(now) = slots.at(slot).replace(word, next) {
+            if let Err(now) = slots.get(slot).replace(word, next) {
                 word = now;
                 continue;
             }
@@ -259,7 +262,8 @@ impl WaitLists {
         LimitChange(self.changes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Applies another limit to all waiters, and lets those have their units who fit now; unless a later change was applied.
+    /// Applies another limit to all waiters, unless a later change was applied already. Waiters that fit now get their
+    /// units.
     pub(super) fn change_limit(&self, slots: &CountSlots, change: LimitChange, limit: u64) {
         for shard in 0..self.shards.len() {
             self.locked(shard, |shard, wakers| {
@@ -270,7 +274,8 @@ impl WaitLists {
                 let changed: Vec<usize> = shard.lists.keys().copied().collect();
                 for slot in changed {
                     for waiter in shard.lists.get_mut(&slot).into_iter().flat_map(BTreeMap::values_mut) {
-                        // What can never fit under the new limit passes when it is alone, like before the change.
+                        // A request that can never fit under the new limit passes when it is alone, as before the
+                        // change.
                         waiter.limit = limit.max(waiter.cost);
                     }
                     self.grant(shard, slots, slot, 0, wakers);
@@ -288,8 +293,8 @@ impl WaitLists {
                     self.exit(list.len());
                     wakers.extend(list.into_values().filter_map(|waiter| waiter.waker));
                     // Only the holder of the lock changes a marked word.
-                    let word = slots.at(slot).load();
-                    let _ = slots.at(slot).replace(word, word.with_waiters(false));
+                    let word = slots.get(slot).load();
+                    let _ = slots.get(slot).replace(word, word.with_waiters(false));
                 }
             });
         }
@@ -307,7 +312,7 @@ impl WaitLists {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for (slot, list) in &shard.lists {
-                let word = slots.at(*slot).load();
+                let word = slots.get(*slot).load();
                 let head = list.values().next().expect("no list is empty");
                 assert!(word.has_waiters(), "slot {slot} has waiters, and no mark");
                 assert!(
@@ -321,7 +326,7 @@ impl WaitLists {
         assert_eq!(self.waiting(), waiting);
         for slot in 0..slots.len() {
             let shard = self.shards[slot % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);
-            assert_eq!(slots.at(slot).load().has_waiters(), shard.lists.contains_key(&slot), "slot {slot}");
+            assert_eq!(slots.get(slot).load().has_waiters(), shard.lists.contains_key(&slot), "slot {slot}");
         }
     }
 }

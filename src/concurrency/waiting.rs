@@ -16,11 +16,11 @@ use crate::values::{Decision, LimiterError};
 
 /// A waiter: resolves when its turn comes, or when its time is over.
 ///
-/// Dropped, it leaves its list; if it has its units by then, they are released. Which of the two it is, is decided under
-/// the lock of the list, so that units are neither lost nor released twice.
+/// A waiter that is dropped leaves its list. If it has its units by then, they are released. This is decided under the
+/// lock of the list, so that no unit is lost or released twice.
 pub(super) struct WaitForUnits {
     counts: Arc<Counts>,
-    /// `None` once the result was returned.
+    /// Cleared when the result is returned.
     ticket: Option<WaitTicket>,
     slot: usize,
     cost: u64,
@@ -80,7 +80,7 @@ impl Future for WaitForUnits {
             Poll::Ready(Some(units)) => Ok(self.granted(units)),
             Poll::Ready(None) => Err(closed()),
             Poll::Pending if self.is_in_time(context) => return Poll::Pending,
-            // Its turn may have come since it was looked for.
+            // Its turn may have come since the poll above.
             Poll::Pending => match self.counts.wait_lists.leave(&self.counts.slots, ticket) {
                 Some(units) => Ok(self.granted(units)),
                 None => Ok(rejected(self.limit, 0)),

@@ -1,6 +1,6 @@
 //! The bits of a slot.
 
-/// What the [`Counts`](super::counts::Counts) keep of a key:
+/// The word that the [`Counts`](super::counts::Counts) keep for a key:
 ///
 /// ```text
 ///   63           32  31  30                          0
@@ -9,15 +9,15 @@
 ///  └───────────────┴────┴─────────────────────────────┘
 /// ```
 ///
-/// *W* marks a key with waiters: whoever changes its count has to lock its wait list.
+/// *W* marks a key with waiters: a thread that changes its count has to lock its wait list.
 ///
-/// A word without units and without waiters is free. Its tag stays until another key needs the slot, so that a key which
-/// comes back finds its slot without a lock.
+/// A word without units and without waiters is free. Its tag stays until another key needs the slot, so that a key
+/// which comes back finds its slot without a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CountWord(u64);
 
-/// 32 bits of a key's hash, which distinguish it from the other keys that may be in the same slots. Never zero, so that a
-/// slot that was never used belongs to no key.
+/// 32 bits of a key's hash, which distinguish it from the other keys that may be in the same slots. Never zero, so that
+/// a slot that was never used belongs to no key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CountTag(u32);
 
@@ -40,7 +40,7 @@ impl CountTag {
 }
 
 impl CountWord {
-    /// The word of a key with so many units in flight, at most [`MOST`], and without waiters.
+    /// The word of a key with `units` in flight, at most [`MOST`], and without waiters.
     pub(super) const fn new(tag: CountTag, units: u64) -> Self {
         Self((tag.0 as u64) << 32 | units & MOST)
     }
@@ -71,7 +71,7 @@ impl CountWord {
         self.0 & (WAITERS | MOST) == 0
     }
 
-    /// The word with so many units, at most [`MOST`].
+    /// The same word with these `units`, at most [`MOST`].
     #[must_use]
     pub(super) const fn with_units(self, units: u64) -> Self {
         Self(self.0 & !MOST | units & MOST)

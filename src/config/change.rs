@@ -21,7 +21,7 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    pub(super) fn of(raw: &RawConfig) -> Self {
+    pub(super) fn read(raw: &RawConfig) -> Self {
         let RawConfig { client_ip, redis, response, route: _ } = raw;
         Self { client_ip: inner(client_ip), redis: inner(redis), response: inner(response) }
     }
@@ -110,8 +110,8 @@ impl Changed {
 }
 
 impl Config {
-    /// Replaces the policies in force by those of an edited text, in all layers of this configuration, while they run.
-    /// Consumed quota carries over, see [`LimitsHandle`](crate::LimitsHandle).
+    /// Replaces the policies in force with the policies of an edited text, in all layers of this configuration, while
+    /// they run. Consumed quota carries over, see [`LimitsHandle`](crate::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
     /// is fixed: `[client-ip]`, `[redis]` and `[response]`, and for each route its paths, its `response`, its
@@ -221,7 +221,7 @@ impl Route {
 /// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy
 /// becomes enforced.
 ///
-/// `has_exemptions` says whether its route has exemptions, which are those of its policies, too.
+/// `has_exemptions` says whether its route has exemptions, which apply to its policies, too.
 pub(super) fn optional_fields(raw: &RawPolicy, has_exemptions: bool) -> Vec<&'static str> {
     // `per` is optional for one algorithm alone.
     let mut fields = raw.optional();

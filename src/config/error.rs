@@ -1,9 +1,9 @@
-//! `ConfigError`: what is wrong with a configuration, and where.
+//! `ConfigError`: errors of a configuration, with their place.
 
 use std::error::Error;
 use std::fmt;
 
-/// What is wrong with a configuration, where, and what to write instead.
+/// An error in a configuration, its place, and its cure.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     file: String,
@@ -31,7 +31,7 @@ impl ConfigError {
         self.line
     }
 
-    /// Returns what is wrong, and what to write instead: the message without file and line.
+    /// Returns the error and its cure: the message without file and line.
     #[must_use]
     pub fn problem(&self) -> &str {
         &self.problem

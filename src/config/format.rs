@@ -1,5 +1,6 @@
-//! The format: each table of a file with its keys, once. The structs that the parser fills, its advice, the ranges of numbers,
-//! the JSON schema and the page of the format (`schema.json`, `format.toml`, which a test compares) are made from it.
+//! The format: each table of a file with its keys, once. The structs that the parser fills, its advice, the ranges of
+//! numbers, the JSON schema and the page of the format (`schema.json`, `format.toml`, which a test compares) are made
+//! from it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +24,7 @@ pub(super) struct TableKey {
     pub(super) kind: KeyKind,
     /// A value, as TOML.
     pub(super) example: &'static str,
-    /// What it means, in sentences.
+    /// Its meaning, in sentences.
     pub(super) about: &'static str,
     pub(super) default: Option<&'static str>,
     pub(super) is_required: bool,
@@ -31,11 +32,11 @@ pub(super) struct TableKey {
     pub(super) is_secret: bool,
     /// Whether the page shows it as a comment: it does not go with the others there.
     pub(super) is_aside: bool,
-    /// What else the schema says of the value, as members of JSON.
+    /// Further members of the value's schema, as JSON.
     pub(super) schema: &'static str,
 }
 
-/// What a key takes.
+/// The value that a key takes.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(test), allow(dead_code, reason = "as above"))]
 pub(super) enum KeyKind {
@@ -61,7 +62,9 @@ pub(super) enum KeyKind {
 impl TableKey {
     const fn new(kind: KeyKind, example: &'static str, about: &'static str) -> Self {
         let (default, schema) = (None, "");
-        let (is_required, is_secret, is_aside) = (false, false, false);
+        let is_required = false;
+        let is_secret = false;
+        let is_aside = false;
         Self { name: "", kind, example, about, default, is_required, is_secret, is_aside, schema }
     }
 
@@ -82,7 +85,7 @@ impl TableKey {
     }
 
     /// Gives it the name and the type of a field of a struct.
-    const fn of<T: Value>(self, name: &'static str) -> Self {
+    const fn named<T: Value>(self, name: &'static str) -> Self {
         Self { name, is_required: T::IS_REQUIRED, ..self }
     }
 
@@ -91,7 +94,7 @@ impl TableKey {
     }
 }
 
-/// Returns a key by its name and that of its table, such as `policy.max-wait`. A table means the same wherever it is.
+/// Returns a key by its table's name and its own, such as `policy.max-wait`. A table means the same wherever it is.
 pub(super) fn field(name: &str) -> Option<&'static TableKey> {
     let (table, key) = name.rsplit_once('.').unwrap_or(("", name));
     let (_, fields) = TABLES.iter().find(|(name, _)| *name == table)?;
@@ -167,7 +170,7 @@ impl<'de, T: NamedValues> Deserialize<'de> for NamedValue<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let word = T::WORDS.iter().find(|(word, _)| *word == text);
-        // What is wrong with the text is said by `parser_errors`, which knows the words.
+        // `parser_errors` reports an error in the text, since it knows the words.
         word.map(Self).ok_or_else(|| serde::de::Error::custom("an unknown word"))
     }
 }
@@ -250,7 +253,7 @@ pub(super) enum StoreName {
     Redis,
 }
 
-/// What settles a charge once the response has ended.
+/// The measure that settles a charge once the response has ended.
 #[derive(Clone, Copy)]
 pub(super) enum SettleBy {
     Handler,
@@ -332,7 +335,7 @@ macro_rules! tables {
 
         /// The tables, by the names that they have in those around them, with their keys.
         pub(super) const TABLES: &[(&str, &[TableKey])] =
-            &[$(($table, &[$($field.of::<$type>(stringify!($name))),+])),+];
+            &[$(($table, &[$($field.named::<$type>(stringify!($name))),+])),+];
     };
 }
 

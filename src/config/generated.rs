@@ -10,7 +10,7 @@ fn table(name: &str) -> &'static [TableKey] {
     TABLES.iter().find(|(table, _)| *table == name).unwrap_or_else(|| panic!("no table {name}")).1
 }
 
-/// What the schema says of the combinations of keys.
+/// The schema's rules for combinations of keys.
 fn rules_of(table: &str) -> &'static str {
     match table {
         "exempt" => "  \"minProperties\": 1,\n",
@@ -31,7 +31,7 @@ fn rules_of(table: &str) -> &'static str {
     }
 }
 
-/// Returns the members of an object in JSON: what a table is.
+/// Returns the members of an object in JSON: the description of a table.
 fn schema_of(name: &str) -> String {
     let fields = table(name);
     let properties: Vec<_> = fields.iter().map(|field| format!("    {}", property(field))).collect();

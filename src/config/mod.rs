@@ -25,19 +25,19 @@
 //!
 //! All clients of a policy have one quota. [Quotas of their own](crate::Policy::quota_fn) need code.
 //!
-//! These are all tables and keys. A line that begins with `#` and no space has a key that does not go with the others here.
+//! These are all tables and keys. A line that begins with `#` and no space has a key that does not go with the others
+//! here.
 //!
 #![doc = "```toml"]
 #![doc = include_str!("format.toml")]
 #![doc = "```"]
 //!
-//! See [`RateLimitFields`](crate::headers::RateLimitFields),
-//! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::rejection::RejectionFormat) and
-//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what the words of `[response]` mean. With any of them, a rejected
-//! client gets `Retry-After` and `X-Rate-Limited-For`.
+//! See [`RateLimitFields`](crate::headers::RateLimitFields), [`Advertise`](crate::headers::Advertise),
+//! [`RejectionFormat`](crate::rejection::RejectionFormat) and [`GrpcStatus`](crate::grpc::GrpcStatus) for the meaning
+//! of the words of `[response]`. With any of them, a rejected client gets `Retry-After` and `X-Rate-Limited-For`.
 //!
-//! [`ChargeOnce`](crate::ChargeOnce) has what `charge-once` admits in the worst case.
-//! [`Exemptions`] has what the keys of `exempt` mean, and why no client can forge them.
+//! [`ChargeOnce`](crate::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`] explains
+//! the keys of `exempt`, and why no client can forge them.
 //!
 //! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
 //! Each route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets
@@ -53,8 +53,8 @@
 //!
 //! # Errors
 //!
-//! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a
-//! secret (`url`, `master`, `secret`, `headers`). Parsing takes time in proportion to the number of routes and policies.
+//! An error names the file, the line, the field and the cure. It repeats the value, unless that may be a secret (`url`,
+//! `master`, `secret`, `headers`). Parsing takes time in proportion to the number of routes and policies.
 
 mod calendar;
 mod change;
@@ -116,7 +116,7 @@ pub struct Config {
 pub struct Route {
     paths: Vec<String>,
     line: usize,
-    /// As in the file, to find out what a change changes.
+    /// As in the file, to find the differences of a change.
     response: Option<RawResponse>,
     /// As in the file, too.
     exempt_preflights: Option<RawBudget>,
@@ -131,7 +131,7 @@ struct Draft {
     /// Where its paths are in the file.
     at: Range<usize>,
     response: Option<RawResponse>,
-    /// `response`, with what it leaves out from the general one.
+    /// `response`, completed from the general one.
     responses: ResponseSettings,
     exempt_preflights: Option<RawBudget>,
     /// `exempt_preflights`, checked.
@@ -154,8 +154,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If anything is unknown, missing or invalid, or if there is no route: the message has the line, and what to write
-    /// instead.
+    /// If anything is unknown, missing or invalid, or if there is no route: the message has the line and the cure.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
         Self::reader().parse(file, text)
     }
@@ -168,7 +167,7 @@ impl Config {
     fn read(file: &str, text: &str, ConfigReader { redis, set_up }: ConfigReader) -> Result<Self, ConfigError> {
         let source = SourceText::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
-        let fixed = Fixed::of(&raw);
+        let fixed = Fixed::read(&raw);
         let client_ip = match raw.client_ip {
             Some(raw) => client_ip(&source, raw.into_inner())?,
             None => ClientIp::peer(),
@@ -185,7 +184,7 @@ impl Config {
         }
         let common = SharedSettings { client_ip: &client_ip, response, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
-        let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();
+        let routes = routes.into_iter().map(|draft| Route::from_draft(&source, draft, &*set_up)).collect();
         Ok(Self {
             #[cfg(feature = "axum")]
             file: file.to_owned(),
@@ -242,7 +241,7 @@ impl Route {
         self.layer.as_ref()
     }
 
-    fn of(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
+    fn from_draft(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
         let Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional } = draft;
         let enforce = |policies| {
             let builder = responses.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
@@ -281,9 +280,9 @@ impl SharedSettings<'_> {
         }
 
         for (at, effect, key) in [
-            (policy::at(&raw.response), "its [response] has no effect", "it"),
-            (policy::at(&raw.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
-            (policy::at(&raw.exempt), "all requests pass uncounted", "exempt"),
+            (policy::span_of(&raw.response), "its [response] has no effect", "it"),
+            (policy::span_of(&raw.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
+            (policy::span_of(&raw.exempt), "all requests pass uncounted", "exempt"),
         ] {
             if let Some(at) = at.filter(|_| raw.policy.is_empty()) {
                 let cure = format!("remove {key}, or give the route a [[route.policy]]");
@@ -299,10 +298,12 @@ impl SharedSettings<'_> {
         let exempt = |raw| exempt::add(source, Exemptions::new(), raw, self.client_ip);
         let exemptions = raw.exempt.as_ref().map(exempt).transpose()?;
         let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
-        let (mut policies, mut optional, mut names) = (Vec::new(), Vec::new(), HashSet::new());
+        let mut policies = Vec::new();
+        let mut optional = Vec::new();
+        let mut names = HashSet::new();
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
-            let store = StoreSpec::of(source, &raw, &paths[0], self.redis)?;
+            let store = StoreSpec::read(source, &raw, &paths[0], self.redis)?;
             let fields = optional_fields(&raw, exemptions.is_some());
             let policy = policy::build(source, &raw, self.client_ip, store, exemptions.clone())?;
             if !names.insert(name.clone()) {
@@ -361,8 +362,7 @@ fn skeleton(path: &str) -> String {
 }
 
 fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
-    // The line of an error is that of the first of the three which is set: a mistake in one is mostly a lack of
-    // another.
+    // An error is at the line of the first of the three which is set: a mistake in one is mostly a lack of another.
     let at = raw.source.as_ref().map(toml::Spanned::span);
     let at = at.or_else(|| raw.trusted.as_ref().map(toml::Spanned::span));
     let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);

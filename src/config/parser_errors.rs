@@ -1,5 +1,5 @@
 //! Rewords the errors of the TOML parser, which knows only the types of Rust: the field, its value unless that is a
-//! secret, and what to write instead.
+//! secret, and the cure.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ const RENAMED: [(&str, &str); 14] = [
 /// `serde::de::Error::missing_field` and so on begin, which the parser leaves as they are.
 pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     let Ok(file) = DeTable::parse(text) else {
-        // A syntax error: its message has what was expected, and never what was found, so it cannot hold a secret.
+        // A syntax error: its message has the expected form, and never the found text, so it cannot hold a secret.
         return message.to_owned();
     };
     let found = find(file.get_ref(), at).unwrap_or_default();
@@ -69,7 +69,7 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     }
 }
 
-/// Names the field that has taken the place of one that no file may have any more.
+/// Names the field that replaces a field of earlier versions.
 fn renamed(name: &str) -> Option<String> {
     let (old, new) = RENAMED.iter().find(|(old, _)| *old == name)?;
     let old = old.rsplit('.').next().unwrap_or(old);

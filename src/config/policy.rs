@@ -84,11 +84,11 @@ pub(super) fn build(
     Ok(policy)
 }
 
-/// Where the file has the mistake. Of two fields that exclude each other, the one that comes last.
+/// Where the file has the mistake. Of two fields that exclude each other, the last.
 fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     match error {
-        PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => at(&raw.cost),
-        PolicyError::InvalidStatus { .. } => at(&raw.status),
+        PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => span_of(&raw.cost),
+        PolicyError::InvalidStatus { .. } => span_of(&raw.status),
         PolicyError::Conflict { option, other, .. } => {
             let places = [option, other].into_iter().filter_map(|option| place_of(raw, option));
             places.max_by_key(|at| at.start)
@@ -97,18 +97,18 @@ fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     }
 }
 
-pub(super) fn at<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
+pub(super) fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
 
 /// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after` and `quota_fn`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
-        "cost" => at(&raw.cost),
-        "charge_when" => at(&raw.charge_when),
-        "settle_by_handler" | "settle_by_content_bytes" => at(&raw.settle_by),
-        "owe_shortfalls" => at(&raw.owe_shortfalls),
-        "release_at_head" => at(&raw.release_at),
+        "cost" => span_of(&raw.cost),
+        "charge_when" => span_of(&raw.charge_when),
+        "settle_by_handler" | "settle_by_content_bytes" => span_of(&raw.settle_by),
+        "owe_shortfalls" => span_of(&raw.owe_shortfalls),
+        "release_at_head" => span_of(&raw.release_at),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
@@ -163,25 +163,26 @@ fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnc
 }
 
 fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
-    let (unit, algorithm) = (calendar::unit(source, raw)?, raw.algorithm.value());
+    let unit = calendar::unit(source, raw)?;
+    let algorithm = raw.algorithm.value();
     let is_queue = algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = algorithm == AlgorithmName::Concurrency;
     let is_window = matches!(algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
     let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
-        ("per", at(&raw.per), !is_concurrency, "limits over time"),
-        ("burst", at(&raw.burst), !is_window && !is_concurrency, "token-bucket, leaky-bucket and leaky-queue"),
-        ("max-queue", at(&raw.max_queue), is_queue || is_concurrency, "leaky-queue and concurrency"),
-        ("max-wait", at(&raw.max_wait), is_queue || is_concurrency, "leaky-queue and concurrency"),
+        ("per", span_of(&raw.per), !is_concurrency, "limits over time"),
+        ("burst", span_of(&raw.burst), !is_window && !is_concurrency, "token-bucket, leaky-bucket and leaky-queue"),
+        ("max-queue", span_of(&raw.max_queue), is_queue || is_concurrency, "leaky-queue and concurrency"),
+        ("max-wait", span_of(&raw.max_wait), is_queue || is_concurrency, "leaky-queue and concurrency"),
         (
             "max-keys",
-            at(&raw.max_keys),
+            span_of(&raw.max_keys),
             is_in_memory || (is_concurrency && store.is_memory()),
             "leaky-queue and concurrency in memory",
         ),
-        ("lease", at(&raw.lease), is_concurrency, "concurrency on Redis"),
-        ("when-full", at(&raw.when_full), is_in_memory, "leaky-queue in memory"),
+        ("lease", span_of(&raw.lease), is_concurrency, "concurrency on Redis"),
+        ("when-full", span_of(&raw.when_full), is_in_memory, "leaky-queue in memory"),
         ("staggered", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
@@ -261,8 +262,8 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
 /// See [`RedisConcurrency::lease`](crate::RedisConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
-/// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new). On Redis, it
-/// may have as many as any quota.
+/// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new). On Redis,
+/// it has the same maximum as any quota.
 const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
 /// Parses `charge-when`: a predicate for responses with one of these statuses.

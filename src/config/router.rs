@@ -8,8 +8,8 @@ use axum::routing::MethodRouter;
 use super::{Config, ConfigError, Route, skeleton};
 
 impl Config {
-    /// Makes a router of these handlers, each with the limits that the file has for its path, if any. Names of parameters
-    /// may differ: `/users/{id}` is `/users/{name}` of the file.
+    /// Makes a router of these handlers, each with the limits that the file has for its path, if any. Names of
+    /// parameters may differ: `/users/{id}` is `/users/{name}` of the file.
     ///
     /// ```no_run
     /// use std::net::SocketAddr;
@@ -37,8 +37,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If a path of the file has no handler, so that a misspelled path does not leave its handler unlimited. The error has
-    /// the line, and the paths of the handlers.
+    /// If a path of the file has no handler, so that a misspelled path does not leave its handler unlimited. The error
+    /// has the line, and the paths of the handlers.
     ///
     /// # Panics
     ///

@@ -39,7 +39,7 @@ impl<'a> SourceText<'a> {
         })
     }
 
-    /// The position behind the last character, for what is missing.
+    /// The position behind the last character, for a missing field.
     pub(super) const fn end(&self) -> Range<usize> {
         self.text.len()..self.text.len()
     }

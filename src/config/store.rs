@@ -98,7 +98,7 @@ pub(super) struct ConcurrencySpec {
 
 impl StoreSpec {
     /// Returns the store of a policy, whose route has `path` first: the configured one, or else Redis if there is one.
-    pub(super) fn of(
+    pub(super) fn read(
         source: &SourceText<'_>,
         raw: &RawPolicy,
         path: &str,

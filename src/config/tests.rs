@@ -1,4 +1,4 @@
-//! How single values of a file are read, and what is said of those that cannot be.
+//! How single values of a file are read, and the errors for values that cannot be read.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::util::log;
 /// The body of a rejection: anything that converts to bytes, or any [`Body`].
 pub struct RejectionBody(BodyContent);
 
-/// Three words, since it shares its place with the inner service's body, which often has two.
+/// Three words, since it shares its memory with the inner service's body, which often has two.
 enum BodyContent {
     Whole(Box<[u8]>),
     Static(&'static [u8]),

@@ -113,6 +113,6 @@ pub(crate) fn only_line(headers: &HeaderMap, name: impl AsHeaderName) -> Option<
 /// Returns a field value without the optional white space around it, which is not part of the value (RFC 9110, section
 /// 5.5). Servers remove it in HTTP/1.1, but `h2` does not.
 pub(crate) fn trimmed(value: &HeaderValue) -> &[u8] {
-    // Of ASCII white space, a `HeaderValue` can contain spaces and tabs only.
+    // The only ASCII white space in a `HeaderValue` is spaces and tabs.
     value.as_bytes().trim_ascii()
 }

@@ -1,5 +1,5 @@
-//! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of them or none, and responses. And
-//! the other side: a client that obeys such limits (`pacer`).
+//! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of the policies or no policy, and
+//! responses. And the other side: a client that obeys such limits (`pacer`).
 
 mod body;
 mod evaluate;

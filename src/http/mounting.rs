@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use crate::http::first_requests::FirstRequests;
 
-/// The number of requests of a layer that are checked. One is enough to find a layer that is around itself on all
-/// routes; the others find one that is so on some routes only.
+/// The number of requests of a layer that are checked. One request is enough to detect a layer that is mounted around
+/// itself on all routes; the others detect a layer that is mounted around itself on some routes only.
 const CHECKS: u32 = 1_000;
 
-/// Marks the first requests of a layer, and detects one that arrives a second time.
+/// Marks the first requests of a layer, and detects a request that arrives a second time.
 pub(crate) struct Mounting {
     /// The identity of the layer.
     id: u64,
@@ -28,15 +28,15 @@ impl Mounting {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), first: FirstRequests::new() }
     }
 
-    /// Marks a request, and returns whether it was marked before, by this layer; `true` at most once per layer.
+    /// Marks a request, and returns whether this layer has marked it before; `true` at most once per layer.
     #[inline]
     pub(crate) fn mark(&self, request: &mut Extensions) -> bool {
-        let find = || {
+        let second = self.first.check(|| {
             let passed = request.get_or_insert_default::<Passed>();
             let is_second = passed.0.contains(&self.id);
             passed.0.push(self.id);
             is_second.then_some(())
-        };
-        self.first.check(find).is_some()
+        });
+        second.is_some()
     }
 }

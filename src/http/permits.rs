@@ -1,4 +1,4 @@
-//! [`Permits`]: what a request holds while it is in flight, for handlers that outlive their responses.
+//! [`Permits`]: the units that a request holds while it is in flight, for handlers that outlive their responses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use crate::limiter::Hold;
 use crate::util::lock::Lock;
 
-/// What a request holds of [`Concurrency`](crate::Concurrency) limits, in its extensions.
+/// The units of [`Concurrency`](crate::Concurrency) limits that a request holds, in its extensions.
 ///
-/// A layer releases it when the body of the response has ended. That of a protocol upgrade (a WebSocket) ends at once,
-/// and so the handler takes what the request holds along:
+/// A layer releases the units when the body of the response has ended. The body of a protocol upgrade (a WebSocket)
+/// ends at once, so the handler takes the units along:
 ///
 /// ```
 /// use tower_sluice::Permits;
@@ -27,22 +27,22 @@ use crate::util::lock::Lock;
 /// }
 /// ```
 ///
-/// Or with axum: `async fn upgrade(permits: Permits, …)`. Requests that hold nothing have none; there, axum's handlers
-/// get empty ones.
+/// Or with axum: `async fn upgrade(permits: Permits, …)`. Requests that hold no units have no `Permits` in their
+/// extensions; axum's handlers get empty ones then.
 #[derive(Clone, Debug)]
 pub struct Permits {
     held: Arc<Held>,
-    /// Of the layer around this one.
+    /// The permits of the layer around this one.
     outer: Option<Arc<Self>>,
 }
 
-/// What a request holds of one layer's limits, until it is released or taken.
+/// The units of one layer's limits that a request holds, until they are released or taken.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Lock<Holds>);
 
 pub(crate) type Holds = SmallVec<[Hold; 1]>;
 
-/// What a handler has taken from [`Permits`]. Dropped, it is released.
+/// The units that a handler has taken from [`Permits`]. Dropping this releases them.
 #[must_use = "what was taken is released when this is dropped"]
 pub struct TakenPermits(Vec<Holds>);
 
@@ -52,8 +52,8 @@ impl Permits {
         extensions.insert(Self { held: Arc::clone(held), outer });
     }
 
-    /// Takes all that the request still holds, of all layers around the handler, but for what is released
-    /// [at the head](crate::Policy::release_at_head) in any case. It is released when the result is
+    /// Takes all units that the request still holds, of all layers around the handler, except for units that are
+    /// released [at the head](crate::Policy::release_at_head) in any case. They are released when the result is
     /// dropped, and no longer at the end of the response.
     pub fn take(&self) -> TakenPermits {
         let chain = std::iter::successors(Some(self), |permits| permits.outer.as_deref());
@@ -61,14 +61,14 @@ impl Permits {
     }
 }
 
-/// Never rejects a request: one may hold nothing (exempt, a shadow, an outage).
+/// Never rejects a request: a request may hold no units (exempt, a shadow, an outage).
 #[cfg(feature = "axum")]
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Permits {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let nothing = || Self { held: Arc::default(), outer: None };
-        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(nothing))
+        let permits = parts.extensions.get::<Self>().cloned();
+        Ok(permits.unwrap_or_else(|| Self { held: Arc::default(), outer: None }))
     }
 }
 
@@ -77,7 +77,7 @@ impl Held {
         Self(Lock::new(holds))
     }
 
-    /// Takes what is held. Dropped, it is released: not under the lock.
+    /// Takes the units that are held. Dropping them releases them, and not under the lock.
     pub(crate) fn take(&self) -> Holds {
         std::mem::take(&mut *self.0.lock())
     }

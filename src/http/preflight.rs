@@ -17,7 +17,7 @@ use crate::store::MemoryStore;
 use crate::values::{PartitionKey, Quota};
 
 /// Exempts requests that can only be preflights, within a budget. All other requests count, and so do preflights
-/// beyond the budget and those of banned keys.
+/// beyond the budget and preflights of banned keys.
 pub(crate) struct Exemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
@@ -29,8 +29,8 @@ impl Exemption {
         Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
     }
 
-    /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether it
-    /// did: then the request passes uncounted.
+    /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether
+    /// it was charged: then the request passes uncounted.
     #[cold]
     pub(crate) fn try_exempt(
         &self,
@@ -102,8 +102,9 @@ fn is_host_and_port(authority: &Authority) -> bool {
     }
 }
 
-/// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, its fields say so. In later versions, only
-/// the body knows, so it must be of a known type: axum's, tonic's, or `()`.
+/// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, header fields announce a body, and
+/// [`is_preflight`] has checked them. In later versions, only the body knows, so it must be of a known type: axum's,
+/// tonic's, or `()`.
 pub(crate) fn has_no_body<B: 'static>(request: &Request<B>) -> bool {
     let is_at_end = is_at_end(request.body());
     is_at_end.unwrap_or(request.version() <= Version::HTTP_11)

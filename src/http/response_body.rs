@@ -1,4 +1,4 @@
-//! The bodies of responses: that of the inner service, or that of a rejection.
+//! The bodies of responses: the inner service's body, or the body of a rejection.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,13 +12,13 @@ use crate::http::body::RejectionBody;
 use crate::http::evaluate::OpenRequest;
 
 pin_project! {
-    /// The body of a response: that of the inner service, or that of a rejection.
+    /// The body of a response: the inner service's body, or the body of a rejection.
     ///
     /// It is a [`Body`] if the inner one is, and if the inner data type converts from [`Bytes`], as `Bytes` and
     /// `Vec<u8>` do. It is `Send` and `Sync` if the inner one is.
     ///
-    /// What a request holds until it is over ends with its body: when that has ended (trailers are the end), has failed,
-    /// or is dropped.
+    /// A request is over, releases its units and is settled when its body has ended (trailers are the end), has
+    /// failed, or is dropped.
     pub struct ResponseBody<B> {
         #[pin]
         kind: BodyKind<B>,
@@ -35,12 +35,12 @@ pin_project! {
 }
 
 pin_project! {
-    /// The body of a request that is not over before it ends. Boxed, so that the bodies of other requests are no larger
-    /// for it.
+    /// The body of a request that is not over before the body ends. Boxed, so that it does not make the bodies of
+    /// other requests larger.
     struct OpenBody<B> {
         #[pin]
         body: B,
-        // `None` once the body has ended.
+        // Taken once the body has ended.
         request: Option<Box<OpenRequest>>,
     }
 }
@@ -64,7 +64,7 @@ impl<B> ResponseBody<B> {
     }
 }
 
-/// What a body yields when it is polled.
+/// The result of polling a body.
 type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
 impl<B: Body> OpenBody<B> {
@@ -75,8 +75,9 @@ impl<B: Body> OpenBody<B> {
         if let (Some(request), Some(data)) = (this.request.as_mut(), data) {
             request.note_bytes(data.remaining());
         }
-        // Trailers, an error and `None` are the end. The last data are not, even if the body knows that they are: over
-        // HTTP/2, a server keeps a frame, and the body, until the client's window lets it send. It drops the body then.
+        // Trailers, an error or the absence of a frame is the end. The last data frame is not, even if the body knows
+        // that it is the last: over HTTP/2, a server keeps a frame, and the body, until the client's window lets it
+        // send. It drops the body then.
         if data.is_none() {
             *this.request = None;
         }

@@ -1,5 +1,5 @@
-//! `RateLimit`, the service: evaluates each request before it calls the inner service. Its future is a request that passes, is
-//! rejected, or waits.
+//! `RateLimit`, the service: evaluates each request before it calls the inner service. Its future stands for a
+//! request that passes, is rejected, or waits.
 
 use std::fmt;
 use std::future::Future;
@@ -81,8 +81,8 @@ where
                 ResponseFuture { state: FutureState::Rejected { response: Some(response) } }
             }
             Evaluation::Pending(waiting) => {
-                // The service that was polled ready is the one that will be called; its clone stays here and is polled
-                // again: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
+                // The service that was polled ready must be called; its clone stays here and is polled again:
+                // <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
                 let rest = RestOfRequest { service, request, layer: Arc::clone(&self.layer) };
@@ -104,7 +104,8 @@ pin_project! {
     /// # Cancel safety
     ///
     /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay:
-    /// otherwise, opening and cancelling requests would be free. Units that it [holds](crate::Concurrency) are released.
+    /// otherwise, opening and cancelling requests would be free. Units that it [holds](crate::Concurrency) are
+    /// released.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -119,12 +120,12 @@ pin_project! {
     enum FutureState<F, S, B> {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
-        // Boxed, so that the future of a service that never waits need not be as large as a request.
+        // Boxed, so that the future of a service that never waits is not as large as a request.
         Waiting { waiting: Box<WaitingRequest>, rest: Option<Box<RestOfRequest<S, B>>> },
     }
 }
 
-/// What a request needs once its turn has come.
+/// The parts of a request that are needed once its turn has come.
 struct RestOfRequest<S, B> {
     service: S,
     request: Request<B>,

@@ -1,4 +1,4 @@
-//! [`Settlement`]: how a handler reports what a request really cost.
+//! [`Settlement`]: lets a handler report the real cost of a request.
 
 use std::error::Error;
 use std::fmt;
@@ -8,17 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::Extensions;
 use smallvec::SmallVec;
 
-/// Reports what a request really cost, for policies that are [settled by the
+/// Reports the real cost of a request, for policies that are [settled by the
 /// handler](crate::Policy::settle_by_handler): the tokens of a language model, the rows of a query, the seconds of a
 /// job. In the extensions of each request that such a policy has charged.
 ///
-/// The request is charged its [cost](crate::Policy::cost), an estimate, when it comes. The handler reports the real cost at
-/// any time until the body of the response has ended. Then too much is refunded, and too little is charged as far as units
-/// are left. Without a report, the estimate stays.
+/// The request is charged its [cost](crate::Policy::cost), an estimate, when it comes. The handler reports the real
+/// cost at any time until the body of the response has ended. Then an excess is refunded, and a shortfall is charged
+/// as far as units are left. Without a report, the estimate stays.
 ///
-/// - **A stream** reports each chunk before it yields it, by [`add`](Self::add) or a [`Meter`]. A client may leave at any
-///   time, and then the stream is dropped where it is: a report that was to come at its end never comes.
-/// - **What is known as a whole** is reported by [`settle`](Self::settle); of several reports, the last counts.
+/// - **A stream** reports each chunk before it yields it, by [`add`](Self::add) or a [`Meter`]. A client may
+///   disconnect at any time, and then the stream is dropped half-way: a report at its end would never come.
+/// - **A total** that is known at once is reported by [`settle`](Self::settle); if it is called several times, the
+///   last report counts.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -27,7 +28,8 @@ use smallvec::SmallVec;
 /// use tower_sluice::{Policy, Quota, RateLimitLayer, Settlement};
 ///
 /// async fn complete(settlement: Settlement, prompt: String) -> String {
-///     let (answer, tokens) = (prompt.to_uppercase(), 17);
+///     let answer = prompt.to_uppercase();
+///     let tokens = 17;
 ///     let _ = settlement.settle("tokens", tokens);
 ///     answer
 /// }
@@ -36,13 +38,13 @@ use smallvec::SmallVec;
 /// let app: Router = Router::new().route("/complete", post(complete)).layer(RateLimitLayer::new(tokens));
 /// ```
 ///
-/// Policies of one name, in layers around each other, get the same reports. Clones report to the same request. Without axum, take it from the extensions:
-/// `request.extensions().get::<Settlement>()`; tonic passes them on.
+/// Policies of the same name, in layers around each other, get the same reports. Clones report to the same request.
+/// Without axum, take it from the extensions: `request.extensions().get::<Settlement>()`; tonic passes them on.
 #[derive(Clone)]
 #[doc(alias("llm", "tokens", "streaming"))]
 pub struct Settlement {
     reports: Arc<Reports>,
-    /// Of the layer around this one, whose policies can be settled, too.
+    /// The settlement of the layer around this one, whose policies can be settled, too.
     outer: Option<Arc<Self>>,
 }
 
@@ -58,20 +60,20 @@ struct Report {
 /// Nothing was reported yet.
 const NONE: u64 = u64::MAX;
 
-/// The body has ended, and what was reported until then is charged.
+/// The body has ended, and the cost that was reported by then is charged.
 const ENDED: u64 = u64::MAX - 1;
 
-/// Why a cost could not be reported.
+/// The reason why a cost could not be reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettleError {
-    /// No policy of this name awaits a report on the request. Also if the policy has let it pass uncharged: an exempt
-    /// request, one that a shadow would have rejected, or one of an outage.
+    /// No policy of this name awaits a report on the request. This is also the case if the policy has let the request
+    /// pass uncharged: it is exempt, a shadow would have rejected it, or the limiter could not decide.
     #[non_exhaustive]
     UnknownPolicy {
         /// The name.
         policy: String,
-        /// The policies that do.
+        /// The policies that await one.
         known: Vec<String>,
     },
     /// The body of the response has ended: the charge is final.
@@ -79,13 +81,14 @@ pub enum SettleError {
 }
 
 impl Settlement {
-    /// Reports to policies of an inner layer, and to those that are settled by what an outer layer has inserted.
+    /// Inserts the reports of a layer. The settlement of an outer layer stays reachable through it.
     pub(crate) fn insert(reports: &Arc<Reports>, extensions: &mut Extensions) {
         let outer = extensions.remove::<Self>().map(Arc::new);
         extensions.insert(Self { reports: Arc::clone(reports), outer });
     }
 
-    /// Reports that the request has cost so much of this policy, in the units of its quota. Replaces an earlier report.
+    /// Reports the total `cost` of the request for this policy, in the units of its quota. Replaces an earlier
+    /// report.
     ///
     /// # Errors
     ///
@@ -94,10 +97,11 @@ impl Settlement {
         self.report(policy, |_| cost)
     }
 
-    /// Reports that the request has cost so much more of this policy, in the units of its quota. The first report counts
-    /// from zero, and not from the estimate.
+    /// Adds `units` to the reported cost of the request for this policy, in the units of its quota. The first report
+    /// counts from zero, and not from the estimate.
     ///
-    /// Report a chunk before it is sent: what is charged in the end is then what was sent, also of a client that leaves.
+    /// Report a chunk before it is sent: then the final charge covers all sent chunks, also if the client
+    /// disconnects.
     ///
     /// # Errors
     ///
@@ -106,8 +110,8 @@ impl Settlement {
         self.report(policy, |before| before.saturating_add(units))
     }
 
-    /// Counts from now on what the request costs of this policy. Until units are added to the meter, that is nothing, so
-    /// a client that leaves before the first chunk pays nothing.
+    /// Returns a meter that counts the cost of the request for this policy from now on. It starts at zero, so a
+    /// client that disconnects before the first chunk is charged nothing.
     ///
     /// # Errors
     ///
@@ -117,7 +121,7 @@ impl Settlement {
         Ok(Meter { settlement: self.clone(), policy: policy.into() })
     }
 
-    /// Changes what is reported for all policies of this name.
+    /// Changes the reported cost for all policies of this name.
     fn report(&self, policy: &str, change: impl Fn(u64) -> u64) -> Result<(), SettleError> {
         let known = || self.chain().flat_map(|settlement| &settlement.reports.0);
         // Relaxed: nothing is published with the cost.
@@ -135,14 +139,14 @@ impl Settlement {
         }
     }
 
-    /// This one, then those of the layers around.
+    /// This settlement, then the settlements of the layers around.
     fn chain(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |settlement| settlement.outer.as_deref())
     }
 }
 
-/// Counts what a request costs while its response is sent: see [`Settlement::meter`]. Each unit is reported when it is
-/// added, so nothing is lost when the meter is dropped, with the stream of a client that has left.
+/// Counts the cost of a request while its response is sent: see [`Settlement::meter`]. Each unit is reported when it
+/// is added, so nothing is lost when the meter is dropped with the stream of a client that has disconnected.
 ///
 /// ```
 /// use tower_sluice::policy::SettleError;
@@ -160,8 +164,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Adds so many units of the policy's quota. Nothing is added once the body of the response has ended: nothing was
-    /// sent then.
+    /// Adds `units` of the policy's quota. After the end of the response's body, this adds nothing, since nothing is
+    /// sent any more.
     pub fn add(&self, units: u64) {
         // The policy was known when the meter was made, so the body has ended.
         let _ = self.settlement.add(&self.policy, units);
@@ -169,8 +173,8 @@ impl Meter {
 }
 
 impl Reports {
-    /// For policies of these names.
-    pub(crate) fn of(policies: impl Iterator<Item = Arc<str>>) -> Self {
+    /// Reports for policies of these names.
+    pub(crate) fn for_policies(policies: impl Iterator<Item = Arc<str>>) -> Self {
         Self(policies.map(|policy| Report { policy, cost: AtomicU64::new(NONE) }).collect())
     }
 
@@ -178,7 +182,7 @@ impl Reports {
         self.0.is_empty()
     }
 
-    /// What was reported for a policy so far.
+    /// The cost that was reported for a policy so far.
     pub(crate) fn so_far(&self, policy: &str) -> Option<u64> {
         self.find(policy).and_then(|report| cost(report.cost.load(Ordering::Relaxed)))
     }
@@ -193,7 +197,7 @@ impl Reports {
     }
 }
 
-/// The cost, unless it is one of the marks.
+/// The cost, unless `report` is one of the marks.
 fn cost(report: u64) -> Option<u64> {
     Some(report).filter(|report| *report < ENDED)
 }
@@ -227,14 +231,18 @@ impl fmt::Display for SettleError {
 
 impl Error for SettleError {}
 
-/// Never rejects a request: one may pass uncharged (exempt, a shadow, an outage), and then nothing can be settled.
+/// Never rejects a request: a request may pass uncharged (exempt, a shadow, an outage), and then nothing can be
+/// settled.
 #[cfg(feature = "axum")]
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Settlement {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let nothing = || Self { reports: Arc::new(Reports::of(std::iter::empty())), outer: None };
-        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(nothing))
+        let settlement = parts.extensions.get::<Self>().cloned();
+        Ok(settlement.unwrap_or_else(|| {
+            let reports = Arc::new(Reports::for_policies(std::iter::empty()));
+            Self { reports, outer: None }
+        }))
     }
 }
 
@@ -243,12 +251,13 @@ mod tests {
     use super::*;
 
     fn reports(names: &[&str]) -> Arc<Reports> {
-        Arc::new(Reports::of(names.iter().map(|name| Arc::from(*name))))
+        Arc::new(Reports::for_policies(names.iter().map(|name| Arc::from(*name))))
     }
 
     #[test]
     fn the_last_report_before_the_end_counts() {
-        let (reports, mut extensions) = (reports(&["tokens", "rows"]), Extensions::new());
+        let reports = reports(&["tokens", "rows"]);
+        let mut extensions = Extensions::new();
         Settlement::insert(&reports, &mut extensions);
         let settlement = extensions.get::<Settlement>().unwrap().clone();
         assert_eq!(reports.so_far("tokens"), None);
@@ -264,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_meter_counts_from_zero_and_until_the_end() {
-        let (reports, mut extensions) = (reports(&["tokens"]), Extensions::new());
+        let reports = reports(&["tokens"]);
+        let mut extensions = Extensions::new();
         Settlement::insert(&reports, &mut extensions);
         let settlement = extensions.get::<Settlement>().unwrap().clone();
         let meter = settlement.meter("tokens").unwrap();
@@ -287,7 +297,9 @@ mod tests {
     /// A layer for a customer around one for the company, each with its tokens.
     #[test]
     fn policies_of_one_name_in_two_layers_get_the_same_reports() {
-        let (outer, inner, mut extensions) = (reports(&["tokens"]), reports(&["tokens"]), Extensions::new());
+        let outer = reports(&["tokens"]);
+        let inner = reports(&["tokens"]);
+        let mut extensions = Extensions::new();
         Settlement::insert(&outer, &mut extensions);
         Settlement::insert(&inner, &mut extensions);
         let settlement = extensions.get::<Settlement>().unwrap();
@@ -299,7 +311,9 @@ mod tests {
 
     #[test]
     fn an_inner_layer_does_not_hide_the_policies_of_an_outer_one() {
-        let (outer, inner, mut extensions) = (reports(&["tokens"]), reports(&["rows"]), Extensions::new());
+        let outer = reports(&["tokens"]);
+        let inner = reports(&["rows"]);
+        let mut extensions = Extensions::new();
         Settlement::insert(&outer, &mut extensions);
         Settlement::insert(&inner, &mut extensions);
         let settlement = extensions.get::<Settlement>().unwrap();

@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-/// Up to `N` bytes on the stack, more on the heap. Optimised for many short pieces: each costs little more than its
-/// copy.
+/// Up to `N` bytes on the stack, more on the heap. Optimised for many short pieces: appending one costs little more
+/// than copying it.
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -51,7 +51,7 @@ impl<const N: usize> Text<N> {
 
     #[inline(never)]
     fn push_long(&mut self, number: u64) {
-        let (upper, lower) = (number / HUNDRED_MILLION, number % HUNDRED_MILLION);
+        let upper = number / HUNDRED_MILLION;
         match upper {
             0..100 => self.push_pair(upper),
             100..HUNDRED_MILLION => self.push_short(upper),
@@ -60,7 +60,7 @@ impl<const N: usize> Text<N> {
                 self.push_last(eight_digits(upper % HUNDRED_MILLION), 8);
             }
         }
-        self.push_last(eight_digits(lower), 8);
+        self.push_last(eight_digits(number % HUNDRED_MILLION), 8);
     }
 
     /// Appends a number below a hundred.
@@ -90,8 +90,8 @@ impl<const N: usize> Text<N> {
     fn push_last(&mut self, digits: u64, count: u32) {
         let text = ((digits | ASCII) >> (64 - 8 * count)).to_le_bytes();
         match self.bytes[self.len..].first_chunk_mut() {
-            // One store of eight bytes, of which the next piece overwrites the excess: the processor can forward a
-            // store to a later load only if one store covers the whole load.
+            // One store of eight bytes; the next piece overwrites the excess. The processor can forward a store to a
+            // later load only if one store covers the whole load.
             Some(room) => {
                 *room = text;
                 self.len += count as usize;
@@ -106,13 +106,13 @@ const HUNDRED_MILLION: u64 = 100_000_000;
 /// Eight ASCII zeros.
 const ASCII: u64 = u64::from_ne_bytes([b'0'; 8]);
 
-/// The decimal digits of a number below a hundred million, one per byte, the first one in the lowest. Halves are split
-/// into halves in parallel, so that three divisions follow one another, where digit by digit it would be seven.
+/// The decimal digits of a number below a hundred million, one per byte, the first one in the lowest. Halves are
+/// split into halves in parallel, so that three divisions follow one another, and not seven, as digit by digit.
 #[inline]
 const fn eight_digits(number: u64) -> u64 {
     // Two numbers below 10,000, in 32 bits each; four below 100, in 16 bits each; eight below 10.
     let fours = (number / 10_000) | ((number % 10_000) << 32);
-    // 10,486 / 2^20 is just above 1/100, and 103 / 2^10 just above 1/10: exact for so small numbers.
+    // 10,486 / 2^20 is just above 1/100, and 103 / 2^10 just above 1/10: exact for numbers this small.
     let hundreds = (fours * 10_486) >> 20 & 0x0000_007f_0000_007f;
     let twos = hundreds | (fours - 100 * hundreds) << 16;
     let tens = (twos * 103) >> 10 & 0x000f_000f_000f_000f;
@@ -128,15 +128,15 @@ impl<const N: usize> Deref for Text<N> {
     }
 }
 
-/// Returns the length of the quoted string at the start of `text`, with its quotation marks (RFC 9110, section 5.6.4, and RFC
-/// 9651, section 3.3.3; a `HeaderValue` has no control characters).
+/// Returns the length of the quoted string at the start of `text`, with its quotation marks (RFC 9110, section 5.6.4,
+/// and RFC 9651, section 3.3.3; a `HeaderValue` has no control characters).
 pub(crate) fn string_end(text: &[u8]) -> Option<usize> {
-    let mut at = text.strip_prefix(b"\"").map(|_| 1)?;
+    let mut index = text.strip_prefix(b"\"").map(|_| 1)?;
     loop {
-        match text.get(at)? {
-            b'"' => return Some(at + 1),
-            b'\\' => at += 2,
-            _ => at += 1,
+        match text.get(index)? {
+            b'"' => return Some(index + 1),
+            b'\\' => index += 2,
+            _ => index += 1,
         }
     }
 }
@@ -150,7 +150,8 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_have_the_digits_of_the_standard_library(numbers in prop::collection::vec(prop_oneof![any::<u64>(), 0..10_000_000_000_u64, 0..1_000_u64], 0..9), width in 1..=8_u32) {
-            let (mut text, mut expected) = (Text::<48>::new(), String::new());
+            let mut text = Text::<48>::new();
+            let mut expected = String::new();
             let edges = [0, 9, 10, 99_999_999, 100_000_000, 9_999_999_999_999_999, 10_000_000_000_000_000, u64::MAX];
             for number in numbers.into_iter().chain(edges) {
                 text.push_number(number);
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_half_of_eight_digits_is_split_exactly() {
-        // Miri has time for a hundred of them.
+        // Miri has time for a hundred numbers.
         for four in (0..10_000).step_by(if cfg!(miri) { 97 } else { 1 }) {
             for number in [four, four * 10_000, four * 10_001] {
                 let digits = (eight_digits(number) | ASCII).to_le_bytes();
@@ -176,7 +177,8 @@ mod tests {
     #[test]
     fn long_texts_spill_to_the_heap() {
         for lengths in [[4, 4, 1, 3], [9, 0, 1, 8], [8, 0, 0, 0], [0, 0, 8, 1], [7, 2, 0, 100]] {
-            let (mut text, mut expected) = (Text::<8>::new(), Vec::<u8>::new());
+            let mut text = Text::<8>::new();
+            let mut expected = Vec::<u8>::new();
             for (i, length) in lengths.into_iter().enumerate() {
                 let piece = vec![b'a' + u8::try_from(i).unwrap(); length];
                 text.push(&piece);

@@ -9,8 +9,8 @@ use crate::http::policy::Policy;
 use crate::values::Decision;
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
-/// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for the handler,
-/// and of all responses, for outer layers; every [`Rejection`](crate::Rejection) has it.
+/// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for
+/// the handler, and of all responses, for outer layers; every [`Rejection`](crate::Rejection) has it.
 ///
 /// With axum (crate feature `axum`), a handler takes it as an argument:
 ///
@@ -25,21 +25,23 @@ use crate::values::Decision;
 ///     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
 /// }
 ///
-/// let layer = RateLimitLayer::builder(Policy::new("daily", FixedWindow::new(Quota::per_day(5_000)))).verdict().build();
+/// let policy = Policy::new("daily", FixedWindow::new(Quota::per_day(5_000)));
+/// let layer = RateLimitLayer::builder(policy).verdict().build();
 /// let app: Router = Router::new().route("/usage", get(usage)).layer(layer);
 /// ```
 ///
-/// If no layer adds it, such a request is answered 500, which is logged once; an `Option<Verdict>` is `None` then. Without
-/// axum, take it from the extensions: `request.extensions().get::<Verdict>()`, or those of the response.
+/// If no layer adds it, such a request is answered 500, which is logged once; an `Option<Verdict>` is `None` then.
+/// Without axum, take it from the extensions: `request.extensions().get::<Verdict>()`, or the same on the response.
 ///
-/// The verdict of the request is that of its arrival. If a charge is [settled](crate::Policy::settle_by_handler) by the
-/// response, only that of the response has what was charged in the end.
+/// The verdict in the request shows the decisions on arrival. If a charge is
+/// [settled](crate::Policy::settle_by_handler) by the response, only the verdict in the response shows the settled
+/// cost.
 ///
-/// Policies appear in the order in which they are charged: as declared, but those in memory first, those that
-/// delay after those that reject, and shadows last. Those that one call to Redis decides are next to one another, in
-/// any order. Only policies that have decided appear: none that was skipped, or whose limiter failed without a
-/// [local fallback](crate::FailureMode::LocalFallback), or that was not asked since the request was rejected before. No
-/// policy appears if the request lacks a key, or is an exempt CORS preflight.
+/// Policies appear in the order in which they are charged: as declared, except that policies in memory come first,
+/// delaying policies after rejecting ones, and shadows last. Policies that one call to Redis decides are next to one
+/// another, in any order. Only policies that have decided appear. A policy is missing if it was skipped, if its
+/// limiter failed without a [local fallback](crate::FailureMode::LocalFallback), or if it was not asked since the
+/// request was rejected before. No policy appears if the request lacks a key, or is an exempt CORS preflight.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     // Most layers have one policy, and a verdict is behind a pointer wherever it waits for its response.
@@ -57,14 +59,14 @@ pub struct PolicyVerdict {
 }
 
 impl Verdict {
-    /// The decision of each policy, in the order in which they are charged; then those of inner layers that attach
-    /// their verdicts.
+    /// The decision of each policy, in the order in which they are charged; then the decisions of inner layers that
+    /// attach their verdicts.
     #[must_use]
     pub fn policies(&self) -> &[PolicyVerdict] {
         &self.policies
     }
 
-    pub(crate) fn of(policies: impl IntoIterator<Item = PolicyVerdict>) -> Self {
+    pub(crate) fn new(policies: impl IntoIterator<Item = PolicyVerdict>) -> Self {
         Self { policies: policies.into_iter().collect(), is_rejected: false }
     }
 
@@ -73,7 +75,7 @@ impl Verdict {
         Self { is_rejected: true, ..self }
     }
 
-    /// The enforced policies that rejected the request. None if it was rejected for another
+    /// The enforced policies that rejected the request. Empty if it was rejected for another
     /// [reason](crate::Rejection::reason): it has no usable key, or a limiter could not decide.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
         self.policies.iter().filter(|policy| !policy.shadow && !policy.decision.is_allowed())
@@ -156,8 +158,9 @@ mod tests {
 
     #[test]
     fn the_policies_of_inner_layers_follow() {
-        let verdict = |name: &str| Verdict::of([PolicyVerdict::named(name.into(), Decision::allow(1, 1))]);
-        let (mut request, mut response) = (Extensions::new(), Extensions::new());
+        let verdict = |name: &str| Verdict::new([PolicyVerdict::named(name.into(), Decision::allow(1, 1))]);
+        let mut request = Extensions::new();
+        let mut response = Extensions::new();
         verdict("outer").extend_request(&mut request);
         verdict("inner").extend_request(&mut request);
         verdict("inner").insert_into(&mut response);

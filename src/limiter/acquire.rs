@@ -17,7 +17,7 @@ pub struct Acquire<L: Deref<Target: Limiter>> {
 }
 
 enum AcquireStage<L: Deref<Target: Limiter>> {
-    /// What is taken at once is a permit, so that a future which is never polled releases it.
+    /// An immediate admission is kept as a permit, so that a future which is never polled releases it.
     Decided(Result<Permit<L>, LimiterError>),
     Waiting {
         decision: Pending,

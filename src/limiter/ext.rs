@@ -28,8 +28,8 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Units in flight
     ///
-    /// If the limiter [holds](crate::limiter::Description::holds) units, as [`Concurrency`](crate::Concurrency) does, the [permit](super::Permit)
-    /// holds them until it is dropped: keep it until the work is over.
+    /// If the limiter [holds](crate::limiter::Description::holds) units, as [`Concurrency`](crate::Concurrency) does,
+    /// the [permit](super::Permit) holds them until it is dropped: keep it until the work is over.
     ///
     /// # Errors
     ///
@@ -37,15 +37,15 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped while it waits for its turn leaves the queue, and one that waits for units takes none. A
-    /// server may have charged it.
+    /// A future that is dropped while it waits for its turn leaves the queue, and a future that waits for units takes
+    /// nothing. A server may have charged it.
     #[doc(alias("wait", "until_ready"))]
     fn acquire<'a>(&'a self, key: &PartitionKey, cost: u64) -> Acquire<&'a Self> {
         Acquire::new(self, key, cost)
     }
 
-    /// Does the same as [`acquire`](Self::acquire) for a limiter in an `Arc`, which the permit keeps: it can be moved into
-    /// another task.
+    /// Does the same as [`acquire`](Self::acquire) for a limiter in an `Arc`, which the permit keeps: it can be moved
+    /// into another task.
     ///
     /// # Errors
     ///
@@ -54,20 +54,22 @@ pub trait LimiterExt: Limiter {
         Acquire::new(Arc::clone(self), key, cost)
     }
 
-    /// Returns what [`acquire`](Self::acquire) would be answered now, and charges nothing.
+    /// Returns the answer that [`acquire`](Self::acquire) would get now, and charges nothing.
     ///
     /// # Errors
     ///
-    /// If the limiter cannot decide, or [cannot be peeked at](crate::limiter::Description::answers): [`LimiterError::unsupported`].
+    /// If the limiter cannot decide, or [cannot be peeked at](crate::limiter::Description::answers):
+    /// [`LimiterError::unsupported`].
     fn peek(&self, key: &PartitionKey, cost: u64) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         decide_if_supported(self, &Ask::peek(key, cost))
     }
 
-    /// Forgets what a key owes. Returns the decision on a request of cost 0 after that.
+    /// Clears the debt of a key. Returns the decision on a request of cost 0 after that.
     ///
     /// # Errors
     ///
-    /// If the limiter cannot decide, or [cannot be reset](crate::limiter::Description::answers): [`LimiterError::unsupported`].
+    /// If the limiter cannot decide, or [cannot be reset](crate::limiter::Description::answers):
+    /// [`LimiterError::unsupported`].
     fn reset(&self, key: &PartitionKey) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         decide_if_supported(self, &Ask::reset(key))
     }

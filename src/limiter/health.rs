@@ -28,8 +28,8 @@ impl Health {
         self.failed_at.swap(now, Ordering::Relaxed) == 0
     }
 
-    /// Records a success. Returns whether it ends an outage, which is logged. Reads the clock during an outage only, since
-    /// this is on the path of every request.
+    /// Records a success. Returns whether it ends an outage, which is logged. Reads the clock during an outage only,
+    /// since this is on the path of every request.
     #[inline]
     pub(crate) fn worked(&self, now: impl FnOnce() -> Timestamp) -> bool {
         let failed_at = self.failed_at.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! [`Hold`]: units of a limiter that are held until a request is over; and [`Permit`], the answer to who takes them without
-//! a layer.
+//! [`Hold`]: units of a limiter that are held until a request is over; and [`Permit`], the answer to who takes them
+//! without a layer.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::limiter::Limiter;
 use crate::values::{Ask, Decision, PartitionKey, Receipt};
 
-/// Units in flight, of a limiter whose requests [hold](crate::limiter::Description::holding) them. Dropped, it releases them.
+/// Units in flight, of a limiter whose requests [hold](crate::limiter::Description::holding) them. Dropped, it releases
+/// them.
 ///
 /// It keeps the limiter that was charged: after a live change, the units are released where they were taken.
 pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
@@ -47,13 +48,13 @@ impl<L: Deref<Target: Limiter>> fmt::Debug for Hold<L> {
     }
 }
 
-/// The answer to [`acquire`](crate::LimiterExt::acquire): the [decision](Decision), and the units, if the limiter's requests
-/// [hold](crate::limiter::Description::holds) them. Dropped, it releases them.
+/// The answer to [`acquire`](crate::LimiterExt::acquire): the [decision](Decision), and the units, if the limiter's
+/// requests [hold](crate::limiter::Description::holds) them. Dropped, it releases them.
 ///
 /// A rejection holds nothing; see [`admitted`](Self::admitted). `L` is a reference to the limiter, or an `Arc` of it.
 ///
-/// Dropping the permit of a [`Concurrency`](crate::Concurrency) is one atomic operation, and takes a lock if others wait for
-/// the units. Units on Redis are released in the background, by one call.
+/// Dropping the permit of a [`Concurrency`](crate::Concurrency) is one atomic operation, and takes a lock if others
+/// wait for the units. Units on Redis are released in the background, by one call.
 #[must_use = "units in flight are released when the permit is dropped"]
 #[doc(alias("semaphore", "guard"))]
 pub struct Permit<L: Deref<Target: Limiter>> {
@@ -63,7 +64,7 @@ pub struct Permit<L: Deref<Target: Limiter>> {
 }
 
 impl<L: Deref<Target: Limiter>> Permit<L> {
-    /// The answer of a limiter to a request for so many units, which are held if `holds` says so.
+    /// The answer of a limiter to a request for `units` units, which are held if `holds` says so.
     #[inline(always)]
     pub(crate) fn new(limiter: L, key: &PartitionKey, units: u64, decision: Decision, holds: bool) -> Self {
         let charge = decision.is_allowed().then(|| Hold::keeping(limiter, key, &decision, units, holds));

@@ -1,9 +1,8 @@
-//! For those who write a limiter, or ask one without a layer: the question, the answer, and what a limiter declares of
-//! itself.
+//! For those who write a limiter, or ask one without a layer: the question, the answer, and a limiter's description.
 //!
-//! [`Limiter`] is the trait, [`RateLimiter`] an algorithm with its table, and
-//! [`LimiterExt`](crate::LimiterExt) asks a limiter without HTTP. `testing::check_modes` and `testing::check_limiter` (feature
-//! `test-util`) test one of your own.
+//! [`Limiter`] is the trait, [`RateLimiter`] an algorithm with its table, and [`LimiterExt`](crate::LimiterExt) asks a
+//! limiter without HTTP. `testing::check_modes` and `testing::check_limiter` (feature `test-util`) test one of your
+//! own.
 
 mod acquire;
 pub(crate) mod ext;

@@ -81,14 +81,16 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
         self.table.charge(&*self.algorithm, &Ask::charge(key, 1))
     }
 
-    /// Returns how many live keys the table holds without loss. After a live change, perhaps that of the table before.
+    /// Returns how many live keys the table holds without loss. After a live change, perhaps the capacity of the
+    /// previous table.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.table.capacity()
     }
 
-    /// Returns the bytes of the table, which never grows. Without what a [live change](crate::LimitsHandle#cost) copies
-    /// until it is paid, as much again at most (unless it changes the capacity), and one KiB from the first reset on.
+    /// Returns the bytes of the table, which never grows. Without the copies of a [live
+    /// change](crate::LimitsHandle#cost), which are kept until all debts in them are paid and at most double this
+    /// (unless it changes the capacity), and one KiB from the first reset on.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         self.table.size_in_bytes()
@@ -103,15 +105,15 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     }
 
     /// Returns how many requests of new keys were rejected, or had to share a budget, because the table was full
-    /// ([`WhenFull::Reject`](crate::store::WhenFull::Reject), [`WhenFull::Overflow`](crate::store::WhenFull::Overflow)).
-    /// After a live change, with those from before it.
+    /// ([`WhenFull::Reject`](crate::store::WhenFull::Reject),
+    /// [`WhenFull::Overflow`](crate::store::WhenFull::Overflow)). After a live change, with those from before it.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.table.counts().turned_away
     }
 
-    /// For the tests of this crate, while no thread uses the limiter: panics if its table is in disorder. Its clock must
-    /// have shown no later time.
+    /// For the tests of this crate, while no thread uses the limiter: panics if its table is in disorder. Its clock
+    /// must have shown no later time.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
@@ -120,7 +122,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
 }
 
 impl<A: Algorithm, T> RateLimiter<A, T> {
-    /// Describes what all tables have in common: the algorithm.
+    /// Describes the part that all tables share: the algorithm.
     fn described(&self, table: Description) -> Description {
         let table = table.advertising(self.algorithm.terms()).admitting_at_most(self.algorithm.max_cost());
         if self.algorithm.under(self.algorithm.quota()).is_some() { table.taking_quotas() } else { table }

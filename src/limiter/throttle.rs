@@ -48,7 +48,7 @@ pub struct ThrottleLayer<Req> {
     gate: Arc<ThrottleGate<Req>>,
 }
 
-/// What all services of a layer share.
+/// The part that all services of a layer share.
 struct ThrottleGate<Req> {
     limiter: Arc<dyn Limiter>,
     /// Whether requests hold their units until they are over.
@@ -66,8 +66,10 @@ type CostFn<Req> = Arc<dyn Fn(&Req) -> u64 + Send + Sync>;
 
 impl<Req> Clone for ThrottleGate<Req> {
     fn clone(&self) -> Self {
-        let (limiter, health) = (Arc::clone(&self.limiter), Arc::clone(&self.health));
-        let (key, cost) = (Arc::clone(&self.key), Arc::clone(&self.cost));
+        let limiter = Arc::clone(&self.limiter);
+        let health = Arc::clone(&self.health);
+        let key = Arc::clone(&self.key);
+        let cost = Arc::clone(&self.cost);
         Self { limiter, health, key, cost, ..*self }
     }
 }
@@ -97,16 +99,16 @@ impl<Req> ThrottleLayer<Req> {
         Self { gate: Arc::new(gate) }
     }
 
-    /// Computes the cost of a request; 1 unless set. Clones and services that were made before keep theirs, and share the
-    /// budgets.
+    /// Computes the cost of a request; 1 unless set. Clones and services that were made before keep theirs, and share
+    /// the budgets.
     pub fn cost_fn(mut self, cost: impl Fn(&Req) -> u64 + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.gate).cost = Arc::new(cost);
         self
     }
 
-    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides unless
-    /// set. If the limiter was [closed](LimiterError::closed), requests end with that error in any case. The beginning and
-    /// the end of an outage are logged.
+    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides
+    /// unless set. If the limiter was [closed](LimiterError::closed), requests end with that error in any case. The
+    /// beginning and the end of an outage are logged.
     pub fn on_failure(mut self, choice: FailureMode) -> Self {
         Arc::make_mut(&mut self.gate).on_failure = choice;
         self
@@ -158,7 +160,8 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
+        let key = (self.gate.key)(&request);
+        let cost = (self.gate.cost)(&request);
         let next = match self.gate.limiter.decide(&Ask::charge(&key, cost)) {
             Answer::Ready(answer) => self.gate.next(answer, &key, cost, false),
             Answer::Pending(pending) => ThrottleStep::Wait { pending, fell_back: false },
@@ -167,7 +170,7 @@ where
             ThrottleStep::Pass { hold } => ThrottleState::Passing { response: self.inner.call(request), hold },
             ThrottleStep::Reject(error) => ThrottleState::Rejected { error: Some(error) },
             ThrottleStep::Wait { pending, fell_back } => {
-                // The service that was polled ready is the one that will be called; its clone stays here.
+                // The service that was polled ready will be called; its clone stays here.
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
                 let gate = Arc::clone(&self.gate);
@@ -182,7 +185,7 @@ where
 }
 
 impl<Req> ThrottleGate<Req> {
-    /// Returns what follows an answer of the limiter, or of its local fallback.
+    /// Returns the next step after an answer of the limiter, or of its local fallback.
     fn next<E>(
         &self,
         answer: Result<Decision, LimiterError>,
@@ -223,7 +226,7 @@ impl<Req> ThrottleGate<Req> {
         }
     }
 
-    /// What becomes of requests while the limiter fails, for the log.
+    /// The treatment of requests while the limiter fails, for the log.
     fn fate_on_failure(&self) -> &'static str {
         match self.on_failure {
             FailureMode::Allow => "pass uncounted",
@@ -233,7 +236,7 @@ impl<Req> ThrottleGate<Req> {
     }
 }
 
-/// What becomes of a request.
+/// The treatment of a request.
 enum ThrottleStep<E> {
     /// It is passed on, and holds this until it is over.
     Pass { hold: Option<Hold> },
@@ -263,14 +266,14 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum ThrottleState<F, S, Req, E> {
-        // Dropped together, so that units are held for as long as the inner service works.
+        // Dropped together, so that units are held until the inner service is done.
         Passing { #[pin] response: F, hold: Option<Hold> },
         Rejected { error: Option<ThrottleError<E>> },
         Waiting { pending: Pending, rest: Option<ThrottledCall<S, Req>> },
     }
 }
 
-/// What a request needs once its turn has come.
+/// The parts that a request needs once its turn has come.
 struct ThrottledCall<S, Req> {
     service: S,
     request: Req,
@@ -335,7 +338,7 @@ pub enum ThrottleError<E> {
         /// time is not known, as with a [`Concurrency`](crate::Concurrency).
         retry_after: Option<Duration>,
     },
-    /// The limiter cannot decide, and neither does the [`FailureMode`].
+    /// The limiter cannot decide, and the [`FailureMode`] does not decide in its place.
     Limiter(LimiterError),
     /// The inner service failed.
     Service(E),

@@ -45,15 +45,15 @@ use crate::values::{Answer, Ask, Description, Inheritance, Receipt};
 /// let layer = RateLimitLayer::new(Policy::new("small", std::sync::Arc::new(NothingBig)));
 /// ```
 ///
-/// Every limiter answers [`Mode::Charge`](crate::limiter::Mode::Charge). [`describe`](Self::describe) declares the further modes
-/// that it answers, and what responses advertise; any other mode is an error, and changes nothing.
-/// `testing::check_modes` (feature `test-util`) tests that.
+/// Every limiter answers [`Mode::Charge`](crate::limiter::Mode::Charge). [`describe`](Self::describe) declares the
+/// further modes that it answers, and the terms that responses advertise; any other mode is an error, and changes
+/// nothing. `testing::check_modes` (feature `test-util`) tests that.
 pub trait Limiter: Downcast + Send + Sync + 'static {
     /// Decides on the request, and charges it as its [mode](Ask::mode) says.
     fn decide(&self, ask: &Ask<'_>) -> Answer;
 
-    /// Refunds `units` of the charge by which the question `charged` was answered with `receipt`, as far as they are still
-    /// owed. By default, charges stay.
+    /// Refunds `units` of the charge by which the question `charged` was answered with `receipt`, as far as they are
+    /// still owed. By default, charges stay.
     ///
     /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
@@ -65,14 +65,15 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
         Description::new()
     }
 
-    /// Inherits what the keys of `predecessor` have used, under this limiter's quota. Returns `None`, the default, if
-    /// it cannot; then all keys start with a full budget.
+    /// Inherits the used units of `predecessor`'s keys, under this limiter's quota. Returns `None`, the default, if it
+    /// cannot; then all keys start with a full budget.
     ///
     /// For a [live change](crate::LimitsHandle), which puts the heir in force and then finishes the [`Inheritance`].
     /// The heir is this limiter itself if it was not used yet. A limiter that holds debts of its own (it was in force
-    /// before, or is in force elsewhere) cannot take on those of another as well. In a [`MemoryStore`](crate::store::MemoryStore), a new limiter
-    /// with the same algorithm, capacity and clock is then the heir; a `LeakyQueue` returns `None`, unless the two share
-    /// a schedule already. The two limiters must be of one kind:
+    /// before, or is in force elsewhere) cannot take on another's as well. In a
+    /// [`MemoryStore`](crate::store::MemoryStore), a new limiter with the same algorithm, capacity and clock is then
+    /// the heir; a `LeakyQueue` returns `None`, unless the two share a schedule already. The two limiters must be of
+    /// one kind:
     ///
     /// | limiter | inherits from | what is kept |
     /// |---|---|---|
@@ -86,7 +87,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// | a `RedisQueue` | one of the same name on the same `Redis` | the reservations on the server; requests that wait depart as scheduled |
     /// | a `RedisConcurrency` that was not used yet | one of the same name on the same `Redis` | what is in flight, and all waiters |
     ///
-    /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of what was used at the instant of
+    /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of the units used at the instant of
     /// the change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.
     ///
     /// A limiter of your own finds its predecessor by its type:

@@ -14,13 +14,13 @@ pub(crate) struct WaitBounds {
 }
 
 impl WaitBounds {
-    /// The defaults: half of the 60 seconds after which many proxies give up; and over all keys, as many requests as take
-    /// some 7 MB in a `LeakyQueue` at ten per key.
+    /// The defaults: half of the 60 seconds after which many proxies give up; and over all keys, the number of requests
+    /// that take some 7 MB in a `LeakyQueue` at ten per key.
     pub(crate) const fn new(max_queue: usize) -> Self {
         Self { max_queue, max_wait: Duration::from_secs(30), max_waiters: 65_536 }
     }
 
-    /// The defaults of a queue: as many requests of a key wait as may depart within a period.
+    /// The defaults of a queue: the requests of a key that may wait are those that can depart within a period.
     pub(crate) fn of_queue(quota: &Quota) -> Self {
         Self::new(usize::try_from(quota.limit()).unwrap_or(usize::MAX))
     }

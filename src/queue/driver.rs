@@ -29,7 +29,7 @@ use crate::values::{Decision, LimiterError, PartitionKey};
 /// it, and it ends when no waiter is left there.
 pub(super) struct SharedQueue {
     monitor: Mutex<Monitor<Handle>>,
-    /// The time zero of the queue: what tokio's clock showed when the queue was first used.
+    /// The time zero of the queue: the time of tokio's clock when the queue was first used.
     zero: OnceLock<Instant>,
     /// Whether drivers that start from now on use a finer timer than tokio's.
     pub(super) is_precise: AtomicBool,
@@ -63,9 +63,10 @@ impl SharedQueue {
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + THIRTY_YEARS)
     }
 
-    /// Acts on the state of the queue: the only way to it. Runs what was deferred, never under the lock: waking a task runs
-    /// foreign code, and a runtime that shuts down drops a new task on the spot, which locks the queue again. What `act`
-    /// returns exists by then: if foreign code panics, a waiter that has joined is dropped, and leaves.
+    /// Acts on the state of the queue, which has no other access. Runs the deferred work after the lock is released:
+    /// waking a task runs foreign code, and a runtime that shuts down drops a new task on the spot, which locks the
+    /// queue again. The result of `act` exists by then: if foreign code panics, a waiter that has joined is dropped,
+    /// and leaves.
     pub(super) fn enter<T>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Monitor<Handle>, Timestamp, &mut AfterUnlock<Handle>) -> T,
@@ -95,7 +96,8 @@ impl SharedQueue {
 
     /// Counts the keys. Other threads get the lock after every few thousand keys that are counted.
     pub(super) fn table(self: &Arc<Self>) -> TableStats {
-        let (mut paid, mut from) = (0, None);
+        let mut paid = 0;
+        let mut from = None;
         loop {
             let table = self.enter(|monitor, now, _| {
                 let (count, more) = monitor.schedule.count_paid(now, from);
@@ -110,11 +112,11 @@ impl SharedQueue {
     }
 }
 
-/// As good as for ever, and within the range of `Instant` on all systems. A driver that wakes up then sleeps again.
+/// Practically for ever, and within the range of `Instant` on all systems. A driver that wakes up then sleeps again.
 const THIRTY_YEARS: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Returns the runtime that the caller is in.
-pub(super) fn here() -> Option<Handle> {
+pub(super) fn current_runtime() -> Option<Handle> {
     Handle::try_current().ok()
 }
 
@@ -129,13 +131,13 @@ impl Runtime for Handle {
 
 /// Releases waiters that are due, until no waiter is left on its runtime.
 ///
-/// No change is slept through. Whatever makes a turn come sooner, or the driver end, is changed under the lock of the
+/// No change is slept through. A change that makes a turn come sooner, or the driver end, is made under the lock of the
 /// monitor, and signalled after the lock is released. `tick` reads under that lock. So either it has seen the change,
 /// or the change comes after it, and the signal arrives while the driver sleeps or before. A `Notify` stores one signal
 /// that no task awaits yet, and the next `notified` completes at once. A spurious signal costs one look, and no branch
 /// of the `select` loses anything when another wins, because everything is read again.
 ///
-/// A driver does not end beside a waiter of its runtime either: `tick` marks the driver as ended under the lock, and
+/// A driver does not end while its runtime has a waiter, either: `tick` marks the driver as ended under the lock, and
 /// only when no waiter is left. A request that joins sees that under the same lock, and starts the next driver.
 /// `models.rs` checks this in every order of threads, and takes the signal and the timer for granted for this reason.
 async fn drive(mut guard: DriverGuard) {
@@ -182,7 +184,7 @@ struct DriverGuard {
 
 impl Drop for DriverGuard {
     fn drop(&mut self) {
-        // A driver that ended by itself was marked under the lock, and its id may be that of a newer driver by now.
+        // A driver that ended by itself was marked under the lock, and a newer driver may have its id by now.
         if self.is_cut_short {
             self.shared.enter(|monitor, _, deferred| monitor.lose(self.driver, deferred));
         }
@@ -191,11 +193,11 @@ impl Drop for DriverGuard {
 
 /// A waiter: resolves when its turn comes.
 ///
-/// Dropped, it leaves the queue; if its turn has come by then, the turn goes back. What happens to a waiter is decided
-/// under the one lock, so a turn is neither lost nor used twice.
+/// A waiter that is dropped leaves the queue; if its turn has come by then, the turn goes back. This is decided under
+/// the one lock, so no turn is lost or used twice.
 pub(super) struct WaiterFuture {
     shared: Arc<SharedQueue>,
-    /// `None` once the result was returned.
+    /// Cleared when the result is returned.
     waiter: Option<WaiterId>,
 }
 
@@ -210,7 +212,7 @@ impl Future for WaiterFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(waiter) = self.waiter else { panic!("polled after it was ready") };
-        let here = here();
+        let here = current_runtime();
         // Wakers are cloned and dropped outside of the lock: both run foreign code, which may call the queue again.
         let mut waker = Some(context.waker().clone());
         loop {

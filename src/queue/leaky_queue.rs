@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::driver::{SharedQueue, WaiterFuture, here};
+use super::driver::{SharedQueue, WaiterFuture, current_runtime};
 use super::monitor::{Arrival, Request, RequestKind};
 use super::schedule::{QueueBounds, Schedule};
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
-use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
+use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms};
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
@@ -24,30 +24,31 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 /// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift. Tokio's timer wakes up to
 ///   a millisecond late, and the next departure is not late for it (with the feature `precise-timer`,
-///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, only as many as fit
-///   into fifty depart at once; the others follow at the interval, instead of all in one burst.
+///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, only the requests
+///   that fit into fifty milliseconds depart at once; the others follow at the interval, instead of all in one burst.
 /// - A waiter that is dropped (its client disconnected, its deadline passed) leaves at once, and all behind it move up.
 ///   If it is dropped at the very moment of its release, its turn goes to the next waiter.
-/// - No waiter depends on another being polled, nor on another runtime: see [several runtimes](Self#several-runtimes).
+/// - No waiter depends on another waiter being polled, or on another runtime: see [several
+///   runtimes](Self#several-runtimes).
 ///
-/// A request of cost *c* delays those behind it for *c* intervals. A cost that exceeds the burst and what leaks during
-/// [`max_wait`](Self::max_wait) together is never admitted. A cost of zero neither waits nor counts.
+/// A request of cost *c* delays those behind it for *c* intervals. A cost above the burst plus the units that leak
+/// during [`max_wait`](Self::max_wait) is never admitted. A request of cost zero does not wait, and is not counted.
 ///
 /// # Shape or reject
 ///
-/// Shape (this queue) what will be served anyhow and only comes too close together: calls to a partner that limits
-/// them, jobs, webhooks, a client's own bursts. A wait of a second is cheaper than a rejection and a retry. Reject
-/// (a [bucket](crate::algorithm::TokenBucket)) where the client would rather know at once: a person at a screen, a
-/// caller with a deadline or with another server to call. A queue evens out bursts. It does not help when more arrives
-/// than can be served for longer than `max_wait`: then every request waits for that long, and as many are rejected as
-/// without it.
+/// Shape (this queue) requests that will be served anyhow and only come too close together: calls to a partner that
+/// limits them, jobs, webhooks, a client's own bursts. A wait of a second is cheaper than a rejection and a retry.
+/// Reject (a [bucket](crate::algorithm::TokenBucket)) where the client would rather know at once: a person at a screen,
+/// a caller with a deadline or with another server to call. A queue evens out bursts. It does not help when more
+/// arrives than can be served for longer than `max_wait`: then every request waits for `max_wait`, and the number of
+/// rejections is the same as without the queue.
 ///
 /// # Bursts
 ///
 /// A quota with a [burst](Quota::burst) lets that many requests depart at once after an idle spell, and spaces out the
 /// rest. Without one, the burst is 1. So in any span *t*, at most burst + rate × (*t* + 50 ms) depart; the fifty
-/// milliseconds are what is made up for after a stall. In terms of nginx's `limit_req`, which does not count the first
-/// request, and counts what it delays:
+/// milliseconds allow for catching up after a stall. In terms of nginx's `limit_req`, which does not count the first
+/// request, and counts the requests that it delays:
 ///
 /// | nginx | quota | [`max_queue`](Self::max_queue) |
 /// |---|---|---|
@@ -69,7 +70,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 /// its client may be gone before. Keep `max_wait` well below both. A proxy that buffers requests and keeps connections
 /// open does not report that its client disconnected. Without a proxy, a disconnect goes unnoticed, too, over HTTP/1,
 /// if the client left a body unread or sent a byte more than its request (HTTP/2 reports it). Such ghosts wait until
-/// their turn. That is why `max_queue`, `max_wait` and `max_waiters` all have defaults, and why none can be unlimited.
+/// their turn. That is why `max_queue`, `max_wait` and `max_waiters` all have defaults, and cannot be unlimited.
 ///
 /// # Clients that come and go
 ///
@@ -93,19 +94,19 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 ///
 /// The body of a request is not read before its turn. A client that sends `Expect: 100-continue` gets the 100 when the
 /// service reads the body, or a rejection instead; hyper's servers send nothing before, although RFC 9110 (section
-/// 10.1.1) asks for an immediate response. Most clients send the body unasked after a second or so. What the
-/// connection's buffers do not hold, the client keeps until the turn has come.
+/// 10.1.1) asks for an immediate response. Most clients send the body unasked after a second or so. Until the turn has
+/// come, the client keeps the part that exceeds the connection's buffers.
 ///
 /// # Several runtimes
 ///
 /// On each tokio runtime that has waiters, the queue spawns a task, the driver, that releases all waiters that are due,
-/// on whatever runtime they wait. The driver ends when no waiter is left on its runtime. So a turn comes on time while
-/// the waiter's *own* runtime is driven. Any other may be idle, blocked, or gone: a `block_on` that has returned, one of
-/// several workers with a runtime each, a runtime that shuts down.
+/// on all runtimes. The driver ends when no waiter is left on its runtime. So a turn comes on time while the waiter's
+/// *own* runtime is driven. Any other may be idle, blocked, or gone: a `block_on` that has returned, one of several
+/// workers with a runtime each, a runtime that shuts down.
 ///
 /// A waiter belongs to the runtime on which it was last polled; before its first poll, to the one in whose context it
 /// was made. If that runtime is shut down, the waiter continues where it is polled next. Each driver looks at the
-/// schedule whenever it expects a departure, so one may wake as many drivers as there are runtimes with waiters.
+/// schedule whenever it expects a departure, so one departure may wake the drivers of all runtimes with waiters.
 /// Arrivals wake only the driver of their own runtime.
 ///
 /// If many turns come at once, a driver releases 256 of them, and lets other tasks run before it continues.
@@ -114,33 +115,34 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 ///
 /// # Refunds
 ///
-/// A [refund](crate::limiter::Permit::refund) gives back as much of a departure as is not paid for yet. If no other has departed
-/// since, those behind it move up: the next one departs at once. A waiter that is dropped gives its whole turn back.
+/// A [refund](crate::limiter::Permit::refund) gives back the part of a departure that is not paid for yet. If no other
+/// has departed since, those behind it move up: the next one departs at once. A waiter that is dropped gives its whole
+/// turn back.
 ///
 /// # Another quota
 ///
 /// A queue that [inherits](Limiter::inherit) from another shares its schedule, with all waiters in it, and from then on
-/// both follow the quota and the bounds of the new one. Waiters that are due by then depart. What was spent is kept, and
-/// is paid at the new rate. The others keep their order and get their turns by the new rate. A waiter is rejected at
-/// once if it would have to wait longer than the new `max_wait`, or than its own patience, or if its key has more
-/// waiters than the new `max_queue` (the newest are rejected). A rejection carries the exact time after which a retry
-/// would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid; until
-/// then, a request of a new key may be rejected again when it comes after its advertised wait. If
+/// both follow the quota and the bounds of the new one. Waiters that are due by then depart. The debt of earlier
+/// departures is kept, and is paid at the new rate. The others keep their order and get their turns by the new rate. A
+/// waiter is rejected at once if it would have to wait longer than the new `max_wait`, or than its own patience, or if
+/// its key has more waiters than the new `max_queue` (the newest are rejected). A rejection carries the exact time
+/// after which a retry would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until
+/// they have paid; until then, a request of a new key may be rejected again when it comes after its advertised wait. If
 /// [`max_waiters`](Self::max_waiters) is lowered, those beyond keep waiting. A raised `max_wait` does not extend the
 /// patience of waiters. A queue that was [closed](Self::close) stays closed.
 ///
-/// A change looks at each waiter with the queue locked. Arrivals and departures of all keys wait for it: 56 ms with 65,536
-/// waiters, and 1.5 s with a million, if [`max_waiters`](Self::max_waiters) was raised so far.
+/// A change looks at each waiter with the queue locked. Arrivals and departures of all keys wait for it: 56 ms with
+/// 65,536 waiters, and 1.5 s with a million, if [`max_waiters`](Self::max_waiters) was raised that far.
 ///
 /// # Memory and cost
 ///
-/// Bounded, whatever the length of the keys (a hash stands for each): at most [`max_waiters`](Self::max_waiters)
-/// requests wait, each in some 110 bytes at ten per key (290, with those of its key, if it is the only one). At most
+/// Bounded, for keys of any length (a hash stands for each): at most [`max_waiters`](Self::max_waiters) requests wait,
+/// each in some 110 bytes at ten waiters per key (290 with the memory of its key, if it is the only one). At most
 /// [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for, in up to 200 bytes.
 /// Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
 ///
-/// To join and to leave takes constant time, however many wait. The first waiter of a key to join, and the last to
-/// leave, also update the index of all keys by time, in the logarithm of their number.
+/// To join and to leave takes constant time, for any number of waiters. The first waiter of a key to join, and the last
+/// to leave, also update the index of all keys by time, in the logarithm of their number.
 ///
 /// # Cancel safety
 ///
@@ -149,8 +151,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, Q
 /// # Errors
 ///
 /// All waiters and arrivals get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio
-/// runtime with a timer. Outside of any runtime, a request that has to wait gets a [`LimiterError`], unless others wait:
-/// then its future may be made there, but must be polled on a runtime. Without a timer, a waiter gets a
+/// runtime with a timer. Outside of any runtime, a request that has to wait gets a [`LimiterError`], unless others
+/// wait: then its future may be made there, but must be polled on a runtime. Without a timer, a waiter gets a
 /// [`LimiterError`] when it is polled.
 ///
 /// # Examples
@@ -203,12 +205,23 @@ impl LeakyQueue {
         Schedule::new(&self.quota, self.bounds)
     }
 
+    /// Answers a request that accepts a wait of `max_wait` nanoseconds.
+    fn arrive(&self, key: &PartitionKey, kind: RequestKind, cost: u64, max_wait: u64) -> Answer {
+        let shared = self.shared();
+        let request = Request { id: shared.id(key), cost, max_wait, kind };
+        shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, current_runtime, deferred) {
+            Ok(Arrival::Decided(decision)) => decision.into(),
+            Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
+            Err(error) => error.into(),
+        })
+    }
+
     fn with(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
         set(&mut self.bounds);
         Self::build(self.quota, self.bounds, self.is_precise)
     }
 
-    /// Sets how many requests of one key may wait. Zero rejects what cannot depart at once.
+    /// Sets how many requests of one key may wait. Zero rejects requests that cannot depart at once.
     pub fn max_queue(self, waiters: usize) -> Self {
         self.with(|bounds| bounds.waits.max_queue = waiters)
     }
@@ -229,10 +242,10 @@ impl LeakyQueue {
     /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
     ///
     /// A key is remembered from its first departure on until all of its departures are paid for: at a cost of 1 and
-    /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys of a tenth of a
-    /// second, and one of 1 per hour for those of an hour. Each takes up to 200 bytes. What happens to keys beyond is
-    /// set by [`when_full`](Self::when_full). [`Limiter::stats`] has the number of keys, and how many found no room; the
-    /// first of those is also logged, once.
+    /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys of a tenth of
+    /// a second, and a quota of 1 per hour for the keys of an hour. Each takes up to 200 bytes.
+    /// [`when_full`](Self::when_full) sets how requests of keys beyond are handled. [`Limiter::stats`] has the number
+    /// of keys, and how many found no room; the first key without room is also logged, once.
     ///
     /// ```
     /// use tower_sluice::store::WhenFull;
@@ -245,19 +258,18 @@ impl LeakyQueue {
         self.with(|bounds| bounds.max_keys = keys)
     }
 
-    /// Sets what happens to a request of a new key while as many keys are remembered as [may be](Self::max_keys).
+    /// Sets how a request of a new key is handled while [`max_keys`](Self::max_keys) keys are remembered.
     ///
     /// | | the request | over all keys, at most |
     /// |---|---|---|
     /// | [`WhenFull::Reject`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
     /// | [`WhenFull::Overflow`] | joins one of 512 lines that such keys share, and waits there with other clients | (`max_keys` + 512) × quota |
-    /// | [`WhenFull::EvictLeast`] | is admitted, and the key that owes least is forgotten, if there is one without waiters; else it is rejected | no bound |
+    /// | [`WhenFull::EvictLeast`] | is admitted, and the key that owes least is forgotten, if there is one without waiters; otherwise it is rejected | no bound |
     ///
-    /// **With `EvictLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that
-    /// owes least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their
-    /// requests pass. With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients
-    /// out for as long as it lasts; put a policy with a wider key before the queue where unknown clients choose their
-    /// keys.
+    /// **With `EvictLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the key that
+    /// came first owes least. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass. With
+    /// `Reject`, one request of each of 65,536 keys passes. But then a flood of fresh keys locks new clients out until
+    /// it ends; put a policy with a wider key before the queue where unknown clients choose their keys.
     ///
     /// No choice forgets a key that has waiters.
     pub fn when_full(self, when_full: WhenFull) -> Self {
@@ -266,7 +278,7 @@ impl LeakyQueue {
 
     /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
     /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
-    /// rate, which are as good without.
+    /// rate, which are equally good without it.
     ///
     /// A `timerfd` then runs beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters, and open
     /// only while it has some. A thread of the process, which the first precise queue starts, watches all of them, so
@@ -283,7 +295,7 @@ impl LeakyQueue {
     }
 
     /// Ends all waits at once with a [`LimiterError`], and answers later arrivals with one, too; a layer responds with
-    /// 503, whatever its policy does when a limiter fails. Waiters whose turn has come already still depart.
+    /// 503, regardless of its policy's failure mode. Waiters whose turn has come already still depart.
     ///
     /// Call it when a server shuts down, which would otherwise wait for its queue. It cannot be undone; a second call
     /// does nothing. A layer, its handle and a configuration close all their queues at once.
@@ -354,28 +366,21 @@ fn longest_wait(patience: Option<Duration>) -> u64 {
 }
 
 impl Limiter for LeakyQueue {
-    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, but for the very
-    /// last nanosecond: a turn that comes when the patience ends comes too late.
+    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, except for the
+    /// very last nanosecond: a turn that comes when the patience ends comes too late.
     ///
-    /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait as long as they would behind a
+    /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait exactly as they would behind a
     /// request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let (shared, cost) = (self.shared(), ask.cost());
-        let arrive = |kind, cost, max_wait| {
-            let request = Request { id: shared.id(ask.key()), cost, max_wait, kind };
-            shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, here, deferred) {
-                Ok(Arrival::Decided(decision)) => decision.into(),
-                Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
-                Err(error) => error.into(),
-            })
-        };
+        let key = ask.key();
+        let cost = ask.cost();
         match ask.mode() {
-            Mode::Charge => arrive(RequestKind::Waiter, cost, longest_wait(ask.patience())),
-            Mode::Peek => arrive(RequestKind::Peek, cost, longest_wait(ask.patience())),
-            Mode::Shadow => arrive(RequestKind::Detached, cost, u64::MAX),
-            Mode::UpTo => match arrive(RequestKind::Detached, cost, u64::MAX) {
+            Mode::Charge => self.arrive(key, RequestKind::Waiter, cost, longest_wait(ask.patience())),
+            Mode::Peek => self.arrive(key, RequestKind::Peek, cost, longest_wait(ask.patience())),
+            Mode::Shadow => self.arrive(key, RequestKind::Detached, cost, u64::MAX),
+            Mode::UpTo => match self.arrive(key, RequestKind::Detached, cost, u64::MAX) {
                 Answer::Ready(Ok(decision)) => match decision.partial_cost(cost) {
-                    Some(part) => arrive(RequestKind::Detached, part, u64::MAX),
+                    Some(part) => self.arrive(key, RequestKind::Detached, part, u64::MAX),
                     None => decision.into(),
                 },
                 answer => answer,
@@ -390,7 +395,7 @@ impl Limiter for LeakyQueue {
         shared.enter(|monitor, now, deferred| monitor.refund(now, id, units, receipt, deferred));
     }
 
-    /// Advertises a bucket that holds all requests that may depart or wait at once, which is what decisions count, too.
+    /// Advertises a bucket that holds all requests that may depart or wait at once, as decisions count them.
     fn describe(&self) -> Description {
         let schedule = self.schedule();
         Description::new()
@@ -420,9 +425,9 @@ impl Limiter for LeakyQueue {
         Some(Inheritance::in_place())
     }
 
-    /// Counts exactly how many keys are remembered, of [`max_keys`](Self::max_keys). `evicted_live` and `turned_away` are
-    /// requests of keys beyond, see [`when_full`](Self::when_full). Takes some microseconds, and ten for any thousand
-    /// keys that have paid since and are still in memory.
+    /// Counts exactly how many keys are remembered, of [`max_keys`](Self::max_keys). `evicted_live` and `turned_away`
+    /// are requests of keys beyond, see [`when_full`](Self::when_full). Takes some microseconds, and ten for each
+    /// thousand keys that have paid since and are still in memory.
     fn stats(&self) -> Stats {
         let shared = self.shared();
         let backlog = shared.enter(|monitor, now, _| monitor.backlog(now));

@@ -1,9 +1,9 @@
 //! The leaky bucket as a queue: requests wait for their turns instead of being rejected.
 //!
-//! - [`LeakyQueue`] keeps its waiters in this process. `schedule` computes who departs when, and knows neither threads
-//!   nor timers. `monitor` knows which runtimes have drivers, too. `driver` has both behind one lock, the drivers as tasks
-//!   on each runtime that has waiters, which sleep on a `timer`, and the future of a waiter.
-//! - [`RedisQueue`] keeps the schedule on Redis, and its waiters in the processes that they came to.
+//! - [`LeakyQueue`] keeps its waiters in this process. `schedule` computes when each waiter departs, without threads
+//!   and timers. `monitor` also knows which runtimes have drivers. `driver` has both behind one lock, and the future of
+//!   a waiter. The drivers are tasks, one on each runtime that has waiters, and sleep on a `timer`.
+//! - [`RedisQueue`] keeps the schedule on Redis, and each waiter in the process at which it arrived.
 
 mod driver;
 mod leaky_queue;
@@ -34,5 +34,5 @@ fn no_timer() -> LimiterError {
 }
 
 fn too_many_runtimes() -> LimiterError {
-    LimiterError::new("a leaky queue has waiters on 65,536 tokio runtimes already, and on no more")
+    LimiterError::new("a leaky queue supports waiters on at most 65,536 tokio runtimes")
 }

@@ -1,7 +1,7 @@
-//! What threads can do to one another in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
+//! How threads can interfere in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
 //!
-//! All shared state of a queue is in the monitor; tokio's part is to lock it, to call [`AnyMonitor::tick`] again in time, and
-//! to wake. Here, the models do all three. Each is named after its hazard.
+//! All shared state of a queue is in the monitor; tokio's part is to lock it, to call [`AnyMonitor::tick`] again in
+//! time, and to wake. Here, the models do all three. Each is named after its hazard.
 
 use std::sync::Arc as Plain;
 use std::task::{Poll, Wake, Waker};
@@ -76,7 +76,7 @@ struct QueueDriver {
     signal: Plain<Flag>,
 }
 
-/// Acts on a monitor at a second, as `SharedQueue::enter` does, and returns the driver that was to be started.
+/// Acts on a monitor at a second, as `SharedQueue::enter` does, and returns the driver to start.
 fn enter<T>(
     monitor: &Monitor,
     second: u64,
@@ -234,7 +234,7 @@ fn two_arrive_while_the_driver_releases() {
 }
 
 /// The head, the middle one, or the last one leaves while the head is released. If the head left in time, its turn is
-/// the next one's; if the turn came and was not used, it goes back, and to the next. It never goes to both, or to none.
+/// the next one's; if the turn came and was not used, it goes back, and to the next. It always goes to exactly one.
 #[test]
 fn one_leaves_while_the_head_is_released() {
     for leaver in 0..3 {
@@ -288,7 +288,7 @@ fn one_arrives_while_the_driver_ends() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, driver) = join_on(&monitor, CORES[0]);
-        let driver = driver.expect("none was there");
+        let driver = driver.expect("the first waiter of a runtime starts its driver");
         let other = {
             let monitor = Arc::clone(&monitor);
             thread::spawn(move || {
@@ -314,7 +314,7 @@ fn one_arrives_while_the_driver_ends() {
 fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
     loom::model(|| {
         let monitor = monitor(5);
-        // The turn of the first FIFO is at nine seconds, and those of the second from one second on.
+        // The turn of the first FIFO is at nine seconds, and the turns of the second begin at one second.
         let arrive = |core, fifo| arrive_on(&monitor, core, fifo, 0).expect("open");
         assert!(arrive(CORES[1], (1, 9)).0.is_none());
         let (late, driver) = arrive(CORES[1], (1, 1));
@@ -333,7 +333,7 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
         let next = tick_of(&monitor, driver.number, 0);
         let early = other.join().unwrap();
         assert!(wakes_up(&next, &driver.signal) <= 1, "{next:?}: it sleeps through a turn");
-        // It releases the one elsewhere, too, or its own would come too late.
+        // It releases the waiter of the other runtime, too. Otherwise the turn of its own waiter would come too late.
         assert!(
             matches!(tick_of(&monitor, driver.number, 1), NextStep::SleepUntil(alarm) if alarm.as_nanos() == 2 * SECOND)
         );
@@ -356,10 +356,11 @@ fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
         let arrive = |fifo| arrive_on(&monitor, CORES[1], fifo, 0).expect("open");
         assert!(arrive((1, 9)).0.is_none());
         let (_late, driver) = arrive((1, 1));
-        let driver = driver.expect("none was there");
+        let driver = driver.expect("the first waiter of a runtime starts its driver");
         assert!(arrive((2, 1)).0.is_none());
         let other = {
-            let (monitor, number) = (Arc::clone(&monitor), driver.number);
+            let monitor = Arc::clone(&monitor);
+            let number = driver.number;
             thread::spawn(move || tick_of(&monitor, number, 0))
         };
         let (_early, none) = arrive((2, 1));
@@ -376,7 +377,7 @@ fn a_turn_is_refunded_while_another_driver_goes_to_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, idle) = arrive_on(&monitor, CORES[0], (1, 9), 0).expect("open");
-        tick_of(&monitor, idle.expect("none was there").number, 1);
+        tick_of(&monitor, idle.expect("the first waiter of a runtime starts its driver").number, 1);
         let (second, driver) = join_on(&monitor, CORES[1]);
         let (third, none) = join_on(&monitor, CORES[1]);
         let driver = driver.expect("each runtime has one");
@@ -406,7 +407,7 @@ fn a_driver_is_lost_while_its_waiter_moves() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (waiter, driver) = join_on(&monitor, CORES[0]);
-        let lost = driver.expect("none was there").number;
+        let lost = driver.expect("the first waiter of a runtime starts its driver").number;
         let other = {
             let monitor = Arc::clone(&monitor);
             thread::spawn(move || lose(&monitor, lost))
@@ -431,7 +432,7 @@ fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (waiter, driver) = join_on(&monitor, CORES[0]);
-        let lost = driver.expect("none was there").number;
+        let lost = driver.expect("the first waiter of a runtime starts its driver").number;
         let flag = Plain::new(Flag::default());
         let other = {
             let monitor = Arc::clone(&monitor);
@@ -452,7 +453,7 @@ fn two_drivers_release_at_once() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, driver) = join_on(&monitor, CORES[0]);
-        let number = driver.expect("none was there").number;
+        let number = driver.expect("the first waiter of a runtime starts its driver").number;
         let (second, driver) = join_on(&monitor, CORES[1]);
         let driver = driver.expect("each runtime has one");
         let other = {
@@ -499,14 +500,15 @@ fn one_arrives_while_the_queue_is_closed() {
 fn one_leaves_while_the_queue_is_closed() {
     loom::model(|| {
         let monitor = busy_monitor(5);
-        let (first, second) = (join(&monitor), join(&monitor));
+        let first = join(&monitor);
+        let second = join(&monitor);
         let other = {
             let monitor = Arc::clone(&monitor);
             thread::spawn(move || leave(&monitor, first, 1))
         };
         close(&monitor);
         other.join().unwrap();
-        // The turn of the first may have come to it before the close.
+        // Without a tick, its turn has not come before the close.
         assert!(matches!(poll(&monitor, second, 1), Polled::Closed));
         assert_empty(&monitor);
     });
@@ -517,7 +519,9 @@ fn one_leaves_while_the_queue_is_closed() {
 fn two_turns_are_returned_at_once() {
     loom::model(|| {
         let monitor = busy_monitor(5);
-        let (first, second, third) = (join(&monitor), join(&monitor), join(&monitor));
+        let first = join(&monitor);
+        let second = join(&monitor);
+        let third = join(&monitor);
         tick(&monitor, 1);
         tick(&monitor, 2);
         let other = {
@@ -526,7 +530,7 @@ fn two_turns_are_returned_at_once() {
         };
         leave(&monitor, second, 2);
         other.join().unwrap();
-        // The second one's second is not spent yet, and is the third one's.
+        // The turn at the second second is not paid for yet, so it goes to the third waiter.
         assert!(turn(&monitor, third, 2));
         assert_empty(&monitor);
     });

@@ -1,5 +1,5 @@
-//! The monitor of a queue: its schedule, and which runtimes have drivers. No task and no timer: what is to be started,
-//! signalled or woken is returned.
+//! The monitor of a queue: its schedule, and which runtimes have drivers. It has no task and no timer: it returns the
+//! drivers to start or to signal, and the waiters to wake.
 
 use std::task::{Poll, Waker};
 
@@ -11,18 +11,18 @@ use crate::values::{Backlog, Decision, LimiterError, Receipt};
 
 /// The schedule and the drivers of a queue, behind one lock (a monitor, as Hoare's).
 ///
-/// All interaction between threads happens here, without any timer or task, so that loom can check it. Whoever has the
-/// lock reads the clock under it, so that arrivals are ordered as their times are. What runs foreign code is returned as
-/// [`AfterUnlock`] work, since it must not run under the lock.
+/// All interaction between threads happens here, without any timer or task, so that loom can check it. The holder of
+/// the lock reads the clock under it, so that arrivals are ordered by their times. Work that runs foreign code is
+/// returned as [`AfterUnlock`], since it must not run under the lock.
 pub(super) struct Monitor<R: Runtime> {
     pub(super) schedule: Schedule,
-    /// An arrival either finds the driver of its runtime alive, which then looks at the schedule once more, or starts the
-    /// next.
+    /// An arrival either finds the driver of its runtime alive, which then looks at the schedule once more, or starts
+    /// the next.
     drivers: Drivers<R>,
     is_closed: bool,
 }
 
-/// What an arrival asks for.
+/// A request that arrives.
 pub(super) struct Request {
     pub(super) id: FifoId,
     pub(super) cost: u64,
@@ -31,15 +31,15 @@ pub(super) struct Request {
     pub(super) kind: RequestKind,
 }
 
-/// What becomes of a request that may pass, but not at once.
+/// How to handle a request that may pass, but not at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
     /// It waits, and has a future.
     Waiter,
-    /// It joins without a future, and takes its turn all the same, so that those behind wait as long as they would behind
-    /// a request.
+    /// It joins without a future, and takes its turn all the same, so that those behind wait exactly as they would
+    /// behind a request.
     Detached,
-    /// Nothing, whether or not it would have to wait.
+    /// It takes no turn, whether or not it would have to wait.
     Peek,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Arrival {
     Joined(WaiterId),
 }
 
-/// What a driver does next.
+/// The next step of a driver.
 #[derive(Debug)]
 pub(super) enum NextStep {
     /// Let other tasks run, and tick again at once.
@@ -102,7 +102,7 @@ impl<R: Runtime> Monitor<R> {
             Ok(id) => id,
             Err(rejection) => return Ok(Arrival::Decided(rejection)),
         };
-        // Its place in that FIFO, behind those that are not due yet.
+        // Its place in that FIFO, behind the waiters that are not due yet.
         self.schedule.catch_up(now, id, &mut deferred.wake);
         let departs_at = match self.schedule.check_arrival(now, id, cost, max_wait) {
             Ok(departs_at) => departs_at,
@@ -118,7 +118,7 @@ impl<R: Runtime> Monitor<R> {
 
         let runtime = here();
         let driver = match &runtime {
-            Some(runtime) => self.drivers.on(runtime.id(), &self.schedule)?,
+            Some(runtime) => self.drivers.driver_on(runtime.id(), &self.schedule)?,
             // Until it is polled on a runtime.
             None => self.drivers.any().ok_or_else(no_runtime)?,
         };
@@ -127,8 +127,8 @@ impl<R: Runtime> Monitor<R> {
         Ok(preview.map_or(Arrival::Joined(waiter), Arrival::Decided))
     }
 
-    /// Returns the result of a waiter that is polled `here`; its id is free from then on. If a driver is to be started for
-    /// it, it must be polled again afterwards. What is left in place of `waker` must be dropped outside of the lock.
+    /// Returns the result of a waiter that is polled `here`; its id is free from then on. If this starts a driver for
+    /// it, it must be polled again afterwards. The waker that is left in `waker` must be dropped outside of the lock.
     pub(super) fn poll(
         &mut self,
         now: Timestamp,
@@ -183,13 +183,13 @@ impl<R: Runtime> Monitor<R> {
 
     /// Ends all waits, for good.
     pub(super) fn close(&mut self, deferred: &mut AfterUnlock<R>) {
-        // Checked by arrivals under the same lock, so none joins after the waiters were taken.
+        // Arrivals check this under the same lock, so no request joins after the waiters were taken.
         self.is_closed = true;
         deferred.wake = self.schedule.close();
         self.drivers.signal(&self.schedule, deferred);
     }
 
-    /// For a driver: releases some of the waiters that are due, and returns what to do next.
+    /// For a driver: releases some of the waiters that are due, and returns its next step.
     pub(super) fn tick(&mut self, now: Timestamp, driver: DriverId, deferred: &mut AfterUnlock<R>) -> NextStep {
         deferred.is_driver = true;
         let is_all = self.schedule.release_some(now, None, &mut deferred.wake);
@@ -210,8 +210,8 @@ impl<R: Runtime> Monitor<R> {
         NextStep::SleepUntil(alarm)
     }
 
-    /// For a driver that was lost before it ended: wakes the waiters on its runtime, which continue where they are polled
-    /// next.
+    /// For a driver that was lost before it ended: wakes the waiters on its runtime, which continue where they are
+    /// polled next.
     pub(super) fn lose(&mut self, driver: DriverId, deferred: &mut AfterUnlock<R>) {
         deferred.is_driver = true;
         self.drivers.lose(driver);
@@ -234,7 +234,7 @@ impl<R: Runtime> Monitor<R> {
             return Ok(());
         }
         let runtime = here.ok_or_else(no_runtime)?;
-        match self.drivers.on(runtime.id(), &self.schedule) {
+        match self.drivers.driver_on(runtime.id(), &self.schedule) {
             Ok(driver) => {
                 self.schedule.move_to(waiter, driver);
                 self.drivers.watch(driver, Some(runtime), &self.schedule, deferred);
@@ -242,7 +242,7 @@ impl<R: Runtime> Monitor<R> {
                 self.drivers.signal(&self.schedule, deferred);
                 Ok(())
             }
-            // No driver can live here, but the one that the waiter has does.
+            // No driver can live here, but the present driver of the waiter is alive.
             Err(_) if self.drivers.is_alive(present, None) => Ok(()),
             Err(error) => Err(error),
         }
@@ -260,8 +260,8 @@ pub(super) trait Runtime: Clone {
 
 /// The drivers of a queue.
 ///
-/// A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on whatever runtime they
-/// wait. So a turn comes on time while the runtime of its waiter is driven, whatever happens to the others.
+/// A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on all runtimes. So a
+/// turn comes on time while the runtime of its waiter is driven, regardless of the others.
 ///
 /// # Invariants
 ///
@@ -270,9 +270,9 @@ pub(super) trait Runtime: Clone {
 /// 1. A driver lives on each runtime that has waiters. [`watch`](Self::watch) starts it, and it ends only when no
 ///    waiter is left on its runtime. If it is lost (dropped with its runtime, or by a panic), the waiters of that
 ///    runtime are woken, and continue where they are polled next.
-/// 2. If a FIFO has a waiter on the runtime of a sleeping driver, that driver wakes up no later than the FIFO's head may
-///    depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join a
-///    FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
+/// 2. If a FIFO has a waiter on the runtime of a sleeping driver, that driver wakes up no later than the FIFO's head
+///    may depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join
+///    a FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
 ///    changes: then [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
 ///
 /// Arrivals on one runtime do not wake the drivers of others.
@@ -282,31 +282,31 @@ struct QueueDriver<R: Runtime> {
     runtime: R::Id,
     signal: R::Signal,
     is_alive: bool,
-    /// The time until which it sleeps; `None` while it is awake and will look at the schedule before it sleeps.
+    /// The time until which it sleeps. Unset while it is awake, and will look at the schedule before it sleeps.
     alarm: Option<Timestamp>,
     /// How often it was lost while some of the same waiters waited.
     losses: u8,
 }
 
-/// The parameters of a driver that is to be started.
+/// The parameters of a driver to start.
 pub(super) struct DriverStart<R: Runtime> {
     pub(super) runtime: R,
     pub(super) id: DriverId,
     pub(super) signal: R::Signal,
 }
 
-/// After so many losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is started.
-/// Not after the first, since a driver is lost by a panic, too, and the next may live.
+/// After this number of losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is
+/// started. Not after the first, since a driver is lost by a panic, too, and the next may live.
 const MAX_LOSSES: u8 = 3;
 
 impl<R: Runtime> Drivers<R> {
     /// Returns the id of a runtime's driver, which may have to be [started](Self::watch).
     ///
     /// Fails if the runtime is known to have no timer, or to be shut down; or if 65,536 runtimes have waiters.
-    fn on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
+    fn driver_on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
         let ids = || (0..=u16::MAX).map(DriverId).zip(&self.0);
         let is_used = |id: DriverId, driver: &QueueDriver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
-        // Only one that is in use: a runtime may have the id of one that is gone.
+        // Only a driver in use: a runtime may have the id of a runtime that is gone.
         if let Some((id, driver)) = ids().find(|(id, it)| it.runtime == runtime && is_used(*id, it)) {
             return if driver.is_lost_for_good() { Err(no_timer()) } else { Ok(id) };
         }
@@ -342,12 +342,13 @@ impl<R: Runtime> Drivers<R> {
         } else if let Some(runtime) = runtime {
             // Alive from here on, under the lock, although its task is not spawned yet: otherwise a second arrival on
             // this runtime would start another.
-            (driver.is_alive, driver.alarm) = (true, None);
+            driver.is_alive = true;
+            driver.alarm = None;
             deferred.start = Some(DriverStart { runtime: runtime.clone(), id, signal: driver.signal.clone() });
         }
     }
 
-    /// Signals the drivers that sleep past the next turn, and those without waiters, which are to end.
+    /// Signals the drivers that sleep past the next turn, and those without waiters, which have to end.
     fn signal(&self, schedule: &Schedule, deferred: &mut AfterUnlock<R>) {
         let next = schedule.next_release().unwrap_or(Timestamp::MAX);
         for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
@@ -358,7 +359,7 @@ impl<R: Runtime> Drivers<R> {
         }
     }
 
-    /// Stores until when a driver sleeps; `None` if it stays awake.
+    /// Stores the time until which a driver sleeps, unless it stays awake.
     fn set_alarm(&mut self, id: DriverId, alarm: Option<Timestamp>) {
         self.0[id.index()].alarm = alarm;
     }
@@ -377,8 +378,8 @@ impl<R: Runtime> Drivers<R> {
 }
 
 impl<R: Runtime> QueueDriver<R> {
-    /// Whether it must be signalled to release a waiter that is due then. A driver that is awake needs no signal: before
-    /// it sleeps, it reads the schedule again under the lock.
+    /// Whether it must be signalled to release a waiter that is due then. A driver that is awake needs no signal:
+    /// before it sleeps, it reads the schedule again under the lock.
     fn sleeps_past(&self, due: Timestamp) -> bool {
         self.alarm.is_some_and(|alarm| due < alarm)
     }
@@ -415,9 +416,9 @@ mod tests {
     #[test]
     fn each_runtime_has_one_driver_and_ids_are_used_again() {
         let mut drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0), driver(9, true, 0)]);
-        assert_eq!(drivers.on(9, &schedule()).unwrap(), DriverId(2));
+        assert_eq!(drivers.driver_on(9, &schedule()).unwrap(), DriverId(2));
         // The driver of runtime 8 has ended, and has no waiters.
-        assert_eq!(drivers.on(5, &schedule()).unwrap(), DriverId(1));
+        assert_eq!(drivers.driver_on(5, &schedule()).unwrap(), DriverId(1));
         drivers.lose(DriverId(0));
         assert_eq!(drivers.any(), Some(DriverId(2)));
     }
@@ -440,20 +441,21 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_65_536_runtimes_have_drivers_and_the_error_says_so() {
+    fn at_most_65_536_runtimes_have_drivers() {
         let mut drivers = Drivers((0..=u32::from(u16::MAX)).map(|runtime| driver(runtime, true, 0)).collect());
-        assert_eq!(drivers.on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
-        assert!(drivers.on(65_536, &schedule()).unwrap_err().to_string().contains("65,536"));
+        assert_eq!(drivers.driver_on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
+        assert!(drivers.driver_on(65_536, &schedule()).unwrap_err().to_string().contains("65,536"));
         drivers.end(DriverId(3));
-        assert_eq!(drivers.on(65_536, &schedule()).unwrap(), DriverId(3));
+        assert_eq!(drivers.driver_on(65_536, &schedule()).unwrap(), DriverId(3));
     }
 
-    /// A waiter whose runtime is driven is released in time, wherever else it is polled.
+    /// A waiter whose runtime is driven is released in time, even if it is polled on another.
     #[cfg(not(sluice_loom))]
     #[test]
     fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
         let mut monitor: Monitor<u32> = Monitor::new(schedule());
-        let (good, broken) = (7, 9);
+        let good = 7;
+        let broken = 9;
         let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, kind: RequestKind::Waiter };
         let mut deferred = AfterUnlock::none();
         let mut arrive = |runtime| monitor.arrive(Timestamp::ZERO, &request, || Some(runtime), &mut deferred).unwrap();

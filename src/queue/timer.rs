@@ -1,4 +1,4 @@
-//! What a driver sleeps on.
+//! The timer on which a driver sleeps.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use self::fine::FineTimer;
 /// Tokio's clock is the clock of the queue in any case, so that tests can pause it. A driver that wakes up reads that
 /// clock, and trusts no timer.
 pub(super) struct Alarm {
-    /// `None` as well once it has failed.
+    /// Absent if it is not wanted or not available, and dropped once it has failed.
     fine: Option<FineTimer>,
     woke_early: bool,
 }
 
-/// Of tokio's timer.
+/// The tick of tokio's timer.
 const TICK: Duration = Duration::from_millis(1);
 
 impl Alarm {
@@ -47,12 +47,12 @@ impl Alarm {
 
 /// Returns the instant to ask tokio for at `now`, so that it wakes up as soon as possible after `due`.
 ///
-/// Tokio's timer rounds a deadline up to a tick of its own, and then sleeps for as many whole milliseconds as there are
-/// ticks until then, from wherever it is between two of them. Asked for the deadline itself, it is late twice over, and
-/// at 1,000 per second two requests depart together every two milliseconds. This function undoes the first rounding:
-/// the sleep is the remaining time, rounded up to milliseconds. It may be too short if the runtime is woken for
-/// something else on the way. Then the deadline itself is asked for, so that no version of tokio's timer can make the
-/// task spin.
+/// Tokio's timer rounds a deadline up to a tick of its own. It then sleeps for the number of ticks until that one in
+/// whole milliseconds, although the sleep may begin between two ticks. Asked for the deadline itself, it is late twice
+/// over, and at 1,000 per second two requests depart together every two milliseconds. This function undoes the first
+/// rounding: the sleep is the remaining time, rounded up to milliseconds. It may be too short if the runtime is woken
+/// for something else on the way. Then the deadline itself is asked for, so that no version of tokio's timer can make
+/// the task spin.
 fn in_whole_ticks(now: Instant, due: Instant) -> Instant {
     let left = due.saturating_duration_since(now).as_nanos();
     let ticks = left.div_ceil(TICK.as_nanos()).saturating_sub(1);
@@ -131,7 +131,7 @@ mod fine {
 
     use tokio::time::Instant;
 
-    /// This system has none.
+    /// This system has no such timer.
     pub(super) enum FineTimer {}
 
     impl FineTimer {

@@ -45,7 +45,8 @@ fn run_forward<A: Algorithm>(algorithm: &A, random: &mut Random, start: Timestam
     }
 }
 
-/// Runs a trace with arbitrary instants and costs. An algorithm must not panic, and its decisions must still make sense.
+/// Runs a trace with arbitrary instants and costs. An algorithm must not panic, and its decisions must still make
+/// sense.
 fn run_anywhere<A: Algorithm>(algorithm: &A, random: &mut Random) {
     let mut trial = Trial { algorithm, state: None, now: Timestamp::ZERO };
     for _ in 0..100 {
@@ -100,8 +101,8 @@ impl<A: Algorithm> Trial<'_, A> {
         decision
     }
 
-    /// Checks point 2, that a cost of zero is admitted and charges nothing, and that exactly the costs above the maximum
-    /// never fit.
+    /// Checks point 2, that a cost of zero is admitted and charges nothing, and that exactly the costs above the
+    /// maximum never fit.
     fn check_decision(&self, cost: u64, decision: &Decision, next: Option<&A::State>) {
         let (now, max) = (self.now, self.algorithm.max_cost());
         assert!(decision.remaining() <= decision.limit(), "at {now:?}: `remaining` exceeds the limit: {decision:?}");
@@ -151,7 +152,7 @@ impl<A: Algorithm> Trial<'_, A> {
         );
     }
 
-    /// Checks point 3: setting the clock back admits no more.
+    /// Checks point 3: setting the clock back admits nothing extra.
     fn check_backwards(&self, random: &mut Random) {
         let earlier = Timestamp::from_nanos(self.now.as_nanos().saturating_sub(nanos_of(self.some_step(random))));
         let cost = self.some_cost(random);
@@ -163,7 +164,7 @@ impl<A: Algorithm> Trial<'_, A> {
         );
     }
 
-    /// Checks point 4: an expired state decides like none.
+    /// Checks point 4: an expired state decides like an absent one.
     fn check_forgetting(&self, random: &mut Random) {
         let Some(state) = self.state else { return };
         let expiry = self.algorithm.expires_at(&state);
@@ -223,7 +224,8 @@ mod tests {
                 _ => state,
             };
             let (decision, next) = self.bucket.decide(state, now, cost);
-            let (limit, remaining) = (decision.limit(), decision.remaining());
+            let limit = decision.limit();
+            let remaining = decision.remaining();
             let rejected = |wait| Decision::reject(limit, remaining, wait).with_reset_after(decision.reset_after());
             match (self.fault, decision.retry_after()) {
                 (Fault::RejectionChanges, Some(_)) => (decision, state),
@@ -246,7 +248,7 @@ mod tests {
         }
     }
 
-    /// A window that claims to admit no more than its limit in any short interval, even around an edge.
+    /// A window that claims to admit at most its limit in any short interval, even around an edge.
     struct Understated(FixedWindow);
 
     impl Algorithm for Understated {

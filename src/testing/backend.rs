@@ -16,13 +16,13 @@ use crate::store::remote::{
 use crate::values::time::{Clock, ManualClock};
 use crate::values::{Ask, PartitionKey};
 
-/// Checks a backend: charges, reads, refunds, resets and, if it [keeps them](Backend::keeps_standing), bans and debts are
-/// those of the algorithm over a plain map, and eight tasks that
-/// contend for one key of a store over it are together admitted exactly what the algorithm admits at one instant. The nodes
-/// whose [health](Backend::health) it reports, if any, have distinct names.
+/// Checks a backend: charges, reads, refunds, resets and, if it [keeps them](Backend::keeps_standing), bans and debts
+/// match the algorithm over a plain map, and eight tasks that contend for one key of a store over it are together
+/// admitted exactly the units that the algorithm admits at one instant. The nodes whose [health](Backend::health) it
+/// reports, if any, have distinct names.
 ///
-/// `make` builds a backend that decides by the given clock and whose keys are all new. The decisions may differ from the
-/// algorithm's by as much as those of a [limiter](super::check_limiter).
+/// `make` builds a backend that decides by the given clock and whose keys are all new. The decisions may differ from
+/// the algorithm's by the tolerance of a [limiter](super::check_limiter).
 ///
 /// # Panics
 ///
@@ -88,7 +88,8 @@ where
         let (id, now) = (random.below(16), clock.now());
         let most = algorithm.max_cost();
         let some = 1 + random.below(most);
-        let (cost, count) = (random.pick(&[1, 1, some, 2.min(most), most]), random.pick(&[1, 1, 2, 5]));
+        let cost = random.pick(&[1, 1, some, 2.min(most), most]);
+        let count = random.pick(&[1, 1, 2, 5]);
         let transition = match random.below(64) {
             0..2 => Transition::Reset,
             2..16 => Transition::Read,

@@ -13,12 +13,13 @@ use crate::limiter::Limiter;
 use crate::values::time::{Clock, ManualClock, Timestamp};
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey};
 
-/// Checks a limiter that decides at once, in memory: it decides like the algorithm over a plain map, forgets no debt, admits
-/// exactly as much as the algorithm under concurrent requests, and answers the [modes](check_modes) that it describes.
+/// Checks a limiter that decides at once, in memory: it decides like the algorithm over a plain map, forgets no debt,
+/// admits exactly the units that the algorithm admits under concurrent requests, and answers the [modes](check_modes)
+/// that it describes.
 ///
-/// A limiter may keep time in coarser units than nanoseconds: its waits may differ from the algorithm's by 1 µs plus 2^-30
-/// of the time in which the whole burst is restored. The algorithm must not give keys a [phase](Algorithm::phase), which
-/// a plain map does not have.
+/// A limiter may keep time in coarser units than nanoseconds: its waits may differ from the algorithm's by 1 µs plus
+/// 2^-30 of the time in which the whole burst is restored. The algorithm must not give keys a
+/// [phase](Algorithm::phase), which a plain map does not have.
 ///
 /// `make` builds a limiter of that algorithm that has admitted nothing yet, uses the given clock and holds at least 64
 /// keys.
@@ -49,12 +50,12 @@ where
     }
 }
 
-/// Checks that a limiter answers each [mode](Mode) that it [describes](crate::limiter::Description::answers), and every other mode
-/// with an [error](crate::LimiterError::unsupported), by which nothing is charged, reserved, taken or reset.
+/// Checks that a limiter answers each [mode](Mode) that it [describes](crate::limiter::Description::answers), and every
+/// other mode with an [error](crate::LimiterError::unsupported), by which nothing is charged, reserved, taken or reset.
 ///
-/// For any limiter whose keys have budgets of their own, on a server or not. It charges two keys, asks about only one of them
-/// in the modes that are not described, and compares the two. The clock should stand still, or the quota be restored slowly; there must be room for ten units of each
-/// key. What the limiter holds stays held.
+/// For any limiter whose keys have budgets of their own, on a server or not. It charges two keys, asks about only one
+/// of them in the modes that are not described, and compares the two. The clock should stand still, or the quota be
+/// restored slowly; there must be room for ten units of each key. The limiter keeps its held units.
 ///
 /// # Panics
 ///
@@ -88,7 +89,9 @@ const CONTENDED: &str = "contended";
 
 /// Counts the units that an algorithm admits at one instant, when `attempts` charges of one unit are made.
 pub(super) fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) -> u64 {
-    let (now, mut state, mut admitted) = (frozen_clock().now(), None, 0);
+    let now = frozen_clock().now();
+    let mut state = None;
+    let mut admitted = 0;
     for _ in 0..attempts {
         let (decision, next) = algorithm.decide(state, now, 1);
         admitted += u64::from(decision.is_allowed());
@@ -104,7 +107,8 @@ pub(super) fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) ->
 ///
 /// If the limiter fails or would make a request wait.
 pub fn admitted_by_threads(limiter: &impl Limiter, threads: usize, attempts: u64) -> u64 {
-    let (admitted, start) = (AtomicU64::new(0), Barrier::new(threads));
+    let admitted = AtomicU64::new(0);
+    let start = Barrier::new(threads);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -218,7 +222,9 @@ mod tests {
 
     impl Map {
         fn new(bucket: TokenBucket, clock: ManualClock, fault: Option<Fault>) -> Self {
-            let (states, contended, all_have_read) = (Mutex::default(), AtomicUsize::new(0), Barrier::new(THREADS));
+            let states = Mutex::default();
+            let contended = AtomicUsize::new(0);
+            let all_have_read = Barrier::new(THREADS);
             Self { bucket, clock, states, fault, contended, all_have_read }
         }
 

@@ -1,7 +1,7 @@
 //! Conformance suites for custom algorithms, limiters and backends (crate feature `test-util`).
 //!
-//! The algorithms, limiters and backends of this crate pass the same suites. A suite panics at the step that breaks a contract. All
-//! randomness comes from the given seed, so failures are reproducible.
+//! The algorithms, limiters and backends of this crate pass the same suites. A suite panics at the step that breaks a
+//! contract. All randomness comes from the given seed, so failures are reproducible.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
@@ -33,8 +33,8 @@ pub use self::limiter::{check_limiter, check_modes};
 #[doc(hidden)]
 pub use self::random::Random;
 
-/// For the tests of this crate: panics if the table of a limiter in memory, with an algorithm of this crate, is in disorder
-/// at `now`.
+/// For the tests of this crate: panics if the table of a limiter in memory, with an algorithm of this crate, is in
+/// disorder at `now`.
 #[doc(hidden)]
 pub fn check_invariants_of(limiter: &dyn crate::limiter::Limiter, now: crate::values::time::Timestamp) {
     let description = limiter.describe();

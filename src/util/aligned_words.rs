@@ -2,7 +2,7 @@
 
 use crate::util::sync::AtomicU64;
 
-/// So many words, all zero at first.
+/// A fixed number of words, all zero at first.
 pub(crate) struct AlignedWords {
     words: Box<[AtomicU64]>,
     /// Those before it are not used.
@@ -10,7 +10,7 @@ pub(crate) struct AlignedWords {
 }
 
 impl AlignedWords {
-    /// Makes so many words, the first at a multiple of `alignment` bytes. `None` if there is no memory for them.
+    /// Makes `count` words, the first at a multiple of `alignment` bytes. `None` if there is no memory for them.
     ///
     /// The system zeroes them when they are first touched: words that are not used take no memory.
     #[cfg(not(sluice_loom))]

@@ -15,8 +15,8 @@ use crate::values::time::Timestamp;
 /// the beginning.
 pub(crate) struct ExpiringMap<T, V, const WAYS: usize> {
     sets: Box<[Lock<Set<T, V, WAYS>>]>,
-    /// Whether a set has any value. To see that one has none takes neither the lock nor, mostly, a miss of the cache.
-    /// Written under the lock of the set.
+    /// Whether a set has any value. A key without an entry is recognised without the lock and, mostly, without a cache
+    /// miss. Written under the lock of the set.
     occupied: Box<[AtomicBool]>,
     /// The values that a full set lost before they had ended.
     evicted: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) trait HashTag: Copy + Eq {
 }
 
 impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
-    /// Creates a map of so many sets; `None` if there is not so much memory.
+    /// Creates a map of `sets` sets; `None` if there is not so much memory.
     pub(crate) fn new(sets: usize) -> Option<Self> {
         let mut all = Vec::new();
         all.try_reserve_exact(sets).ok()?;
@@ -40,7 +40,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         Some(Self { sets: all.into(), occupied, evicted: AtomicU64::new(0) })
     }
 
-    /// The bytes of a map of so many sets.
+    /// The bytes of a map of `sets` sets.
     #[cfg(test)]
     pub(crate) const fn size_of(sets: usize) -> usize {
         sets.saturating_mul(size_of::<Lock<Set<T, V, WAYS>>>() + size_of::<AtomicBool>())
@@ -51,7 +51,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     }
 
     /// Edits the value of a tag in place, if there is one. `change` must not panic between two edits that belong
-    /// together: what it has done by then stays.
+    /// together: its changes until then stay.
     pub(crate) fn change<R>(&self, tag: T, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         let index = self.set_of(tag);
         if !self.occupied[index].load(Ordering::Acquire) {
@@ -102,8 +102,8 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         result
     }
 
-    /// Removes the value of a tag. What another thread is storing at this moment is removed, too, if it has the lock
-    /// already.
+    /// Removes the value of a tag. An entry that another thread is storing at this moment is removed, too, if that
+    /// thread has the lock already.
     pub(crate) fn remove(&self, tag: T) {
         self.update(tag, Timestamp::ZERO, |_| Timestamp::ZERO, |value| *value = None);
     }

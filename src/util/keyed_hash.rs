@@ -1,14 +1,13 @@
-//! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) of a whole key in one
-//! call: without the state and the branches of a hasher that accepts keys in pieces, as those of the `siphasher`
-//! crate do.
+//! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) of a whole key in one call:
+//! without the state and the branches of a hasher that accepts keys in pieces, such as the `siphasher` crate's.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::values::little_endian;
 
-/// The secret of a keyed hash. Without it, an attacker can neither choose keys that collide in a table, nor find a key
-/// from its hash. Kept as the state in which each hash begins. Debug output does not show it.
+/// The secret of a keyed hash. Without it, an attacker cannot choose keys that collide in a table, and cannot find a
+/// key from its hash. Kept as the state in which each hash begins. Debug output does not show it.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret(SipState);
 

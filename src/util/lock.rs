@@ -26,7 +26,7 @@ impl<T> Shards<T> {
     }
 
     /// Locks the part with the keys of this hash.
-    pub(crate) fn of(&self, hash: u64) -> MutexGuard<'_, T> {
+    pub(crate) fn lock(&self, hash: u64) -> MutexGuard<'_, T> {
         self.0[self.index(hash)].lock()
     }
 

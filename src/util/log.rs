@@ -1,8 +1,8 @@
 //! Log lines, one function each: mistakes in the configuration, changes of state, and decisions at `debug`. No line
 //! contains a key. Above `debug`, nothing is logged per request, or clients could flood the log.
 //!
-//! The line of a mistake has the address of its section in the guide (`see`). `tests/repository/misconfigured.rs` checks
-//! that it is there.
+//! The line of a mistake has the address of its section in the guide (`see`). `tests/repository/misconfigured.rs`
+//! checks that it is there.
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_macros, unused_variables))]
 
@@ -86,8 +86,8 @@ pub(crate) fn has_decisions() -> bool {
     false
 }
 
-/// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address,
-/// and is logged only as a keyed hash, whose secret lives as long as the process.
+/// Fields have OpenTelemetry's names where it defines them. `client.address` is left out: a key may be an address, and
+/// is logged only as a keyed hash, whose secret lasts until the process ends.
 pub(crate) fn decided(
     route: Option<&str>,
     policy: &str,
@@ -99,7 +99,7 @@ pub(crate) fn decided(
         debug: policy,
         http.route = route,
         result,
-        key.hash = key.map(|key| tracing::field::display(KeyHash::of(key))),
+        key.hash = key.map(|key| tracing::field::display(KeyHash::new(key))),
         limit = decision.map(Decision::limit),
         remaining = decision.map(Decision::remaining),
         delay = decision.map(|decision| tracing::field::debug(decision.delay())),
@@ -111,7 +111,7 @@ pub(crate) fn decided(
 struct KeyHash(u64);
 
 impl KeyHash {
-    fn of(key: &PartitionKey) -> Self {
+    fn new(key: &PartitionKey) -> Self {
         static SECRET: OnceLock<Secret> = OnceLock::new();
         Self(SECRET.get_or_init(Secret::random).mark(key.as_bytes()))
     }

@@ -1,6 +1,6 @@
 //! The two sets of a table in which a key may be: the "power of two choices" (Y. Azar and others, STOC 1994).
 
-/// Returns the first candidate of so many sets, drawn from a number below 2^32.
+/// Returns the first candidate of `sets` sets, drawn from a number below 2^32.
 #[inline(always)]
 pub(crate) const fn first(sets: usize, draw: u64) -> usize {
     scale(draw, sets)

@@ -1,4 +1,4 @@
-//! What happens to work that is dropped before its end.
+//! Undoes or completes work that is dropped before its end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
 
 type UndoCall<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A call, and what gives back what came of it.
+/// A call, and the function that gives back its result.
 struct PendingUndo<T, F, U>
 where
     T: 'static,
@@ -41,8 +41,8 @@ where
     runtime: Handle,
 }
 
-/// Awaits a call. If this is dropped meanwhile, the call goes on in the background on `runtime`, and `undo` gives back what
-/// came of it.
+/// Awaits a call. If this is dropped meanwhile, the call goes on in the background on `runtime`, and `undo` gives back
+/// its result.
 pub(crate) fn complete_or_undo<T: 'static, F, U>(
     runtime: Handle,
     call: impl Future<Output = T> + Send + 'static,
@@ -52,7 +52,7 @@ where
     F: FnOnce(T) -> U + Send + 'static,
     U: Future<Output = ()> + Send + 'static,
 {
-    // Boxed at once, since the call takes far more memory than what follows, and is over when that begins.
+    // Boxed at once, since the call takes far more memory than the rest, and is over when that begins.
     let mut pending = PendingUndo { work: Some((Box::pin(call), undo)), runtime };
     async move {
         let (call, _) = pending.work.as_mut().expect("it is awaited once");

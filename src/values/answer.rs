@@ -90,20 +90,20 @@ enum AnswerKind {
 }
 
 impl LimiterError {
-    fn of(kind: AnswerKind, reason: impl Into<String>) -> Self {
+    fn with_kind(kind: AnswerKind, reason: impl Into<String>) -> Self {
         Self(Arc::new(AnswerFailure { reason: reason.into(), kind, source: None }))
     }
 
     /// An error with this message.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self::of(AnswerKind::Failed, reason)
+        Self::with_kind(AnswerKind::Failed, reason)
     }
 
     /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
-    /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode), and
-    /// neither counts nor logs a failure of the limiter.
+    /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode),
+    /// and does not count or log a failure of the limiter.
     pub fn closed(reason: impl Into<String>) -> Self {
-        Self::of(AnswerKind::Closed, reason)
+        Self::with_kind(AnswerKind::Closed, reason)
     }
 
     /// The error of a limiter that does not answer this mode. It has changed nothing: see
@@ -119,17 +119,17 @@ impl LimiterError {
             Mode::Fallback => "cannot decide in this process alone",
             Mode::Reset => "cannot be reset",
         };
-        Self::of(AnswerKind::Unsupported, format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
+        Self::with_kind(AnswerKind::Unsupported, format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
     }
 
     /// The error of a policy whose limiter does not answer this mode.
     pub(crate) fn unsupported_by(policy: &str, mode: Mode) -> Self {
-        Self::of(AnswerKind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
+        Self::with_kind(AnswerKind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
     }
 
     /// The error of a layer that has no policy of this name.
     pub(crate) fn unknown_policy(name: &str) -> Self {
-        Self::of(AnswerKind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
+        Self::with_kind(AnswerKind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
     }
 
     /// Whether the limiter does not [response](Self::unsupported) the mode in which it was asked.
@@ -150,8 +150,8 @@ impl LimiterError {
         self.0.kind == AnswerKind::Closed
     }
 
-    /// Sets the underlying error. If the message ends with the text of that, it is cut there: what prints an error with
-    /// its sources would print it twice.
+    /// Sets the underlying error. If the message ends with the text of that, it is cut there: a report that prints an
+    /// error with its sources would print it twice.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let (AnswerFailure { reason, kind, .. }, source) = (&*self.0, source.into());

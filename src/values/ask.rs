@@ -45,12 +45,12 @@ impl<'a> Ask<'a> {
         Self { key, cost, mode: Mode::Charge, patience: None, now: None, quota: None, keeps_quota: false }
     }
 
-    /// Asks what [`charge`](Self::charge) would be answered.
+    /// Asks for the answer that [`charge`](Self::charge) would get.
     pub const fn peek(key: &'a PartitionKey, cost: u64) -> Self {
         Self::charge(key, cost).to(Mode::Peek)
     }
 
-    /// Asks to forget what the key owes.
+    /// Asks to clear the debt of the key.
     pub const fn reset(key: &'a PartitionKey) -> Self {
         Self::charge(key, 0).to(Mode::Reset)
     }
@@ -63,9 +63,9 @@ impl<'a> Ask<'a> {
     /// Bounds the time that the request may wait, after which its client gives up (`None`: only the limiter's own bound
     /// applies).
     ///
-    /// A limiter that [delays](crate::limiter::Description::delaying) rejects a request at once, and without charging it, if it
-    /// would wait for `patience` or longer. `retry_after` is then the time after which the same request with the same
-    /// patience would be accepted. A request that need not wait passes, whatever its patience.
+    /// A limiter that [delays](crate::limiter::Description::delaying) rejects a request at once, and without charging
+    /// it, if it would wait for `patience` or longer. `retry_after` is then the time after which the same request with
+    /// the same patience would be accepted. A request that need not wait passes with any patience.
     pub const fn within(self, patience: Option<Duration>) -> Self {
         Self { patience, ..self }
     }
@@ -82,10 +82,10 @@ impl<'a> Ask<'a> {
 
     /// Asks under a quota of the key's own (`None`: under the limiter's), which the limiter enforces for this question.
     ///
-    /// The key keeps what it has used when its quota changes, as after a [live change](crate::Limiter::inherit): the
-    /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge, even if
-    /// it is rejected). Only limiters that [take
-    /// quotas](crate::limiter::Description::takes_quotas) look at it. [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
+    /// The key keeps its used units when its quota changes, as after a [live change](crate::Limiter::inherit): the
+    /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge,
+    /// even if it is rejected). Only limiters that [take quotas](crate::limiter::Description::takes_quotas) look at it.
+    /// [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -130,7 +130,7 @@ impl<'a> Ask<'a> {
         self.mode
     }
 
-    /// The quota of the key; `None` for that of the limiter.
+    /// The quota of the key; `None` for the limiter's own.
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
@@ -158,30 +158,30 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// What an [`Ask`] does with its units.
+/// The use that an [`Ask`] makes of its units.
 ///
 /// Every limiter answers [`Charge`](Self::Charge). Another mode is asked only if the limiter's
 /// [`Description`](crate::limiter::Description) lists it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Charges the units if all of them are admitted. A limiter that [delays](crate::limiter::Description::delaying) may have
-    /// the request wait for its turn.
+    /// Charges the units if all of them are admitted. A limiter that [delays](crate::limiter::Description::delaying)
+    /// may have the request wait for its turn.
     #[default]
     Charge,
-    /// Returns what [`Charge`](Self::Charge) would decide, and charges nothing. A limiter that has to call a server may
-    /// answer [`Answer::Pending`](crate::limiter::Answer::Pending); the precheck of several policies does not wait for it.
+    /// Returns the decision that [`Charge`](Self::Charge) would make, and charges nothing. A limiter that has to call a
+    /// server may answer [`Answer::Pending`](crate::limiter::Answer::Pending); the precheck of several policies does
+    /// not wait for it.
     Peek,
-    /// Charges like [`Charge`](Self::Charge), for a request that passes whatever the answer is. So it never waits for a
-    /// turn.
+    /// Charges like [`Charge`](Self::Charge), for a request that passes with any answer. So it never waits for a turn.
     Shadow,
-    /// Charges as many of the units as are left, for a request that was admitted before its final cost was known. The
-    /// rest is forgiven. The answer need not be awaited: the units are charged even if it is dropped.
+    /// Charges the units as far as the key has them left, for a request that was admitted before its final cost was
+    /// known. The rest is forgiven. The answer need not be awaited: the units are charged even if it is dropped.
     UpTo,
     /// Charges in this process alone, in place of a decision that failed.
     Fallback,
-    /// Forgets what the key owes, and answers as to a request of cost 0 after that. In memory, a charge from before the
-    /// reset is not refunded after it.
+    /// Clears the debt of the key, and answers as to a request of cost 0 after that. In memory, a charge from before
+    /// the reset is not refunded after it.
     Reset,
 }
 
@@ -240,7 +240,10 @@ mod tests {
 
     #[test]
     fn all_asks_of_one_request_see_one_instant() {
-        let (clock, other, key, now) = (ManualClock::new(), ManualClock::new(), "a".into(), Now::new());
+        let clock = ManualClock::new();
+        let other = ManualClock::new();
+        let key = "a".into();
+        let now = Now::new();
         let ask = Ask::charge(&key, 1).at(&now);
         let first = ask.now(&clock);
         clock.advance(Duration::from_secs(1));
@@ -263,7 +266,9 @@ mod tests {
 
     #[test]
     fn costing_sets_the_cost_and_nothing_else() {
-        let (clock, key, now) = (ManualClock::new(), "a".into(), Now::new());
+        let clock = ManualClock::new();
+        let key = "a".into();
+        let now = Now::new();
         let ask = Ask::peek(&key, 3).within(Some(Duration::from_secs(2))).at(&now);
         let first = ask.now(&clock);
         clock.advance(Duration::from_secs(1));

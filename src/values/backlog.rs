@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The number of waiters of a limiter that [delays](crate::limiter::Description::delaying), over all keys, and the time until
-/// the next of them departs. For gauges: it may be outdated when it is read.
+/// The number of waiters of a limiter that [delays](crate::limiter::Description::delaying), over all keys, and the time
+/// until the next of them departs. For gauges: it may be outdated when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
     waiting: usize,
@@ -11,8 +11,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// A backlog of `waiting` waiters, of which the next departs after `next_release` (`None`: there is none, or the
-    /// time is unknown).
+    /// A backlog of `waiting` waiters; the next departs after `next_release` (`None`: nobody waits, or the time is
+    /// unknown).
     #[must_use]
     pub const fn new(waiting: usize, next_release: Option<Duration>) -> Self {
         Self { waiting, next_release }

@@ -11,8 +11,8 @@ pub(crate) type Answers = Vec<Result<Decision, LimiterError>>;
 
 /// A limiter whose store can decide for several limiters in one call.
 pub(crate) trait Batching: Send + Sync + 'static {
-    /// Makes a claim for the key, the cost and the quota of a question, to be charged in one call with others. `None` if
-    /// this decision needs no call.
+    /// Makes a claim for the key, the cost and the quota of a question, to be charged in one call with others. `None`
+    /// if this decision needs no call.
     fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>>;
 }
 
@@ -22,7 +22,7 @@ pub(crate) trait Claim: Send {
     fn store(&self) -> usize;
 
     /// Decides on this claim and on others of the same [store](Self::store), in their order: all of them are charged,
-    /// or none. If one is rejected, the others are answered like peeks.
+    /// or nothing is. If one is rejected, the others are answered like peeks.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>>;
 
     /// Lets a store downcast its own claims.

@@ -23,7 +23,7 @@ impl Counterexample {
         if self.part("inputs").contains_key(input) { self.number(input) } else { default }
     }
 
-    /// Compares what a function returns with what its formula does.
+    /// Compares the result of a function with the result of its formula.
     fn check(&self, results: &[(&str, u128)]) {
         for (name, right) in self.part("right") {
             let Some((_, result)) = results.iter().find(|(result, _)| result == name) else {
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Counterexample {
     }
 }
 
-/// Feeds each counterexample for a function to `results`, which returns what the function makes of the inputs: by name,
+/// Feeds each counterexample for a function to `results`, which returns the function's results for the inputs: by name,
 /// all that the lemmas know of. A boolean is zero or one.
 pub(crate) fn each<const N: usize>(function: &str, results: impl Fn(&Counterexample) -> [(&'static str, u128); N]) {
     let entries: Vec<Map<String, Value>> = serde_json::from_str(FILE).expect("an array of objects");

@@ -13,10 +13,11 @@ use crate::values::{Receipt, Shape, Terms};
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
-/// A rejection is a decision, not an error. A limiter that cannot decide returns a [`LimiterError`](crate::LimiterError).
+/// A rejection is a decision, not an error. A limiter that cannot decide returns a
+/// [`LimiterError`](crate::LimiterError).
 ///
-/// 64 bytes. Times are kept in nanoseconds, or above 584 years (a delay: above a year) in milliseconds, rounded up. Units
-/// are [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) at most.
+/// 64 bytes. Times are kept in nanoseconds, or above 584 years (a delay: above a year) in milliseconds, rounded up.
+/// Units are [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) at most.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Decision {
@@ -100,7 +101,8 @@ pub enum Outcome {
 }
 
 impl Decision {
-    /// For a rejected `cost`: the units that are left, at most `cost`. `None` if there are none, or if it was admitted.
+    /// For a rejected `cost`: the units that are left, at most `cost`. `None` if nothing is left, or if it was
+    /// admitted.
     pub(crate) fn partial_cost(&self, cost: u64) -> Option<u64> {
         Some(self.remaining().min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
@@ -122,8 +124,8 @@ impl Decision {
         Self::reject(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
-    /// The decision for a key that owes something beside what its limiter charged: no more than `left` units are left, and
-    /// it owes nothing any more after `paid_in`.
+    /// The decision for a key that owes something beside its limiter's charges: at most `left` units are left, and it
+    /// owes nothing any more after `paid_in`.
     pub(crate) fn leaving_at_most(mut self, left: u64, paid_in: Duration) -> Self {
         self.remaining = self.remaining.with_units(self.remaining().min(left));
         self.with_reset_after(self.reset_after().max(paid_in))
@@ -138,8 +140,8 @@ impl Decision {
     }
 
     /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a bucket may be a
-    /// nanosecond off and that of a window too late, by a window at most; and if a greater cost takes the last unit, the
-    /// time until the next one is unknown.
+    /// nanosecond off and the reset of a window too late, by a window at most; and if a greater cost takes the last
+    /// unit, the time until the next one is unknown.
     pub(crate) fn recharged(mut self, charged: u64, cost: u64, terms: Option<Terms>) -> Self {
         // Below 2^65, so that a cost of any size is subtracted exactly.
         let remaining = (u128::from(self.remaining()) + u128::from(charged)).saturating_sub(cost.into());
@@ -154,7 +156,7 @@ impl Decision {
         }
         let restored = terms.and_then(|terms| Some((terms.shape()?, terms.quota()?)));
         let reset = match restored {
-            // The window ends at the same time, whatever was used in it.
+            // The window ends at the same time for any use of it.
             Some((Shape::CalendarWindow, _)) => self.reset_after(),
             _ if remaining == self.limit() => Duration::ZERO,
             Some((Shape::Bucket, quota)) => {
@@ -166,7 +168,7 @@ impl Decision {
                 match shape {
                     // Before the charge, no window had begun.
                     Shape::FixedWindow if before.is_zero() => window,
-                    // Before it, nothing counted but what the last window left, until this one ends. The charge counts
+                    // Before it, only the remainder of the last window counted, until this one ends. The charge counts
                     // in the next one, too.
                     Shape::SlidingWindow if before.is_zero() => window.saturating_mul(2),
                     Shape::SlidingWindow if before <= window => before.saturating_add(window),
@@ -178,8 +180,8 @@ impl Decision {
         self.with_reset_after(reset)
     }
 
-    /// Admits, with `remaining` of `limit` units left. Both are cut to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS), here
-    /// and where a decision rejects.
+    /// Admits, with `remaining` of `limit` units left. Both are cut to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS),
+    /// here and where a decision rejects.
     pub const fn allow(limit: u64, remaining: u64) -> Self {
         Self::admit(at_most_max(limit), at_most_max(remaining))
     }
@@ -192,21 +194,22 @@ impl Decision {
 
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
     pub const fn reject(limit: u64, remaining: u64, retry_after: Option<Duration>) -> Self {
-        let (limit, remaining) = (at_most_max(limit), at_most_max(remaining));
+        let limit = at_most_max(limit);
+        let remaining = at_most_max(remaining);
         match retry_after {
             Some(wait) => Self::reject_for(limit, remaining, DeferredTime::Whole(wait)),
             None => Self::never(limit, remaining),
         }
     }
 
-    /// Rejects, whatever the wait. For numbers of a quota.
+    /// Rejects, with any wait. For numbers of a quota.
     #[inline(always)]
     pub(crate) const fn never(limit: u64, remaining: u64) -> Self {
         Self::new(OutcomeKind::Never, limit, remaining)
     }
 
-    /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left. When
-    /// that will be is not known, so there is no time to retry after.
+    /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left.
+    /// When that will be is not known, so there is no time to retry after.
     pub const fn reject_until_released(limit: u64, remaining: u64) -> Self {
         Self::new(OutcomeKind::UntilReleased, at_most_max(limit), at_most_max(remaining))
     }
@@ -219,7 +222,8 @@ impl Decision {
 
     #[inline(always)]
     const fn new(kind: OutcomeKind, limit: u64, remaining: u64) -> Self {
-        let (limit, remaining) = (Limit::new(limit, kind), Remaining::new(remaining));
+        let limit = Limit::new(limit, kind);
+        let remaining = Remaining::new(remaining);
         Self { receipt: Receipt::NONE, wait: 0, reset: 0, per: NonZeroU64::MIN, limit, remaining, delay_low: 0 }
     }
 
@@ -292,8 +296,8 @@ impl Decision {
         }
     }
 
-    /// Sets the time until one unit is available, for an admission that leaves none. For sliding windows: of buckets
-    /// and fixed windows, it follows from the terms.
+    /// Sets the time until one unit is available, for an admission that leaves zero units. For sliding windows: of
+    /// buckets and fixed windows, it follows from the terms.
     pub const fn with_next_after(self, next_after: Duration) -> Self {
         self.with_next_span(DeferredTime::Whole(next_after))
     }
@@ -308,7 +312,8 @@ impl Decision {
             let millis = millis_ceil(delay);
             DELAY_COARSE | if millis < DELAY_COARSE { millis } else { DELAY_COARSE - 1 }
         };
-        let (middle, high) = (kept >> u32::BITS, kept >> (u32::BITS + DELAY_BITS));
+        let middle = kept >> u32::BITS;
+        let high = kept >> (u32::BITS + DELAY_BITS);
         self.delay_low = low_half(kept);
         self.remaining = Remaining(self.remaining.0 & !DELAY_MASK | middle << 2 & DELAY_MASK);
         self.limit = Limit(self.limit.0 & !DELAY_MASK | high << 2 & DELAY_MASK);
@@ -355,8 +360,8 @@ impl Decision {
         matches!(self.limit.kind(), OutcomeKind::UntilReleased)
     }
 
-    /// The time until one unit is available, if this is an admission that leaves none, and if its limiter
-    /// [has set it](Self::with_next_after).
+    /// The time until one unit is available, if this is an admission that leaves zero units, and if its limiter [has
+    /// set it](Self::with_next_after).
     #[must_use]
     pub const fn next_after(&self) -> Option<Duration> {
         if self.wait > 0 && self.is_allowed() { Some(self.waits()) } else { None }
@@ -385,7 +390,8 @@ impl Decision {
     /// The time that the request waited in a queue; zero for limiters that do not queue.
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        let (high, middle) = ((self.limit.0 & DELAY_MASK) >> 2, (self.remaining.0 & DELAY_MASK) >> 2);
+        let high = (self.limit.0 & DELAY_MASK) >> 2;
+        let middle = (self.remaining.0 & DELAY_MASK) >> 2;
         let kept = (high << DELAY_BITS | middle) << u32::BITS | self.delay_low as u64;
         match kept & DELAY_COARSE {
             0 => Duration::from_nanos(kept),
@@ -407,11 +413,13 @@ impl Decision {
     }
 }
 
-/// Two decisions are equal if their times are, in whatever units these are kept.
+/// Two decisions are equal if their times are, in any unit.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let facts = |decision: &Self| {
-            let (kind, remaining, delay) = (decision.limit.kind(), decision.remaining(), decision.delay());
+            let kind = decision.limit.kind();
+            let remaining = decision.remaining();
+            let delay = decision.delay();
             (decision.receipt, delay, decision.limit(), remaining, kind, decision.waits(), decision.reset_after())
         };
         facts(self) == facts(other)
@@ -517,7 +525,7 @@ mod tests {
         assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }
 
-    /// The reset was that of the key without the charge, which may be at once.
+    /// The reset was the reset of the key without the charge, which may be at once.
     #[test]
     fn a_window_that_is_charged_later_is_reset_no_earlier_than_its_charge() {
         let second = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! `Description`: what a limiter declares of itself.
+//! `Description`: a limiter's own declaration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl Description {
         self
     }
 
-    /// Declares that the limiter decides [under quotas](crate::limiter::Ask::under) of the keys' own, so that a policy may have a
-    /// [`quota_fn`](crate::Policy::quota_fn).
+    /// Declares that the limiter decides [under quotas](crate::limiter::Ask::under) of the keys' own, so that a policy
+    /// may have a [`quota_fn`](crate::Policy::quota_fn).
     pub const fn taking_quotas(mut self) -> Self {
         self.takes_quotas = true;
         self
@@ -84,8 +84,8 @@ impl Description {
     ///
     /// - [`Mode::Peek`]: skips the precheck of this limiter, so that more charges are rolled back;
     /// - [`Mode::Shadow`]: asks [`Mode::Charge`];
-    /// - [`Mode::UpTo`]: asks [`Mode::Shadow`], and if that is rejected, once more for what is left; it waits for neither
-    ///   answer, so a limiter that calls a server charges nothing;
+    /// - [`Mode::UpTo`]: asks [`Mode::Shadow`], and if that is rejected, once more for the units that are left; it does
+    ///   not wait for the answers, so a limiter that calls a server charges nothing;
     /// - [`Mode::Fallback`]: answers 503;
     /// - [`Mode::Reset`]: returns an error.
     pub const fn answering(mut self, mode: Mode) -> Self {
@@ -166,8 +166,8 @@ impl Description {
         self.states.as_ref()
     }
 
-    /// Makes what is needed to decide under quotas of the keys' own, so that no request has to. A limiter in memory that is
-    /// in use already copies its keys: 0.1 s for a million of them, and 2.5 s for ten.
+    /// Makes the table for quotas of the keys' own, so that no request has to. A limiter in memory that is in use
+    /// already copies its keys: 0.1 s for a million of them, and 2.5 s for ten.
     pub(crate) fn prepare_for_quotas(&self) {
         if let Some(states) = &self.states {
             states.take_quotas();

@@ -1,4 +1,4 @@
-//! `FailureMode`: what becomes of requests while a limiter fails.
+//! `FailureMode`: the treatment of requests while a limiter fails.
 
 /// How a policy, or a [`ThrottleLayer`](crate::ThrottleLayer), treats a request whose limiter fails. Limiters in memory
 /// never do. Where a policy answers 503, a `ThrottleLayer` returns the error
@@ -11,9 +11,9 @@
 pub enum FailureMode {
     /// Decides by the same quota in this process's memory, where everything that the store admits is counted as well.
     ///
-    /// During an outage, each of *n* processes grants the quota once, so together they admit at most *n* times the quota. When
-    /// the store is back, it grants its own quota, too: counted over the outage and the recovery, they admit at most *n* + 1
-    /// times the quota. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
+    /// During an outage, each of *n* processes grants the quota once, so together they admit at most *n* times the
+    /// quota. When the store is back, it grants its own quota, too: counted over the outage and the recovery, they
+    /// admit at most *n* + 1 times the quota. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
     ///
     /// The default, since a client that was limited before stays limited. If a limiter has no local fallback (a custom
     /// one, say), the request is answered 503.

@@ -19,12 +19,12 @@ impl Heritage {
     }
 }
 
-/// A limiter whose keys' states are in a table, of which its description needs more than its figures.
+/// A limiter whose keys' states are in a table that takes part in live changes.
 pub(crate) trait KeepsStates: Send + Sync + 'static {
     /// Hands the states on. From now on, the limiter counts as used: it inherits nothing itself.
     fn heritage(&self) -> Heritage;
 
-    /// Makes what is needed to keep states under [quotas](crate::limiter::Ask::under) of the keys' own, so that no request has to.
+    /// Makes the table for [quotas](crate::limiter::Ask::under) of the keys' own, so that no request has to.
     fn take_quotas(&self);
 
     /// For tests, while no thread uses the limiter: panics if its table in memory is in disorder at `now`.
@@ -34,8 +34,8 @@ pub(crate) trait KeepsStates: Send + Sync + 'static {
     }
 }
 
-/// The result of [`Limiter::inherit`](crate::Limiter::inherit): the heir (`H`, a limiter or a store), and what to do
-/// once it is in force.
+/// The result of [`Limiter::inherit`](crate::Limiter::inherit): the heir (`H`, a limiter or a store), and the steps to
+/// take once it is in force.
 #[must_use]
 pub struct Inheritance<H> {
     pub(crate) heir: Option<H>,

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use crate::values::{Ask, PartitionKey, Pending};
 
-/// A limiter whose server keeps bans and debts with the states of keys: so all processes that share the limit share them,
-/// too, and learn of them by the calls that they make anyway. [Resetting](crate::limiter::Mode::Reset) a key forgets both.
+/// A limiter whose server keeps bans and debts with the states of keys: so all processes that share the limit share
+/// them, too, and learn of them by the calls that they make anyway. [Resetting](crate::limiter::Mode::Reset) a key
+/// forgets both.
 pub(crate) trait KeepsStanding: Send + Sync + 'static {
-    /// Bans a key, unless it is banned: all its requests are rejected, with a decision that [says so](crate::Decision::ban).
+    /// Bans a key, unless it is banned: all its requests are rejected, with a decision that [says
+    /// so](crate::Decision::ban).
     fn ban(&self, key: &PartitionKey, span: Duration) -> Pending;
 
     /// Charges the cost of a request while units are left, and lets the key owe the rest.

@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 
 /// The bytes that identify one budget: a client, a user, a path, or any combination.
 ///
-/// Two requests share a budget if their keys are equal, and otherwise only by a [collision] of hashes in the store. Keys
-/// are compared byte for byte, without normalisation. If several spellings of a name are one account, use the account as
-/// the key.
+/// Two requests share a budget if their keys are equal, and otherwise only by a [collision] of hashes in the store.
+/// Keys are compared byte for byte, without normalisation. If several spellings of a name are one account, use the
+/// account as the key.
 ///
 /// [collision]: crate::store::MemoryStore#accuracy
 ///
@@ -26,17 +26,17 @@ use sha2::{Digest, Sha256};
 /// assert_ne!(PartitionKey::from_parts(["ab", "c"]), PartitionKey::from_parts(["a", "bc"]));
 /// ```
 ///
-/// Made of text, bytes, integers (big-endian, and as long as their type: `7_u32` and `7_u64` are different keys) and
-/// addresses. A `Uuid` is `uuid.into_bytes().into()`; in a closure such as that of an
+/// Made of text, bytes, integers (big-endian, with the length of their type: `7_u32` and `7_u64` are different keys)
+/// and addresses. A `Uuid` is `uuid.into_bytes().into()`; in a closure, as in an
 /// [`ExtensionKey`](crate::key::ExtensionKey), `uuid.as_u128()`, which is the same key.
 ///
 /// # Cost
 ///
 /// Keys of up to 46 bytes (every address, most API keys) are stored inline, keys of up to 256 bytes in an allocation.
 /// Of longer keys, whose length only the server's limits bound, just the SHA-256 is kept, inline: their bytes are read
-/// once, and neither stored nor compared. SHA-256 resists collisions without a secret, so that no client can find a
-/// value that draws on the budget of another, and all processes that share a store agree. (A hash with a secret per
-/// process would be cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
+/// once, and not stored or compared. SHA-256 resists collisions without a secret, so that no client can find a value
+/// that draws on the budget of another, and all processes that share a store agree. (A hash with a secret per process
+/// would be cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
 #[derive(Clone)]
 #[doc(alias = "uuid")]
 pub struct PartitionKey(Bytes);
@@ -67,7 +67,7 @@ impl Clone for Bytes {
     }
 }
 
-/// Not inlined: whoever clones a short key saves no registers for an allocation.
+/// Not inlined: a caller that clones a short key saves no registers for an allocation.
 #[cold]
 #[inline(never)]
 fn allocated(bytes: &[u8]) -> Box<[u8]> {
@@ -92,7 +92,7 @@ impl PartitionKey {
         }
     }
 
-    /// Makes a key that is not kept inline as it is: a longer one, or one that has the form of a hash.
+    /// Makes a key that is not kept inline as it is: a longer key, or a key that has the form of a hash.
     #[cold]
     fn long(key: &[u8]) -> Self {
         if key.len() <= LONGEST && key.len() != HASHED {

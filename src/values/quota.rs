@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::values::time::{duration_from_nanos, nanos_of};
 
-/// `limit` units per `period`, of which up to `burst` may be taken at once.
+/// `limit` units per `period`, with up to `burst` at once.
 ///
 /// ```
 /// use tower_sluice::Quota;
@@ -60,8 +60,8 @@ impl Quota {
     /// The greatest limit, and the greatest burst: 999,999,999,999,999 units, just under 2^50.
     ///
     /// It is the largest integer of a [structured field](https://www.rfc-editor.org/rfc/rfc9651#section-3.3.1), so that
-    /// every quota can be advertised. It is enough for a month of 999 TB in bytes, or of a billion dollars in millionths.
-    /// For more, count in greater units.
+    /// every quota can be advertised. It is enough for a month of 999 TB in bytes, or of a billion dollars in
+    /// millionths. For more, count in greater units.
     pub const MAX_UNITS: u64 = MAX_UNITS;
 
     /// `limit` units per second.

@@ -1,4 +1,4 @@
-//! Receipts: what a refund needs to know of a charge.
+//! Receipts: a charge's record for its refund.
 //!
 //! Each issuer encodes its receipts with a [`Proof`] type of its own, which is private to the module that issues and
 //! reads it. So no issuer reads the receipt of another, and no bits have two meanings.
@@ -7,8 +7,8 @@
 //! leaves 20 bytes for a receipt. An enum takes 32, since its widest proof has 16 bytes and is aligned to 16, and
 //! `changes` and `origin` would come on top. A packed struct with the proof as a number takes 20.
 
-/// What a refund needs to know of a charge, so that it returns no more than is still owed for it. Opaque: only the
-/// issuer of a receipt can read it.
+/// A charge's record for its refund, so that the refund returns at most the unpaid part. Opaque: only the issuer of a
+/// receipt can read it.
 ///
 /// # Accuracy
 ///
@@ -27,7 +27,7 @@ pub struct Receipt {
 
 const _: () = assert!(size_of::<Receipt>() == 20, "a decision has no room for more");
 
-/// What was charged, by whom. In a receipt that is not the limiter's own, the issuer is that of the one that made the
+/// The charge and its issuer. In a receipt that is not the limiter's own, the issuer is the limiter that made the
 /// charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
@@ -40,11 +40,11 @@ enum Origin {
     Ban,
 }
 
-/// The issuer of a receipt, which says what [`Proof`] it holds.
+/// The issuer of a receipt, which determines the [`Proof`] in it.
 ///
-/// A closed list: each issuer in this crate has a number of its own, and whatever is written outside the crate shares
-/// [`Custom`](Self::Custom). So code outside can neither read a receipt of this crate nor make one. A custom limiter
-/// only ever gets back the receipts that it issued, so one number is enough for all of them.
+/// A closed list: each issuer in this crate has a number of its own, and all limiters outside the crate share
+/// [`Custom`](Self::Custom). So code outside can read no receipt of this crate, and make no receipt. A custom
+/// limiter only ever gets back the receipts that it issued, so one number is enough for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Issuer {
     Nobody,
@@ -70,10 +70,10 @@ pub(crate) trait Proof: Sized {
 }
 
 impl Receipt {
-    /// The receipt of no charge, or of one that cannot be refunded.
+    /// The receipt of no charge, or of a charge that cannot be refunded.
     pub const NONE: Self = Self::issued(Issuer::Nobody, 0);
 
-    /// What the rejection of a key that is banned on a server has in place of a receipt.
+    /// A mark in place of a receipt, in the rejection of a key that is banned on a server.
     pub(crate) const BAN: Self = Self { origin: Origin::Ban, ..Self::NONE };
 
     /// Whether it is [`BAN`](Self::BAN).
@@ -81,7 +81,7 @@ impl Receipt {
         matches!(self.origin, Origin::Ban)
     }
 
-    /// A receipt of a custom limiter, algorithm or store. Only the issuer knows what `value` means.
+    /// A receipt of a custom limiter, algorithm or store. Only the issuer knows the meaning of `value`.
     #[must_use]
     pub const fn new(value: u128) -> Self {
         Self::issued(Issuer::Custom, value)
@@ -102,7 +102,7 @@ impl Receipt {
     }
 
     #[inline(always)]
-    pub(crate) fn of<P: Proof>(proof: P) -> Self {
+    pub(crate) fn from_proof<P: Proof>(proof: P) -> Self {
         Self::issued(P::ISSUER, proof.into_value())
     }
 
@@ -135,7 +135,8 @@ impl Receipt {
         matches!(self.origin, Origin::Fallback).then_some(Self { origin: Origin::Limiter, ..self })
     }
 
-    /// Marks the charge as one of the budget of free retries, so that it is not refunded to the limit, which never made it.
+    /// Marks the charge as one of the budget of free retries, so that it is not refunded to the limit, which never made
+    /// it.
     pub(crate) fn mark_free_retry(self) -> Self {
         Self { origin: Origin::FreeRetry, ..self }
     }
@@ -192,13 +193,13 @@ mod tests {
     #[test]
     fn only_the_issuer_reads_a_receipt() {
         for value in [0, 1, u128::MAX] {
-            let marked = Receipt::of(Mine(value)).after(u16::MAX).mark_fallback();
+            let marked = Receipt::from_proof(Mine(value)).after(u16::MAX).mark_fallback();
             assert_eq!((marked.changes(), marked.value()), (u16::MAX, None));
             assert!(marked.read::<Mine>().is_none(), "it would be refunded on the server");
             let receipt = marked.unmark_fallback().unwrap();
             assert_eq!(receipt.read::<Mine>().unwrap().0, value);
             assert!(receipt.read::<Another>().is_none() && receipt.unmark_fallback().is_none());
-            assert_eq!(receipt.after(0), Receipt::of(Mine(value)));
+            assert_eq!(receipt.after(0), Receipt::from_proof(Mine(value)));
             let custom = Receipt::new(value);
             assert_eq!(custom.value(), Some(value));
             assert!(custom.read::<Mine>().is_none() && custom != Receipt::NONE);
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_receipt_of_the_budget_of_free_retries_is_refunded_to_nothing_else() {
-        let receipt = Receipt::of(Mine(7));
+        let receipt = Receipt::from_proof(Mine(7));
         let free = receipt.mark_free_retry();
         assert!(free.is_free_retry() && !receipt.is_free_retry());
         assert!(free.read::<Mine>().is_none() && free.unmark_fallback().is_none());

@@ -2,7 +2,7 @@
 
 use crate::values::Quota;
 
-/// The quota that a limiter enforces, and how it is restored over time: what clients need to know in advance.
+/// The quota that a limiter enforces, and how it is restored over time: the limit as clients learn it in advance.
 ///
 /// ```
 /// use tower_sluice::limiter::{Shape, Terms};
@@ -45,16 +45,16 @@ impl Terms {
         Self::restored_over_time(quota, Shape::FixedWindow)
     }
 
-    /// The terms of a window of the calendar. The quota's period is not advertised: no length is that of all windows.
+    /// The terms of a window of the calendar. The quota's period is not advertised: the windows differ in length.
     pub const fn calendar_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::CalendarWindow)
     }
 
-    /// The terms of a window that slides with time. They promise the average rate, and no burst, and so suit any limiter
-    /// that is none of the others.
+    /// The terms of a window that slides with time. They promise the average rate, and no burst, and so suit any other
+    /// limiter.
     ///
-    /// A limiter sets its terms with [`Description::advertising`](crate::limiter::Description::advertising), an algorithm with
-    /// [`Algorithm::terms`](crate::algorithm::Algorithm::terms).
+    /// A limiter sets its terms with [`Description::advertising`](crate::limiter::Description::advertising), an
+    /// algorithm with [`Algorithm::terms`](crate::algorithm::Algorithm::terms).
     pub const fn sliding_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::SlidingWindow)
     }

@@ -109,8 +109,8 @@ fn a_client_that_waits_as_advertised_is_never_banned() {
     }
 }
 
-/// `Retry-After` is 24.8 days at most. Under a limit of one in 90 days, a client that asked again after exactly that time
-/// was premature, and the second time banned.
+/// `Retry-After` is 24.8 days at most. Under a limit of one in 90 days, a client that asked again after exactly that
+/// time was premature, and the second time banned.
 #[test]
 fn a_client_that_waits_for_the_longest_wait_that_is_advertised_is_not_banned() {
     let clock = clock();

@@ -271,8 +271,8 @@ fn a_free_retry_that_is_rejected_is_not_used_up() {
     assert_eq!(left(&both, post("a", "k")), Some(6), "it was the only one");
 }
 
-/// A retry is free until its record ends, in a minute here. Another policy rejects it for an hour, which was advertised: an
-/// hour later the request was charged again, and told to wait for 82,800 seconds more.
+/// A retry is free until its record ends, in a minute here. Another policy rejects it for an hour, which was
+/// advertised: an hour later the request was charged again, and told to wait for 82,800 seconds more.
 #[test]
 fn the_wait_of_a_free_retry_covers_its_charge_if_its_record_ends_before() {
     for (within, wait) in [(60, 86_400), (3_600, 86_400), (3_601, 3_600)] {
@@ -413,8 +413,8 @@ impl Model {
     }
 }
 
-/// Any reuse of keys, with any overlap, of any cost, in any order: each request has the fate that the model gives it, and in
-/// no interval is an account granted more than 1 + free retries times its quota.
+/// Any reuse of keys, with any overlap, of any cost, in any order: each request has the fate that the model gives it,
+/// and in no interval is an account granted more than 1 + free retries times its quota.
 #[test]
 fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_times_the_quota() {
     let mut seen = [0_u32; 3];

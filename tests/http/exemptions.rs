@@ -58,8 +58,8 @@ fn passes(layer: &RateLimitLayer, request: Request<()>) -> bool {
     layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once").unwrap().status() == 200
 }
 
-/// The operator exempts `/healthz` and what is below `/assets/`. Whatever routes requests behind the layer may take these
-/// spellings for those paths, or those paths for others.
+/// The operator exempts `/healthz` and what is below `/assets/`. Whatever routes requests behind the layer may take
+/// these spellings for those paths, or those paths for others.
 #[test]
 fn no_other_spelling_of_a_path_is_exempt() {
     let layer = used_up(Exemptions::new().path("/healthz").unwrap().path("/assets/*").unwrap());
@@ -119,7 +119,8 @@ fn no_other_spelling_of_a_path_is_exempt() {
     }
 }
 
-/// Their hashes differ in many bits. Were differences compared that can cancel each other, one value in 256 would be exempt.
+/// Their hashes differ in many bits. Were differences compared that can cancel each other, one value in 256 would be
+/// exempt.
 #[test]
 fn of_thousands_of_values_none_but_the_secret_is_exempt() {
     let layer = used_up(Exemptions::new().header(INTERNAL, SECRET).unwrap());

@@ -470,7 +470,8 @@ fn all_fields_of_a_rejection_are_on_the_list_for_cors() {
     }
 }
 
-/// `w` is left out, since months differ in length; `t` is the true time to the next month, also before anything was used.
+/// `w` is left out, since months differ in length; `t` is the true time to the next month, also before anything was
+/// used.
 #[tokio::test]
 async fn a_window_of_the_calendar_has_no_length_and_a_true_end() {
     // Half an hour before 29 March 2026 in Berlin, a day of 23 hours.

@@ -1,5 +1,5 @@
-//! What handlers do with limits: they take the verdict of their request, ask a limiter themselves, and answer as a layer
-//! does.
+//! What handlers do with limits: they take the verdict of their request, ask a limiter themselves, and answer as a
+//! layer does.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -330,9 +330,9 @@ where
     open.join_all().await.into_iter().filter(|status| *status == 429).count()
 }
 
-/// Of a thousand valid requests of one address, which took 200 ms each, 520 were rejected by a limit of ten wrong keys per
-/// hour: it bounds what is in flight, too. The guide's program for the sale of an API refunds the charge when the key has
-/// been looked up.
+/// Of a thousand valid requests of one address, which took 200 ms each, 520 were rejected by a limit of ten wrong keys
+/// per hour: it bounds what is in flight, too. The guide's program for the sale of an API refunds the charge when the
+/// key has been looked up.
 #[tokio::test(start_paused = true)]
 async fn a_limit_on_wrong_keys_bounds_what_is_in_flight_unless_it_is_charged_for_the_look_up_only() {
     let served_in = Duration::from_millis(195);

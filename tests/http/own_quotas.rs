@@ -115,8 +115,8 @@ async fn a_plan_that_changes_keeps_what_was_used_and_waits_are_true() {
         let (status, headers) = send(&layer, "a", Some(PAID), 200).await;
         assert_eq!((status, &fields(&headers, ["ratelimit"])[0][..9]), (200, &*format!("\"api\";r={left}")));
     }
-    // Downgraded: five tokens are owed, and two of them fit. Four are paid in two hours; a rejection converts the key, so
-    // that this is when a request fits.
+    // Downgraded: five tokens are owed, and two of them fit. Four are paid in two hours; a rejection converts the key,
+    // so that this is when a request fits.
     let (status, headers) = send(&layer, "a", Some(FREE), 200).await;
     assert_eq!((status, fields(&headers, ["retry-after"])), (429, ["7200".to_owned()]));
     clock.advance(Duration::from_secs(7_199));
@@ -286,8 +286,8 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
     }
 }
 
-/// As `Policy::quota_fn` documents: a key has one quota, and one that depends on the request limits nothing. Five logins a
-/// second pass at 5 per hour, 18,000 an hour, if a request to another path comes before each.
+/// As `Policy::quota_fn` documents: a key has one quota, and one that depends on the request limits nothing. Five
+/// logins a second pass at 5 per hour, 18,000 an hour, if a request to another path comes before each.
 #[tokio::test]
 async fn a_quota_that_depends_on_the_request_forgives_what_another_one_counted() {
     let (login, other) = (Some(Quota::per_hour(5)), Some(Quota::per_second(100)));

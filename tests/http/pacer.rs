@@ -233,8 +233,8 @@ async fn nothing_is_rejected_and_nearly_all_is_used() {
     assert!(even > 470, "{even} of 499 are even");
 }
 
-/// A stored response has an `Age`, and reports what was left when it was stored. It was no answer at all, so each call was
-/// the first, and only one was in flight at a time.
+/// A stored response has an `Age`, and reports what was left when it was stored. It was no answer at all, so each call
+/// was the first, and only one was in flight at a time.
 #[tokio::test(start_paused = true)]
 async fn a_partner_behind_a_cache_is_called_without_a_line() {
     let partner = service_fn(|_: Request<()>| async {
@@ -406,8 +406,8 @@ async fn a_cancelled_call_leaves_the_line() {
 /// When calls were served, and how many were rejected.
 type Answered = (Vec<Instant>, usize);
 
-/// A partner that rejects what exceeds 12 calls in any second, and reports nothing. Returns a client that sends it 10 per
-/// second, and counts the calls and the rejections.
+/// A partner that rejects what exceeds 12 calls in any second, and reports nothing. Returns a client that sends it 10
+/// per second, and counts the calls and the rejections.
 fn strict_partner() -> (Client, Arc<Mutex<Answered>>) {
     let seen = Arc::new(Mutex::new(Answered::default()));
     let partner = {
@@ -429,9 +429,9 @@ fn strict_partner() -> (Client, Arc<Mutex<Answered>>) {
     (layer.layer(BoxCloneService::new(partner)), seen)
 }
 
-/// A turn was a message to the call, which the call found when it was polled: after a pause of the program, all calls whose
-/// turns had come meanwhile left at once. Of 111 calls whose futures were not polled for five seconds, 37 were rejected,
-/// and of 111 that were made meanwhile 86.
+/// A turn was a message to the call, which the call found when it was polled: after a pause of the program, all calls
+/// whose turns had come meanwhile left at once. Of 111 calls whose futures were not polled for five seconds, 37 were
+/// rejected, and of 111 that were made meanwhile 86.
 #[tokio::test(start_paused = true)]
 async fn calls_whose_futures_are_polled_late_leave_at_the_pace_all_the_same() {
     let mut outcomes = Vec::new();
@@ -461,8 +461,8 @@ async fn calls_whose_futures_are_polled_late_leave_at_the_pace_all_the_same() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, (111, 0, 10 | 11))), "{outcomes:?}");
 }
 
-/// Of calls whose futures are never polled, each kept the line waiting for a turn that it did not take: a second, if its
-/// answer was to say how to go on.
+/// Of calls whose futures are never polled, each kept the line waiting for a turn that it did not take: a second, if
+/// its answer was to say how to go on.
 #[tokio::test(start_paused = true)]
 async fn calls_that_nobody_polls_delay_no_others() {
     let partner = Partner::new(100, 10 * SECOND);
@@ -549,7 +549,8 @@ async fn a_call_whose_service_is_not_ready_again_delays_no_others() {
     }
 }
 
-/// Beyond 4,096 partners, the lines of all that had no call were forgotten if most were needed, and so were their pauses.
+/// Beyond 4,096 partners, the lines of all that had no call were forgotten if most were needed, and so were their
+/// pauses.
 #[tokio::test(start_paused = true)]
 async fn a_pause_outlives_calls_to_thousands_of_other_partners() {
     let log = Arc::new(Mutex::new(Vec::new()));

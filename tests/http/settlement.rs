@@ -106,9 +106,9 @@ async fn a_shortfall_that_is_owed_delays_the_next_requests() {
     assert_eq!(peek(&layer).await.remaining(), 10, "all is paid");
 }
 
-/// For as long as its debt lasted, the next request paid of it what fitted beside its own cost, and time paid nothing: of
-/// 100 per hour, requests that cost 10,000 each got 10,010 in each hour; and who owed 5,900 got one per hour after a year
-/// of silence.
+/// For as long as its debt lasted, the next request paid of it what fitted beside its own cost, and time paid nothing:
+/// of 100 per hour, requests that cost 10,000 each got 10,010 in each hour; and who owed 5,900 got one per hour after a
+/// year of silence.
 #[tokio::test]
 async fn time_pays_debts_at_the_rate_of_the_quota_whatever_one_request_costs() {
     let hour = MINUTE * 60;
@@ -138,8 +138,8 @@ async fn time_pays_debts_at_the_rate_of_the_quota_whatever_one_request_costs() {
     }
 }
 
-/// Each is admitted for one unit while the others are in flight. What they turn out to cost is owed once all is known, and
-/// none is admitted beside another one's payment.
+/// Each is admitted for one unit while the others are in flight. What they turn out to cost is owed once all is known,
+/// and none is admitted beside another one's payment.
 #[tokio::test]
 async fn requests_at_once_pay_a_debt_no_faster_than_one_by_one() {
     let clock = clock();

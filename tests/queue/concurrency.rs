@@ -142,8 +142,8 @@ async fn a_hundred_thousand_steps_follow_the_model() {
     }
 }
 
-/// Two changes at once finish in any order. The older limit counted for those that wait, if it was the last to finish: five
-/// in flight of two.
+/// Two changes at once finish in any order. The older limit counted for those that wait, if it was the last to finish:
+/// five in flight of two.
 #[tokio::test(start_paused = true)]
 async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
     let key = PartitionKey::from("a");

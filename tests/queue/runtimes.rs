@@ -584,8 +584,9 @@ fn sixty_thousand_turns_at_once_let_others_run_in_between() {
     assert!(longest <= all / 10, "{longest:?} of {all:?} between two polls of another task");
 }
 
-/// A worker keeps the task that it has spawned or woken last to itself until it yields. That was the driver, so a request
-/// that joined and then computed for two seconds delayed the waiters of all keys by as much, beside an idle worker.
+/// A worker keeps the task that it has spawned or woken last to itself until it yields. That was the driver, so a
+/// request that joined and then computed for two seconds delayed the waiters of all keys by as much, beside an idle
+/// worker.
 #[test]
 fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

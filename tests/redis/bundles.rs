@@ -1,4 +1,5 @@
-//! Decisions on different keys that are made at the same time share a call: of a limiter, of several policies, of a queue.
+//! Decisions on different keys that are made at the same time share a call: of a limiter, of several policies, of a
+//! queue.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -193,7 +194,8 @@ async fn send_all(layer: &RateLimitLayer, clients: impl Iterator<Item = u64>) ->
     join_all(clients.map(send)).await
 }
 
-/// Ten requests of three keys each fill a bundle. A rejection of one policy charges none of the others, also in a bundle.
+/// Ten requests of three keys each fill a bundle. A rejection of one policy charges none of the others, also in a
+/// bundle.
 #[tokio::test]
 async fn requests_of_several_policies_share_calls() {
     let server = RedisServer::start();

@@ -81,8 +81,8 @@ async fn recorded(server: &RedisServer, count: usize) {
     until(&format!("{count} records"), || records(server).len() == count).await;
 }
 
-/// A retry is free until its record ends. Another policy rejects it until the hour is over, which was advertised although the
-/// retry is charged by then.
+/// A retry is free until its record ends. Another policy rejects it until the hour is over, which was advertised
+/// although the retry is charged by then.
 #[tokio::test]
 async fn the_wait_of_a_free_retry_covers_its_charge_if_its_record_ends_before() {
     for (within, is_longer) in [(60, true), (7_200, false)] {
@@ -393,7 +393,8 @@ async fn a_foreign_value_in_place_of_a_record_is_an_error() {
     assert_eq!(charged(&redis(&server), "p", at_most_in_window(5), "a").await, 1);
 }
 
-/// While Redis is out of reach, the local fallback charges retries like all others, and no request waits for its record.
+/// While Redis is out of reach, the local fallback charges retries like all others, and no request waits for its
+/// record.
 #[tokio::test]
 async fn retries_are_charged_while_redis_is_out_of_reach() {
     let mut server = RedisServer::start();
@@ -484,8 +485,8 @@ impl Model {
     }
 }
 
-/// Any reuse of keys by any of three processes, with any overlap: each request has the fate that the model gives it, and no
-/// client is granted more than 1 + free retries times its quota.
+/// Any reuse of keys by any of three processes, with any overlap: each request has the fate that the model gives it,
+/// and no client is granted more than 1 + free retries times its quota.
 #[tokio::test]
 async fn random_schedules_over_three_processes_stay_within_one_plus_free_retries_times_the_quota() {
     const LIMIT: u64 = 12;

@@ -96,8 +96,8 @@ async fn a_refund_under_a_former_quota_is_of_its_own_charge_only() {
     holds(SlidingWindow::new, quota(5)).await;
 }
 
-/// Requests of one key that come at once, under different quotas: each is decided under its own, or under that of another
-/// one if the key does not hold still for the conversion.
+/// Requests of one key that come at once, under different quotas: each is decided under its own, or under that of
+/// another one if the key does not hold still for the conversion.
 #[tokio::test]
 async fn concurrent_requests_of_a_key_get_the_greater_of_their_quotas_in_all() {
     let server = RedisServer::start();
@@ -113,9 +113,9 @@ async fn concurrent_requests_of_a_key_get_the_greater_of_their_quotas_in_all() {
     assert_eq!(admitted, 50, "the greater quota is that of all together");
 }
 
-/// Two versions of a program side by side, of which one has another plan for a key. On a hot key the other version charged
-/// it between the two calls of nearly each conversion, which was then made again, until the time of the decision was over:
-/// 85 to 95 % of the decisions failed for as long as the rollout took.
+/// Two versions of a program side by side, of which one has another plan for a key. On a hot key the other version
+/// charged it between the two calls of nearly each conversion, which was then made again, until the time of the
+/// decision was over: 85 to 95 % of the decisions failed for as long as the rollout took.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_with_another_quota_for_a_hot_key_decides_in_few_calls() {
     const DECISIONS: u64 = 20;

@@ -12,8 +12,8 @@ use tower_sluice::{
     ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue,
 };
 
-/// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in flight
-/// do.
+/// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in
+/// flight do.
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();

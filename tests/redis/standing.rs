@@ -70,7 +70,8 @@ fn is_ban(wait: u64) -> bool {
     (6 * 86_400 + 1..=7 * 86_400).contains(&wait)
 }
 
-/// Half of what is there is used. Premature retries of requests for all of it are a ban, which is known on the server then.
+/// Half of what is there is used. Premature retries of requests for all of it are a ban, which is known on the server
+/// then.
 async fn ban(layer: &RateLimitLayer) {
     assert_eq!(wait(layer, 5).await, 0);
     for _ in 0..2 {

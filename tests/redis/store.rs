@@ -213,7 +213,8 @@ async fn what_is_left_of_a_lease_is_refunded() {
     eventually("the lease is refunded", async || left().await + asked + 1 >= 1_000).await;
 }
 
-/// A layer charges both policies in one call, which takes no lease: so a key in demand gets a call of its own, which does.
+/// A layer charges both policies in one call, which takes no lease: so a key in demand gets a call of its own, which
+/// does.
 #[tokio::test]
 async fn a_layer_with_several_policies_takes_leases() {
     let server = RedisServer::start();

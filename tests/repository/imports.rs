@@ -241,7 +241,8 @@ fn files(folder: &str) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Returns the paths of this crate that a file names outside of comments and tests, from the root, each of a list in braces.
+/// Returns the paths of this crate that a file names outside of comments and tests, from the root, each of a list in
+/// braces.
 fn imports(path: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(path).unwrap();
     let text = text.split("\nmod tests {").next().unwrap();

@@ -1,21 +1,24 @@
-//! Checks the links of the pages that readers of crates.io and docs.rs see.
+//! Checks the links of the documents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGES: &[&str] = &["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "dynamodb/README.md"];
+/// Pages beside those in `docs`.
+const PAGES: &[&str] =
+    &["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "DESIGN.md", "dynamodb/README.md"];
 
 #[test]
 fn links_lead_to_files_headings_and_pages_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut checked = 0;
-    for page in PAGES {
-        let path = root.join(page);
+    let pages = PAGES.iter().map(PathBuf::from).chain(documents(root));
+    for page in pages {
+        let path = root.join(&page);
         let text = fs::read_to_string(&path).unwrap();
         for link in links(&text) {
             checked += 1;
             if let Err(reason) = check(root, &path, &link) {
-                panic!("{page}: {link}: {reason}");
+                panic!("{}: {link}: {reason}", page.display());
             }
         }
     }
@@ -32,6 +35,13 @@ fn the_readme_links_to_nothing_that_only_a_release_makes() {
     let links: Vec<_> = links(&text).into_iter().filter(is_released).collect();
     assert_eq!(links, [""; 0]);
     assert!(text.contains("git clone https://github.com/tower-sluice/tower-sluice"));
+}
+
+/// The pages in `docs` and `docs/design`.
+fn documents(root: &Path) -> Vec<PathBuf> {
+    let entries = ["docs", "docs/design"].map(|folder| fs::read_dir(root.join(folder)).unwrap());
+    let paths = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
 }
 
 fn check(root: &Path, page: &Path, link: &str) -> Result<(), &'static str> {

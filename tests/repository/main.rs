@@ -1,12 +1,15 @@
-//! Checks the repository against its documents: imports, links, threats, the guide's quotes, measured figures,
-//! proofs, and the vocabulary.
+//! Checks the repository against its documents: imports, links, threats, the names of tests and functions, the guide's
+//! quotes, measured figures, comments, mutants, proofs, and the vocabulary.
 
+mod comments;
 mod defaults;
 mod figures;
 mod guide;
 mod imports;
 mod links;
 mod misconfigured;
+mod mutants;
+mod named;
 mod proofs;
 mod threats;
 mod vocabulary;

@@ -1,11 +1,9 @@
-//! Tests attacks that no other file tests, and checks that the tests named in `docs/threats.md` exist.
+//! Tests attacks of `docs/threats.md` that no other file tests.
 
 use std::convert::Infallible;
-use std::fs;
 use std::future::ready;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
@@ -240,26 +238,4 @@ fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burs
         assert!(guesses < 2 * BURST, "seed {seed}: {guesses} at one instant");
     }
     assert!(most > BURST, "some schedule exceeds the burst, as documented");
-}
-
-#[test]
-fn the_table_of_threats_names_tests_that_exist() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let table = fs::read_to_string(root.join("docs/threats.md")).unwrap();
-    let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| A")).collect();
-    let numbers: Vec<_> = rows.iter().map(|row| row[3..].split(' ').next().unwrap().parse::<u64>().unwrap()).collect();
-    assert_eq!(numbers, (1..=56).collect::<Vec<_>>());
-    for row in rows {
-        let tests = row.rsplit('|').nth(1).unwrap();
-        // `path/of/file.rs`: `test`, `test`; `another.rs`: `test`
-        for group in tests.split(';') {
-            let (file, names) = group.split_once(':').unwrap_or_else(|| panic!("no test: {row}"));
-            let file = file.trim().trim_matches('`');
-            let text = fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-            for name in names.split(',') {
-                let name = name.trim().trim_matches('`');
-                assert!(text.contains(&format!("fn {name}(")), "{file} has no `{name}`: {row}");
-            }
-        }
-    }
 }

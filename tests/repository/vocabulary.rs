@@ -1,4 +1,4 @@
-//! Compares the table of DESIGN's vocabulary with the interface: the keys of TOML, the settings in the source, the
+//! Compares the table of the vocabulary with the interface: the keys of TOML, the settings in the source, the
 //! metrics, the fields of log lines, and the queries in `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+
+const PAGE: &str = "docs/design/vocabulary.md";
 
 const PREFIX: &str = "tower_sluice.rate_limiting.";
 
@@ -43,9 +45,8 @@ struct Row {
     why: String,
 }
 
-fn table(design: &str) -> Vec<Row> {
-    let section = design.split("\n## Vocabulary\n").nth(1).expect("DESIGN has the section");
-    let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+fn table(page: &str) -> Vec<Row> {
+    let rows = page.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     let rows = rows.take_while(|line| line.starts_with("| "));
     rows.map(|line| {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
@@ -205,8 +206,8 @@ fn metrics(sources: &[(PathBuf, String)]) -> BTreeSet<String> {
 }
 
 /// Returns what is wrong with the table.
-fn mistakes(design: &str) -> Vec<String> {
-    let rows = table(design);
+fn mistakes(page: &str) -> Vec<String> {
+    let rows = table(page);
     let sources = sources();
     let code = Code::read(&sources);
     let mut mistakes = Vec::new();
@@ -353,14 +354,14 @@ fn check_deploy(rows: &[Row], mistakes: &mut Vec<String>) {
 
 #[test]
 fn the_vocabulary_is_that_of_the_interface() {
-    let mistakes = mistakes(&read("DESIGN.md"));
-    assert!(mistakes.is_empty(), "DESIGN.md, Vocabulary:\n{}", mistakes.join("\n"));
+    let mistakes = mistakes(&read(PAGE));
+    assert!(mistakes.is_empty(), "{PAGE}:\n{}", mistakes.join("\n"));
 }
 
 /// Each wrong row is found.
 #[test]
 fn a_wrong_row_is_found() {
-    let design = read("DESIGN.md");
+    let page = read(PAGE);
     for (right, wrong, found) in [
         ("`policy.on-failure`", "`policy.on-error`", "`policy.on-failure` of TOML is in 0 rows"),
         ("`policy.on-failure`", "`policy.on-error`", "TOML has no key `policy.on-error`"),
@@ -377,8 +378,8 @@ fn a_wrong_row_is_found() {
         ("`log: delay`", "`log: wait`", "no metric, label or field is `log: wait`"),
         ("`limiter_failures`", "", "deploy/alerts.yml queries `limiter_failures`"),
     ] {
-        assert!(design.contains(right), "{right}");
-        let mistakes = mistakes(&design.replace(right, wrong));
+        assert!(page.contains(right), "{right}");
+        let mistakes = mistakes(&page.replace(right, wrong));
         assert!(mistakes.iter().any(|mistake| mistake.contains(found)), "{right} → {wrong}: {mistakes:#?}");
     }
 }

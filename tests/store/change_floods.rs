@@ -31,9 +31,9 @@ fn passing(limiter: &Arc<dyn Limiter>, key: u64, requests: u64, quota: Option<Qu
     (0..requests).map(|_| u64::from(ask(limiter, key, 1, quota).is_allowed())).sum()
 }
 
-/// Each change copied what was owed before it and a full table besides. After 128 changes, each between floods, a page had
-/// more copies than it could count, and 157 to 571 of 1,000 debtors were forgiven, by their place in the table. Nobody
-/// was counted as evicted: each change began to count at zero.
+/// Each change copied what was owed before it and a full table besides. After 128 changes, each between floods, a page
+/// had more copies than it could count, and 157 to 571 of 1,000 debtors were forgiven, by their place in the table.
+/// Nobody was counted as evicted: each change began to count at zero.
 #[test]
 fn changes_between_floods_forget_the_keys_that_owe_least_and_count_them() {
     const SLOTS: u64 = 512;
@@ -100,8 +100,8 @@ fn changes_between_floods_forget_no_strict_limit_for_generous_ones() {
     assert!((0..100).map(|key| passing(&limiter, key, 5, strict)).sum::<u64>() <= 5);
 }
 
-/// When the table is full, new keys share budgets. These took on the plan of whichever key asked last, by which what others
-/// had spent was paid: a key of five per day passed as often as keys of a faster plan asked in between.
+/// When the table is full, new keys share budgets. These took on the plan of whichever key asked last, by which what
+/// others had spent was paid: a key of five per day passed as often as keys of a faster plan asked in between.
 #[test]
 fn a_shared_budget_is_of_one_quota() {
     let clock = clock();

@@ -158,8 +158,8 @@ impl Clock for Scripted {
     }
 }
 
-/// A thread may be descheduled between its reading of the clock and its decision, and what it takes for debts is paid by
-/// then. It must not reject for that, nor read the clock twice for any other rejection.
+/// A thread may be descheduled between its reading of the clock and its decision, and what it takes for debts is paid
+/// by then. It must not reject for that, nor read the clock twice for any other rejection.
 #[test]
 fn a_rejection_by_a_reading_that_is_too_old_is_judged_anew_and_no_other() {
     judges_late_rejections_anew(TokenBucket::new(Quota::per_hour(1)));

@@ -24,8 +24,8 @@ fn passing(limiter: &dyn Limiter, requests: u64, quota: Option<Quota>) -> u64 {
     (0..requests).map(|_| u64::from(ask(limiter, 1, quota).is_allowed())).sum()
 }
 
-/// `Policy::quota_fn`, `LimitsHandle`: a window's count that comes into a shorter period ends with that, and is gone when
-/// the period changes back. A bucket keeps its debt.
+/// `Policy::quota_fn`, `LimitsHandle`: a window's count that comes into a shorter period ends with that, and is gone
+/// when the period changes back. A bucket keeps its debt.
 #[test]
 fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_not() {
     fn in_a_minute<A: Algorithm>(of: fn(Quota) -> A, burst: u64) -> u64 {
@@ -65,8 +65,8 @@ fn a_live_change_of_a_period_and_back_grants_the_limit_of_a_window_once_more() {
     assert_eq!(after(TokenBucket::new), 20, "the two seconds in between");
 }
 
-/// `Policy::charge_when`: a client holds successful requests open, and renews each before its charge is paid. Then it ends
-/// one after the other, and makes a request that fails with the unit that each gives back.
+/// `Policy::charge_when`: a client holds successful requests open, and renews each before its charge is paid. Then it
+/// ends one after the other, and makes a request that fails with the unit that each gives back.
 #[test]
 fn a_bucket_banks_charges_that_are_held_open_and_a_window_does_not() {
     fn failures_at_one_instant<A: Algorithm>(of: fn(Quota) -> A) -> u64 {

@@ -156,9 +156,9 @@ fn passed_beside<A: Algorithm>(algorithm: A, own: Quota, keys: u64, asks: u64, f
     passed
 }
 
-/// A customer at the limit was forgotten for slower keys that had sent one request each: what a bucket owes was compared by
-/// the time until it is paid, and passed 19,919 requests instead of 2,100. And a strict limit was forgotten for generous
-/// ones: what windows owe was compared by the count.
+/// A customer at the limit was forgotten for slower keys that had sent one request each: what a bucket owes was
+/// compared by the time until it is paid, and passed 19,919 requests instead of 2,100. And a strict limit was forgotten
+/// for generous ones: what windows owe was compared by the count.
 #[test]
 fn keys_with_quotas_of_their_own_stay_limited_whatever_quotas_a_flood_has() {
     fn check<A: Algorithm + Copy>(algorithm: A) {

@@ -342,8 +342,8 @@ async fn a_key_that_holds_something_else_is_an_error_until_it_is_reset() {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The clock of one machine is ahead by a year, for one request. It locked the key for all others for a year. What it has
-/// used counts as if it were used when another process finds it.
+/// The clock of one machine is ahead by a year, for one request. It locked the key for all others for a year. What it
+/// has used counts as if it were used when another process finds it.
 async fn a_year_ahead<A: Portable + Clone>(algorithm: A) {
     let key = PartitionKey::from("key");
     for used in [1, 5] {
@@ -416,8 +416,8 @@ async fn a_charge_of_a_clock_that_was_ahead_is_refunded() {
     assert_eq!(limiter.acquire(&key, 1).await.unwrap().remaining(), 2);
 }
 
-/// A store whose swaps never apply, since it compares wrongly or a thousand processes contend. Both cores were busy with
-/// 716,000 swaps in 1.5 s, and the error said that the store did not answer in time.
+/// A store whose swaps never apply, since it compares wrongly or a thousand processes contend. Both cores were busy
+/// with 716,000 swaps in 1.5 s, and the error said that the store did not answer in time.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_keeps_changing_is_an_error_of_its_own_after_a_few_swaps() {
     let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));

@@ -1,5 +1,5 @@
-//! What holds for every kind of table in memory: for the lock-free ones of buckets and windows, and for those behind locks,
-//! of windows of the calendar and of keys with quotas of their own.
+//! What holds for every kind of table in memory: for the lock-free ones of buckets and windows, and for those behind
+//! locks, of windows of the calendar and of keys with quotas of their own.
 
 use std::sync::Arc;
 
@@ -184,8 +184,8 @@ fn counts_survive_limits_that_are_lowered_twice_and_raised_again() {
     }
 }
 
-/// A request from before the change is answered after it, under a quota that is greater than any before. What fits of its
-/// count is more than the limit.
+/// A request from before the change is answered after it, under a quota that is greater than any before. What fits of
+/// its count is more than the limit.
 #[test]
 fn a_count_that_grows_during_a_change_is_cut_to_what_fits() {
     for of in [

@@ -1,5 +1,5 @@
-//! Keys with quotas of their own, against naive models: a level of tokens, or counts in windows, for each key, under the
-//! quota that the key was last asked under.
+//! Keys with quotas of their own, against naive models: a level of tokens, or counts in windows, for each key, under
+//! the quota that the key was last asked under.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -228,8 +228,8 @@ fn sliding_windows_agree_with_the_model_as_quotas_change() {
     (0..60).for_each(|seed| follows::<_, Counts<true>>(SlidingWindow::new, false, seed));
 }
 
-/// How much of a charge under one quota is still owed is known under another only if both have the same rate, or the same
-/// period of windows.
+/// How much of a charge under one quota is still owed is known under another only if both have the same rate, or the
+/// same period of windows.
 #[test]
 fn a_charge_is_refunded_under_another_quota_only_if_its_units_are_the_same() {
     let day = Duration::from_secs(86_400);
@@ -374,7 +374,8 @@ fn an_algorithm_inherits_from_no_other_one_that_has_states_of_the_same_type() {
     }
 }
 
-/// There is no room for the key in the table of an heir that is full, and its state need not be kept: nothing is charged.
+/// There is no room for the key in the table of an heir that is full, and its state need not be kept: nothing is
+/// charged.
 #[test]
 fn a_full_heir_judges_a_key_that_it_inherits_by_what_the_key_has_used() {
     let clock = clock();

@@ -39,8 +39,8 @@ fn quota() -> impl Strategy<Value = Quota> {
         .prop_map(|((limit, burst), period)| Quota::per(limit, Duration::from_nanos(period)).burst(burst))
 }
 
-/// A step of a trace: how long after the one before, in thousandths of a period; the cost; and whether the last charge is
-/// refunded instead.
+/// A step of a trace: how long after the one before, in thousandths of a period; the cost; and whether the last charge
+/// is refunded instead.
 type Step = (u32, u64, bool);
 
 fn trace() -> impl Strategy<Value = (Quota, Vec<Step>)> {

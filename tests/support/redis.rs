@@ -214,9 +214,9 @@ fn spawn(folder: &Path, settings: &Vec<String>) -> Child {
         .expect("redis-server is missing: `scripts/test` installs it (Debian's package `redis-server`)")
 }
 
-/// Ports of this process. No other process of tests gets one of them: the first port of a block is bound for as long as the
-/// process lives, and marks the block as taken. None is among the ports that the system gives to outgoing connections
-/// (from 32,768 on): one of them could take it before its server does.
+/// Ports of this process. No other process of tests gets one of them: the first port of a block is bound for as long as
+/// the process lives, and marks the block as taken. None is among the ports that the system gives to outgoing
+/// connections (from 32,768 on): one of them could take it before its server does.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 16_384;
     const BLOCK: u16 = 1_024;

@@ -1,7 +1,7 @@
 //! Time in tests of real servers, processes and threads, on machines that are busy.
 //!
-//! A busy machine only ever makes things slower. So a wait has no bound that it could miss ([`await_until`]), and a bound
-//! on a time is kept if one of a few attempts keeps it ([`some_attempt`]): a defect makes all of them miss it.
+//! A busy machine only ever makes things slower. So a wait has no bound that it could miss ([`await_until`]), and a
+//! bound on a time is kept if one of a few attempts keeps it ([`some_attempt`]): a defect makes all of them miss it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// How often a test tries to keep a bound on a time.
 const ATTEMPTS: u32 = 5;
 
-/// After this, a condition that does not hold is taken for one that never will. It bounds a test that hangs, and asserts
-/// nothing about time.
+/// After this, a condition that does not hold is taken for one that never will. It bounds a test that hangs, and
+/// asserts nothing about time.
 const NEVER: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(5);

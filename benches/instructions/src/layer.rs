@@ -49,8 +49,8 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// The diagnostics look at the first 1,000 requests of a layer, and at the first 512 of a process from a public address.
-/// What is counted comes after these.
+/// The diagnostics look at the first 1,000 requests of a layer, and at the first 512 of a process from a public
+/// address. What is counted comes after these.
 const WARM_UP: u64 = 1_200;
 const COUNTED: u64 = 2_000;
 

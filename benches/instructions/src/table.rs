@@ -94,8 +94,8 @@ impl Table {
     }
 }
 
-/// The compiler, the architecture and the C library of this machine, on which counts depend. The compiler that has built
-/// this program is the one that is found here: the script has just called it.
+/// The compiler, the architecture and the C library of this machine, on which counts depend. The compiler that has
+/// built this program is the one that is found here: the script has just called it.
 pub fn toolchain() -> Result<String, String> {
     let rustc = output_of("rustc", &["--version"])?;
     let c_library = output_of("getconf", &["GNU_LIBC_VERSION"])?;

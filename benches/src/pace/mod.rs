@@ -118,8 +118,8 @@ pub fn run(quick: bool) -> bool {
     whole
 }
 
-/// What the project set out to reach, in microseconds at the 99th percentile. On the finer timer, that is for rates which
-/// tokio's timer does not resolve.
+/// What the project set out to reach, in microseconds at the 99th percentile. On the finer timer, that is for rates
+/// which tokio's timer does not resolve.
 fn most_late(name: &str, rate: u32) -> u32 {
     if name == OURS_PRECISE && rate >= 1_000 { 300 } else { 2_500 }
 }

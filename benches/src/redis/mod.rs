@@ -105,8 +105,8 @@ const LEASING: Make = Make::Limiter(|redis, terms| {
     limiter(TokenBucket::new(terms.bucket()), store)
 });
 
-/// Runs everything, or the rows whose names contain one of `only` and their references, and prints the tables; `false` if
-/// there is no server, or one of ours failed.
+/// Runs everything, or the rows whose names contain one of `only` and their references, and prints the tables; `false`
+/// if there is no server, or one of ours failed.
 pub fn run(quick: bool, only: &[String]) -> bool {
     let begun = Instant::now();
     let outcome = Server::start().and_then(|server| Ok((server.version()?, Arc::new(server))));

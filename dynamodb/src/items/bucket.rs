@@ -3,10 +3,11 @@
 //! An item has `t`, when the debt will be paid, in units of 1/limit nanosecond, as in `tower_sluice`; `q`, the quota in
 //! whose units that is; and `u`, the time of the last write, in nanoseconds.
 //!
-//! Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket is two updates, of which
-//! exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is. `proofs/dynamodb.py` proves
-//! that together they are the bucket. The busy one compares with a bound and adds to whatever is there: so simultaneous
-//! charges do not collide, as they would if each had to name the number that it has read.
+//! Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket is two updates, of
+//! which exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is.
+//! `proofs/dynamodb.py` proves that together they are the bucket. The busy one compares with a bound and adds to
+//! whatever is there: so simultaneous charges do not collide, as they would if each had to name the number that it has
+//! read.
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, GcraState, Portable, TokenBucket};
@@ -124,7 +125,8 @@ trait Bucket: Portable<State = GcraState> + Clone {
         self.signed(write.number(":t", tat), tat, at)
     }
 
-    /// Adds what all writes have: the quota, the time, and when the item expires, which is when a debt of `most` is paid.
+    /// Adds what all writes have: the quota, the time, and when the item expires, which is when a debt of `most` is
+    /// paid.
     fn signed(&self, write: Write, most: u128, at: Moment) -> Write {
         let write = write.text(":q", quota_name::of(&self.quota())).number(":u", at.now.as_nanos());
         write.number(":x", at.expiry(self.units().timestamp(most)))
@@ -186,7 +188,8 @@ macro_rules! bucket {
                 let stored = item.and_then(Stored::read);
                 let another = stored.filter(|stored| stored.name != quota_name::of(&self.quota()));
                 Ok(match (another, after) {
-                    // Also if nothing fits: else the debt would be paid at the old rate, and no advertised wait be true.
+                    // Also if nothing fits: else the debt would be paid at the old rate, and no advertised wait be
+                    // true.
                     (Some(another), Some(after)) => {
                         Plan::Charge(self.replace(&another, self.tat(&after), charge.at), count)
                     }
@@ -225,8 +228,8 @@ macro_rules! bucket {
                 (unpaid > 0).then_some(write)
             }
 
-            /// If the key has another rate by now, how much of the charge is still owed is not known, and it stays, as in
-            /// memory.
+            /// If the key has another rate by now, how much of the charge is still owed is not known, and it stays, as
+            /// in memory.
             fn plan_refund(
                 &self,
                 item: Option<&Item>,

@@ -21,8 +21,8 @@ pub(super) fn period_nanos(quota: &Quota) -> u64 {
     u64::try_from(quota.period().as_nanos()).expect("periods are kept as 64 bits of nanoseconds")
 }
 
-/// Makes a state of its numbers, which were counted under `from`: of a bucket the number alone, of a window its number and
-/// its counts.
+/// Makes a state of its numbers, which were counted under `from`: of a bucket the number alone, of a window its number
+/// and its counts.
 pub(super) fn state<A: Portable>(
     algorithm: &A,
     kind: u8,

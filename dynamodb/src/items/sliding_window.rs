@@ -1,11 +1,10 @@
 //! The sliding window: one item per key, with a count for each window.
 //!
-//! An item has `w<number>` for the present window and the one before it, `l`, the number of the latest one, and
-//! `q`, the quota of the last charge. How much
-//! the present window may hold depends on the count of the one before, and conditions have no arithmetic. So a process
-//! reads that count once per key and window, and each write names it in its condition. It no longer changes, unless by a
-//! refund, or by a process whose clock is a little behind. Then the write does not apply, and the next one names the new
-//! count.
+//! An item has `w<number>` for the present window and the one before it, `l`, the number of the latest one, and `q`,
+//! the quota of the last charge. How much the present window may hold depends on the count of the one before, and
+//! conditions have no arithmetic. So a process reads that count once per key and window, and each write names it in its
+//! condition. It no longer changes, unless by a refund, or by a process whose clock is a little behind. Then the write
+//! does not apply, and the next one names the new count.
 //!
 //! If a process whose clock is a little ahead has begun the next window, or others have while a request was on its way,
 //! then the latest window is the present one for all, as for a clock that was set back.
@@ -81,9 +80,9 @@ fn room(algorithm: &SlidingWindow, window: u64, previous: u64, now: Timestamp) -
     algorithm.decide(Some(empty), now, 0).0.remaining()
 }
 
-/// The write of `count` requests to this window, of which so much is used that they fit beside the previous one, and one
-/// more does not, if one more is waiting. The window is the latest, or comes in place of `replaced`, which a wrong clock
-/// has written.
+/// The write of `count` requests to this window, of which so much is used that they fit beside the previous one, and
+/// one more does not, if one more is waiting. The window is the latest, or comes in place of `replaced`, which a wrong
+/// clock has written.
 fn charge(
     algorithm: &SlidingWindow,
     (window, previous): (u64, u64),

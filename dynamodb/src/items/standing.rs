@@ -1,7 +1,7 @@
 //! Bans and debts: `b`, until when the key is banned, and `d`, until when it owes something, in nanoseconds.
 //!
-//! Only the writes of this file apply to an item with these: all others have the condition that they are absent. While one of
-//! them lasts, the state in the item is as of the end.
+//! Only the writes of this file apply to an item with these: all others have the condition that they are absent. While
+//! one of them lasts, the state in the item is as of the end.
 
 use tower_sluice::store::remote::Standing;
 use tower_sluice::time::Timestamp;

@@ -1,8 +1,8 @@
 //! Windows that forget their count when they end: one item per key and window, always one write.
 //!
-//! An item has `n`, what is used of the window, and `q`, the quota of the last charge; which window it is says the key of
-//! the item. A charge adds to `n` if
-//! that leaves no more than the limit used. So no write has to find out whether a window has begun.
+//! An item has `n`, what is used of the window, and `q`, the quota of the last charge; which window it is says the key
+//! of the item. A charge adds to `n` if that leaves no more than the limit used. So no write has to find out whether a
+//! window has begun.
 
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;

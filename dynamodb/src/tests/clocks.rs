@@ -62,8 +62,8 @@ async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
     }
 }
 
-/// A request that was rejected in a window which nobody has charged yet left it as the one to charge. One that had read the
-/// clock before that window began charged it, and took the item from before for a contradiction.
+/// A request that was rejected in a window which nobody has charged yet left it as the one to charge. One that had read
+/// the clock before that window began charged it, and took the item from before for a contradiction.
 #[tokio::test]
 async fn a_clock_that_goes_back_over_the_edge_of_a_window_charges_the_window_before() {
     let (service, truth) = service().await;
@@ -71,7 +71,8 @@ async fn a_clock_that_goes_back_over_the_edge_of_a_window_charges_the_window_bef
     let begin = truth.now().as_nanos() / period * period + period;
     let at = |thousandths: u64| Timestamp::from_nanos(begin + thousandths * (period / 1_000));
     let fresh = |clock: &ManualClock| limiter(&process(&service, clock), SlidingWindow::new(Quota::per_second(4)));
-    // By processes that remember nothing: at the end, three in the second window, and what the first still weighs is one.
+    // By processes that remember nothing: at the end, three in the second window, and what the first still weighs is
+    // one.
     for (thousandths, cost) in [(0, 4), (1_500, 2), (1_950, 1)] {
         truth.set(at(thousandths));
         assert!(fresh(&truth).acquire(&"key".into(), cost).await.unwrap().is_allowed(), "{cost} at {thousandths}");
@@ -105,8 +106,8 @@ async fn a_wrong_clock_writes_nothing() {
     }
 }
 
-/// A clock is set wrongly while the process runs: the first answer shows it. What that request has written is ignored by
-/// the others.
+/// A clock is set wrongly while the process runs: the first answer shows it. What that request has written is ignored
+/// by the others.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
     let (service, clock) = service().await;
@@ -141,8 +142,8 @@ async fn without_a_date_clocks_are_trusted() {
     assert_eq!(admitted(&limiter, 10).await, 5);
 }
 
-/// A state that a right clock cannot have written is ignored and overwritten. One that is ahead by as much as clocks may
-/// differ, and as a request may be on its way, counts.
+/// A state that a right clock cannot have written is ignored and overwritten. One that is ahead by as much as clocks
+/// may differ, and as a request may be on its way, counts.
 async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u64) {
     let possible = 2 * ERROR + LONGEST_WAY;
     for (ahead, left) in [(possible, 0), (possible + algorithm.quota().period(), limit)] {
@@ -163,8 +164,8 @@ async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u6
     }
 }
 
-/// A write is on its way for half a minute. Meanwhile another process uses the key up, and a window ends. When the write
-/// arrives, it forgives nothing.
+/// A write is on its way for half a minute. Meanwhile another process uses the key up, and a window ends. When the
+/// write arrives, it forgives nothing.
 async fn a_late_write_forgives_nothing<A: Kept>(algorithm: A) {
     let (service, clock) = service().await;
     let minute = 60_000_000_000;

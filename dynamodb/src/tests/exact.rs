@@ -15,8 +15,8 @@ const LIMIT: u64 = 777;
 /// Of the greatest limit, 777 requests of this cost and not one more.
 const COST: u64 = Quota::MAX_UNITS / LIMIT;
 
-/// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half of
-/// them share calls among their requests, eight at a time.
+/// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half
+/// of them share calls among their requests, eight at a time.
 async fn exactly<A: Kept>(algorithm: A, cost: u64) {
     for run in 0..rounds(1, 50) {
         let (service, clock) = service().await;

@@ -57,8 +57,8 @@ async fn each_failure_has_its_kind_and_is_sent_once() {
     }
 }
 
-/// DynamoDB throttles reads and no writes. The first charge of a process needs one, and a peek: both fail, with the reason,
-/// and charge nothing.
+/// DynamoDB throttles reads and no writes. The first charge of a process needs one, and a peek: both fail, with the
+/// reason, and charge nothing.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_read_is_a_failure_and_never_a_rejection() {
     async fn check<A: Kept>(algorithm: A) {
@@ -158,7 +158,8 @@ async fn a_charge_without_an_answer_stays_charged_and_is_not_repeated() {
     }
 }
 
-/// A thousand requests during an outage: five pay for it, the others fail at once, and no probe is made before its time.
+/// A thousand requests during an outage: five pay for it, the others fail at once, and no probe is made before its
+/// time.
 #[tokio::test(start_paused = true)]
 async fn an_outage_opens_the_breaker_and_its_end_closes_it() {
     for fate in [Fate::Fails(400, "ProvisionedThroughputExceededException"), Fate::BlackHole, Fate::Refused] {
@@ -240,7 +241,8 @@ async fn calls_in_flight_are_bounded() {
     assert_eq!(kinds, [FaultKind::TooManyInFlight; 84]);
 }
 
-/// Limits are replaced while DynamoDB is out: nothing waits for it, and the new limit finds what was used under the old.
+/// Limits are replaced while DynamoDB is out: nothing waits for it, and the new limit finds what was used under the
+/// old.
 #[tokio::test(start_paused = true)]
 async fn a_live_change_during_an_outage_keeps_what_was_used() {
     let (service, _, dynamo, old) = process().await;

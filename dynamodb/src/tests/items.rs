@@ -83,8 +83,8 @@ async fn no_write_is_without_a_condition_and_all_return_what_was_there() {
     check(SlidingWindow::new(per_day(5))).await;
 }
 
-/// What a client sends does not reach the table, and whoever reads the table cannot try which clients there are, without
-/// the secret.
+/// What a client sends does not reach the table, and whoever reads the table cannot try which clients there are,
+/// without the secret.
 #[tokio::test]
 async fn keys_of_items_do_not_show_the_clients() {
     let key_with = async |secret: &str| {

@@ -57,8 +57,8 @@ async fn a_debt_greater_than_the_new_bucket_is_kept() {
     assert_eq!(left(&with(per_day(1_000))).await, 990);
 }
 
-/// Others change the item before each write of this process. It wrote without a pause until its time was over, said that
-/// DynamoDB had not answered, and after five such decisions its circuit breaker opened.
+/// Others change the item before each write of this process. It wrote without a pause until its time was over, said
+/// that DynamoDB had not answered, and after five such decisions its circuit breaker opened.
 #[tokio::test(start_paused = true)]
 async fn an_item_that_keeps_changing_is_an_error_of_its_own() {
     let (service, clock) = service().await;

@@ -21,8 +21,8 @@ fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> Rat
     RateLimitLayer::new(policy.penalty(Penalty::new(per_day(1), BAN)).settle_by_handler().owe_shortfalls())
 }
 
-/// Sends a request that is charged `cost` and turns out to cost `settled`. Returns the seconds in `Retry-After`; zero if it
-/// passes.
+/// Sends a request that is charged `cost` and turns out to cost `settled`. Returns the seconds in `Retry-After`; zero
+/// if it passes.
 async fn wait(layer: &RateLimitLayer, cost: u64, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {
         request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();

@@ -11,8 +11,8 @@ use super::effort::rounds;
 use super::service::Counts;
 use super::*;
 
-/// Returns the writes per thousand admitted requests, and how many were admitted, of so many processes that take turns at
-/// random, at so many percent of the limit: about one request in ten milliseconds, at random.
+/// Returns the writes per thousand admitted requests, and how many were admitted, of so many processes that take turns
+/// at random, at so many percent of the limit: about one request in ten milliseconds, at random.
 async fn writes_per_thousand(processes: u64, percent: u64, count: u64, seed: u64) -> (u64, u64) {
     let (service, clock) = service().await;
     let mut random = Random::new(seed);
@@ -126,8 +126,8 @@ async fn a_rejection_is_verified_by_a_read() {
     check(SlidingWindow::new(per_day(2))).await;
 }
 
-/// A login is charged, and refunded if it succeeds. Each of 200 such logins took three writes of a bucket, 599 in all: the
-/// next charge was predicted by the debt from before the refund.
+/// A login is charged, and refunded if it succeeds. Each of 200 such logins took three writes of a bucket, 599 in all:
+/// the next charge was predicted by the debt from before the refund.
 #[tokio::test]
 async fn a_charge_and_its_refund_take_two_writes() {
     async fn check<A: Kept>(algorithm: A) {
@@ -153,8 +153,9 @@ async fn a_charge_and_its_refund_take_two_writes() {
     check(SlidingWindow::new(per_day(1_000))).await;
 }
 
-/// An attacker uses many keys up, and goes on with each of them. To ask again costs a read per key: for one in ten of 1,000
-/// keys it cost a write that does nothing, which is five times as dear, since hints lose their places to other keys.
+/// An attacker uses many keys up, and goes on with each of them. To ask again costs a read per key: for one in ten of
+/// 1,000 keys it cost a write that does nothing, which is five times as dear, since hints lose their places to other
+/// keys.
 #[tokio::test]
 async fn keys_that_are_known_to_be_used_up_are_verified_by_reads() {
     let (service, clock) = service().await;

@@ -1,5 +1,5 @@
-//! What a limiter needs on Redis or DynamoDB: memory, processors, nodes, write units and dollars, for any number of keys
-//! and requests. The guide's page on capacity is made with it.
+//! What a limiter needs on Redis or DynamoDB: memory, processors, nodes, write units and dollars, for any number of
+//! keys and requests. The guide's page on capacity is made with it.
 //!
 //! ```sh
 //! cargo run --release -p tower-sluice-capacity -- --keys 1e8 --rate 1e6 --processes 128 --lease 50

@@ -7,8 +7,8 @@
 //!
 //! A lease is four ticks, so that a renewal is due after two, and a call ends within one. What is neither late nor lost
 //! ends in the tick in which it was sent; a task that has something to do does it before the next tick. All times are
-//! kept relative to now, and numbers of fields by their order: so the states are finitely many although time goes on for
-//! ever, and what holds in all of them holds for ever.
+//! kept relative to now, and numbers of fields by their order: so the states are finitely many although time goes on
+//! for ever, and what holds in all of them holds for ever.
 //!
 //! # What is left out
 //!

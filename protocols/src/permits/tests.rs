@@ -69,7 +69,8 @@ fn one_lost_call_is_repaired_within_half_a_lease_and_admits_nothing_beyond_the_l
 #[test]
 fn one_late_call_admits_nothing_beyond_the_limit() {
     holds(&with(ONE_DELAY, &ONE));
-    // What runs after its caller has given up, and is of a process without other units, ends with its lease, not sooner.
+    // What runs after its caller has given up, and is of a process without other units, ends with its lease, not
+    // sooner.
     let sooner = Bounds { late_repair: 3, ..ONE.bounds };
     breaks(&Config { bounds: sooner, ..with(ONE_DELAY, &ONE) }, LEFT_OVERS_END);
 }

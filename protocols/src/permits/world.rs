@@ -61,8 +61,8 @@ pub(super) struct Bounds {
     pub(super) excess: u64,
     /// Ticks without a fault after which the server counts what is in flight, and nothing else.
     pub(super) repair: u8,
-    /// The same after a crash, or if a call has run after its caller had given up: only the end of a lease frees what nobody
-    /// knows of.
+    /// The same after a crash, or if a call has run after its caller had given up: only the end of a lease frees what
+    /// nobody knows of.
     pub(super) late_repair: u8,
     /// Ticks for which a unit is free until a waiter has it.
     pub(super) wait: u8,
@@ -107,7 +107,8 @@ pub(super) struct World {
     begins: u8,
     /// Ticks since the last fault was over, as far as the bounds tell them apart.
     pub(super) calm: u8,
-    /// Whether a process has crashed, or a call has run after its caller had given up, since the server has last agreed.
+    /// Whether a process has crashed, or a call has run after its caller had given up, since the server has last
+    /// agreed.
     pub(super) is_left_over: bool,
     /// Ticks for which a unit is free, and the waiter has none.
     pub(super) waited: u8,

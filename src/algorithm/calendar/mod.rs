@@ -1,6 +1,7 @@
-//! Calendar windows: so many units per day, week or month, in a time zone.
+//! Calendar windows: a number of units per day, week or month, in a time zone.
 //!
-//! `schedule` knows when windows begin, and remembers the one that it found last; `period` is the arithmetic of dates.
+//! `schedule` knows when windows begin, and remembers the last window that it found; `period` is the arithmetic of
+//! dates.
 
 mod period;
 mod schedule;
@@ -42,9 +43,9 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// # When windows begin
 ///
-/// At midnight of their first day, by the clocks of the zone. So a day of 23 or 25 hours, when clocks are set forward or
-/// back, is one window, and no length is assumed anywhere. Where clocks skip midnight, the day begins as much later as
-/// they are set forward; where midnight comes twice, at the first. A day that a zone leaves out is no window.
+/// At midnight of their first day, by the clocks of the zone. So a day of 23 or 25 hours, when clocks are set forward
+/// or back, is one window, and no length is assumed anywhere. Where clocks skip midnight, the day begins with the first
+/// instant after the skip; where midnight comes twice, at the first. A day that a zone leaves out is no window.
 ///
 /// A month with an [anchor](Self::anchor) on the 29th, 30th or 31st begins on its last day if it is shorter.
 ///
@@ -60,15 +61,14 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// # Accuracy
 ///
 /// As for a [`FixedWindow`](super::FixedWindow): exact within a window, and **twice the limit** may pass in an
-/// arbitrarily short time around the edge of two. All clients are readmitted at one instant; windows of a calendar cannot
-/// be staggered.
+/// arbitrarily short time around the edge of two. All clients are readmitted at one instant; windows of a calendar
+/// cannot be staggered.
 ///
 /// # What clients see
 ///
 /// `RateLimit` and `Retry-After` report the true time to the next window, also for a key that has used nothing
-/// ([`Decision::reset_after`]). (`Retry-After` is 24.8 days at most: see
-/// [`WaitFields`](crate::headers::WaitFields).) `RateLimit-Policy` has `q` and no `w`: windows differ in length, and the
-/// field should be the same on all responses.
+/// ([`Decision::reset_after`]). (`Retry-After` is 24.8 days at most: see [`WaitFields`](crate::headers::WaitFields).)
+/// `RateLimit-Policy` has `q` and no `w`: windows differ in length, and the field should be the same on all responses.
 ///
 /// # Cost
 ///
@@ -78,7 +78,7 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// # Live changes
 ///
-/// What was used in the present window counts in the present window of the new limit, period, zone or anchor. Charges
+/// The units used in the present window count in the present window of the new limit, period, zone or anchor. Charges
 /// from before a change of the period, the zone or the anchor are not refunded after it.
 #[derive(Clone)]
 #[must_use]
@@ -89,7 +89,7 @@ pub struct CalendarWindow {
     schedule: Arc<CalendarSchedule>,
 }
 
-/// What a [`CalendarWindow`] keeps of a key.
+/// The state that a [`CalendarWindow`] keeps of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CalendarWindowState {
     /// When the window ends, which is also its number: the state expires, and charges are refunded, without a calendar.
@@ -112,7 +112,7 @@ impl CalendarWindow {
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[track_caller]
     pub fn daily(limit: u64) -> Self {
-        Self::of(limit, Period::Day)
+        Self::new(limit, Period::Day)
     }
 
     /// `limit` units per week, from Monday (ISO 8601), midnight UTC.
@@ -122,7 +122,7 @@ impl CalendarWindow {
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[track_caller]
     pub fn weekly(limit: u64) -> Self {
-        Self::of(limit, Period::Week { first: Weekday::Monday })
+        Self::new(limit, Period::Week { first: Weekday::Monday })
     }
 
     /// `limit` units per month, from the first, midnight UTC.
@@ -132,11 +132,11 @@ impl CalendarWindow {
     /// If `limit` is zero or above [`Quota::MAX_UNITS`].
     #[track_caller]
     pub fn monthly(limit: u64) -> Self {
-        Self::of(limit, Period::Month { anchor: 1 })
+        Self::new(limit, Period::Month { anchor: 1 })
     }
 
     #[track_caller]
-    fn of(limit: u64, period: Period) -> Self {
+    fn new(limit: u64, period: Period) -> Self {
         assert!(limit > 0, "a quota's limit must be at least 1");
         assert!(limit <= Quota::MAX_UNITS, "a quota's limit must not exceed 999,999,999,999,999");
         Self { limit, schedule: Arc::new(CalendarSchedule::new(period, zone::utc())) }
@@ -186,8 +186,8 @@ impl CalendarWindow {
         self.schedule.window(now).ends()
     }
 
-    /// Returns the seconds at which three windows begin, one after the other, around `now`: that of the window that holds
-    /// it, and of its neighbours. The two windows between them extend from `now` by half a window at least on each side.
+    /// Returns the seconds at which three windows begin, one after the other, around `now`: the window that holds it,
+    /// and its neighbours. The two windows between them extend from `now` by half a window at least on each side.
     pub(crate) fn edges(&self, now: Timestamp) -> [u64; 3] {
         self.schedule.edges(now)
     }
@@ -222,7 +222,7 @@ impl Algorithm for CalendarWindow {
             (Decision::never(limit, free), None)
         } else if cost <= free {
             let used = used + cost;
-            let receipt = Receipt::of(ChargedIn(ends.as_nanos()));
+            let receipt = Receipt::from_proof(ChargedIn(ends.as_nanos()));
             (Decision::admit(limit, limit - used).with_receipt(receipt), Some(CalendarWindowState { ends, used }))
         } else {
             (Decision::reject(limit, free, Some(until_next).filter(|_| ends < Timestamp::MAX)), None)
@@ -240,7 +240,7 @@ impl Algorithm for CalendarWindow {
         if is_of_window { CalendarWindowState { used: state.used.saturating_sub(cost), ..state } } else { state }
     }
 
-    /// All keys of a window expire together, so the one that owes least is the one that used least.
+    /// All keys of a window expire together, so the key with the smallest debt is the key that used least.
     fn owed(&self, state: &CalendarWindowState, now: Timestamp) -> u64 {
         if state.counts_at(now) { state.used } else { 0 }
     }
@@ -256,7 +256,7 @@ impl Algorithm for CalendarWindow {
         CalendarWindowState { ends: self.end_of_window(now), ..state }
     }
 
-    /// With the quota's limit: windows are those of this calendar.
+    /// With the quota's limit: windows follow this calendar.
     fn under(&self, quota: Quota) -> Option<Self> {
         Some(Self { limit: quota.limit(), schedule: Arc::clone(&self.schedule) })
     }
@@ -269,8 +269,8 @@ impl Algorithm for CalendarWindow {
         Terms::calendar_window(self.quota())
     }
 
-    /// Twice the limit around an edge. The third one is for what the rate leaves out in a long interval: its windows may
-    /// be shorter than the period, by 24 hours together, which is as much as a zone was ever moved.
+    /// Twice the limit around an edge. The third one covers the difference between the rate and a long interval: its
+    /// windows may be shorter than the period, by 24 hours together, the largest amount by which a zone was ever moved.
     fn worst_burst(&self) -> u64 {
         3 * self.limit
     }

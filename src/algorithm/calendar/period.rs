@@ -68,7 +68,7 @@ impl Period {
         }
     }
 
-    /// Returns the first date of the window after the one that begins on `first`.
+    /// Returns the first date of the window that follows the window beginning on `first`.
     pub(super) fn next(self, first: Date) -> Date {
         match self {
             Self::Day => first.tomorrow().expect(IN_RANGE),
@@ -77,7 +77,7 @@ impl Period {
         }
     }
 
-    /// Returns the first date of the window before the one that begins on `first`.
+    /// Returns the first date of the window that precedes the window beginning on `first`.
     pub(super) fn previous(self, first: Date) -> Date {
         match self {
             Self::Day => first.yesterday().expect(IN_RANGE),

@@ -14,11 +14,11 @@ use crate::values::time::Timestamp;
 /// # Concurrency
 ///
 /// A window that was found is remembered as one word, which is read and written whole. So no thread sees the beginning
-/// of one window with the end of another. What a window is depends on the period and the zone alone, and these never
-/// change; so every word that was ever stored is a true window, however old, and a reader needs no more than to check
-/// that it holds its own instant. Nothing else is published by the store, so relaxed accesses are enough. Threads that
-/// find no match all compute, and the last store wins: where two clocks differ, each may
-/// find the other's window and compute its own, which takes a microsecond or two, and is never a wrong bound.
+/// of one window with the end of another. A window depends on the period and the zone alone, and these never change; so
+/// every word that was ever stored is a true window, however old, and a reader only checks that it holds its own
+/// instant. Nothing else is published by the store, so relaxed accesses are enough. Threads that find no match all
+/// compute, and the last store wins: where two clocks differ, each may find the other's window and compute its own,
+/// which takes a microsecond or two, and is never a wrong bound.
 pub(super) struct CalendarSchedule {
     period: Period,
     zone: TimeZone,

@@ -57,7 +57,8 @@ fn is_first(period: Period, date: Date) -> bool {
 /// The seconds at which the window of `now` begins and ends: walks through the days around it.
 fn model(period: Period, zone: &TimeZone, now: i64) -> [i64; 2] {
     let today = zone.to_datetime(jiff::Timestamp::from_second(now).unwrap()).date();
-    let (mut date, mut starts) = (today.checked_sub(Span::new().days(40)).unwrap(), i64::MIN);
+    let mut date = today.checked_sub(Span::new().days(40)).unwrap();
+    let mut starts = i64::MIN;
     loop {
         if is_first(period, date) {
             let begins = zone.to_timestamp(date.at(0, 0, 0, 0)).unwrap().as_second();
@@ -118,7 +119,9 @@ fn windows_are_those_of_a_walk_through_the_days() {
 fn the_last_window_of_all_admits_its_limit() {
     for window in [CalendarWindow::daily(2), CalendarWindow::weekly(2), CalendarWindow::monthly(2)] {
         for nanos in [u64::MAX, u64::MAX - 1] {
-            let (now, mut state, mut admitted) = (Timestamp::from_nanos(nanos), None, 0);
+            let now = Timestamp::from_nanos(nanos);
+            let mut state = None;
+            let mut admitted = 0;
             for _ in 0..10 {
                 let (decision, next) = window.decide(state, now, 1);
                 state = next.or(state);
@@ -274,7 +277,8 @@ fn edges_are_those_of_two_windows_around_the_time() {
             let now = random.second();
             let [starts, ends] = bounds(&schedule, now);
             let edges = schedule.edges(at(now)).map(|edge| i64::try_from(edge).unwrap());
-            let (first, second) = (model(period, &zone, edges[0]), model(period, &zone, edges[1]));
+            let first = model(period, &zone, edges[0]);
+            let second = model(period, &zone, edges[1]);
             assert_eq!([first, second].concat(), [edges[0], edges[1], edges[1], edges[2]], "{period:?} at {now}");
             assert!([first, second].contains(&[starts, ends]));
             let (now, half) = (now as i64, (ends - starts) / 2);
@@ -288,7 +292,8 @@ fn edges_are_those_of_two_windows_around_the_time() {
 fn all_zones_of_the_tests_are_compiled_in() {
     let bundled = TimeZoneDatabase::bundled();
     for name in ZONES {
-        let (compiled_in, found) = (bundled.get(name).unwrap(), zone::find(name).unwrap());
+        let compiled_in = bundled.get(name).unwrap();
+        let found = zone::find(name).unwrap();
         // The past: for the future, the system may have other rules.
         for second in (1_577_836_800..1_704_067_200).step_by(86_400) {
             let now = jiff::Timestamp::from_second(second).unwrap();

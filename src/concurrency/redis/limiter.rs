@@ -15,18 +15,18 @@ use crate::values::{
     Answer, Ask, Backlog, Decision, Description, Inheritance, Issuer, LimiterError, Mode, Proof, Quota, Receipt, Terms,
 };
 
-/// A [`Concurrency`](crate::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how many
-/// requests of a key are in flight at once, over all of them.
+/// A [`Concurrency`](crate::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how
+/// many requests of a key are in flight at once, over all of them.
 ///
-/// When a request is over, what clients are told, and how a policy charges and releases, is as the documentation of
-/// `Concurrency` says. The differences:
+/// The documentation of `Concurrency` applies here, too: when a request is over, which fields a response carries, and
+/// how a policy charges and releases. The differences:
 ///
 /// | | `Concurrency` | `RedisConcurrency` |
 /// |---|---|---|
 /// | the limit holds for | a process | all processes with this name on this Redis |
 /// | a request that does not fit | is rejected, or waits | the same; it [waits](Self#waiting) in its process |
 /// | waiters are served | first come, first served | first come, first served in a process; between processes, by chance |
-/// | a request takes | one compare-and-swap | one round trip; none is waited for when it is over |
+/// | a request takes | one compare-and-swap | one round trip; its release is not waited for |
 /// | a process that dies | | its units are free at most one [lease](Self::lease) later |
 /// | the greatest limit | 2,147,483,647 | 999,999,999,999,999 |
 /// | [peek](Mode::Peek) | yes | no |
@@ -46,90 +46,93 @@ use crate::values::{
 /// # Waiting
 ///
 /// With [`max_queue`](Self::max_queue), a request that was rejected waits in its process until others are over, first
-/// come, first served: one that comes while others of its key wait is behind them without asking, and none overtakes.
-/// The first of a line asks the server at once when a request of this process has released units of the key, and
-/// otherwise in intervals that grow from 10 to 250 milliseconds, half of which is random, for units that other
-/// processes release. So a line costs, in each process
+/// come, first served. A request that arrives while others of its key wait lines up behind them without a call, so no
+/// request overtakes another. The first waiter of a line asks the server at once when a request of this process has
+/// released units of the key. Otherwise it asks at intervals that grow from 10 to 250 milliseconds, half of each
+/// random, for units that other processes release. So a line costs, in each process
 ///
-/// - up to 12 calls in its first second and up to 8 in each further one, however many requests wait in it, while other
-///   processes hold units that it needs; the intervals begin anew when a waiter was served;
+/// - up to 12 calls in its first second and up to 8 in each further one, for any number of requests that wait in it,
+///   while other processes hold units that it needs; the intervals begin anew when a waiter was served;
 /// - one more call for each release by this process;
 /// - no call while this process alone holds too many units.
 ///
-/// **Between processes, chance decides**, and it favours the one that releases: it asks a round trip after its release, and
-/// the others when their interval ends. So that others get their share under a lasting overload, too, a line leaves one
-/// release in five seconds to them, for 250 milliseconds: a unit that is free for so long is found by any line that needs no
-/// more than that. Where nobody else waits, it is idle for that time.
+/// **Between processes, chance decides**, and it favours the process that releases: that process asks one round trip
+/// after its release, and the others at the end of their intervals. So that the others get their share under a lasting
+/// overload, too, a line leaves one release in five seconds to them, for 250 milliseconds. In that time, each of their
+/// lines finds the free units, if they are enough for its first waiter. If no other process waits, the units are idle
+/// for that time.
 ///
 /// A waiter that gives up (`max_wait`, the [patience](Ask::within) of its request, a client that disconnects) leaves at
-/// once, and the next one is the first. If it is asking the server at that moment, what it gets is released. A waiter whose
-/// call fails ends with that error, and the policy's [failure mode](crate::FailureMode) decides on it. The fallback itself
-/// lets nothing wait. If the first of a line is not polled for more than a second, because its runtime is blocked, another
-/// waiter asks in its place.
+/// once, and the next one is the first. If it is asking the server at that moment, the units that it gets are released.
+/// A waiter whose call fails ends with that error, and the policy's [failure mode](crate::FailureMode) decides on it.
+/// The fallback itself lets nothing wait. If the first of a line is not polled for more than a second, because its
+/// runtime is blocked, another waiter asks in its place.
 ///
 /// # Leases
 ///
 /// The server keeps, for each process, how many units of a key it has in flight, and until when that counts: the lease,
-/// by the server's clock. While a process has requests in flight, a task of it renews the lease after half of that time,
-/// on each runtime on which requests are admitted. A process that dies (`kill -9`, a machine that is switched off)
-/// renews nothing, and its units are free when its lease ends: no earlier, since they may be in use, and no later.
+/// by the server's clock. While a process has requests in flight, a task of it renews the lease after half of that
+/// time, on each runtime on which requests are admitted. A process that dies (`kill -9`, a machine that is switched
+/// off) renews nothing, and its units are free when its lease ends: no earlier, since they may be in use, and no later.
 ///
-/// A renewal does not add to what the server has but replaces it by what the process holds at that moment. So it also
-/// repairs what went wrong before: a release that was lost with its connection; a call that took units and whose answer
-/// never came; all counts after Redis was restarted without its data. That takes half a lease at most, if Redis answers.
+/// A renewal does not add to the server's count. It replaces the count by the units that the process holds at that
+/// moment. So it also repairs earlier errors: a release that was lost with its connection; a call that took units and
+/// whose answer never came; all counts after Redis was restarted without its data. That takes half a lease at most, if
+/// Redis answers.
 ///
 /// # Accuracy
 ///
-/// Exact, as long as leases are renewed and Redis keeps its data: however many processes and requests, no more than
-/// `limit` units of a key are in flight, and a request is rejected only while they would be, or while a release is on
-/// its way. More may be in flight
+/// Exact, if leases are renewed and Redis keeps its data: with any number of processes and requests, at most `limit`
+/// units of a key are in flight. A request is rejected only while it would exceed the limit, or while a release is on
+/// its way. More units may be in flight
 ///
-/// - after a process stood still for longer than its lease (`SIGSTOP`, a suspended machine, all its runtimes blocked) or
-///   could not reach Redis for that long: its requests are in flight in truth, and others may have their units by then.
-///   It overruns by its own units at most, and reports them with its next renewal.
-/// - after Redis has lost data (a restart, an eviction, a replica that took over before it had everything): until all
+/// - after a process stood still for longer than its lease (`SIGSTOP`, a suspended machine, all its runtimes blocked)
+///   or could not reach Redis for that long: its requests are in flight in truth, and others may have their units by
+///   then. It overruns by its own units at most, and reports them with its next renewal.
+/// - after Redis has lost data (a restart, an eviction, a replica that took over before it had all data): until all
 ///   processes have renewed, half a lease later.
-/// - when the server's clock is set forward by more than half a lease: its leases end. When it is set back, the leases of
-///   processes that died before last longer, by a lease at most.
+/// - when the server's clock is set forward by more than half a lease: its leases end. When it is set back, the leases
+///   of processes that died before last longer, by a lease at most.
 ///
-/// Units of requests that were admitted but are not in flight any more are counted for a short time only: a request
-/// that is cancelled while Redis is asked releases what it gets, as soon as the answer comes; if it does not come, the
-/// next renewal does, or the end of the lease.
+/// Units of requests that were admitted but are not in flight any more are counted for a short time only. A request
+/// that is cancelled while Redis is asked releases its units as soon as the answer comes. If no answer comes, the next
+/// renewal releases them, or the end of the lease.
 ///
 /// # When Redis is out of reach
 ///
 /// A call fails within the [timeout](crate::store::redis::RedisBuilder::timeout), or within a quarter of the lease if
-/// that is less, and at once while the circuit breaker is open. The policy [says](crate::FailureMode) what happens to
-/// the request then. The [local fallback](crate::FailureMode::LocalFallback) admits up to `limit` units of a key in this
-/// process alone. It counts what Redis has admitted before, too: an outage does not give a process a second limit. So
-/// *n* processes have up to *n* × `limit` units of a key in flight during an outage. What they admitted then is reported
-/// to Redis by the first renewal afterwards.
+/// that is less, and at once while the circuit breaker is open. The policy [decides](crate::FailureMode) on the request
+/// then. The [local fallback](crate::FailureMode::LocalFallback) admits up to `limit` units of a key in this process
+/// alone. It also counts the units that Redis has admitted before: an outage does not give a process a second limit. So
+/// *n* processes have up to *n* × `limit` units of a key in flight during an outage. The first renewal after the outage
+/// reports to Redis the units that they admitted.
 ///
 /// # Memory and cost
 ///
 /// One round trip to take units: one script, whose time grows with the processes that have requests of this key in
-/// flight, and not with the requests: 8 µs of the server with one, 15 with eight, 35 with thirty-two. A release is a call in the background. A key with requests that last takes one
-/// more call per process and half a lease. If this process alone holds all units of a key, further requests are rejected
-/// without a call; while other processes hold them, each takes one, unless it joins [a line](Self#waiting). Where clients may
-/// send many, put a [bucket](crate::algorithm::TokenBucket) per client before it.
+/// flight, and not with the requests: 8 µs of the server with one, 15 with eight, 35 with thirty-two. A release is a
+/// call in the background. A key with requests that last takes one more call per process and half a lease. If this
+/// process alone holds all units of a key, further requests are rejected without a call; while other processes hold
+/// them, each takes one, unless it joins [a line](Self#waiting). Where clients may send many, put a
+/// [bucket](crate::algorithm::TokenBucket) per client before it.
 ///
 /// On the server, a key with requests in flight takes some 100 bytes, and 55 for each process that has any. In this
-/// process, it takes some 150 bytes; the memory for as many keys as there were at a time is kept. A request that waits takes
-/// less than 1,200 bytes, beside what its connection takes.
+/// process, it takes some 150 bytes; the memory for the largest number of keys at a time is kept. A request that waits
+/// takes less than 1,200 bytes, in addition to its connection.
 ///
 /// # Live change
 ///
-/// A changed limit holds from the next request on, and what is in flight goes on counting, here and on the server. The
-/// heir must have the same name on the same [`Redis`]. Requests that wait are asked for anew under the new limit, and share
-/// their lines with those that come. Processes with different limits may share a name, as while a
-/// change is rolled out: each judges by its own. The [lease](Self::lease) stays that of the first limiter, which a renewer
-/// already counts on.
+/// A changed limit holds from the next request on. Units in flight stay counted, here and on the server. The heir must
+/// have the same name on the same [`Redis`]. Requests that wait ask again under the new limit, and share their lines
+/// with later requests. Processes with different limits may share a name, for example while a change is rolled out:
+/// each judges by its own limit. The [lease](Self::lease) of the first limiter stays in force, since a renewer already
+/// counts on it.
 ///
 /// # Errors
 ///
-/// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault), if Redis gives no answer, or if a request
-/// is decided outside of a tokio runtime. One without a source, if a request would have to wait, and the limiter was
-/// [closed](Limiter::close).
+/// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault), if Redis gives no answer, or if a
+/// request is decided outside of a tokio runtime. A [`LimiterError`] without a source, if a request would have to wait,
+/// and the limiter was [closed](Limiter::close).
 #[doc(alias("distributed semaphore", "concurrency limit"))]
 pub struct RedisConcurrency {
     redis: Redis,
@@ -188,8 +191,8 @@ impl RedisConcurrency {
         }
     }
 
-    /// Lets up to `waiters` requests of a key wait in this process for others to be over: for up to 30 seconds each, and
-    /// 65,536 over all keys. See [waiting](Self#waiting).
+    /// Lets up to `waiters` requests of a key wait in this process for others to be over: for up to 30 seconds each,
+    /// and 65,536 over all keys. See [waiting](Self#waiting).
     ///
     /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
     /// dropped leaves at once.
@@ -198,8 +201,8 @@ impl RedisConcurrency {
         self.waiting(|queue| queue.max_queue = waiters)
     }
 
-    /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking Redis
-    /// at that moment awaits the answer, for one timeout of Redis at most. Has no effect without
+    /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking
+    /// Redis at that moment awaits the answer, for one timeout of Redis at most. Has no effect without
     /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -216,8 +219,8 @@ impl RedisConcurrency {
     /// Sets for how long the units of a process count without a renewal; 10 seconds unless set. It bounds how long the
     /// units of a process that died are lost, and how long a process may stand still without an overrun.
     ///
-    /// Must be much longer than the [timeout](crate::store::redis::RedisBuilder::timeout) of Redis, since a call takes no
-    /// longer than a quarter of it. The processes need not agree.
+    /// Must be much longer than the [timeout](crate::store::redis::RedisBuilder::timeout) of Redis, since a call takes
+    /// no longer than a quarter of it. The processes need not agree.
     ///
     /// # Panics
     ///
@@ -244,7 +247,8 @@ impl RedisConcurrency {
     /// Takes units, or waits for them.
     fn charge(&self, tag: KeyTag, cost: u64, patience: Option<Duration>) -> Answer {
         let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
-        let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
+        let process = Arc::clone(self.process());
+        let wanted = self.wanted(tag, cost);
         Answer::Pending(Box::pin(async move {
             Ok(receipted(process.take_or_wait(wanted, bounds, patience).await?, tag, cost))
         }))
@@ -252,7 +256,8 @@ impl RedisConcurrency {
 
     /// Takes units that are free, and for which no other request of this process waits.
     fn take_at_once(&self, tag: KeyTag, cost: u64) -> Answer {
-        let (process, wanted) = (Arc::clone(self.process()), self.wanted(tag, cost));
+        let process = Arc::clone(self.process());
+        let wanted = self.wanted(tag, cost);
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
         }
@@ -268,7 +273,8 @@ impl RedisConcurrency {
 
     /// Decides in this process alone.
     fn fall_back(&self, tag: KeyTag, cost: u64) -> Decision {
-        let (process, limit) = (self.process(), self.limit);
+        let process = self.process();
+        let limit = self.limit;
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
                 if cost > 0 {
@@ -284,14 +290,18 @@ impl RedisConcurrency {
 
 /// The decision with a receipt, if something was taken.
 fn receipted(decision: Decision, tag: KeyTag, cost: u64) -> Decision {
-    if cost > 0 && decision.is_allowed() { decision.with_receipt(Receipt::of(LeasedUnits(tag))) } else { decision }
+    if cost > 0 && decision.is_allowed() {
+        decision.with_receipt(Receipt::from_proof(LeasedUnits(tag)))
+    } else {
+        decision
+    }
 }
 
 impl Limiter for RedisConcurrency {
     /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
-    /// A [shadow](Mode::Shadow) takes what is free, and never waits. The [fallback](Mode::Fallback) decides in this process
-    /// alone, and at once.
+    /// A [shadow](Mode::Shadow) takes units that are free, and never waits. The [fallback](Mode::Fallback) decides in
+    /// this process alone, and at once.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         let tag = self.process().tag(ask.key());
         match ask.mode() {
@@ -302,8 +312,8 @@ impl Limiter for RedisConcurrency {
         }
     }
 
-    /// Releases units of a request that is over: on the server in the background, by one call. If that fails, or if there
-    /// is no tokio runtime, the next renewal does it, or the end of the lease.
+    /// Releases units of a request that is over: on the server in the background, by one call. If that fails, or if
+    /// there is no tokio runtime, the next renewal does it, or the end of the lease.
     fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
         if let Some(LeasedUnits(tag)) = receipt.read() {
             self.process().release(tag, units);
@@ -334,15 +344,16 @@ impl Limiter for RedisConcurrency {
         Some(Inheritance::in_place().then(move || theirs.lines.change_limit(limit)))
     }
 
-    /// Counts the units that are in flight in this process and the requests that wait in it, and reports the health of the
-    /// servers.
+    /// Counts the units that are in flight in this process and the requests that wait in it, and reports the health of
+    /// the servers.
     fn stats(&self) -> Stats {
         let process = self.process();
         let backlog = self.queue.map(|_| Backlog::new(process.lines.waiting(), None));
         Stats { backlog, in_flight: Some(process.counts.total()), nodes: self.redis.health(), ..Stats::default() }
     }
 
-    /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need not wait still pass.
+    /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need not wait still
+    /// pass.
     fn close(&self) {
         self.process().lines.close();
     }

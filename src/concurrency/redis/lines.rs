@@ -1,8 +1,8 @@
 //! [`KeyLines`]: the requests of one process that wait for units, in a line for each key.
 //!
-//! What the waiters of a key stand in line for is not its units, which the server has, but the right to ask for them: a
-//! tokio mutex, which is handed on first come, first served, also when a waiter is dropped. Its holder is the first
-//! waiter. If that does not ask for long, its runtime is blocked, and another waiter asks.
+//! The waiters of a key do not line up for its units, which the server has, but for the right to ask for them: a tokio
+//! mutex, which is handed on first come, first served, also when a waiter is dropped. Its holder is the first waiter.
+//! If the holder does not ask for more than a second, its runtime is blocked, and another waiter asks.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -35,12 +35,12 @@ pub(super) struct KeyLine {
     /// Held by the first waiter.
     pub(super) turn: tokio::sync::Mutex<()>,
     pace: Lock<AskingPace>,
-    /// Units of the key were released by this process. Kept until the first waiter looks, so that none is missed while it
-    /// asks the server.
+    /// Signals that this process has released units of the key. A signal is stored until the first waiter looks, so
+    /// that it misses no release while it asks the server.
     pub(super) released: Notify,
 }
 
-/// What has changed for all waiters.
+/// A change that applies to all waiters.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LineChange {
     /// The limit of the last heir.
@@ -51,7 +51,7 @@ pub(super) struct LineChange {
 /// Why a request cannot wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// As many wait as may.
+    /// The line, or the process, has the most waiters that it may have.
     Full,
     Closed,
 }
@@ -68,12 +68,12 @@ impl KeyLines {
 
     /// The number of requests that wait.
     pub(super) fn waiting(&self) -> usize {
-        // Relaxed: no other memory is published by it. Who misses a line that is being made asks the server, as if it had
-        // come before.
+        // Relaxed: no other memory is published by it. A request that misses a line in the making asks the server, as
+        // if it had arrived before.
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Counts a request that begins to wait. A line that there was not gets this pace.
+    /// Counts a request that begins to wait. A new line gets this pace.
     pub(super) fn join(
         self: &Arc<Self>,
         tag: KeyTag,
@@ -128,12 +128,12 @@ impl KeyLine {
     }
 }
 
-/// Counts a waiter for as long as it waits.
+/// Counts a waiter while it waits.
 pub(super) struct CountedWaiter {
     lines: Arc<KeyLines>,
     tag: KeyTag,
     pub(super) line: Arc<KeyLine>,
-    /// What changes from its arrival on.
+    /// The changes since its arrival.
     pub(super) changes: watch::Receiver<LineChange>,
 }
 

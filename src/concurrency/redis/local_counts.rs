@@ -1,21 +1,22 @@
-//! [`LocalCounts`]: what one process has in flight, and what it knows of the server's counts of it.
+//! [`LocalCounts`]: the units that one process has in flight, and its knowledge of the server's counts of them.
 //!
-//! Plain data and transitions: whoever makes the calls reports how they ended.
+//! Plain data and transitions. The caller makes the calls to the server, and reports how each of them ended.
 //!
 //! # Why counts agree in the end
 //!
-//! Calls that take or release units add to a field or subtract from it, so their order does not matter, on whatever
-//! connections they travel. What is left are calls of which nobody knows whether they ran, and a server that has lost
-//! its data. Both are repaired by the next *renewal*, which moves all units of the process to a new field:
+//! Calls that take or release units add to a field or subtract from it, so their order does not matter, even if they
+//! travel on different connections. Two cases remain: a call that may or may not have run, and a server that has lost
+//! its data. The next *renewal* repairs both. It moves all units of the process to a new field:
 //!
-//! 1. From the moment it begins, calls use the new field. Of units that are not in it yet, none is released.
-//! 2. When no call on an earlier field is under way, it sends the units that are in flight and are not in the new field
-//!    yet. The server adds them there, and deletes the earlier fields.
-//! 3. When it is over, what has ended meanwhile is released on the server.
+//! 1. From the moment it begins, calls use the new field. Units that are not in the new field yet are not released on
+//!    the server.
+//! 2. When no call on an earlier field is under way, or after a quarter of a lease, it sends the units that are in
+//!    flight and are not in the new field yet. The server adds them there, and deletes the earlier fields.
+//! 3. When it is over, the units of requests that have ended meanwhile are released on the server.
 //!
-//! So the new field has the units in flight and nothing else, whatever happened to the fields before. A call on an
-//! earlier field that runs later still, after its caller has given up, leaves units that end with the next renewal, or
-//! with their lease: more than there are, never fewer.
+//! So the new field has exactly the units in flight, regardless of the state of the earlier fields. A call on an
+//! earlier field may run even later, after its caller has given up. The units that it takes end with the next renewal,
+//! or with their lease: until then, the server counts too many units, never too few.
 
 mod entry;
 
@@ -32,15 +33,15 @@ use crate::values::time::Timestamp;
 use self::entry::LocalEntry;
 pub(super) use self::entry::{CallEnd, PATIENCE_DIVISOR, Release, Renewal};
 
-/// What a process has in flight, of all keys. It remembers a key for as long as it has units in flight or a call under
-/// way.
+/// The units that a process has in flight, for all keys. A key is remembered while it has units in flight, a call under
+/// way, or a count to repair.
 pub(super) struct LocalCounts {
     shards: Shards<HashMap<KeyTag, LocalEntry>>,
     /// The number of the last field. Each is used once, so that no call that was lost can change a later one.
     numbers: AtomicU64,
 }
 
-/// More than a machine has threads, so that two threads rarely want the same one.
+/// More than most machines have threads, so that two threads rarely want the same shard.
 const SHARDS: usize = 64;
 
 impl LocalCounts {
@@ -60,13 +61,13 @@ impl LocalCounts {
         self.change(tag, |entry| entry.took(number, units));
     }
 
-    /// Ends a call that took none.
+    /// Ends a call that took no units.
     pub(super) fn took_none(&self, tag: KeyTag, number: u64, end: CallEnd) {
         self.change(tag, |entry| entry.took_none(number, end));
     }
 
-    /// Takes units without the server, if no more than `limit` are then in flight in this process. Returns how many were
-    /// before.
+    /// Takes units without a call to the server, if at most `limit` are in flight in this process afterwards. Returns
+    /// how many were in flight before.
     pub(super) fn take_here(&self, tag: KeyTag, units: u64, limit: u64, now: Timestamp) -> Result<u64, u64> {
         let mut shard = self.shard(tag);
         let before = shard.get(&tag).map_or(0, |entry| entry.units);
@@ -77,7 +78,7 @@ impl LocalCounts {
         Ok(before)
     }
 
-    /// Releases units of a request that is over. Returns what is to be released on the server, now.
+    /// Releases units of a request that is over. Returns the release to send to the server at once, if there is one.
     pub(super) fn release(&self, tag: KeyTag, units: u64) -> Option<Release> {
         self.change(tag, |entry| entry.release(units)).flatten()
     }
@@ -100,13 +101,13 @@ impl LocalCounts {
         due
     }
 
-    /// Begins or continues a renewal, if it is due. Returns what to send, once no call on an earlier field is under way.
+    /// Begins or continues a renewal, if it is due. Returns the renewal to send, once the calls on earlier fields have
+    /// ended, or have taken a quarter of a lease.
     pub(super) fn renew(&self, tag: KeyTag, now: Timestamp, lease: Duration) -> Option<Renewal> {
-        let next = || self.next_number();
-        self.change(tag, |entry| entry.renew(next, now, lease)).flatten()
+        self.change(tag, |entry| entry.renew(|| self.next_number(), now, lease)).flatten()
     }
 
-    /// Ends a renewal. Returns what is to be released on the server, since it was released here meanwhile.
+    /// Ends a renewal. Returns the release to send to the server for units that were released here meanwhile.
     pub(super) fn renewed(&self, tag: KeyTag, renewal: Renewal, end: CallEnd) -> Option<Release> {
         self.change(tag, |entry| entry.renewed(renewal, end)).flatten()
     }
@@ -118,17 +119,18 @@ impl LocalCounts {
 
     /// The units of all keys that are in flight in this process.
     pub(super) fn total(&self) -> u64 {
-        let add = |sum: u64, entry: &LocalEntry| sum.saturating_add(entry.units);
-        self.shards.iter().fold(0, |sum, shard| shard.values().fold(sum, add))
+        self.shards
+            .iter()
+            .fold(0, |sum, shard| shard.values().fold(sum, |sum: u64, entry| sum.saturating_add(entry.units)))
     }
 
-    /// Whether there is nothing to renew, and nothing that might be.
+    /// Whether no key is remembered, so that there is nothing to renew, now or later.
     pub(super) fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.is_empty())
     }
 
-    /// Changes an entry, and removes it if nothing is left of it. `None` if there is none: then the units of a request
-    /// are released a second time.
+    /// Changes an entry, and removes it if it is empty afterwards. Returns `None` if the key has no entry, because the
+    /// units of a request are released a second time.
     fn change<T>(&self, tag: KeyTag, change: impl FnOnce(&mut LocalEntry) -> T) -> Option<T> {
         let mut shard = self.shard(tag);
         let Slot::Occupied(mut slot) = shard.entry(tag) else { return None };
@@ -140,11 +142,11 @@ impl LocalCounts {
     }
 
     fn shard(&self, tag: KeyTag) -> MutexGuard<'_, HashMap<KeyTag, LocalEntry>> {
-        self.shards.of(tag.short())
+        self.shards.lock(tag.short())
     }
 
     fn next_number(&self) -> u64 {
-        // Relaxed: only that it is used once matters.
+        // Relaxed: the number only has to be unique.
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 }

@@ -1,9 +1,11 @@
-//! Requests in flight that many processes count together, on Redis: each process has a lease of what it holds.
+//! Requests in flight that many processes count together, on Redis: each process has a lease on its units.
 //!
 //! - `script` has the scripts that the server runs.
-//! - `local_counts` has what this process holds of each key, and says when to renew and what to release.
+//! - `local_counts` has the units that this process holds of each key, and computes when to renew and which units to
+//!   release.
 //! - `process` makes the calls, and `renewers` are the tasks that renew.
-//! - `lines` has the requests that wait; `waiting` is what each does, and `pace` when the first of a line asks.
+//! - `lines` has the requests that wait. `waiting` is the wait of each, and `pace` computes when the first waiter of a
+//!   line asks.
 
 mod limiter;
 mod lines;

@@ -1,15 +1,16 @@
 //! [`AskingPace`]: when the first waiter of a line asks the server.
 //!
 //! A process that releases units asks before all others, so that a line which never empties would keep all units in its
-//! process. So once in [`YIELD_EVERY`], a line leaves what was released to others for as long as their longest interval: a
-//! line of another process has asked by then.
+//! process. So once per [`YIELD_EVERY`], a line leaves the released units to others for the length of their longest
+//! interval: each line of another process has asked by then.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What decides when a line asks next: what was left by the last answer, and intervals that grow while nothing changes.
+/// When a line asks next: at once if the last answer left enough units, and otherwise after an interval, which grows
+/// while nothing changes.
 ///
 /// It belongs to the line and not to its first waiter, so that waiters which come and leave again cause no calls.
 #[derive(Debug)]
@@ -22,27 +23,27 @@ pub(super) struct AskingPace {
     interval: Duration,
     /// From this time on, the next release is left to others.
     yields_at: Instant,
-    /// Until this time, the line asks only for what is released here meanwhile.
+    /// Until this time, the line asks only for units that this process releases meanwhile.
     yields_until: Instant,
 }
 
-/// Short beside requests that are worth a limit of what is in flight.
+/// Short compared to requests that are worth a limit on units in flight.
 const FIRST: Duration = Duration::from_millis(10);
 
 /// Units that another process releases are noticed after this time at the latest.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Often enough for a waiter of another process to be served in its `max_wait`, and rarely enough: where nobody else waits,
-/// one unit is idle for a twentieth of the time.
+/// Often enough for a waiter of another process to be served in its `max_wait`, and rarely enough: if no other process
+/// waits, one unit is idle for a twentieth of the time.
 const YIELD_EVERY: Duration = Duration::from_secs(5);
 
 impl AskingPace {
-    /// Of a line about which nothing is known: its first waiter asks at once.
+    /// The pace of a line about which nothing is known: its first waiter asks at once.
     pub(super) fn unknown(now: Instant) -> Self {
         Self { left: u64::MAX, next: now, interval: FIRST, yields_at: now + YIELD_EVERY, yields_until: now }
     }
 
-    /// Of a line whose first request was rejected, with so much left.
+    /// The pace of a line whose first request was rejected, with `left` units free.
     pub(super) fn rejected(left: u64, now: Instant) -> Self {
         let mut pace = Self::unknown(now);
         pace.ask(now);
@@ -73,12 +74,13 @@ impl AskingPace {
         self.interval = (self.interval * 2).min(LONGEST);
     }
 
-    /// Notes that a request was rejected, with so much left.
+    /// Notes that a request was rejected, with `left` units free.
     pub(super) fn answered(&mut self, left: u64, now: Instant) {
         self.left = if now < self.yields_until { 0 } else { left };
     }
 
-    /// Notes that a request has its units, with so much left. Units are being released, so the intervals begin anew.
+    /// Notes that a request has its units, with `left` units still free. Units are being released, so the intervals
+    /// begin anew.
     pub(super) fn served(&mut self, left: u64, now: Instant) {
         self.interval = FIRST;
         self.ask(now);
@@ -121,14 +123,16 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// A line that waits for other processes asks so often in each second.
+    /// Counts how often a line that waits for other processes asks in each second.
     #[test]
     fn a_line_asks_at_most_twelve_times_in_its_first_second_and_eight_times_in_each_further_one() {
         let start = Instant::now();
-        let (mut most, mut least) = ([0; 4], [usize::MAX; 4]);
+        let mut most = [0; 4];
+        let mut least = [usize::MAX; 4];
         for _ in 0..1_000 {
             // With the call that was rejected before there was a line.
-            let (mut pace, mut calls) = (AskingPace::rejected(0, start), [1, 0, 0, 0]);
+            let mut pace = AskingPace::rejected(0, start);
+            let mut calls = [1, 0, 0, 0];
             while let Some(second) = calls.get_mut(usize::try_from((pace.next() - start).as_secs()).unwrap()) {
                 let now = pace.next();
                 *second += 1;
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_decides_on_smaller_costs() {
+    fn units_left_by_the_last_answer_decide_on_smaller_costs() {
         let now = Instant::now();
         let mut pace = AskingPace::rejected(2, now);
         assert!(pace.is_due(2, now) && !pace.is_due(3, now));
@@ -188,7 +192,7 @@ mod tests {
             } else {
                 yielded.push(now);
                 assert!(!pace.is_due(1, now + LONGEST - ms(1)) && pace.is_due(1, now + LONGEST));
-                // What is released next is asked for at once, and nothing else before the end of the interval.
+                // The line asks at once for the units released next, and for others only at the end of the interval.
                 pace.released(now + ms(1));
                 assert!(pace.is_due(1, now + ms(1)));
                 pace.ask(now + ms(1));

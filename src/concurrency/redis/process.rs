@@ -1,4 +1,4 @@
-//! [`Process`]: the calls of one process to the server, and what it does when they fail or are cancelled.
+//! [`Process`]: the calls of one process to the server, and how it handles calls that fail or are cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, LimiterError, PartitionKey};
 
-/// What a request asks for.
+/// The units that a request asks for.
 #[derive(Clone, Copy)]
 pub(super) struct RedisWanted {
     pub(super) tag: KeyTag,
@@ -26,7 +26,8 @@ pub(super) struct RedisWanted {
     pub(super) limit: u64,
 }
 
-/// What one process has in flight under one name. Shared by a limiter and its heirs, its permits and its tasks.
+/// The units that one process has in flight under one name, and its calls for them. Shared by a limiter and its heirs,
+/// its permits and its tasks.
 pub(super) struct Process {
     redis: Redis,
     scripts: ScriptCaller,
@@ -34,7 +35,7 @@ pub(super) struct Process {
     name: Box<str>,
     /// Distinguishes it from the other processes.
     id: u64,
-    /// In microseconds. An heir may have another.
+    /// An heir may have been set another, which has no effect.
     lease: Duration,
     pub(super) counts: LocalCounts,
     pub(super) renewers: Renewers,
@@ -58,7 +59,7 @@ impl Process {
         }
     }
 
-    /// Whether its counts are those of limiters with this name on this server.
+    /// Whether it counts for limiters with this name on this server.
     pub(super) fn is_named(&self, redis: &Redis, name: &str) -> bool {
         self.redis.id() == redis.id() && *self.name == *name
     }
@@ -71,16 +72,16 @@ impl Process {
         self.names.tag(key)
     }
 
-    /// Rejects a request without a call, if this process alone holds what leaves no room for it: that is in flight,
-    /// whatever the server would answer.
+    /// Rejects a request without a call, if the units of this process alone leave no room for it. These are in flight
+    /// for certain, so no answer of the server could admit it.
     pub(super) fn rejection(&self, RedisWanted { tag, cost, limit }: RedisWanted) -> Option<Decision> {
         let here = self.counts.units(tag);
         let is_full = cost > 0 && cost <= limit && here.saturating_add(cost) > limit;
         is_full.then(|| rejected(limit, limit.saturating_sub(here)))
     }
 
-    /// Takes units of a key, if the server has them. If this is dropped before the server has answered, the call goes on
-    /// in the background, and what it took is released.
+    /// Takes units of a key, if the server has them. If this is dropped before the server has answered, the call goes
+    /// on in the background, and the units that it took are released.
     pub(super) async fn take(self: &Arc<Self>, wanted: RedisWanted) -> Result<Decision, LimiterError> {
         if let Some(rejection) = self.rejection(wanted) {
             return Ok(rejection);
@@ -88,13 +89,13 @@ impl Process {
         let RedisWanted { tag, cost, limit } = wanted;
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
         let process = Arc::clone(self);
-        let release = move |answer: Result<Decision, LimiterError>| {
+        complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), move |answer| {
             if answer.is_ok_and(|decision| decision.is_allowed()) {
                 process.release(tag, cost);
             }
             std::future::ready(())
-        };
-        complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), release).await
+        })
+        .await
     }
 
     async fn call_take(self: Arc<Self>, tag: KeyTag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
@@ -104,7 +105,7 @@ impl Process {
             return script::decision(&answer, cost, limit).map_err(failed);
         }
         let number = self.counts.begin(tag, Monotonic.now());
-        // Dropped before its end, because its runtime was shut down, a call has ended in nobody knows what.
+        // A call that is dropped before its end, because its runtime was shut down, may or may not have run.
         let under_way = OnDrop::new(|| self.counts.took_none(tag, number, CallEnd::Unknown));
         let call = script::take(self.key(tag), self.field(number), cost, limit, self.lease_micros());
         let answer = self.call(call).await;
@@ -132,14 +133,14 @@ impl Process {
     pub(super) fn release(self: &Arc<Self>, tag: KeyTag, cost: u64) {
         match self.counts.release(tag, cost) {
             Some(release) => self.release_on_server(tag, release),
-            // The server counts no more than are in flight.
+            // There is nothing to release on the server: it counts at most the units in flight.
             None => self.lines.released(tag),
         }
     }
 
     fn release_on_server(self: &Arc<Self>, tag: KeyTag, Release { number, units }: Release) {
         let process = Arc::clone(self);
-        // On another runtime if this thread has none: on one of those that renew.
+        // If this thread is not on a runtime, the call runs on one of the runtimes that renew.
         let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewers.any()) else {
             return self.counts.released(tag, number, CallEnd::Unknown);
         };
@@ -150,11 +151,11 @@ impl Process {
             under_way.end();
             let end = match answer {
                 Ok(answer) if answer.admitted == 1 => CallEnd::Ran,
-                // The server has lost the field, or another renewal has left without it.
+                // The server has lost the field, or a later renewal has deleted it.
                 _ => CallEnd::Unknown,
             };
             process.counts.released(tag, number, end);
-            // Not before the server has them back: the first waiter would be rejected.
+            // Only now that the server has the units back: earlier, the first waiter would be rejected.
             process.lines.released(tag);
             if end == CallEnd::Unknown {
                 process.start_renewing();
@@ -164,19 +165,20 @@ impl Process {
 
     /// Moves the units of a key to a new field.
     pub(super) async fn renew(self: Arc<Self>, tag: KeyTag, renewal: Renewal) {
-        let ends = |end| {
-            if let Some(release) = self.counts.renewed(tag, renewal, end) {
-                self.release_on_server(tag, release);
-            }
-        };
-        let under_way = OnDrop::new(|| ends(CallEnd::Unknown));
+        let under_way = OnDrop::new(|| self.end_renewal(tag, renewal, CallEnd::Unknown));
         let call = script::renew(self.key(tag), self.field(renewal.number), renewal.units, self.lease_micros());
         let answer = self.call(call).await;
         under_way.end();
-        ends(if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown });
+        self.end_renewal(tag, renewal, if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown });
     }
 
-    /// Lets the current runtime renew what is in flight, if it does not yet.
+    fn end_renewal(self: &Arc<Self>, tag: KeyTag, renewal: Renewal, end: CallEnd) {
+        if let Some(release) = self.counts.renewed(tag, renewal, end) {
+            self.release_on_server(tag, release);
+        }
+    }
+
+    /// Lets the current runtime renew the units in flight, if it does not yet.
     pub(super) fn start_renewing(self: &Arc<Self>) {
         if let Ok(runtime) = Handle::try_current() {
             Renewers::start(self, &runtime);
@@ -188,8 +190,8 @@ impl Process {
         self.scripts.call(call, CallLimits { deadline, requests: 1 }).await
     }
 
-    /// The longest time that a call takes: within the patience of a renewal, so that none leaves without the result of an
-    /// earlier call.
+    /// The longest time that a call takes. It is at most the time that a renewal waits for earlier calls, so that each
+    /// renewal is sent with their results.
     pub(super) fn call_timeout(&self) -> Duration {
         self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR)
     }
@@ -203,15 +205,11 @@ impl Process {
     }
 
     fn lease_micros(&self) -> u64 {
-        micros(self.lease)
+        u64::try_from(self.lease.as_micros()).unwrap_or(u64::MAX)
     }
 }
 
-fn micros(lease: Duration) -> u64 {
-    u64::try_from(lease.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// How a call to take units ended that brought no decision.
+/// How a call to take units ended, if it failed with this fault.
 fn end_of(fault: &Fault) -> CallEnd {
     if fault.may_have_run() { CallEnd::Unknown } else { CallEnd::NotRun }
 }

@@ -1,4 +1,4 @@
-//! [`Renewers`]: the tasks that renew the leases of what is in flight.
+//! [`Renewers`]: the tasks that renew the leases of units in flight.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::values::time::{Clock, Monotonic};
 #[derive(Default)]
 pub(super) struct Renewers(Lock<Vec<(Id, Handle)>>);
 
-/// A renewer looks for keys that are due so often in a lease. A renewal is due after half of it, so one that fails at once
-/// has seven further attempts; if calls time out, there are fewer.
+/// How often in a lease a renewer looks for keys that are due. A renewal is due after half a lease, so a renewal that
+/// fails at once has seven further attempts; if calls time out, there are fewer.
 const LOOKS_PER_LEASE: u32 = 16;
 
-/// The most renewals of a runtime that are under way at a time: few beside the calls of requests.
+/// The most renewals of a runtime that are under way at a time: few compared to the calls of requests.
 const AT_A_TIME: usize = 32;
 
 impl Renewers {
@@ -44,7 +44,7 @@ impl Renewers {
 /// The task of one runtime.
 struct Renewer {
     process: Arc<Process>,
-    /// `None` once it has left the list.
+    /// Taken when it leaves the list.
     runtime: Option<Id>,
 }
 
@@ -60,7 +60,8 @@ impl Renewer {
     }
 
     async fn renew_due(&self) {
-        let (counts, lease) = (&self.process.counts, self.process.lease());
+        let counts = &self.process.counts;
+        let lease = self.process.lease();
         let mut due = counts.due(Monotonic.now(), lease).into_iter();
         let mut calls = JoinSet::new();
         loop {

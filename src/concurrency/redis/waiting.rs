@@ -18,17 +18,17 @@ use crate::store::redis::{FaultKind, failed};
 use crate::values::{Decision, LimiterError};
 
 impl Process {
-    /// Takes units of a key, and waits for them as far as `bounds` and `patience` let it.
+    /// Takes units of a key, and waits for them if `bounds` and `patience` allow it.
     ///
-    /// Dropped, it leaves its line, and the next waiter is the first. If the server is being asked then, the call goes on
-    /// in the background, and what it takes is released.
+    /// A request that is dropped leaves its line, and the next waiter is the first. If it was asking the server, the
+    /// call goes on in the background, and the units that it takes are released.
     pub(super) async fn take_or_wait(
         self: Arc<Self>,
         wanted: RedisWanted,
         bounds: WaitBounds,
         patience: Option<Duration>,
     ) -> Result<Decision, LimiterError> {
-        // Before anything of tokio panics.
+        // Checked first, since tokio's timer panics outside of a runtime.
         Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
         let RedisWanted { tag, cost, limit } = wanted;
         let since = Instant::now();
@@ -64,7 +64,7 @@ impl Process {
         let line = Arc::clone(&place.line);
         let mut timeout = pin!(sleep(longest));
         let mut turn = pin!(line.turn.lock());
-        // From here on, whatever ends the wait hands the turn on.
+        // From here on, the turn is handed on however the wait ends.
         let _turn = loop {
             tokio::select! {
                 biased;
@@ -72,7 +72,7 @@ impl Process {
                 turn = &mut turn => break turn,
                 () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
                 () = sleep(OVERDUE) => {
-                    // A first waiter on this runtime is polled before that, if both were late.
+                    // If both were late, a first waiter on this runtime is polled before this one continues.
                     yield_now().await;
                     if line.pace().is_overdue(self.call_timeout(), Instant::now()) {
                         if let Some(decision) = self.ask(&line, wanted).await? {
@@ -102,7 +102,7 @@ impl Process {
         }
     }
 
-    /// Asks for the units once. `None` if they are not free.
+    /// Asks for the units once. Returns a decision if they were free.
     async fn ask(self: &Arc<Self>, line: &KeyLine, wanted: RedisWanted) -> Result<Option<Decision>, LimiterError> {
         line.pace().ask(Instant::now());
         match self.take(wanted).await {
@@ -115,7 +115,7 @@ impl Process {
                 Ok(None)
             }
             Err(error) => {
-                // Those behind it need not wait to find out.
+                // The next waiter asks at once, instead of waiting to find out.
                 line.pace().hurry();
                 Err(error)
             }
@@ -129,7 +129,7 @@ impl RedisWanted {
         if change.is_closed {
             return Err(closed());
         }
-        // What can never fit under the new limit passes when it is alone, as in memory.
+        // A request that can never fit under the new limit passes when it is alone, as in memory.
         self.limit = change.limit.max(self.cost);
         Ok(())
     }
@@ -146,7 +146,7 @@ mod tests {
     use crate::store::redis::Redis;
     use crate::values::PartitionKey;
 
-    /// Without what the layer and the connection take.
+    /// Without the memory of the layer and the connection.
     #[test]
     fn a_request_that_waits_takes_less_than_1200_bytes() {
         let redis = Redis::open("redis://127.0.0.1:1").unwrap();

@@ -19,7 +19,7 @@ pub(crate) enum Annotations {
         fields: Option<ResponseFields>,
         rare: Option<Box<Rare>>,
     },
-    /// The request is over when its response is, or parts of it.
+    /// The request ends with its response, or its accounts depend on the response.
     Open(Box<OpenRequest>),
 }
 
@@ -43,7 +43,7 @@ impl Annotations {
         }
     }
 
-    /// Annotates the response. Returns what ends with its body, if anything does.
+    /// Annotates the response. Returns the open request, if it ends with the body.
     #[inline(always)]
     pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
         match self {
@@ -68,7 +68,7 @@ fn settle<B>(mut open: Box<OpenRequest>, response: &mut Response<B>) -> Option<B
 }
 
 impl Rare {
-    /// `None` if there is nothing to report.
+    /// Boxes the rare annotations of a request, if there are any.
     fn new(waited: Option<Duration>, verdict: Option<Verdict>) -> Option<Box<Self>> {
         (waited.is_some() || verdict.is_some()).then(|| Box::new(Self { waited, verdict }))
     }
@@ -110,26 +110,26 @@ impl Scope<'_> {
         decided: impl Iterator<Item = PlainDecision<'a>> + Clone,
     ) -> Option<ResponseFields> {
         let writer = self.in_force.writer.as_ref()?;
-        let of = |it: PlainDecision<'a>| reading(writer, it.policy, it.key, it.quota, it.decision);
-        let mut readings = decided.clone().map(of);
+        let to_reading = |it: PlainDecision<'a>| reading(writer, it.policy, it.key, it.quota, it.decision);
+        let mut readings = decided.clone().map(to_reading);
         let first = readings.next()?;
-        if readings.next().is_none() { writer.fields_of_one(first) } else { writer.fields(decided.map(of)) }
+        if readings.next().is_none() { writer.fields_of_one(first) } else { writer.fields(decided.map(to_reading)) }
     }
 
     #[inline]
     pub(super) fn plain_verdict<'a>(self, decided: impl Iterator<Item = PlainDecision<'a>>) -> Verdict {
         let policies = &self.in_force.policies;
-        Verdict::of(decided.map(|it| PolicyVerdict::new(&policies[it.policy], *it.decision, false)))
+        Verdict::new(decided.map(|it| PolicyVerdict::new(&policies[it.policy], *it.decision, false)))
     }
 
-    /// The annotations of a request that such policies have admitted at once.
+    /// The annotations of a request that the policies of a plain layer have admitted at once.
     #[inline]
     pub(super) fn annotate_plain<'a>(self, decided: impl Iterator<Item = PlainDecision<'a>> + Clone) -> Annotations {
         let rare = if self.layer.settings.adds_verdict { self.plain_rare(decided.clone()) } else { None };
         Annotations::Known { fields: self.plain_fields(decided), rare }
     }
 
-    // Not inlined, so that a layer without the verdict moves nothing of it.
+    // Not inlined, so that a layer without the verdict does not pay for moving it.
     #[cold]
     #[inline(never)]
     fn plain_rare<'a>(self, decided: impl Iterator<Item = PlainDecision<'a>>) -> Option<Box<Rare>> {
@@ -154,10 +154,10 @@ impl Scope<'_> {
 
     pub(super) fn fields(self, entries: &[PolicyEntry]) -> Option<ResponseFields> {
         let writer = self.in_force.writer.as_ref()?;
-        let of = |entry| reading_of(writer, entry);
+        let to_reading = |entry| reading_of(writer, entry);
         match entries {
-            [entry] => writer.fields_of_one(of(entry)?),
-            _ => writer.fields(entries.iter().filter_map(of)),
+            [entry] => writer.fields_of_one(to_reading(entry)?),
+            _ => writer.fields(entries.iter().filter_map(to_reading)),
         }
     }
 
@@ -182,8 +182,8 @@ fn reading<'a>(
     PolicyReading { policy, decision, quota, mark: writer.mark(key) }
 }
 
-/// The sum of the times in all queues; `None` for a request that did not wait. A request that waited in one queue may
-/// have been rejected by the next.
+/// The sum of the times in all queues, if the request has waited. A request that waited in one queue may have been
+/// rejected by the next.
 fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> {
     // Shadows delay no request, and a preview has the time that a request would wait.
     let has_waited = |entry: &&PolicyEntry| !entry.is_preview && !entry.policy_of(policies).shadow;
@@ -193,7 +193,9 @@ fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> 
 }
 
 pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
-    let decided =
-        |entry: &PolicyEntry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back));
-    Verdict::of(entries.iter().filter_map(decided))
+    Verdict::new(
+        entries
+            .iter()
+            .filter_map(|entry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back))),
+    )
 }

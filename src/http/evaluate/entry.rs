@@ -22,7 +22,7 @@ pub(super) struct PolicyEntry {
     /// The policy's index.
     pub(super) policy: u32,
     pub(super) cost: u64,
-    /// The quota of the key, which is looked up once; `None` for that of the policy.
+    /// The quota of the key, which is looked up once, unless the policy's quota applies.
     pub(super) quota: Option<Quota>,
     /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
@@ -30,19 +30,19 @@ pub(super) struct PolicyEntry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
-    /// Boxed, since few entries have one.
+    /// Boxed, since few entries have a stake.
     pub(super) stake: Option<Box<Stake>>,
 }
 
-/// What an entry of an [open-ended](Policy::is_open_ended) policy has beside its charge. What is left when it is dropped is
-/// released, or taken back.
+/// The parts of an entry of an [open-ended](Policy::is_open_ended) policy beside its charge. Parts that are left when
+/// it is dropped are released, or taken back.
 #[derive(Default)]
 pub(super) struct Stake {
-    /// What the request holds of the policy's limiter, from its admission on.
+    /// The units of the policy's limiter that the request holds, from its admission on.
     hold: Option<Hold>,
-    /// What the request is charged to the debt of its key; how long it has to wait, if the key owes too much.
+    /// The charge to the debt of the request's key; the time that the request has to wait, if the key owes too much.
     debt: Option<Result<DebtCharge, Duration>>,
-    /// If the request has an idempotency key, and the policy charges a request and its retries once.
+    /// Present if the request has an idempotency key, and the policy charges a request and its retries once.
     attempt: Option<Attempt>,
 }
 
@@ -53,11 +53,11 @@ pub(super) type Entries = SmallVec<[PolicyEntry; 2]>;
 #[derive(Default)]
 pub(super) struct AskContext {
     pub(super) now: Now,
-    /// How long the client is willing to wait, if it says so and a policy may delay it.
+    /// The time that the client is willing to wait, if it sends one and a policy may delay the request.
     pub(super) patience: Option<Duration>,
 }
 
-/// Why a policy makes no entry for a request.
+/// The reason why a policy makes no entry for a request.
 pub(super) enum NoKey {
     /// The policy does not apply.
     Skipped,
@@ -82,7 +82,7 @@ pub(super) fn skip(policy: &Policy) -> NoKey {
     NoKey::Skipped
 }
 
-/// The key of a request without a key, as the policy's [`MissingKey`] says.
+/// The key of a request without a key, by the policy's [`MissingKey`].
 #[cold]
 pub(super) fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
     policy.note_missing_key(error);
@@ -91,7 +91,7 @@ pub(super) fn without_key(policy: &Policy, error: &KeyError) -> Result<Partition
         (KeyError::Missing { .. }, MissingKey::Share) => return Ok(PartitionKey::SHARED),
         _ => {}
     }
-    // Shadows never reject, so they skip what they cannot count.
+    // Shadows never reject, so they skip requests that they cannot count.
     if policy.shadow {
         return Err(skip(policy));
     }
@@ -103,12 +103,22 @@ impl PolicyEntry {
     /// An entry without a ban or a decision.
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u64, quota: Option<Quota>) -> Self {
-        let (fell_back, is_open, is_preview) = (false, false, false);
-        Self { key, ban: None, decision: None, policy, cost, quota, fell_back, is_open, is_preview, stake: None }
+        Self {
+            key,
+            ban: None,
+            decision: None,
+            policy,
+            cost,
+            quota,
+            fell_back: false,
+            is_open: false,
+            is_preview: false,
+            stake: None,
+        }
     }
 
-    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing, if it is known to be
-    /// one before its limiter decides.
+    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A retry that is known to be free
+    /// before its limiter decides costs nothing.
     #[cold]
     #[inline(never)]
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
@@ -133,8 +143,8 @@ impl PolicyEntry {
         Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now)
     }
 
-    /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now on the
-    /// request holds its units, and has taken from what its key has left after its debt.
+    /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now
+    /// on the request holds its units, and its charge to the debt of its key stays.
     #[cold]
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description.holds() {
@@ -145,15 +155,15 @@ impl PolicyEntry {
             debt.keep();
         }
         if admission.receipt().is_free_retry() {
-            self.free(admission);
+            self.make_free(admission);
         }
         if policy.after.owes_shortfalls {
             self.decision = self.decision.map(|decision| policy.after_debt(&self.key, self.quota, decision));
         }
     }
 
-    /// Makes it the entry of a free retry, which costs nothing: its limiter has charged the budget of free retries.
-    fn free(&mut self, admission: &Decision) {
+    /// Makes this the entry of a free retry, which costs nothing: its limiter has charged the budget of free retries.
+    fn make_free(&mut self, admission: &Decision) {
         let cost = std::mem::take(&mut self.cost);
         if let Some(attempt) = self.attempt_mut() {
             attempt.found_free(cost, admission.receipt());
@@ -161,8 +171,9 @@ impl PolicyEntry {
         self.decision = Some(admission.with_receipt(Receipt::NONE));
     }
 
-    /// Takes back what the charge consists of beside the limiter's units: what the request holds is released, and its
-    /// charge to the key's debt ends with the entry. Returns whether it held something, so that nothing is left to refund.
+    /// Takes back the parts of the charge beside the limiter's units: units that the request holds are released, and
+    /// its charge to the key's debt ends with the entry. Returns whether the request held units, so that nothing is
+    /// left to refund.
     pub(super) fn undo(&mut self) -> bool {
         if let Some(Ok(debt)) = self.debt_mut() {
             debt.take_back();
@@ -170,7 +181,7 @@ impl PolicyEntry {
         self.take_hold().is_some()
     }
 
-    /// Takes what the request holds.
+    /// Takes the units that the request holds.
     pub(super) fn take_hold(&mut self) -> Option<Hold> {
         self.stake.as_mut()?.hold.take()
     }
@@ -183,17 +194,18 @@ impl PolicyEntry {
         self.stake.as_mut()?.attempt.as_mut()
     }
 
-    /// The request as its limiter takes it, if that is to find out whether it is a free retry.
+    /// The request in the form that the limiter takes, if the limiter is to find out whether it is a free retry.
     fn retry(&self) -> Option<&Retry> {
         self.attempt()?.for_limiter()
     }
 
-    /// Whether only a charge can tell that it is no free retry.
+    /// Whether only a charge can determine that the request is no free retry.
     pub(super) fn may_be_free(&self) -> bool {
         self.retry().is_some()
     }
 
-    /// Charges it, unless the limiter of `policy` finds that it is a free retry. `None` if that is not to look for one.
+    /// Charges the request, unless the limiter of `policy` finds that it is a free retry. Does nothing and returns
+    /// `None` if the limiter is not to look for one.
     pub(super) fn charge_once(&self, policy: &Policy, context: &AskContext) -> Option<Answer> {
         let retry = self.retry()?;
         Some(policy.description.charges_once()?.decide(&self.ask(context), retry))
@@ -203,15 +215,15 @@ impl PolicyEntry {
         self.stake.as_mut()?.debt.as_mut()
     }
 
-    /// How long the request has to wait, since its key owes too much.
+    /// The time that the request has to wait, if its key owes too much.
     pub(super) fn debt_wait(&self) -> Option<Duration> {
         self.stake.as_ref()?.debt.as_ref()?.as_ref().err().copied()
     }
 
     /// The rejection of a request whose key owes too much, as a shadow counts it.
     pub(super) fn debt_rejection(&self, policy: &Policy) -> Option<Decision> {
-        let most = policy.description.max_cost().unwrap_or(0);
-        self.debt_wait().map(|wait| Decision::reject(most, 0, Some(wait)).with_reset_after(wait))
+        let limit = policy.description.max_cost().unwrap_or(0);
+        self.debt_wait().map(|wait| Decision::reject(limit, 0, Some(wait)).with_reset_after(wait))
     }
 
     /// Records that the request passes in its attempt, which is kept if it awaits the response.
@@ -227,7 +239,7 @@ impl PolicyEntry {
         self.attempt().is_some()
     }
 
-    /// Records that nothing was charged, so that retries are.
+    /// Records that the charge was refunded, so that retries are charged.
     pub(super) fn void_attempt(&mut self) {
         if let Some(mut attempt) = self.stake.as_mut().and_then(|stake| stake.attempt.take()) {
             attempt.refunded();
@@ -256,9 +268,9 @@ impl PolicyEntry {
         }
     }
 
-    /// Peeks, and returns `false` if that says without waiting that the charge would be rejected. Such a decision is
-    /// kept: a second peek might admit, since a charge was refunded meanwhile, and then no policy would have rejected
-    /// the request.
+    /// Peeks, and returns `false` if the answer comes without waiting and predicts that the charge would be rejected.
+    /// Such a decision is kept: a second peek might admit, since a charge was refunded meanwhile, and then no policy
+    /// would have rejected the request.
     #[inline]
     pub(super) fn precheck(&mut self, policy: &Policy, context: &AskContext) -> bool {
         match policy.peek(&self.ask(context)) {
@@ -271,9 +283,10 @@ impl PolicyEntry {
         }
     }
 
-    /// Records what a peek has decided.
+    /// Records the decision of a peek.
     pub(super) fn preview(&mut self, decision: Decision) {
-        (self.decision, self.is_preview) = (Some(decision), true);
+        self.decision = Some(decision);
+        self.is_preview = true;
     }
 
     /// Decides without charging, as far as the limiter can be peeked at without waiting.
@@ -289,12 +302,12 @@ impl PolicyEntry {
         }
     }
 
-    /// If it is a free retry that will be charged after `wait`, since its record has ended by then: decides as for the
-    /// charge, if that would be rejected. Returns whether it is such a retry.
+    /// Handles a free retry that will be charged after `wait`, since its record will have ended by then: if the
+    /// charge would be rejected, the rejection becomes the decision. Returns whether the request is such a retry.
     pub(super) fn charge_after(&mut self, policy: &Policy, wait: Duration) -> bool {
         let Some(cost) = self.attempt_mut().and_then(|attempt| attempt.cost_after(wait)) else { return false };
         if let Some(stake) = &mut self.stake {
-            // It is rejected, and so not used up.
+            // The request is rejected, so the free retry is not used up.
             stake.attempt = None;
         }
         let context = AskContext::default();
@@ -308,7 +321,7 @@ impl PolicyEntry {
     /// Combines the decision with a ban, which lasts for another `ban`.
     #[cold]
     pub(super) fn impose(&mut self, policy: &Policy, ban: Duration) {
-        // For a limiter that cannot be peeked at, the wait that an earlier rejection advertised.
+        // If the limiter cannot be peeked at, the wait that an earlier rejection advertised counts.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
         self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
@@ -328,12 +341,16 @@ impl PolicyEntry {
             }
             return;
         }
-        let expected = || policy.heritage.record.open_charges().expected(&self.key, Monotonic.now());
-        if let Some((refundable, soon)) = policy.after.settles_later().then(expected).flatten() {
+        let expected = if policy.after.settles_later() {
+            policy.heritage.record.open_charges().expected(&self.key, Monotonic.now())
+        } else {
+            None
+        };
+        if let Some((refundable, soon)) = expected {
             let left = self.decision.map_or(0, |decision| decision.remaining());
             if left.saturating_add(refundable) >= self.cost {
-                // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of
-                // its last waiter.
+                // The refund is predictable only if it is all or nothing. A queue takes back the charge of its last
+                // waiter only.
                 if policy.after.is_all_or_nothing() && !policy.description.delays() {
                     self.decision = self.decision.map(|decision| decision.wait_at_most(soon));
                 }
@@ -342,8 +359,7 @@ impl PolicyEntry {
                 }
             }
         }
-        let noted = |rejection| policy.note_rejection(&self.key, &rejection);
-        if let Some(ban) = self.decision.and_then(noted) {
+        if let Some(ban) = self.decision.and_then(|rejection| policy.note_rejection(&self.key, &rejection)) {
             self.impose(policy, ban);
         }
     }

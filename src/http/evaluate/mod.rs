@@ -1,22 +1,22 @@
-//! Evaluates a request: a transaction that charges all policies of a layer, or none. Policies that admit it at
-//! once take a shorter path: one policy here, several in [`several`].
+//! Evaluates a request: a transaction charges either all policies of a layer or no policy. Policies that admit the
+//! request at once take a shorter path: one policy here, several in [`several`].
 //!
-//! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the key, if
-//!    any.
-//! 2. **Precheck**: every enforced entry but the first to be charged is peeked at, if its limiter can be. If one would
+//! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the
+//!    key, if any.
+//! 2. **Precheck**: every enforced entry except for the first is peeked at, if its limiter can be. If an entry would
 //!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
 //!    [longest wait](crate::http::reject::Rejection::limit_exceeded).
 //! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers,
-//!    each of which decides on all of its entries in one call, but for those that may be free retries; then queues, so
-//!    that no request waits only to be rejected; then shadows, which see the admitted requests only.
-//! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made
-//!    so far are refunded, the last one first.
+//!    which decide on all of their entries in one call each, except for possible free retries; then queues, so that
+//!    no request waits only to be rejected; then shadows, which see the admitted requests only.
+//! 4. **Commit**, or **roll back**: a concurrent request may have used up the units that the precheck saw. Then the
+//!    charges made so far are refunded, the last one first.
 //!
-//! All entries see [one instant](crate::values::Now), and a later one after each wait. Decisions are [counted](observe) in one
-//! place, and become [annotations] of the response in another. Neither asks a limiter again, but for the settlement
-//! of [open requests](open_request), whose charges depend on the response.
+//! All entries see [one instant](crate::values::Now), and a later one after each wait. Decisions are
+//! [counted](observe) in one place, and become [annotations] of the response in another. Both ask no limiter again.
+//! Only the settlement of [open requests](open_request), whose charges depend on the response, calls limiters.
 //!
-//! A failure of a limiter is not a rejection. The policy's failure mode decides what happens then.
+//! A failure of a limiter is not a rejection. The policy's failure mode then decides on the request.
 
 mod annotations;
 mod entry;
@@ -76,10 +76,10 @@ pub(crate) fn evaluate(
     let policy = match &*in_force.policies {
         [policy] if in_force.is_plain => policy,
         policies if in_force.is_plain => return scope.evaluate_several(policies, head),
-        _ => return scope.evaluate_transaction(Transaction::within(scope.patience(head)), None, head),
+        _ => return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
     };
-    // A single plain policy, as most layers have: its charge is all or none by itself. This is the hot path.
-    // The key and the decision are borrowed from where they were made: each is a cache line.
+    // A single plain policy, as most layers have: its charge needs no transaction. This is the hot path. The key and
+    // the decision are borrowed, not moved: each is a cache line.
     if !policy.applies_to(head) {
         return scope.skip(policy);
     }
@@ -97,13 +97,15 @@ pub(crate) fn evaluate(
         },
     };
     policy.note_key(key);
-    let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head, key), scope.patience(head));
+    let cost = policy.cost_of(head);
+    let quota = policy.quota_of(head, key);
+    let patience = scope.patience(head);
     let answer = policy.limiter.decide(&Ask::charge(key, cost).under(quota).within(patience));
     if let Answer::Ready(Ok(decision)) = &answer {
         let decided = PlainDecision { policy: 0, key, quota, decision };
         if decision.is_allowed() {
             policy.report_health(None);
-            policy.note(Fate::of(decision), Some(key), Some(decision));
+            policy.note(Fate::from_admission(decision), Some(key), Some(decision));
             return Evaluation::Admitted(scope.annotate_plain(std::iter::once(decided)));
         }
         // A ban of a server, a wait or a failure takes the path of several policies.
@@ -112,7 +114,7 @@ pub(crate) fn evaluate(
             return scope.respond(scope.reject_plain(policy, decided), head);
         }
     }
-    let mut transaction = Transaction::within(patience);
+    let mut transaction = Transaction::with_patience(patience);
     transaction.entries.push(PolicyEntry::new(0, key.clone(), cost, quota));
     scope.evaluate_transaction(transaction, Some(answer), head)
 }
@@ -124,15 +126,15 @@ impl Scope<'_> {
         Evaluation::Admitted(self.annotate_undecided())
     }
 
-    /// Lets a request pass to which the only policy does not apply.
+    /// Admits a request to which the only policy does not apply.
     #[cold]
     fn skip(self, policy: &Policy) -> Evaluation {
         let _ = entry::skip(policy);
         Evaluation::Admitted(self.annotate_undecided())
     }
 
-    /// Evaluates a transaction: from the beginning, if it has no entries yet; or from the entry on that has this answer, if
-    /// there is one.
+    /// Evaluates a transaction. If it has no entries yet, it starts with preparing them; if there is an `answer`,
+    /// with the answer to the next entry.
     #[inline(never)]
     fn evaluate_transaction(
         self,
@@ -155,7 +157,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Rejects a request of which nothing was charged, since a policy would reject it.
+    /// Rejects a request that a policy would reject, before anything was charged.
     #[cold]
     fn reject_prechecked(self, mut transaction: Transaction, head: &RequestHead<'_>) -> Evaluation {
         transaction.peek_undecided(self);
@@ -174,7 +176,8 @@ impl Scope<'_> {
                         let entry = PolicyEntry::open_ended(index, policy, key, head);
                         entries.push(PolicyEntry { ban, ..entry });
                     } else {
-                        let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
+                        let cost = policy.cost_of(head);
+                        let quota = policy.quota_of(head, &key);
                         entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
                     }
                 }
@@ -185,7 +188,7 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// How long the client is willing to wait, if it says so and a policy may delay it.
+    /// The time that the client is willing to wait, if it sends one and a policy may delay the request.
     #[inline]
     fn patience(self, head: &RequestHead<'_>) -> Option<Duration> {
         if self.in_force.delays { grpc::timeout(head) } else { None }

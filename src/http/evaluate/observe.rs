@@ -4,10 +4,10 @@ use super::entry::PolicyEntry;
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
-/// Records the decisions on a request that passes: no policy but a shadow has rejected it.
+/// Records the decisions on a request that passes: only shadows have rejected it, if any.
 pub(super) fn committed(policies: &[Policy], entries: &[PolicyEntry]) {
     for (policy, key, decision) in decided(policies, entries) {
-        let fate = if decision.is_allowed() { Fate::of(decision) } else { Fate::ShadowRejected };
+        let fate = if decision.is_allowed() { Fate::from_admission(decision) } else { Fate::ShadowRejected };
         policy.note(fate, Some(key), Some(decision));
     }
 }

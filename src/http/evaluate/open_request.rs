@@ -18,21 +18,21 @@ use crate::http::settlement::{Reports, Settlement};
 use crate::values::Ask;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 
-/// All entries of an admitted request; those that are [open](PolicyEntry::is_open) await settlement, the request may hold units,
-/// and once it is over its retries may be free.
+/// All entries of an admitted request. [Open](PolicyEntry::is_open) entries await settlement, the request may hold
+/// units, and once it is over, its retries may be free.
 ///
-/// What depends on the response's head is settled [when that comes](Self::settle_head). The rest ends with the body, and
-/// so with this value: it is dropped when the body has ended, has failed, or was dropped. Without a response, since the
-/// client has disconnected or the service has failed, it is dropped as well: then charges stay as they are, unless the
-/// handler has reported another cost, and units are released.
+/// Charges that depend on the response's head are settled [when it comes](Self::settle_head). The rest ends with the
+/// body, and so with this value: it is dropped when the body has ended, has failed, or was dropped. Without a
+/// response, since the client has disconnected or the service has failed, it is dropped as well: then charges stay,
+/// unless the handler has reported another cost, and units are released.
 pub(crate) struct OpenRequest {
     layer: Arc<LayerState>,
     in_force: Arc<InForce>,
     entries: Entries,
     since: Timestamp,
-    /// The bytes of the body that were passed on so far. `None` without a response.
+    /// The bytes of the body that were passed on so far, once there is a response.
     bytes: Option<u64>,
-    /// What the handler reports. `None` if no policy awaits a report.
+    /// The reports of the handler, if a policy awaits one.
     reports: Option<Arc<Reports>>,
     /// The units that the request holds until the head of its response has come, and until its body has ended.
     until_head: Holds,
@@ -40,15 +40,15 @@ pub(crate) struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// Whether one of these entries is not over once the request is committed.
-    pub(super) fn is_one(scope: Scope<'_>, entries: &[PolicyEntry]) -> bool {
-        let is_open = |entry: &PolicyEntry| entry.awaits_retries() || scope.policy(entry).ends_with_response();
-        entries.iter().any(is_open)
+    /// Whether the request of these entries is still open once it is committed.
+    pub(super) fn is_needed(scope: Scope<'_>, entries: &[PolicyEntry]) -> bool {
+        entries.iter().any(|entry| entry.awaits_retries() || scope.policy(entry).ends_with_response())
     }
 
-    pub(super) fn of(scope: Scope<'_>, mut entries: Entries) -> Self {
+    pub(super) fn new(scope: Scope<'_>, mut entries: Entries) -> Self {
         let since = Monotonic.now();
-        let (mut until_head, mut until_end) = (Holds::new(), Holds::new());
+        let mut until_head = Holds::new();
+        let mut until_end = Holds::new();
         for entry in &mut entries {
             let policy = scope.policy(entry);
             if policy.after.settles_later() && entry.admission().is_some() {
@@ -60,13 +60,21 @@ impl OpenRequest {
         }
         let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
-        let reports = Some(Reports::of(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
+        let reports = Some(Reports::for_policies(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
-        let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
-        Self { layer, in_force, entries, since, bytes: None, reports, until_head, held }
+        Self {
+            layer: Arc::clone(scope.layer),
+            in_force: Arc::clone(scope.in_force),
+            entries,
+            since,
+            bytes: None,
+            reports,
+            until_head,
+            held,
+        }
     }
 
-    /// Lets the handler settle what it is to settle, take what the request holds, and see the verdict so far.
+    /// Lets the handler settle costs, take the units that the request holds, and see the verdict so far.
     pub(super) fn extend(&self, extensions: &mut Extensions) {
         if let Some(verdict) = self.scope().verdict(&self.entries) {
             verdict.extend_request(extensions);
@@ -84,7 +92,7 @@ impl OpenRequest {
     }
 
     /// Settles the charges that depend on the head of the response, in reverse order: see
-    /// [`Receipt`](crate::values::Receipt). Releases what is held until then.
+    /// [`Receipt`](crate::values::Receipt). Releases the units that are held until then.
     pub(super) fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
         self.until_head.clear();
         self.bytes = Some(0);
@@ -101,7 +109,8 @@ impl OpenRequest {
                 }
             }
         }
-        // What the handler has reported by now is shown, and charged at the end: it may report another cost until then.
+        // The cost that the handler has reported by now is shown. The charge follows at the end: the handler may
+        // report another cost until then.
         let shown = |entry: &&mut PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let mut charged = Vec::new();
         for entry in entries.iter_mut().filter(shown) {
@@ -120,7 +129,7 @@ impl OpenRequest {
         annotations
     }
 
-    /// Whether something ends with the body.
+    /// Whether anything remains to end with the body.
     pub(super) fn lasts(&self) -> bool {
         self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
     }
@@ -134,7 +143,7 @@ impl OpenRequest {
         Monotonic.now().saturating_since(self.since)
     }
 
-    /// The cost of an entry that is settled at the end of the body; `None` if what was charged stays.
+    /// The cost of an entry that is settled at the end of the body. Without one, the first charge stays.
     fn final_cost(&self, policy: &Policy) -> Option<u64> {
         if policy.after.is_charged_by_content() {
             return self.bytes;
@@ -145,7 +154,7 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        // First, so that a waiter need not wait for the rest.
+        // Units are released first, so that a waiter need not wait for the settlements.
         if let Some(held) = &self.held {
             drop(held.take());
         }
@@ -164,7 +173,7 @@ impl Drop for OpenRequest {
 }
 
 impl PolicyEntry {
-    /// Charges `cost` for the request instead of what it was charged on arrival.
+    /// Charges `cost` for the request instead of the charge on arrival.
     fn settle(&mut self, scope: Scope<'_>, cost: u64) {
         let Some(decision) = self.decision else { return };
         match cost.cmp(&self.cost) {
@@ -178,17 +187,17 @@ impl PolicyEntry {
         self.show_cost(scope.policy(self), cost);
     }
 
-    /// Rewrites the decision as if `cost` had been charged for the request. What of a shortfall is not left is not shown: it
-    /// is forgiven, or owed from the next request on.
+    /// Rewrites the decision as if `cost` had been charged for the request. A shortfall beyond the units that are
+    /// left is not shown: it is forgiven, or owed from the next request on.
     fn show_cost(&mut self, policy: &Policy, cost: u64) {
         if let Some(decision) = self.decision {
             self.recharge(policy, cost.min(self.cost.saturating_add(decision.remaining())));
         }
     }
 
-    /// Closes the charge, after it was settled. If it were closed first, a request that is rejected between the two would
-    /// neither find the refund nor expect it, and so would advertise the full wait and count for a ban. As it is, such a
-    /// request at worst expects a refund that has been made already.
+    /// Closes the charge, after it was settled. If it were closed first, a request that is rejected between the two
+    /// steps would not find the refund and not expect it, and so would advertise the full wait and count for a ban.
+    /// In this order, such a request at worst expects a refund that has been made already.
     fn close(&mut self, policy: &Policy, took: Option<Duration>) {
         policy.heritage.record.open_charges().close(&self.key, self.cost, took);
         self.is_open = false;

@@ -17,7 +17,7 @@ use crate::http::reject::Rejection;
 use crate::http::reload::LayerState;
 use crate::values::{LimiterError, PartitionKey};
 
-/// Why a request is rejected, and what its response reports besides.
+/// The reason why a request is rejected, and the fields of its response.
 pub(crate) struct Rejected {
     rejection: Rejection,
     fields: Option<ResponseFields>,
@@ -47,7 +47,7 @@ impl Rejected {
 }
 
 impl Scope<'_> {
-    /// Rejects entries of which at least one is rejected, and none is charged (any more).
+    /// Rejects a request with these entries. At least one entry is rejected, and no charge remains.
     ///
     /// The [advertised wait](Rejection::retry_after) is recorded by the penalty of every policy that rejects: a client
     /// that retries sooner misbehaves, and no other client does.
@@ -63,7 +63,7 @@ impl Scope<'_> {
             self.charge_after_wait(entries);
         }
         // One policy sets the status and the reason: a ban goes first, so that the response names it; then a policy
-        // that no wait helps; then one whose wait is not known; then the longest wait.
+        // that no wait helps; then a policy whose wait is not known; then the longest wait.
         let rank = |entry: &&PolicyEntry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after());
             let is_known = !entry.decision.is_some_and(|decision| decision.is_until_released());
@@ -80,7 +80,7 @@ impl Scope<'_> {
         let verdict = verdict_of(policies, entries);
         let rejection =
             if is_banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
-        // As long as the response says, which is less than a wait of months.
+        // The wait that the response advertises: waits of months are shortened.
         if let Some(wait) = rejection.retry_after().map(|wait| wait.min(LONGEST_ADVERTISED)) {
             for entry in entries.iter().filter(|entry| is_rejected(entry)) {
                 if let Some(penalty) = entry.policy_of(policies).penalty_for(&entry.key) {
@@ -92,7 +92,7 @@ impl Scope<'_> {
     }
 
     /// Rejects a request by the only policy of a [plain](crate::http::reload::InForce::is_plain) layer, as
-    /// [`reject`](Self::reject) would: it has no penalty, and nothing else was charged.
+    /// [`reject`](Self::reject) would: the policy has no penalty, and nothing else was charged.
     #[cold]
     pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
         policy.note(Fate::Rejected, Some(decided.key), Some(decided.decision));
@@ -102,8 +102,8 @@ impl Scope<'_> {
         Rejected { rejection, fields: self.plain_fields(decided), waited: None }
     }
 
-    /// A free retry is charged once its record has ended. If it has by the time that the wait is over, the wait covers
-    /// the charge.
+    /// A free retry is charged once its record has ended. If the record ends before the wait is over, the wait must
+    /// cover the charge, too.
     fn charge_after_wait(self, entries: &mut [PolicyEntry]) {
         let is_enforced = |entry: &PolicyEntry| !self.policy(entry).shadow;
         loop {
@@ -111,14 +111,14 @@ impl Scope<'_> {
             let waits = rejecting.filter_map(|entry| entry.decision?.retry_after());
             let Some(wait) = waits.max() else { return };
             let mut enforced = entries.iter_mut().filter(|entry| is_enforced(entry));
-            // Each is found once at most.
+            // Each retry is found at most once, so the loop ends.
             if !enforced.any(|entry| entry.charge_after(&self.current(self.policy(entry)), wait)) {
                 return;
             }
         }
     }
 
-    /// Rejects a request since the limiter of `policy` cannot decide. No entry is charged (any more).
+    /// Rejects a request since the limiter of `policy` cannot decide. No charge remains.
     #[cold]
     pub(super) fn fail(self, policy: &Policy, error: &LimiterError, entries: &mut [PolicyEntry]) -> Rejected {
         uncharge(&self.in_force.policies, entries);
@@ -133,7 +133,7 @@ fn is_shared(policy: &Policy, key: &PartitionKey) -> bool {
     policy.who.key.is_shared() || *key == PartitionKey::SHARED
 }
 
-/// Makes policies that would have admitted the request report what is left without it.
+/// Makes policies that would have admitted the request report the units that are left without its charge.
 fn uncharge(policies: &[Policy], entries: &mut [PolicyEntry]) {
     entries.iter_mut().for_each(|entry| entry.uncharge(entry.policy_of(policies)));
 }

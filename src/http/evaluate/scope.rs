@@ -1,4 +1,4 @@
-//! `Scope`: the policies that a request meets, also one that meets a live change.
+//! `Scope`: the policies that apply to a request, also during a live change.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,20 +21,21 @@ impl<'a> Scope<'a> {
     pub(super) fn policy(self, entry: &PolicyEntry) -> &'a Policy {
         entry.policy_of(&self.in_force.policies)
     }
-    /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a live
-    /// change since the request came and a limiter has inherited. What is charged, refunded or peeked at after a wait
-    /// then counts where later requests are charged.
+    /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a
+    /// live change since the request came and a limiter has inherited. Charges, refunds and peeks after a wait then
+    /// use the same limiter as later requests.
     ///
-    /// The key, the cost, the modes and the penalty stay those of `policy`.
+    /// The key, the cost, the modes and the penalty of `policy` stay in use.
     ///
     /// `Transaction::reserve` does not call this for a policy that [decides at once](Policy::answers_at_once): such
     /// policies are charged before the first wait. The exception is a custom limiter that can be peeked at, and so is
-    /// charged among them, but answers a charge later: those behind it are charged as of when the request came.
+    /// charged among them, but answers a charge later: the policies behind it are charged as if the request had not
+    /// waited.
     pub(super) fn current(self, policy: &'a Policy) -> Current<'a> {
         self.layer.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
     }
 
-    /// Refunds a part of what an entry was charged.
+    /// Refunds a part of an entry's charge.
     pub(super) fn refund(self, entry: &PolicyEntry, receipt: Receipt, cost: u64) {
         let policy = self.current(self.policy(entry));
         policy.limiter.refund(&Ask::charge(&entry.key, cost).under(entry.quota), receipt, cost);

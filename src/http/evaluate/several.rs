@@ -1,5 +1,5 @@
-//! The hot path of several policies: all are [plain](Policy::is_plain), and all admit the request at once. Every other
-//! outcome is left to the [transaction], which goes on with what was charged so far.
+//! The hot path of several policies: all are [plain](Policy::is_plain), and all admit the request at once. Every
+//! other outcome is left to the [transaction], which continues from the charges made so far.
 
 use smallvec::SmallVec;
 
@@ -49,7 +49,8 @@ impl Scope<'_> {
                 },
             };
             policy.note_key(&key);
-            let (cost, quota) = (policy.cost_of(head), policy.quota_of(head, &key));
+            let cost = policy.cost_of(head);
+            let quota = policy.quota_of(head, &key);
             entries.push(PlainEntry { key, cost, quota, policy: index });
         }
         let context = AskContext::default();
@@ -78,7 +79,7 @@ impl Scope<'_> {
             }
         }
         for (entry, decision) in entries.iter().zip(&decisions) {
-            policy_of(entry).note(Fate::of(decision), Some(&entry.key), Some(decision));
+            policy_of(entry).note(Fate::from_admission(decision), Some(&entry.key), Some(decision));
         }
         let decided = entries.iter().zip(&decisions).map(|(entry, decision)| {
             let PlainEntry { key, quota, policy, .. } = entry;
@@ -88,7 +89,7 @@ impl Scope<'_> {
     }
 }
 
-/// The transaction of these entries, of which the first are charged, by these decisions.
+/// The transaction of these entries. The first ones are charged already, by the decisions in `charged`.
 #[cold]
 fn transaction_of(entries: SmallVec<[PlainEntry; 2]>, charged: &[Decision], context: AskContext) -> Transaction {
     let mut decisions = charged.iter();

@@ -73,7 +73,7 @@ fn enforceable(policies: impl IntoPolicies) -> Enforceable {
 }
 
 fn layer(policies: impl IntoPolicies) -> Arc<LayerState> {
-    // With the verdict and the timing, so that everything that can be rendered is.
+    // With the verdict and the timing, so that all annotations are rendered.
     let settings = LayerSettings { adds_verdict: true, adds_timing: true, ..LayerSettings::default() };
     LayerState::new(enforceable(policies), settings)
 }
@@ -201,7 +201,7 @@ fn a_fallback_decides_in_place_of_a_failure() {
     assert_eq!(taken(&log), ["f Charge 1", "f Fallback 1"]);
 }
 
-/// Admits every request, unless it has failed.
+/// Admits every request, except while it fails.
 struct Failing(Arc<AtomicBool>);
 
 impl Limiter for Failing {
@@ -253,13 +253,14 @@ fn a_settlement_after_a_change_goes_to_the_heir() {
     assert_eq!(taken(&log), ["a Charge 1", "heir refund 1"]);
 }
 
-/// Of it, nothing can be refunded.
+/// A request without a charge leaves nothing to refund.
 #[test]
 fn a_request_that_passed_uncounted_has_no_open_charge() {
     for (fails, open) in [(false, 1), (true, 0)] {
         let limiter = Scripted { name: "a", log: Log::default(), admits: [true; 2], fails };
         let policy = Policy::new("a", Arc::new(limiter)).on_failure(FailureMode::Allow).charge_when(|_| true);
-        let (layer, request) = (layer([policy]), Request::new(()));
+        let layer = layer([policy]);
+        let request = Request::new(());
         let in_force = layer.load();
         let evaluated = evaluate(&layer, &in_force, &RequestHead::from(&request), || true);
         let expected =
@@ -269,8 +270,8 @@ fn a_request_that_passed_uncounted_has_no_open_charge() {
     }
 }
 
-/// A limiter whose charges are answered by a server: alone, or in one call with those of the same store. It can be
-/// peeked at without a call.
+/// A limiter whose charges are answered by a server: alone, or in one call with the charges of the same store. It can
+/// be peeked at without a call.
 struct Remote {
     scripted: Scripted,
     store: usize,
@@ -285,8 +286,8 @@ impl Limiter for Remote {
     }
 
     fn describe(&self) -> Description {
-        let (name, log) = (self.scripted.name, Arc::clone(&self.scripted.log));
-        self.scripted.describe().batching(Batched { name, log, store: self.store })
+        let log = Arc::clone(&self.scripted.log);
+        self.scripted.describe().batching(Batched { name: self.scripted.name, log, store: self.store })
     }
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {

@@ -14,11 +14,11 @@ use super::scope::Scope;
 use crate::http::policy::Fate;
 use crate::values::{Answer, Answers, Claim, Decision, FailureMode, LimiterError, Now, Pending};
 
-/// The decision of all policies.
+/// The result of all policies together.
 pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
-/// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
-/// cancelled while it waited is not refunded. What it holds is released.
+/// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that
+/// was cancelled while it waited is not refunded. The units that it holds are released.
 #[derive(Default)]
 pub(super) struct Transaction {
     pub(super) entries: Entries,
@@ -40,18 +40,19 @@ pub(super) enum TransactionProgress {
 type PendingAnswers = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 impl Transaction {
-    pub(super) fn within(patience: Option<Duration>) -> Self {
+    pub(super) fn with_patience(patience: Option<Duration>) -> Self {
         Self { context: AskContext { patience, ..AskContext::default() }, ..Self::default() }
     }
 
-    /// A transaction of whose entries the first `charged` are charged already.
+    /// A transaction whose first `charged` entries are charged already.
     pub(super) fn from_charged(entries: Entries, charged: usize, context: AskContext) -> Self {
         Self { entries, next: charged, context, answers: Answers::new() }
     }
 
     /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
-    /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not peeked
-    /// at, since nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
+    /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not
+    /// peeked at, since nothing has to be refunded if its charge is rejected. Shadows are not peeked at, since they
+    /// reject nothing.
     #[inline]
     pub(super) fn precheck(&mut self, scope: Scope<'_>) -> bool {
         let may_owe = scope.in_force.is_open_ended;
@@ -76,8 +77,8 @@ impl Transaction {
         }
     }
 
-    /// Charges one entry after the other, until one must be waited for, or to the end; and then annotates the response.
-    /// `answer` is the answer to the next entry, if that was charged already.
+    /// Charges one entry after the other, until the request has to wait for an answer, or to the end; and then
+    /// annotates the response. `answer` is the answer to the next entry, if it was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> TransactionProgress {
         let is_open_ended = scope.in_force.is_open_ended;
@@ -85,7 +86,8 @@ impl Transaction {
             let policy = scope.policy(entry);
             let check = match answer.take() {
                 Some(check) => check,
-                // No heir is asked: such policies are charged before the first wait, with one exception (`Scope::current`).
+                // No heir is asked: such policies are charged before the first wait, with one exception
+                // (`Scope::current`).
                 None if policy.answers_at_once() => policy.limiter.decide(&entry.ask(&self.context)),
                 None => match self.charge(scope) {
                     EntryCharge::One(check) => check,
@@ -119,15 +121,15 @@ impl Transaction {
         observe::committed(&scope.in_force.policies, &self.entries);
         if is_open_ended {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
-            if OpenRequest::is_one(scope, &self.entries) {
-                let open = OpenRequest::of(scope, std::mem::take(&mut self.entries));
+            if OpenRequest::is_needed(scope, &self.entries) {
+                let open = OpenRequest::new(scope, std::mem::take(&mut self.entries));
                 return TransactionProgress::Done(Ok(Annotations::Open(Box::new(open))));
             }
         }
         TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.verdict(&self.entries))))
     }
 
-    /// Charges the next entry if that takes more than to ask a limiter that decides at once.
+    /// Charges the next entry, if its limiter does not decide at once.
     #[inline(never)]
     fn charge(&mut self, scope: Scope<'_>) -> EntryCharge {
         if let Some(answer) = self.answers.pop() {
@@ -144,7 +146,7 @@ impl Transaction {
             }
             return EntryCharge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
         }
-        // In one call with the later entries of the same store, which are moved right behind it.
+        // Charged in one call with the later entries of the same store, which are moved right behind it.
         let claim = |entry: &PolicyEntry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
             if policy.shadow || entry.may_be_free() {
@@ -189,8 +191,8 @@ impl Transaction {
     fn step(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) -> Step {
         let entry = &mut self.entries[self.next];
         let policy = scope.policy(entry);
-        // The operator has closed the limiter, and wants its requests rejected: it has not failed, so neither the count
-        // of failures nor the failure mode applies.
+        // The operator has closed the limiter, and wants its requests rejected: it has not failed, so the count of
+        // failures and the failure mode do not apply.
         let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
         // A fallback says nothing about the health of the limiter, whose failure was reported before.
         if !entry.fell_back && !is_closed {
@@ -222,7 +224,8 @@ impl Transaction {
             policy.note(Fate::LimiterFailed, Some(&entry.key), None);
             return Step::Continue;
         }
-        // Failed for the first time: the fallback decides. Without one, the error comes here again.
+        // Failed for the first time: the fallback decides. Without a fallback, this function gets the same error
+        // again.
         if policy.on_failure == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
             entry.fell_back = true;
             let fallback = scope.current(policy).fall_back(&entry.ask(&self.context));
@@ -237,7 +240,7 @@ impl Transaction {
     #[cold]
     fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> Rejected {
         for entry in self.entries.iter_mut().rev() {
-            // What was held is released by now, and must not be refunded a second time.
+            // Units that were held are released by now, and must not be refunded a second time.
             let was_held = entry.undo();
             // Entries from `next` on may be charged as well, by a batch.
             if let Some(decision) = entry.admission().filter(|_| !was_held) {
@@ -265,7 +268,7 @@ enum EntryCharge {
     Several(PendingAnswers),
 }
 
-/// What follows a rejection or a failure of one entry.
+/// The step after a rejection or a failure of one entry.
 enum Step {
     /// The request passes this entry nevertheless.
     Continue,
@@ -274,7 +277,7 @@ enum Step {
     RollBack(Cause),
 }
 
-/// Why a transaction is rolled back.
+/// The reason why a transaction is rolled back.
 enum Cause {
     Rejected,
     Failed(LimiterError),

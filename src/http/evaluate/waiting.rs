@@ -14,15 +14,15 @@ use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Decision, Now};
 
-/// A request that waits for the answer to its next entry. If it is dropped meanwhile, the client has disconnected: also one
-/// that was never polled.
+/// A request that waits for the answer to its next entry. If it is dropped meanwhile, even before the first poll, the
+/// client has disconnected.
 pub(crate) struct WaitingRequest {
-    /// Dropped first, so that the request leaves its queue before what it holds is released.
+    /// Dropped first, so that the request leaves its queue before its units are released.
     progress: TransactionProgress,
     transaction: Transaction,
     layer: Arc<LayerState>,
     in_force: Arc<InForce>,
-    /// `None` while it does not wait.
+    /// The start of the current wait, if the request waits.
     since: Option<Instant>,
 }
 
@@ -60,8 +60,13 @@ impl Future for WaitingRequest {
 
 impl WaitingRequest {
     pub(super) fn new(transaction: Transaction, progress: TransactionProgress, scope: Scope<'_>) -> Self {
-        let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
-        let mut waiting = Self { transaction, progress, layer, in_force, since: None };
+        let mut waiting = Self {
+            progress,
+            transaction,
+            layer: Arc::clone(scope.layer),
+            in_force: Arc::clone(scope.in_force),
+            since: None,
+        };
         waiting.begin_wait();
         waiting
     }

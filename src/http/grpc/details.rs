@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Violation<'a> {
     /// The policy's name.
     pub(crate) subject: &'a str,
-    /// What is left, for people.
+    /// The remaining units, as text for people.
     pub(crate) description: String,
 }
 

@@ -17,7 +17,7 @@ pub(crate) enum Protocol {
 impl Protocol {
     /// Recognises the protocol by the method, the version and the media type, which together no other client sends. The
     /// parameters of the media type are ignored, and so is case (RFC 9110, section 8.3.1).
-    pub(crate) fn of(head: &RequestHead<'_>) -> Self {
+    pub(crate) fn detect(head: &RequestHead<'_>) -> Self {
         if *head.method() != Method::POST {
             return Self::Http;
         }
@@ -68,7 +68,7 @@ mod tests {
     fn protocol_of(method: Method, version: Version, content_types: &[&str]) -> Protocol {
         let request = Request::builder().method(method).version(version);
         let request = content_types.iter().fold(request, |request, value| request.header("Content-Type", *value));
-        Protocol::of(&RequestHead::from(&request.body(()).unwrap()))
+        Protocol::detect(&RequestHead::from(&request.body(()).unwrap()))
     }
 
     fn protocol(content_type: &str) -> Protocol {
@@ -121,6 +121,6 @@ mod tests {
         ] {
             assert_eq!(protocol(http), Protocol::Http, "{http}");
         }
-        assert_eq!(Protocol::of(&RequestHead::from(&Request::new(()))), Protocol::Http);
+        assert_eq!(Protocol::detect(&RequestHead::from(&Request::new(()))), Protocol::Http);
     }
 }

@@ -61,7 +61,7 @@ pub(crate) enum GrpcRetry {
 }
 
 impl GrpcRetry {
-    /// The wait, if there is one that helps and is known.
+    /// The wait, if a wait helps and is known.
     pub(crate) const fn wait(self) -> Option<Duration> {
         match self {
             Self::After(wait) => Some(wait),
@@ -111,8 +111,8 @@ fn content_type(protocol: Protocol) -> HeaderValue {
     }
 }
 
-/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero,
-/// which asks for a retry at once. Without one, the client waits for as long as its own policy says.
+/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero, which
+/// asks for a retry at once. Without it, the client waits by its own policy.
 fn pushback_ms(retry: GrpcRetry) -> Option<i32> {
     match retry {
         GrpcRetry::After(wait) => Some(i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1)),
@@ -121,7 +121,7 @@ fn pushback_ms(retry: GrpcRetry) -> Option<i32> {
     }
 }
 
-/// Percent-encodes a message (PROTOCOL-HTTP2, "Status-Message"), spaces included, so that none is trimmed at an end.
+/// Percent-encodes a message (PROTOCOL-HTTP2, "Status-Message"), spaces included, so that an end is never trimmed.
 fn percent_encoded(message: &str) -> HeaderValue {
     let mut text = String::with_capacity(message.len() * 2);
     for byte in message.bytes() {

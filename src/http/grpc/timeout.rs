@@ -9,7 +9,7 @@ use crate::http::head::{RequestHead, only_line, trimmed};
 /// field is absent, repeated or unreadable, or the request is plain HTTP.
 pub(crate) fn timeout(head: &RequestHead<'_>) -> Option<Duration> {
     let timeout = parse(trimmed(only_line(head.headers(), "grpc-timeout")?))?;
-    (Protocol::of(head) != Protocol::Http).then_some(timeout)
+    (Protocol::detect(head) != Protocol::Http).then_some(timeout)
 }
 
 /// Parses `TimeoutValue TimeoutUnit` of PROTOCOL-HTTP2, with one to eight digits.

@@ -22,7 +22,8 @@ pub(super) fn seconds_ceil(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// The values of smaller numbers are static, so that most responses allocate none: 40 KB, of which each reads four bytes.
+/// The values of smaller numbers are static, so that most responses allocate nothing for them: 40 KB, and each value
+/// reads four bytes of it.
 const FEW: usize = 10_000;
 
 /// 0000 to 9999.

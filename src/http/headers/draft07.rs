@@ -8,7 +8,7 @@ use super::measure::Advertised;
 use super::merge::{is_stricter, set};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
-/// What the fields say of the policy that they describe.
+/// The values of the fields for the policy that they describe.
 pub(super) struct PolicyStanding<'a> {
     /// `RateLimit-Policy`, made by [`policy`].
     pub(super) policy: Option<&'a HeaderValue>,
@@ -18,8 +18,8 @@ pub(super) struct PolicyStanding<'a> {
     pub(super) reset: u64,
 }
 
-/// Makes `RateLimit-Policy: 100;w=60`. `None` if there is no `w`: for units that no time restores, and if windows differ in
-/// length.
+/// Makes `RateLimit-Policy: 100;w=60`. `None` if there is no `w`: for units that no time restores, and if windows
+/// differ in length.
 pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
     let mut out = Scratch::new();
     out.push_number(advertised.quota);

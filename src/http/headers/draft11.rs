@@ -1,5 +1,5 @@
-//! `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (that of
-//! -08 to -11): lists of Strings with parameters, serialized canonically (RFC 9651, section 4.1).
+//! `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (the same since -08):
+//! lists of Strings with parameters, serialized canonically (RFC 9651, section 4.1).
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -12,7 +12,7 @@ use super::{RATELIMIT, RATELIMIT_POLICY};
 /// Adds both fields to a response, and merges them with those that are set. `state` is the value of `RateLimit`; `None`
 /// if only the policies are advertised.
 ///
-/// Nearly always neither is set yet. Appending finds that out with one look-up per name; a look-up before an insertion
+/// Nearly always both are unset. Appending finds that out with one look-up per name; a look-up before an insertion
 /// would be a second one.
 #[inline]
 pub(super) fn write(headers: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
@@ -33,7 +33,7 @@ pub(super) fn write(headers: &mut HeaderMap, policy: HeaderValue, state: Option<
     }
 }
 
-/// Merges the appended `RateLimit-Policy`, and `state`, with what was set before.
+/// Merges the appended `RateLimit-Policy`, and `state`, with the earlier values of the response.
 #[cold]
 fn merge_taken_back(headers: &mut HeaderMap, state: Option<&HeaderValue>) {
     if let Some(policy) = take_back(headers, &RATELIMIT_POLICY) {
@@ -73,17 +73,17 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
     out
 }
 
-/// What the units of a policy's quota are: the parameter `qu` of `RateLimit-Policy` (section 3.1.3).
+/// The kind of units of a policy's quota: the parameter `qu` of `RateLimit-Policy` (section 3.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaUnit {
-    /// Requests, or what a policy makes of them. Not written: it is the default.
+    /// Requests, or the units that a policy makes of them. Not written: it is the default.
     Requests,
     ContentBytes,
     ConcurrentRequests,
 }
 
-/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; `;qu="content-bytes"` comes before the window. Without `w` if no time
-/// restores the units, or windows differ in length.
+/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; `;qu="content-bytes"` comes before the window. Without
+/// `w` if no time restores the units, or windows differ in length.
 pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, unit: QuotaUnit) {
     separate(out);
     out.push(quoted);

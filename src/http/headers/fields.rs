@@ -4,8 +4,8 @@ use crate::util::keyed_hash::Secret;
 
 /// Selects the fields that advertise the remaining quota, and the responses that carry them.
 ///
-/// There is one constructor per generation of the fields. Generations share names but not syntax, so a
-/// response can have those of one generation only; `X-RateLimit-*` can be added to any.
+/// There is one constructor per generation of the fields. Generations share names but not syntax, so a response can
+/// have the fields of one generation only; `X-RateLimit-*` can be added to any.
 ///
 /// ```
 /// use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
@@ -33,7 +33,7 @@ pub struct RateLimitFields {
 pub(super) enum Generation {
     Draft11,
     Draft07,
-    /// Neither field is sent.
+    /// The fields are not sent.
     None,
 }
 
@@ -65,8 +65,7 @@ pub enum Advertise {
     Always,
     /// Rejections by an advertised policy.
     Rejected,
-    /// Those, and responses where an advertised policy has less left than this share of what a fresh key can take
-    /// at once.
+    /// Rejections, and responses where an advertised policy has less left than this share of a fresh key's burst.
     Below {
         /// 0 to 100; a greater one counts as [`Always`](Self::Always).
         percent: u8,
@@ -76,7 +75,7 @@ pub enum Advertise {
 }
 
 impl RateLimitFields {
-    const fn of(generation: Generation) -> Self {
+    const fn in_generation(generation: Generation) -> Self {
         Self { generation, x_ratelimit: None, advertise: Advertise::Always, partition: Partition::Hidden }
     }
 
@@ -88,41 +87,43 @@ impl RateLimitFields {
     /// ratelimit: "per-client";r=7;t=1, "daily";r=4711;t=81407
     /// ```
     ///
-    /// A policy that does not apply to the request is not listed: one whose [condition](crate::Policy::when) does not hold, from
-    /// which the request is [exempt](crate::Policy::exempt), or that [skips](crate::MissingKey::Skip) requests without
-    /// a key. The list is then made for the response, by one more allocation or two.
+    /// A policy that does not apply to the request is not listed: one whose [condition](crate::Policy::when) does not
+    /// hold, from which the request is [exempt](crate::Policy::exempt), or that [skips](crate::MissingKey::Skip)
+    /// requests without a key. The list is then made for the response, by one more allocation or two.
     ///
-    /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r` requests evenly
-    /// over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its end; and a quota that fits
-    /// no window of whole seconds is rounded down.) Of a policy that rejects, `r` is 0 and `t` is its wait, without any
-    /// [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter); if no wait helps, there is no `t`.
+    /// `r` is the number of units left, and `t` the number of seconds for which they have to suffice: a client that
+    /// spreads `r` requests evenly over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its
+    /// end; and a quota that fits no window of whole seconds is rounded down.) Of a policy that rejects, `r` is 0 and
+    /// `t` is its wait, without any [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter); if no wait helps,
+    /// there is no `t`.
     ///
     /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name, the
-    /// one with less left is advertised, once. Fields in another syntax, such as that of [`draft07`](Self::draft07),
-    /// cannot share a list with ours: ours replace them if they can be read and advertise more than all of ours, and
-    /// are left out otherwise.
+    /// one with less left is advertised, once. Fields in another syntax, such as [`draft07`](Self::draft07), cannot
+    /// share a list with ours: ours replace them if they can be read and advertise more than all of ours, and are left
+    /// out otherwise.
     pub const fn draft11() -> Self {
-        Self::of(Generation::Draft11)
+        Self::in_generation(Generation::Draft11)
     }
 
     /// Sends `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=50, reset=5`, in the syntax of
-    /// draft-ietf-httpapi-ratelimit-headers-07: only the policy that is closest to exhaustion. That is the one with the
-    /// longest wait of those that reject, or else the one with the least left of what a fresh key can take at once.
+    /// draft-ietf-httpapi-ratelimit-headers-07: only the policy that is closest to exhaustion. That is the rejecting
+    /// policy with the longest wait, or, if no policy rejects, the policy with the smallest share of a fresh key's
+    /// burst left.
     ///
     /// `remaining` and `reset` are the `r` and `t` of [`draft11`](Self::draft11). If no wait helps, `reset` is the time
     /// until the key has its full quota again.
     pub const fn draft07() -> Self {
-        Self::of(Generation::Draft07)
+        Self::in_generation(Generation::Draft07)
     }
 
     /// Sends no field named `RateLimit` or `RateLimit-Policy`.
     pub const fn none() -> Self {
-        Self::of(Generation::None)
+        Self::in_generation(Generation::None)
     }
 
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is [closest to
-    /// exhaustion](Self::draft07): what a fresh key can take at once, what is left of it, and when the key has its full
-    /// quota again.
+    /// exhaustion](Self::draft07): a fresh key's burst, the units left of it, and the time at which the key has its
+    /// full quota again.
     pub const fn x_ratelimit(self, reset: ResetForm) -> Self {
         Self { x_ratelimit: Some(reset), ..self }
     }
@@ -136,7 +137,7 @@ impl RateLimitFields {
     /// partition key (8 bytes of SipHash-2-4), by which a client can distinguish its budgets.
     ///
     /// Left out if the response's own fields let a shared cache store it: `public`, `s-maxage`; or `max-age`,
-    /// `Expires`, `ETag` or `Last-Modified` without `private` or `no-store`. A cache that stores responses with none of
+    /// `Expires`, `ETag` or `Last-Modified` without `private` or `no-store`. A cache that stores responses without
     /// these, as some do by default, would send the hash of one client to another.
     pub const fn partition_key(self) -> Self {
         Self { partition: Partition::PerProcess, ..self }

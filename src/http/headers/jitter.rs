@@ -31,7 +31,8 @@ mod tests {
 
     #[test]
     fn jitter_is_uniform_up_to_the_maximum() {
-        let (wait, max) = (Duration::from_secs(7), Duration::from_secs(10));
+        let wait = Duration::from_secs(7);
+        let max = Duration::from_secs(10);
         let mut tenths = [0_u32; 10];
         for _ in 0..10_000 {
             let added = Jitter::up_to(max).added_to(wait).checked_sub(wait).expect("never less");

@@ -7,12 +7,12 @@ use super::decimal::{MAX_INTEGER, seconds_ceil};
 use super::wait::retry_after_seconds;
 use crate::values::{Decision, Outcome, Quota, Shape, Terms, gcd};
 
-/// What one policy advertises, and how the numbers of a decision are computed.
+/// The quota that one policy advertises, and the computation of a decision's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Measure {
     /// Units that time restores.
     Restored(RestoredMeasure),
-    /// So many units in flight. Nobody knows when they will be released, so no time is advertised.
+    /// Units in flight. Nobody knows when they will be released, so no time is advertised.
     InFlight { limit: u64 },
 }
 
@@ -28,9 +28,9 @@ pub(super) struct RestoredMeasure {
     second: u128,
     /// The time in which an empty bucket fills up.
     capacity: u128,
-    /// What is taken off for the ticks of a store: a 2^32nd of the capacity. A memory table rounds its clock down to ticks
-    /// of at most half of that, so that a state may owe a tick too little. (Ticks of half a nanosecond, and those of
-    /// after some live changes, may be longer: `t` may then be a second more than it has to be, and is never less.)
+    /// The reduction for the ticks of a store: a 2^32nd of the capacity. A memory table rounds its clock down to ticks
+    /// of at most half of that, so that a state may owe a tick too little. (Ticks of half a nanosecond, and ticks after
+    /// some live changes, may be longer: `t` may then be a second more than it has to be, and is never less.)
     tick: u128,
     advertised: Advertised,
 }
@@ -39,13 +39,13 @@ pub(super) struct RestoredMeasure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertised {
     pub(super) quota: u64,
-    /// `None` if no time restores them, and for windows of the calendar: no length is that of all months, nor of all days where clocks are changed. The
-    /// length of the present window would be true, but the field should be the same on all responses
-    /// (draft-ietf-httpapi-ratelimit-headers-11, section 3), and that window's end is in `t`.
+    /// `None` if no time restores them, and for windows of the calendar: months differ in length, and so do days where
+    /// clocks are changed. The length of the present window would be true, but the field should be the same on all
+    /// responses (draft-ietf-httpapi-ratelimit-headers-11, section 3), and that window's end is in `t`.
     pub(super) window: Option<NonZeroU64>,
 }
 
-/// The numbers of `RateLimit`: no more than `left` units within the next `within` seconds.
+/// The numbers of `RateLimit`: at most `left` units within the next `within` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
     pub(super) left: u64,
@@ -111,9 +111,9 @@ impl RestoredMeasure {
 
     /// Returns the numbers to advertise after `decision`.
     ///
-    /// left / within never exceeds quota / window: a client that spreads what is left
-    /// evenly is never rejected. (Except with fixed windows, of the calendar or not, which advertise their end; and if the
-    /// advertised quota had to be rounded down.)
+    /// left / within never exceeds quota / window: a client that spreads the remaining units evenly is never rejected.
+    /// (Except with fixed windows, of the calendar or not, which advertise their end; and if the advertised quota had
+    /// to be rounded down.)
     fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
             Outcome::Reject { retry_after } => (0, retry_after.map(retry_after_seconds)),
@@ -191,7 +191,8 @@ impl Advertised {
         // `units` per `step` seconds, in lowest terms: whole windows are multiples of `step`.
         let per_second = u128::from(limit) * u128::from(SECOND);
         let common = u128::from(gcd(period, narrow(per_second % u128::from(period))));
-        let (units, step) = (per_second / common, u128::from(period) / common);
+        let units = per_second / common;
+        let step = u128::from(period) / common;
 
         let least = (u128::from(burst) * step).div_ceil(units).max(1);
         let window = least.next_multiple_of(step);
@@ -203,7 +204,7 @@ impl Advertised {
         Self { quota: narrow(quota), window: NonZeroU64::new(narrow(window)) }
     }
 
-    /// Takes as many periods as make a whole number of seconds, or one period, rounded up.
+    /// Takes the fewest periods that make a whole number of seconds, or one period, rounded up.
     fn of_window(limit: u64, period: u64) -> Self {
         let periods = SECOND / gcd(period, SECOND);
         // Below 2^92, as periods are below 2^62.

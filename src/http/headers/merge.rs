@@ -11,8 +11,7 @@ pub(super) fn set(headers: &mut HeaderMap, name: impl IntoHeaderName, value: Hea
     let _ = headers.try_insert(name, value);
 }
 
-/// Whether a field with one number of remaining units is set and must stay: it has no more than `left`,
-/// or cannot be read.
+/// Whether a field with one number of remaining units is set and must stay: it has at most `left`, or cannot be read.
 pub(super) fn is_stricter(headers: &HeaderMap, name: &HeaderName, left: u64) -> bool {
     let mut lines = headers.get_all(name).iter();
     lines.any(|line| remaining_in(line.as_bytes()).is_none_or(|there| there <= left))
@@ -28,16 +27,17 @@ fn remaining_in(value: &[u8]) -> Option<u64> {
 /// Merges draft-11's fields with those that are set. `state` is `None` if only the policies are advertised.
 ///
 /// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both
-/// fields: theirs if it cannot be read, and ours if only ours says what is left. Fields in another syntax, such as that
-/// of draft-07, cannot share a list with ours: ours replace them if they can be read and advertise more than all of ours,
-/// and are left out otherwise.
+/// fields: theirs if it cannot be read, and ours if only ours reports the remaining units. Fields in another syntax,
+/// such as draft-07, cannot share a list with ours: ours replace them if they can be read and advertise more than all
+/// of ours, and are left out otherwise.
 #[cold]
 pub(super) fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
     let ours = Lists {
         states: state.and_then(|state| members(state.as_bytes())).unwrap_or_default(),
         policies: members(policy.as_bytes()).unwrap_or_default(),
     };
-    let (their_states, their_policies) = (lines(headers, &RATELIMIT), lines(headers, &RATELIMIT_POLICY));
+    let their_states = lines(headers, &RATELIMIT);
+    let their_policies = lines(headers, &RATELIMIT_POLICY);
     let merged = match (members(&their_states), members(&their_policies)) {
         (Some(states), Some(policies)) => Lists { states, policies }.merged_with(ours),
         _ if ours.may_replace_another_syntax(headers) => ours,
@@ -117,7 +117,7 @@ impl MergedMember<'_> {
     }
 }
 
-/// Parses the members of a list; `None` if anything in it is not a String with parameters.
+/// Parses the members of a list; `None` if a member of it is not a String with parameters.
 fn members(list: &[u8]) -> Option<Vec<MergedMember<'_>>> {
     let mut members = Vec::new();
     let mut rest = list;
@@ -203,12 +203,12 @@ mod tests {
         assert_eq!(after(&["\"a\";r=3;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=3;t=7", "\"a\";q=1;w=60"]);
         assert_eq!(after(&["\"a\";r=4;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=7", "\"a\";q=1;w=60"]);
         assert_eq!(after(&["\"a\";t=7;r=5"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=8", "\"a\";q=9;w=60"]);
-        // Of several `r`, the last one counts; one within a String is none.
+        // Of several `r`, the last one counts; a comma within a String does not end a member.
         assert_eq!(after(&["\"a\";r=3;r=5"], &theirs, "\"a\";r=4", ours), ["\"a\";r=4", "\"a\";q=9;w=60"]);
         assert_eq!(after(&["\"a\";x=\";r=9;\";r=3"], &theirs, "\"a\";r=4", ours)[1], "\"a\";q=1;w=60");
         assert_eq!(after(&["\"a\""], &theirs, "\"a\";r=0", ours), ["\"a\"", "\"a\";q=1;w=60"]);
         assert_eq!(after(&[], &theirs, "", ours), ["", "\"a\";q=1;w=60"]);
-        // Theirs says nothing of what is left.
+        // Theirs does not report the remaining units.
         assert_eq!(after(&[], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=8", "\"a\";q=9;w=60"]);
         assert_eq!(
             after(&["\"b\";r=9, \"a\";r=5"], &["\"b\";q=9, \"a\";q=5"], "\"c\";r=1, \"a\";r=2", "\"c\";q=1, \"a\";q=2"),

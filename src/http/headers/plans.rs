@@ -6,7 +6,7 @@ use super::interned::Constants;
 use super::measure::Measure;
 use crate::values::{Quota, Terms};
 
-/// What is constant for all keys with one quota.
+/// The parts of the fields that are constant for all keys with one quota.
 #[derive(Debug)]
 pub(super) struct FieldsOfQuota {
     quota: Quota,
@@ -16,21 +16,20 @@ pub(super) struct FieldsOfQuota {
 }
 
 /// The quotas that the keys of a policy have had, as far as there is room. A quota stays: most services have a few
-/// plans, and with a quota negotiated for each customer the first ones are served faster, as long as the layer lasts or
-/// until the next live change.
+/// plans, and with a quota negotiated for each customer the first ones are served faster, until the next live change.
 #[derive(Debug, Default)]
 pub(super) struct Plans(OnceLock<Box<[OnceLock<FieldsOfQuota>; SLOTS]>>);
 
 /// The most quotas of a policy: some 20 KiB with their texts.
 const SLOTS: usize = 64;
 
-/// The slots in which a quota may be. A look-up that finds none of them free compares so many quotas in vain.
+/// The slots in which a quota may be. A look-up that finds no free place has compared this many quotas in vain.
 const PROBES: usize = 8;
 
 impl Plans {
     /// Returns the plan of a quota, made by `constants` if there is a free slot; `None` if there is none.
     #[inline]
-    pub(super) fn of(
+    pub(super) fn find_or_make(
         &self,
         quota: Quota,
         terms: Terms,

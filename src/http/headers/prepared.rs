@@ -9,20 +9,20 @@ use super::response_fields::{PolicyLevel, ResponseFields, ratelimit};
 use super::wait::{RETRY_AFTER_MS, WaitFields, millis, retry_after};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
-/// All fields of a rejection that advertises a wait and draft-11's fields, with the values that all of them share. A copy of
-/// the map takes half the instructions of six insertions, each of which hashes a name.
+/// All fields of a rejection that advertises a wait and draft-11's fields, with the values that all of them share. A
+/// copy of the map takes half the instructions of six insertions, since each insertion hashes a name.
 #[derive(Debug)]
 pub(crate) struct PreparedFields {
     fields: HeaderMap,
-    /// What makes each value, if it is not constant; in the order of the map, which its copies have as well.
+    /// The source of each value, if it is not constant; in the order of the map, which its copies have as well.
     makers: Vec<Option<MakeValue>>,
 }
 
 type MakeValue = fn(&WaitFields, Duration, &[PolicyLevel]) -> HeaderValue;
 
 impl PreparedFields {
-    /// Prepares the fields, in the order in which they are set otherwise. `None` if two have the same name: the operator
-    /// chooses that of the exact wait.
+    /// Prepares the fields, in the order in which they are set otherwise. `None` if two have the same name: the
+    /// operator chooses the name of the exact wait's field.
     pub(crate) fn new(
         content_type: Option<HeaderValue>,
         wait: &WaitFields,

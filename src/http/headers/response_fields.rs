@@ -13,7 +13,7 @@ use super::measure::Level;
 use super::writer::{PolicyReading, Reading, Writer};
 use crate::values::Decision;
 
-/// What draft-11's fields report of one policy.
+/// The values of draft-11's fields for one policy.
 pub(super) type PolicyLevel = (&'static Constants, Level);
 
 /// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
@@ -30,7 +30,7 @@ pub(crate) enum ResponseFields {
 
 const _: () = assert!(size_of::<Option<ResponseFields>>() <= 3 * size_of::<u64>());
 
-/// What it takes to compute the fields when the response arrives.
+/// The inputs from which the fields are computed when the response arrives.
 #[derive(Debug)]
 pub(crate) struct DeferredFields {
     writer: Arc<Writer>,
@@ -61,7 +61,7 @@ impl ResponseFields {
         }
     }
 
-    /// Passes on the levels if all fields are those of draft-11, of at least one policy.
+    /// Passes on the levels if all fields follow draft-11 and there is at least one policy.
     #[inline(always)]
     pub(super) fn with_levels<R>(&self, pass_on: impl FnOnce(&[PolicyLevel]) -> R) -> Option<R> {
         match self {
@@ -98,8 +98,8 @@ pub(super) fn ratelimit(levels: &[PolicyLevel]) -> HeaderValue {
     value_of(&out)
 }
 
-/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`, and `is_exhausted`
-/// returns whether a policy has nothing left.
+/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`, and
+/// `is_exhausted` returns whether a policy has nothing left.
 #[inline]
 pub(super) fn write_draft11(
     status: StatusCode,

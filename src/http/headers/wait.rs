@@ -23,15 +23,15 @@ const MAX_RETRY_AFTER_MS: u64 = 2_147_483_647;
 /// The longest wait that is advertised, in whole seconds.
 const MAX_RETRY_AFTER: u64 = MAX_RETRY_AFTER_MS / 1_000;
 
-/// The longest wait after which a client may come back, since it was told so, whatever the limit says.
+/// The longest wait after which a client that was told to wait may come back, even if the limit says more.
 pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AFTER);
 
 /// Selects the fields of a rejection that advertise the wait. `Retry-After` is always sent; by default,
 /// so is `X-Rate-Limited-For`, the same wait to the microsecond.
 ///
-/// Rejections that no wait helps have none of these fields; those of a limiter that failed have `Retry-After` alone,
-/// since the wait is a guess. A wait of more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483 seconds:
-/// many clients cannot wait longer, and retry at once.
+/// Rejections that no wait helps do not have these fields; rejections by a limiter that failed have `Retry-After`
+/// alone, since the wait is a guess. A wait of more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483
+/// seconds: many clients cannot wait longer, and retry at once.
 ///
 /// ```
 /// use http::HeaderName;
@@ -147,7 +147,8 @@ pub(crate) fn date(value: &HeaderValue) -> Option<SystemTime> {
     httpdate::parse_http_date(value.to_str().ok()?).ok()
 }
 
-/// Writes the exact wait in decimal seconds, with three decimals or six. They are rounded up and above zero, so that waiting exactly that long is enough, and never more than `Retry-After`.
+/// Writes the exact wait in decimal seconds, with three decimals or six. They are rounded up and above zero, so that
+/// waiting exactly that long is enough, and never more than `Retry-After`.
 fn exact(wait: Duration, decimals: u32) -> HeaderValue {
     // The nanoseconds of the last decimal.
     let grain = if decimals == 3 { 1_000_000 } else { 1_000 };
@@ -270,7 +271,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     proptest! {
-        /// 0 < X-Rate-Limited-For ≤ Retry-After < X-Rate-Limited-For + 1, and neither is less than the wait.
+        /// 0 < X-Rate-Limited-For ≤ Retry-After < X-Rate-Limited-For + 1, and both are at least the wait.
         #[test]
         fn the_exact_wait_and_the_rounded_one_agree(wait in prop_oneof![
             1..3 * SECOND,

@@ -42,7 +42,8 @@ pub(crate) struct Writer {
 /// How much of the fields is known when a request is decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
-    /// All but the levels: every response gets draft-11's fields, of one policy, and the quota of its key sets all texts.
+    /// All but the levels: every response gets draft-11's fields, of one policy, and the quota of its key sets all
+    /// texts.
     One,
     /// All but the levels: every response gets draft-11's fields, with the same list of several policies.
     Several,
@@ -82,7 +83,7 @@ struct PolicyFields {
 /// One policy's decision on a request.
 pub(crate) type PolicyReading<'a> = Reading<&'a Decision>;
 
-/// A [`PolicyReading`], or one that owns its decision.
+/// A [`PolicyReading`], or a reading that owns its decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<D> {
     /// The policy's index in the layer.
@@ -126,7 +127,8 @@ impl Writer {
             let unit = if let Measure::InFlight { .. } = measure { QuotaUnit::ConcurrentRequests } else { unit };
             draft11::push_policy(&mut all, &quoted, measure.advertised(), unit);
             let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
-            let (prefix, plans) = (draft11::prefix(&quoted), Plans::default());
+            let prefix = draft11::prefix(&quoted);
+            let plans = Plans::default();
             let constants = None;
             Some(PolicyFields { terms, unit, is_conditional, measure, plans, prefix, constants, draft07_policy })
         });
@@ -318,9 +320,9 @@ impl Writer {
         })
     }
 
-    /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
-    /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
-    /// that draft-07 and `X-RateLimit-*` can describe: they have a reset.
+    /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait; otherwise
+    /// the policy with the smallest share of a fresh key's burst left. Of equals, the first. Only those that draft-07
+    /// and `X-RateLimit-*` can describe: they have a reset.
     fn closest<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> Option<Measured<'a>> {
         let has_reset = |measured: &Measured<'_>| matches!(measured.measure, Measure::Restored(_));
         let closer =
@@ -335,8 +337,8 @@ impl PolicyFields {
         quota.map_or(self.measure, |quota| Measure::new(&self.terms.under(quota)))
     }
 
-    /// Returns the measure and the constants of the keys with this quota, of the only policy of a layer; `None` if those
-    /// of too many others are kept.
+    /// Returns the measure and the constants of the keys with this quota, of the only policy of a layer; `None` if the
+    /// constants of too many others are kept.
     #[inline]
     fn plan(&self, quota: Quota) -> Option<(&Measure, &'static Constants)> {
         let constants = |measure: &Measure| {
@@ -344,7 +346,7 @@ impl PolicyFields {
             self.push_policy(&mut list, measure);
             Constants::intern(&self.prefix, &intern(&list))
         };
-        let plan = self.plans.of(quota, self.terms, constants)?;
+        let plan = self.plans.find_or_make(quota, self.terms, constants)?;
         Some((&plan.measure, plan.constants?))
     }
 
@@ -366,7 +368,7 @@ impl Measured<'_> {
         cross(self.level.left, other.decision.limit()).cmp(&cross(other.level.left, self.decision.limit()))
     }
 
-    /// The numbers of draft-07's fields. If no wait helps, the reset is that of the whole quota.
+    /// The numbers of draft-07's fields. If no wait helps, the reset is the whole quota's.
     fn standing<'a>(&self, policy: Option<&'a HeaderValue>) -> PolicyStanding<'a> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);

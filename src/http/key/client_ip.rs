@@ -29,15 +29,15 @@ use crate::values::PartitionKey;
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The server must provide the peer's address, as for [`PeerIp`](super::PeerIp). A peer that is not a trusted
-/// proxy is the client, whatever it sends. (For a proxy that connects through a Unix socket,
-/// insert a [`SocketAddr`](std::net::SocketAddr) of your choice, and trust that.)
+/// The server must provide the peer's address, as for [`PeerIp`](super::PeerIp). A peer that is not a trusted proxy is
+/// the client, with any fields. (For a proxy that connects through a Unix socket, insert a
+/// [`SocketAddr`](std::net::SocketAddr) of your choice, and trust that.)
 ///
 /// A list is read from its end, where your proxies append to it, across all its field lines:
 ///
 /// - With ranges, addresses within them are skipped and the first other one is the client. If
 ///   there is no other, the leftmost one is.
-/// - With a count of `n`, the `n`-th element from the right is the client, whatever the others are.
+/// - With a count of `n`, the `n`-th element from the right is the client, with any other elements.
 ///
 /// An unreadable element (`unknown`, a name, `0.0.0.0`), or more than 64 elements or 8 KiB before the client's, ends
 /// the search: the client is [`Unidentified`]. Elements to the left of the client's are not read.
@@ -55,10 +55,10 @@ use crate::values::PartitionKey;
 ///
 /// # What is logged
 ///
-/// Each once per process, as a warning with the cure and without addresses (crate feature `tracing`): a trusted
-/// proxy sends another forwarding header than the configured one; its list is shorter than the count; an untrusted peer
-/// sends the configured header (once for public addresses, and once for all others). With [`peer`](Self::peer): what
-/// [`PeerIp`](super::PeerIp) logs.
+/// Each once per process, as a warning with the cure and without addresses (crate feature `tracing`): a trusted proxy
+/// sends another forwarding header than the configured one; its list is shorter than the count; an untrusted peer sends
+/// the configured header (once for public addresses, and once for all others). With [`peer`](Self::peer): the warning
+/// that [`PeerIp`](super::PeerIp) logs.
 ///
 /// # Accuracy
 ///
@@ -91,19 +91,20 @@ pub enum Unidentified {
 impl ClientIp {
     /// Keys by the peer's address, for servers without a proxy. No header is read.
     pub const fn peer() -> Self {
-        Self::of(IpSource::Peer, TrustedProxies::hops(0))
+        Self::from_source(IpSource::Peer, TrustedProxies::hops(0))
     }
 
     /// Keys by the address in `source` if the peer is one of the `trusted` proxies, and else by the peer's.
     pub fn new(source: IpSource, trusted: TrustedProxies) -> Self {
         match source {
-            IpSource::Header(name) => Self::of(name.into(), trusted),
-            other => Self::of(other, trusted),
+            IpSource::Header(name) => Self::from_source(name.into(), trusted),
+            other => Self::from_source(other, trusted),
         }
     }
 
-    const fn of(source: IpSource, trusted: TrustedProxies) -> Self {
-        let (unidentified, ipv6_prefix) = (Unidentified::UsePeer, DEFAULT_IPV6_PREFIX);
+    const fn from_source(source: IpSource, trusted: TrustedProxies) -> Self {
+        let unidentified = Unidentified::UsePeer;
+        let ipv6_prefix = DEFAULT_IPV6_PREFIX;
         Self { source, trusted, unidentified, ipv6_prefix, lenient: false, obfuscated: false }
     }
 
@@ -122,8 +123,8 @@ impl ClientIp {
         Self { unidentified, ..self }
     }
 
-    /// Reads `Forwarded` also if ports and IPv6 addresses in it are not quoted, or IPv6 addresses
-    /// are not in brackets. RFC 7239 asks for both; some proxies do neither.
+    /// Reads `Forwarded` also if ports and IPv6 addresses in it are not quoted, or IPv6 addresses are not in brackets.
+    /// RFC 7239 asks for both; some proxies do not do either.
     pub fn lenient_forwarded(self) -> Self {
         Self { lenient: true, ..self }
     }
@@ -148,7 +149,7 @@ impl ClientIp {
     }
 
     /// Returns the client's address if it may count in the client's favour, as for an
-    /// [exemption](crate::Exemptions::networks): [`resolve`](Self::resolve), but `None` for a peer that is taken for the
+    /// [exemption](crate::Exemptions::networks): [`resolve`](Self::resolve), but `None` for a peer that counts as the
     /// client and forwards for others. Such a peer is a proxy that the operator did not configure, and anybody may be
     /// behind it.
     pub(crate) fn proven(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
@@ -183,8 +184,8 @@ impl ClientIp {
         }
     }
 
-    /// Returns what the key stands for: the [address](Self::address), or the IPv6 network that it is in. (A key made of
-    /// a [name](Self::obfuscated_nodes) stands for no address; this is the substitute's network then.)
+    /// Returns the address that the key stands for: the [address](Self::address), or the IPv6 network that it is in. (A
+    /// key made of a [name](Self::obfuscated_nodes) stands for no address; this is the substitute's network then.)
     ///
     /// # Errors
     ///
@@ -193,8 +194,8 @@ impl ClientIp {
         Ok(IpNetwork::of(self.address(head)?, self.ipv6_prefix))
     }
 
-    /// Returns the client: the peer, or what the peer reports if it is a trusted proxy. `None` if it reports nothing
-    /// readable.
+    /// Returns the client: the peer, or the address that the peer reports if it is a trusted proxy. `None` if it
+    /// reports nothing readable.
     fn find<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<ForwardedNode<'a>> {
         if self.source == IpSource::Peer {
             hint::peer_is_the_key(|| peer, headers);

@@ -14,7 +14,7 @@ macro_rules! tuple {
                 Ok(PartitionKey::from_parts([$(self.$index.extract(head)?.as_bytes()),+]))
             }
 
-            /// Whether all parts are shared: one that differs from client to client makes the combination differ.
+            /// Whether all parts are shared: a part that differs from client to client makes the combination differ.
             fn is_shared(&self) -> bool {
                 $(self.$index.is_shared())&&+
             }
@@ -26,12 +26,12 @@ tuple!(A.0, B.1);
 tuple!(A.0, B.1, C.2);
 tuple!(A.0, B.1, C.2, D.3);
 
-/// Keys by a combination whose length is known only at run time. The keys equal those of a tuple of the same parts.
+/// Keys by a combination whose length is known only at run time. The keys equal the keys of a tuple of the same parts.
 ///
 /// All requests have the same key if the vector is empty, as with [`Global`](super::Global).
 impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        // As many as the longest tuple has.
+        // The length of the longest tuple.
         let parts = self.iter().map(|part| part.extract(head)).collect::<Result<SmallVec<[_; 4]>, _>>()?;
         Ok(PartitionKey::from_parts(parts.iter().map(PartitionKey::as_bytes)))
     }

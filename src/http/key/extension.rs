@@ -17,9 +17,9 @@ use crate::values::PartitionKey;
 /// rate limit; further inside, it inserts too late, and no request has a key. `T` is the very type that it inserts: an
 /// `Account` is not found where an `Arc<Account>` was inserted.
 ///
-/// If none of the first 100 requests to a policy has the extension, that is logged once, with its type: after 1,000 requests
-/// if the policy [skips](crate::MissingKey::Skip) them. Each request without it is logged at `debug`. No response has the
-/// type.
+/// If all of the first 100 requests to a policy lack the extension, that is logged once, with its type: after 1,000
+/// requests if the policy [skips](crate::MissingKey::Skip) them. Each request without it is logged at `debug`. No
+/// response has the type.
 ///
 /// ```
 /// use tower_sluice::key::ExtensionKey;
@@ -33,8 +33,8 @@ use crate::values::PartitionKey;
 /// let key = ExtensionKey::new(|account: &Account| account.id);
 /// ```
 ///
-/// Key on what identifies the account for good (its number), not on what the client typed:
-/// spellings that log in to the same account must share a budget.
+/// Key on the permanent identity of the account (its number), not on the text that the client typed: spellings that log
+/// in to the same account must share a budget.
 ///
 /// `F` defaults to a function pointer, with which the type can be written down, for a field or a constant:
 ///
@@ -46,7 +46,7 @@ use crate::values::PartitionKey;
 #[doc(alias("user", "claims", "jwt"))]
 pub struct ExtensionKey<T, F = fn(&T) -> PartitionKey> {
     read: F,
-    /// A `T` is read, and none is owned: the key is `Send` and `Sync` whatever `T` is.
+    /// A `T` is read, and not owned: the key is `Send` and `Sync` for every `T`.
     extension: PhantomData<fn(&T)>,
 }
 
@@ -56,7 +56,7 @@ where
     F: Fn(&T) -> K + Send + Sync + 'static,
     K: Into<PartitionKey>,
 {
-    /// Keys by what `read` returns for the extension of type `T`.
+    /// Keys by the value that `read` returns for the extension of type `T`.
     pub const fn new(read: F) -> Self {
         Self { read, extension: PhantomData }
     }
@@ -76,12 +76,12 @@ where
     }
 }
 
-/// What is looked for, as a [`KeyError`] names it. Clients see it, so it does not name the type.
+/// The name of the source, as a [`KeyError`] shows it. Clients see it, so it does not name the type.
 const WHAT: &str = "the identity that requests are counted by";
 
 thread_local! {
-    /// The type that this thread has missed last. A [`KeyError`] has no room for it, as clients see all that it has, and an
-    /// [`ExtensionKey`] has no place for it, as it may be a constant.
+    /// The type that this thread has missed last. A [`KeyError`] has no room for it, as clients see all that it has,
+    /// and an [`ExtensionKey`] has no place for it, as it may be a constant.
     static LAST_MISSED: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -92,8 +92,8 @@ fn missing(extension: &'static str) -> KeyError {
     KeyError::Missing { what: WHAT.into() }
 }
 
-/// The type of the extension that was missing, if `error` is the last error of an [`ExtensionKey`] on this thread. For the
-/// log only.
+/// The type of the extension that was missing, if `error` is the last error of an [`ExtensionKey`] on this thread. For
+/// the log only.
 pub(crate) fn missing_extension(error: &KeyError) -> Option<&'static str> {
     match error {
         KeyError::Missing { what } if what == WHAT => Some(LAST_MISSED.get()),
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Without `Debug`, so that a key is seen to need none.
+    /// Without `Debug`, so that this shows that a key does not need it.
     #[derive(Clone)]
     struct Account {
         id: u64,

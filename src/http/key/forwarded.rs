@@ -45,7 +45,7 @@ pub(super) fn viewer_address(value: &[u8]) -> Option<IpAddr> {
 
 /// Parses the `for` parameter of an element of `Forwarded` (RFC 7239 §4).
 ///
-/// `None` if there is no such parameter, if the client is `unknown`, or if anything in the element breaks the grammar.
+/// `None` if there is no such parameter, if the client is `unknown`, or if a part of the element breaks the grammar.
 pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<ForwardedNode<'_>> {
     let mut names: [&[u8]; MAX_PARAMETERS] = [b""; MAX_PARAMETERS];
     let mut count = 0;
@@ -76,8 +76,8 @@ pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<ForwardedNo
     }
 }
 
-/// `token "=" (token / quoted-string)` at the start of `input`: the name, the value as it stands
-/// between any quotation marks, and what follows.
+/// `token "=" (token / quoted-string)` at the start of `input`: the name, the value as it stands between any quotation
+/// marks, and the rest.
 fn parameter(input: &[u8], lenient: bool) -> Option<(&[u8], &[u8], &[u8])> {
     let (name, rest) = run(input, is_tchar)?;
     let rest = rest.strip_prefix(b"=")?;
@@ -168,7 +168,7 @@ fn ipv6(text: &str) -> Option<IpAddr> {
     if is_zone { address.parse::<Ipv6Addr>().ok().map(IpAddr::V6) } else { None }
 }
 
-/// Rejects what is too long for a search, too: in a header of one value, no search has bounded it.
+/// Rejects a field that is too long for a search, too: in a header of one value, no search has bounded it.
 fn utf8(bytes: &[u8]) -> Option<&str> {
     if bytes.len() <= MAX_BYTES { std::str::from_utf8(bytes).ok() } else { None }
 }

@@ -7,11 +7,11 @@ use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
-/// Keys by what a closure returns; `None` means that the key is missing.
+/// Keys by the value that a closure returns; `None` means that the key is missing.
 ///
-/// Key on what identifies the client for good, such as the number of the account that its credentials
-/// resolve to. What the client typed has many spellings (`Alice@example.com`, `alice@example.com `), and each would
-/// have a budget of its own.
+/// Key on the permanent identity of the client, such as the number of the account that its credentials resolve to. The
+/// text that the client typed has many spellings (`Alice@example.com`, `alice@example.com `), and each would have a
+/// budget of its own.
 ///
 /// ```
 /// use http::header;

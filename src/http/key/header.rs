@@ -53,7 +53,7 @@ impl HeaderKey {
         Self::new(HeaderName::from_static(name))
     }
 
-    /// What is looked for, as a [`KeyError`] names it.
+    /// The name of the source, as a [`KeyError`] shows it.
     fn what(&self) -> Cow<'static, str> {
         format!("header {}", self.name).into()
     }

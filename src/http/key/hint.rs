@@ -1,5 +1,6 @@
-//! Set-up mistakes that the first requests reveal. Each is logged once per process; that a peer is not trusted, once for
-//! public addresses and once for all others. From then on, and after 65,536 requests, the check costs one relaxed load.
+//! Set-up mistakes that the first requests reveal. Each is logged once per process; that a peer is not trusted, once
+//! for public addresses and once for all others. From then on, and after 65,536 requests, the check costs one relaxed
+//! load.
 
 use std::net::IpAddr;
 use std::sync::Once;
@@ -19,7 +20,7 @@ const CHECKS: u32 = 1 << 16;
 /// server that public peers reach directly stops checking after 512 requests.
 const CHECKS_PER_PUBLIC_PEER: u32 = 1 << 7;
 
-/// The forwarding headers that are not those of one product.
+/// The forwarding headers that do not belong to one product.
 static FORWARDING: [HeaderName; 3] =
     [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static(X_REAL_IP)];
 

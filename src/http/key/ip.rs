@@ -127,8 +127,8 @@ fn other_peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
     head.extensions().get::<SocketAddr>()
 }
 
-/// What this build looks for, in the words of whoever has to provide it. The versions are named since an extension of
-/// another version of axum or tonic is another type, which is not found.
+/// The sources that this build reads, in the words of the program that has to provide them. The versions are named
+/// since an extension of another version of axum or tonic is another type, which is not found.
 #[cold]
 pub(super) fn peer_unknown() -> KeyError {
     const AXUM: &str = if cfg!(feature = "axum") {

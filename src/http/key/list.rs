@@ -66,7 +66,7 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Elements<'a, L> {
         loop {
             let line = self.rest.take().or_else(|| self.lines.next_back())?;
             match self.split(line) {
-                // Empty elements are none (RFC 9110 §5.6.1.2), but use up the bound on elements, or a list of commas
+                // Empty elements are ignored (RFC 9110 §5.6.1.2), but use up the bound on elements, or a list of commas
                 // could be searched without end.
                 Ok([]) => {}
                 Ok(element) => return Some(Ok(element)),
@@ -85,8 +85,7 @@ fn last_comma(list: &[u8]) -> Option<usize> {
 }
 
 /// Finds the last comma outside of quoted strings. Seen from the right, the first quotation mark closes a quoted
-/// string: this finds the commas of any well-formed list, and those of a well-formed tail, whatever a client sent
-/// before it.
+/// string: this finds the commas of any well-formed list, and of a well-formed tail behind any text that a client sent.
 fn last_unquoted_comma(list: &[u8]) -> Result<Option<usize>, Unreadable> {
     let mut unseen = list;
     while let Some(at) = unseen.iter().rposition(|byte| matches!(byte, b',' | b'"')) {

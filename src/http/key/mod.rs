@@ -15,8 +15,8 @@
 //!
 //! Keys are compared byte for byte: nothing is lower-cased or normalised implicitly. Only the white space around the
 //! value of a header is dropped, which is no part of the value (RFC 9110, section 5.5); a [`key_fn`] that reads a
-//! header has to trim it itself, since over HTTP/2 the white space is still there. Key on what an identity resolves to
-//! (the number of the account) rather than on what was typed; if there is only the latter, `nfkc_casefold_trim` (crate
+//! header has to trim it itself, since over HTTP/2 the white space is still there. Key on the account that an identity
+//! resolves to (its number) rather than on the typed text; if there is only the latter, `nfkc_casefold_trim` (crate
 //! feature `unicode`) makes its spellings one.
 
 mod client_ip;
@@ -121,15 +121,15 @@ impl KeyExtractor for Global {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The client did not send what identifies it.
+    /// The client did not send its identity.
     Missing {
-        /// What was looked for, as in "header x-api-key". Rejections show it to clients.
+        /// The name of the source, as in "header x-api-key". Rejections show it to clients.
         what: Cow<'static, str>,
     },
-    /// The client sent it more than once. Always rejected: whichever of the two counted, a
-    /// client could name another client's budget, or a new one each time.
+    /// The client sent it more than once. Always rejected: by either of the two, a client could name another client's
+    /// budget, or a new one each time.
     Ambiguous {
-        /// What was looked for, as in "header x-api-key". Rejections show it to clients.
+        /// The name of the source, as in "header x-api-key". Rejections show it to clients.
         what: Cow<'static, str>,
     },
     /// The server is not set up to provide it. Always rejected, as the server's error.

@@ -10,9 +10,9 @@ use crate::values::PartitionKey;
 
 /// Keys by the path of the request.
 ///
-/// Clients share the budget of a path. So a policy with this key alone rejects with status 503 instead of 429, and takes
-/// no [penalty](crate::Policy::penalty): whoever uses up the budget would get the others banned. Combine it with the key
-/// of a client to limit each by itself:
+/// Clients share the budget of a path. So a policy with this key alone rejects with status 503 instead of 429, and
+/// takes no [penalty](crate::Policy::penalty): a client that uses up the budget would get the others banned. Combine it
+/// with the key of a client to limit each by itself:
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
@@ -50,15 +50,15 @@ impl PathKey {
 
     /// Keys by the path as the client spelled it.
     ///
-    /// A client that can reach one resource by many paths (`/users/1`, `//users/1`, `/users/%31`)
-    /// has as many budgets. A second policy in the same layer, with a key by client, limits all of them together.
+    /// A client that can reach one resource by many paths (`/users/1`, `//users/1`, `/users/%31`) has a budget for
+    /// each. A second policy in the same layer, with a key by client, limits all of them together.
     pub const fn raw() -> Self {
         Self { source: PathSource::Raw }
     }
 }
 
-/// Whether the first requests of the process are all unmatched. One streak for all keys, since a `PathKey` is `Copy` and
-/// has no state of its own: one layer inside the router silences the warning for another around it.
+/// Whether the first requests of the process are all unmatched. One streak for all keys, since a `PathKey` is `Copy`
+/// and has no state of its own: one layer inside the router silences the warning for another around it.
 #[cfg(feature = "axum")]
 static UNMATCHED: Streak = Streak::new();
 

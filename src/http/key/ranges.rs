@@ -12,12 +12,12 @@ pub(crate) struct Ranges(Vec<IpNetwork>);
 impl Ranges {
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    pub(super) fn of(ranges: &[IpNetwork]) -> Self {
+    pub(super) fn new(ranges: &[IpNetwork]) -> Self {
         Self(ranges.to_vec())
     }
 
     /// Adds ranges, written as `192.0.2.7`, `10.0.0.0/8` or `fd00::/8`. Fails as
-    /// [`TrustedProxies::networks`](super::TrustedProxies::networks) does, but adds nothing if there is none.
+    /// [`TrustedProxies::networks`](super::TrustedProxies::networks) does, but an empty list adds nothing.
     pub(crate) fn add(&mut self, ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), TrustedProxiesError> {
         for range in ranges {
             self.0.push(IpNetwork::read(range.as_ref())?);
@@ -44,14 +44,15 @@ impl IpNetwork {
         equal_bits >= self.prefix.into()
     }
 
-    /// Reads a range. Unlike [`IpNetwork::of`], which is for keys, this takes NAT64 and 6to4 addresses literally: to trust
-    /// or to exempt `10.0.0.0/8` is to trust no IPv6 address.
+    /// Reads a range. Unlike [`IpNetwork::of`], which is for keys, this takes NAT64 and 6to4 addresses literally: to
+    /// trust or to exempt `10.0.0.0/8` is to trust no IPv6 address.
     fn read(text: &str) -> Result<Self, TrustedProxiesError> {
         let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { network: text.into() })?;
         if range.prefix == 0 {
             Err(TrustedProxiesError::Everybody { network: text.into() })
         } else if range.cleared() != range {
-            let (cleared, address) = (range.cleared().to_string(), range.base);
+            let cleared = range.cleared().to_string();
+            let address = range.base;
             Err(TrustedProxiesError::BitsBehindPrefix { network: text.into(), cleared, address })
         } else {
             Ok(range)
@@ -70,7 +71,7 @@ impl IpNetwork {
             None => bits,
         };
         let base = written.to_canonical();
-        // An IPv4-mapped range: its first 96 bits are those of the notation.
+        // An IPv4-mapped range: its first 96 bits are the prefix of the notation.
         let mapped = if base.is_ipv4() && written.is_ipv6() { 96 } else { 0 };
         if prefix > bits { None } else { Some(Self { base, prefix: prefix.checked_sub(mapped)? }) }
     }

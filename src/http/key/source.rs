@@ -112,7 +112,7 @@ impl FromStr for IpSource {
     }
 }
 
-/// Writes what [`FromStr`] parses, in lower case.
+/// Writes the text that [`FromStr`] parses, in lower case.
 impl fmt::Display for IpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name().map_or("peer", HeaderName::as_str))

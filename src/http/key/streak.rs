@@ -26,7 +26,7 @@ impl Streak {
         !cfg!(feature = "tracing") || self.0.load(Ordering::Relaxed) >= LONG
     }
 
-    /// Counts one more request; returns `true` to the one that makes the streak long.
+    /// Counts one more request; returns `true` to the request that makes the streak long.
     ///
     /// Every `fetch_add` returns another count, so of several threads exactly one reads `LONG - 1`, and only that one
     /// logs.

@@ -23,15 +23,15 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// If there is none, or one is malformed or has bits set beyond its prefix; or if they span, all together, half of
-    /// all IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts all peers
-    /// lets every client choose its address.
+    /// If the list is empty, or a network is malformed or has bits set beyond its prefix; or if they span, all
+    /// together, half of all IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that
+    /// trusts all peers lets every client choose its address.
     pub fn networks(networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
         Self { ranges: Ranges::EMPTY, count: None }.and_networks(networks)
     }
 
-    /// Trusts the last `n` elements of the list: `n` is the number of proxies in front of this
-    /// server that append to it, including the one that is connected. Zero trusts no peer.
+    /// Trusts the last `n` elements of the list: `n` is the number of proxies in front of this server that append to
+    /// it, including the connected one. Zero trusts no peer.
     ///
     /// Every peer is taken for a proxy, unless there are [networks](Self::and_networks) as
     /// well: only for servers that nothing but the proxies can reach. A header of one value has no elements to
@@ -42,7 +42,7 @@ impl TrustedProxies {
 
     /// Trusts this machine (`127.0.0.0/8`, `::1`): for a proxy on it, if no other process on it can connect.
     pub fn loopback() -> Self {
-        Self { ranges: Ranges::of(&[LOOPBACK_V4, LOOPBACK_V6]), count: None }
+        Self { ranges: Ranges::new(&[LOOPBACK_V4, LOOPBACK_V6]), count: None }
     }
 
     /// Trusts all private addresses: loopback (`127.0.0.0/8`, `::1`), RFC 1918 (`10.0.0.0/8`,
@@ -55,7 +55,7 @@ impl TrustedProxies {
         let v6 = |first, prefix| IpNetwork { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
         let v4 = [v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(169, 254, 16)];
         let v6 = [v6(0xfc00, 7), v6(0xfe80, 10)];
-        Self { ranges: Ranges::of(&[&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat()), count: None }
+        Self { ranges: Ranges::new(&[&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat()), count: None }
     }
 
     /// Trusts these [`networks`](Self::networks) too. After [`hops`](Self::hops), the elements are counted only if the
@@ -103,16 +103,16 @@ const LOOPBACK_V6: IpNetwork = IpNetwork { base: IpAddr::V6(Ipv6Addr::LOCALHOST)
 pub enum TrustedProxiesError {
     /// There is no network, so that no proxy would be trusted.
     Empty,
-    /// It is neither an address nor a network.
+    /// It is not an address, and not a network.
     #[non_exhaustive]
     Malformed {
-        /// What was written.
+        /// The text as written.
         network: String,
     },
     /// It names an address within a network, so that either may be meant.
     #[non_exhaustive]
     BitsBehindPrefix {
-        /// What was written.
+        /// The text as written.
         network: String,
         /// The whole network.
         cleared: String,
@@ -122,7 +122,7 @@ pub enum TrustedProxiesError {
     /// It spans all addresses, so that every client could choose its address.
     #[non_exhaustive]
     Everybody {
-        /// What was written.
+        /// The text as written.
         network: String,
     },
     /// The networks span half of all addresses or more, so that many a client could choose its address.

@@ -148,7 +148,7 @@ impl RateLimitLayerBuilder {
     /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban.
     /// The layer, its clones and all clients share one budget per process, which [live changes](RateLimitLayer::handle)
     /// do not touch. A preflight beyond the budget counts like any other request. So all clients together gain `budget`
-    /// and no more, and a client that uses it up takes nothing else from others.
+    /// at most, and a client that uses it up takes nothing else from others.
     ///
     /// Exempt preflights reach the inner service like any `OPTIONS` request. If a handler does its work for any method
     /// (axum's `any`), they are `budget` further requests.
@@ -179,7 +179,7 @@ impl RateLimitLayerBuilder {
     /// The body is anything that converts to bytes, axum's `Body`, or, by [`RejectionBody::new`], any other.
     ///
     /// The fields that report the wait and the remaining quota, and `Cache-Control`, are set afterwards; a longer
-    /// `Retry-After` of the closure is kept. The closure sets the status, and may use that of the rejection.
+    /// `Retry-After` of the closure is kept. The closure sets the status, and may use the rejection's.
     ///
     /// ```
     /// use http::Response;
@@ -238,10 +238,10 @@ impl RateLimitLayerBuilder {
     /// | `store_breaker` | `node` | state of the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
-    /// A request counts at most once with each policy. It does not count with policies that would have admitted what
-    /// another rejects, nor with those whose decision it did not reach. `in_flight`, `table_…`, `ban_table_…`,
-    /// `debt_table_…`, `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
-    /// [`observe`](RateLimitLayer#method.observe) is called.
+    /// A request counts at most once with each policy. It does not count with policies that would have admitted a
+    /// request that another policy rejects, and not with policies that it did not reach. `in_flight`, `table_…`,
+    /// `ban_table_…`, `debt_table_…`, `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are
+    /// updated when [`observe`](RateLimitLayer#method.observe) is called.
     ///
     /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their
     /// services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay,

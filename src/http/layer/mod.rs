@@ -24,7 +24,7 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// time.
 ///
 /// A request passes if every enforced policy that applies to it admits it. Then each of them is charged, and otherwise
-/// none. It is charged before the inner service is called, and stays charged if the client disconnects.
+/// no policy is. It is charged before the inner service is called, and stays charged if the client disconnects.
 ///
 /// So a request that one policy rejects, or that lacks a key, does not count for the other policies of the
 /// layer. To count such requests (guesses at an API key, say, by address), put that policy into an outer
@@ -36,17 +36,17 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// - `Retry-After`: whole seconds, rounded up, at least 1;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
 /// - `Cache-Control: no-store`;
-/// - `RateLimit-Policy` and `RateLimit`: the quota, and what is left of it, which other responses
-///   carry, too ([`fields`](RateLimitLayerBuilder::fields));
+/// - `RateLimit-Policy` and `RateLimit`: the quota and its remaining units, which other responses carry, too
+///   ([`fields`](RateLimitLayerBuilder::fields));
 /// - problem details in JSON that name the violated policies.
 ///
 /// gRPC and gRPC-Web clients get a [native gRPC error](crate::grpc), from the same layer and the same budget.
 ///
-/// A client that waits as long as either field says is admitted, unless other requests of its key were charged
+/// A client that waits for the time in either field is admitted, unless other requests of its key were charged
 /// meanwhile: the fields cover the limits of all policies of the layer, for the cost of this request, and their
 /// [bans](Policy::penalty). If no wait helps one of them, both fields are absent. (Both are capped at 24.8 days:
-/// beyond, timers of clients overflow. Of a policy on Redis, the wait covers what this process knows. Charges [that may
-/// be refunded](Policy::charge_when) are assumed to be.)
+/// beyond, timers of clients overflow. With a policy on Redis, the wait covers the state that this process knows.
+/// Charges [that may be refunded](Policy::charge_when) are assumed to be.)
 ///
 /// # Order of layers
 ///
@@ -55,8 +55,8 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// costly: a request that waits in a [`LeakyQueue`](crate::LeakyQueue) occupies the readiness of the services inside.
 ///
 /// Two layers around one route of axum go into one `layer` call, as a tuple (the first is the outermost) or a
-/// `tower::ServiceBuilder`. A second call, `get(handler).layer(a).layer(b)`, does not compile, with any layers (E0283): axum
-/// cannot infer the type of the error between the two. Around a `Router`, both calls compile.
+/// `tower::ServiceBuilder`. A second call, `get(handler).layer(a).layer(b)`, does not compile, with any layers (E0283):
+/// axum cannot infer the type of the error between the two. Around a `Router`, both calls compile.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -194,8 +194,8 @@ impl RateLimitLayer {
     /// concurrent decision may still reject it.
     ///
     /// Bans and [debts](Policy::owe_shortfalls) of a key end with its budget. If a server keeps these, they end for all
-    /// processes: one that knows the key as used up or as banned notices it after half a second and one call of its own, or
-    /// after a minute at most while its calls fail.
+    /// processes: one that knows the key as used up or as banned notices it after half a second and one call of its
+    /// own, or after a minute at most while its calls fail.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

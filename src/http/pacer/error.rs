@@ -8,14 +8,15 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PacerError<E> {
-    /// As many calls wait already as [`max_waiters`](crate::PacerLayer::max_waiters) allows. This one was not sent.
+    /// The maximum number of calls ([`max_waiters`](crate::PacerLayer::max_waiters)) waits already. This one was not
+    /// sent.
     #[non_exhaustive]
     LineFull {
         /// The bound.
         max_waiters: usize,
     },
-    /// The wait for the partner would be, or was, longer than [`max_wait`](crate::PacerLayer::max_wait). The call was not
-    /// sent, or it was sent and rejected, and could not be sent again in time.
+    /// The wait for the partner would be, or was, longer than [`max_wait`](crate::PacerLayer::max_wait). The call was
+    /// not sent, or it was sent and rejected, and could not be sent again in time.
     #[non_exhaustive]
     WaitTooLong {
         /// The time after which the partner may take a call, as far as that is known.

@@ -1,5 +1,5 @@
-//! What a response reports of the partner's limits. Total: a field that is malformed, too long or absurd is ignored, as
-//! if it were not there.
+//! The partner's limits, as a response reports them. Total: a field that is malformed, too long or absurd is ignored,
+//! as if it were not there.
 
 use std::cmp::Reverse;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,8 +23,8 @@ const MAX_LEFT: u64 = 1_000_000_000;
 /// No window is taken to be longer, in seconds: the longest month.
 const MAX_RESET: u64 = 31 * 86_400;
 
-/// `X-RateLimit-Reset` from here on is an instant, in seconds since 1970 (this one is in 2001); below, it is a number of
-/// seconds from now.
+/// `X-RateLimit-Reset` from here on is an instant, in seconds since 1970 (this one is in 2001); below, it is a number
+/// of seconds from now.
 const FIRST_EPOCH_SECOND: u64 = 1_000_000_000;
 
 /// From here on, it is an instant in milliseconds.
@@ -39,7 +39,7 @@ const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-push
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
 
-/// What a response means for its line.
+/// The meaning of a response for its line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ResponseReading {
     /// Whether the partner rejected the call because of a limit.
@@ -49,13 +49,14 @@ pub(super) struct ResponseReading {
 
 /// Reads the head of a response that came at `received`.
 ///
-/// A 429 is a rejection. A 503 is one if it has a `Retry-After`, or reports that a quota is used up. On other responses,
-/// `Retry-After` is about something else and pauses nothing. A response of gRPC without messages has its status in the
-/// head: RESOURCE_EXHAUSTED is treated as a 429, and UNAVAILABLE as a 503, with the pushback in place of `Retry-After`.
+/// A 429 is a rejection. A 503 is one if it has a `Retry-After`, or reports that a quota is used up. On other
+/// responses, `Retry-After` is about something else and pauses nothing. A response of gRPC without messages has its
+/// status in the head: RESOURCE_EXHAUSTED is treated as a 429, and UNAVAILABLE as a 503, with the pushback in place of
+/// `Retry-After`.
 pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime) -> ResponseReading {
-    // Instants are compared with the partner's own clock, if the response says what that shows.
+    // Instants are compared with the partner's own clock, if the response has its time.
     let now = headers.get(header::DATE).and_then(date).unwrap_or(received);
-    // A cache repeats what was true when it stored the response: this is an answer that reports no budget.
+    // A cache repeats the state from when it stored the response: this is an answer that reports no budget.
     let is_stored = number(headers, &header::AGE).is_some_and(|age| age > 0);
     let budget = if is_stored { None } else { tightest(quotas(headers, now)) };
     let is_used_up = budget.is_some_and(|budget| budget.left == 0);
@@ -79,7 +80,7 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime
     ResponseReading { is_rejection, report: CallReport { is_answer: true, pause, budget } }
 }
 
-/// What a server says about repeating a call in gRPC (gRFC A6).
+/// A server's instruction about repeating a call in gRPC (gRFC A6).
 enum Pushback {
     Unset,
     /// In microseconds.
@@ -113,7 +114,7 @@ fn tightest(budgets: impl IntoIterator<Item = Budget>) -> Option<Budget> {
     budgets.into_iter().min_by_key(|budget| (budget.left > 0, spread(budget)))
 }
 
-/// Returns the budgets of all policies that count requests and report how long what is left has to last.
+/// Returns the budgets of all policies that count requests and report how long the remaining units have to last.
 fn quotas(headers: &HeaderMap, now: SystemTime) -> Vec<Budget> {
     let field = lines(headers, &RATELIMIT).unwrap_or_default();
     let policies = lines(headers, &RATELIMIT_POLICY).unwrap_or_default();
@@ -134,13 +135,13 @@ fn lines(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     (length <= MAX_BYTES).then(|| lines().collect::<Vec<_>>().join(&b','))
 }
 
-/// Makes a budget, with numbers in bounds. A window of zero seconds counts as one that ends within a second.
+/// Makes a budget, with numbers in bounds. A window of zero seconds counts as a window that ends within a second.
 fn budget(left: u64, reset: u64, limit: Option<u64>, spacing: u64) -> Budget {
     let left = left.min(limit.unwrap_or(MAX_LEFT)).min(MAX_LEFT);
     Budget { left, reset: reset.clamp(1, MAX_RESET) * SECOND, spacing }
 }
 
-/// Returns the mean time between calls by a quota of `limit` in `window` seconds, rounded up; 0 if it has none.
+/// Returns the mean time between calls by a quota of `limit` in `window` seconds, rounded up; 0 if it is absent.
 fn spacing(limit: u64, window: u64) -> u64 {
     match (limit, window) {
         (1.., 1..=MAX_RESET) => (window * SECOND).div_ceil(limit),
@@ -148,12 +149,13 @@ fn spacing(limit: u64, window: u64) -> u64 {
     }
 }
 
-/// Reads `"name";r=..;t=..`, with `"name";q=..;w=..` of the other field. `None` if a member is not as the draft has it.
+/// Reads `"name";r=..;t=..`, with `"name";q=..;w=..` of the other field. `None` if a member does not follow the draft.
 fn draft11(field: &[u8], policies: &[ListMember<'_>]) -> Option<Vec<Budget>> {
     let mut budgets = Vec::new();
     for state in structured::list(field)? {
         let Bare::String(_) = &state.value else { return None };
-        let (left, reset) = (state.count("r").ok()??, state.count("t").ok()?);
+        let left = state.count("r").ok()??;
+        let reset = state.count("t").ok()?;
         let policy = policies.iter().find(|policy| policy.value == state.value);
         // Of bytes, or of requests in flight, a client cannot say how many its calls will take.
         let is_of_requests = match policy.and_then(|policy| policy.parameter("qu")) {
@@ -176,7 +178,9 @@ fn draft07(field: &[u8], policies: &[ListMember<'_>]) -> Option<Budget> {
     let members = structured::dictionary(field)?;
     // Of a key that comes twice, the last one counts (RFC 9651, section 4.2.2).
     let count = |key: &str| members.iter().rev().find(|member| member.key == key.as_bytes())?.value.count().ok();
-    let (limit, left, reset) = (count("limit")?, count("remaining")?, count("reset")?);
+    let limit = count("limit")?;
+    let left = count("remaining")?;
+    let reset = count("reset")?;
     let policy = policies.iter().find(|policy| policy.value.count() == Ok(limit));
     let window = policy.and_then(|policy| policy.count("w").ok()?).unwrap_or(0);
     Some(budget(left, reset, Some(limit), spacing(limit, window)))
@@ -243,7 +247,7 @@ mod tests {
         read(StatusCode::from_u16(status).unwrap(), &head(lines), now)
     }
 
-    /// Returns what is left, for how many seconds, and the spacing in milliseconds.
+    /// Returns the remaining units, the seconds for which they last, and the spacing in milliseconds.
     fn governing(lines: &[(&str, &str)]) -> Option<(u64, u64, u64)> {
         let budget = reading(200, lines).report.budget?;
         Some((budget.left, budget.reset / SECOND, budget.spacing / 1_000))
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!(of(r#""burst";r=9;t=1, "day";r=100;t=36000"#), Some((100, 36_000, 0)));
         assert_eq!(of(r#""burst";r=1;t=10, "day";r=5000;t=36000"#), Some((5_000, 36_000, 0)));
         assert_eq!(of(r#""burst";r=1;t=20, "day";r=5000;t=36000"#), Some((1, 20, 0)));
-        // One that is used up comes first, and of several the one that lasts longest.
+        // A budget that is used up comes first, and of several the one with the longest time.
         assert_eq!(of(r#""burst";r=0;t=5, "day";r=1;t=36000"#), Some((0, 5, 0)));
         assert_eq!(of(r#""burst";r=0;t=5, "minute";r=0;t=50, "day";r=1;t=36000"#), Some((0, 50, 0)));
         let both = [("ratelimit", r#""a";r=9;t=1"#), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")];
@@ -300,7 +304,7 @@ mod tests {
         assert_eq!(pause(200, &[("retry-after", "7")]), None);
         assert_eq!(pause(503, &[]), None, "a failure, and no limit");
         assert_eq!(pause(429, &[]), Some(UNEXPLAINED));
-        // What is used up lasts until its own end.
+        // A budget that is used up lasts until its own end.
         assert_eq!(pause(429, &[("ratelimit", r#""a";r=0;t=5"#)]), Some(0));
         assert_eq!(pause(503, &[("ratelimit", r#""a";r=0;t=5"#)]), Some(0));
         assert_eq!(pause(429, &[("ratelimit", r#""a";r=3;t=5"#)]), Some(UNEXPLAINED));
@@ -360,7 +364,7 @@ mod tests {
             None
         );
         assert_eq!(governing(&[("x-ratelimit-remaining", "-1"), ("x-ratelimit-reset", "5")]), None);
-        // A cache may repeat what was true an hour ago.
+        // A cache may repeat the state of an hour ago.
         assert_eq!(governing(&[("age", "3600"), ("ratelimit", r#""a";r=0;t=5"#)]), None);
     }
 
@@ -373,7 +377,8 @@ mod tests {
         let examples = vectors(include_str!("../../../tests/vectors/draft11.json"));
         let mut read = 0;
         for case in &examples {
-            let (field, text) = (case["field"].as_str().unwrap(), case["value"].as_str().unwrap());
+            let field = case["field"].as_str().unwrap();
+            let text = case["value"].as_str().unwrap();
             let members = structured::list(text.as_bytes());
             assert_eq!(members.is_some(), case["sf_parses"].as_bool().unwrap(), "{text}");
             if field == "RateLimit" {
@@ -384,7 +389,8 @@ mod tests {
         }
         assert!(read > 3, "{read} were read");
         for case in vectors(include_str!("../../../tests/vectors/negative.json")) {
-            let (field, text) = (case["field"].as_str().unwrap(), case["value"].as_str().unwrap());
+            let field = case["field"].as_str().unwrap();
+            let text = case["value"].as_str().unwrap();
             // Draft-07 is the other syntax that is read.
             if field == "RateLimit" && !text.starts_with("limit") {
                 assert_eq!(governing(&[("ratelimit", text)]), None, "{text}");

@@ -16,12 +16,12 @@ use super::service::Pacer;
 use crate::store::redis::{KeyNames, Redis, ScriptCaller};
 use crate::values::{PartitionKey, Quota};
 
-/// Paces outgoing HTTP calls by what each partner's responses report, so that a partner with a limit rejects next to
-/// none of them.
+/// Paces outgoing HTTP calls by the limits that each partner's responses report, so that a partner with a limit rejects
+/// hardly any of them.
 ///
 /// Calls to one partner wait in line, first in, first out. The layer reads the fields of every response, spreads the
-/// calls that are left over the time until there are more, and pauses when there are none, or when the partner asks for
-/// it. A call that is rejected anyway keeps its place: it is sent again, before all that came later.
+/// calls that are left over the time until there are more, and pauses when no call is left, or when the partner asks
+/// for it. A call that is rejected anyway keeps its place: it is sent again, before all that came later.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -46,9 +46,9 @@ use crate::values::{PartitionKey, Quota};
 /// ```
 ///
 /// A rejection is a 429, or a 503 with `Retry-After`: the partner has not carried the call out. If yours may have, set
-/// [`attempts(1)`](Self::attempts). In gRPC, it is a response without messages that has the status RESOURCE_EXHAUSTED, or
-/// UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call. Trailers are not read: a
-/// status after the first message, or of a server that sends its head before it decides, pauses nothing.
+/// [`attempts(1)`](Self::attempts). In gRPC, it is a response without messages that has the status RESOURCE_EXHAUSTED,
+/// or UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call. Trailers are not read:
+/// a status after the first message, or of a server that sends its head before it decides, pauses nothing.
 ///
 /// # What is read
 ///
@@ -61,34 +61,35 @@ use crate::values::{PartitionKey, Quota};
 /// | `RateLimit-Policy` | the quota per window, which is more exact than the whole seconds of `t` |
 /// | `grpc-status`, `grpc-retry-pushback-ms`, in the head | a rejection in gRPC, and how long it pauses the line |
 ///
-/// Of several policies, the tightest governs: one that is used up, the longest of these, or else the one with the lowest
-/// rate. Those that count something other than requests are ignored, and so are fields of a response from a cache (`Age`
-/// above 0). A 429 without any of this pauses the line for a second.
+/// Of several policies, the tightest governs: the longest of the used-up budgets, or, if every budget has units left,
+/// the budget with the lowest rate. Those that count something other than requests are ignored, and so are fields of a
+/// response from a cache (`Age` above 0). A 429 without any of this pauses the line for a second.
 ///
 /// # How calls are spread
 ///
-/// With *n* calls left until a reset, the next departs an *n*+1th of that time after the last one. When nothing is known,
-/// at first and after each reset, one call goes alone, and the others wait for its response, or for a second. A partner
-/// that reports nothing is not limited, except by [`quota`](Self::quota); after a rejection, one call goes first.
+/// With *n* calls left until a reset, the next departs an *n*+1th of that time after the last one. When nothing is
+/// known, at first and after each reset, one call goes alone, and the others wait for its response, or for a second. A
+/// partner that reports nothing is not limited, except by [`quota`](Self::quota); after a rejection, one call goes
+/// first.
 ///
-/// Calls that are under way are counted as if the partner had not seen them when it wrote the response. So it never gets
-/// more than it offered, unless other clients draw on the same quota.
+/// Calls that are under way are counted as if the partner had not seen them when it wrote the response. So it never
+/// gets more than it offered, unless other clients draw on the same quota.
 ///
 /// # Accuracy
 ///
-/// Fields count whole seconds, rounded up. The layer narrows the end of a window down from one response to the next, and
-/// uses all but a few calls of a window of ten seconds or more (`src/http/pacer/tests.rs`, `scripts/partner`). A bucket is
-/// kept full and used at its rate: a burst that it has saved is not spent. What remains:
+/// Fields count whole seconds, rounded up. The layer narrows the end of a window down from one response to the next,
+/// and uses all but a few calls of a window of ten seconds or more (`src/http/pacer/tests.rs`, `scripts/partner`). A
+/// bucket is kept full and used at its rate: a burst that it has saved is not spent. What remains:
 ///
-/// - A window of one second, or a bucket that holds less than a second's worth and is empty, is only known to be over after
-///   a whole second.
-/// - A sliding window of ten seconds or more is used to nine tenths at least, and one of a second to six tenths. It rejects
-///   one call at most each time that it is used up, which goes again: the end of what is left, and the next unit, are not at
-///   the same instant.
+/// - A window of one second, or a bucket that holds less than a second's worth and is empty, is only known to be over
+///   after a whole second.
+/// - A sliding window of ten seconds or more is used to nine tenths at least, and one of a second to six tenths. It
+///   rejects one call at most each time that it is used up, which goes again: the end of the remaining units, and the
+///   next unit, are not at the same instant.
 ///
 /// # Hostile partners
 ///
-/// No value of a partner can panic, and none can stop the line for longer than [`max_pause`](Self::max_pause). Fields of
+/// No value of a partner can cause a panic, or stop the line for longer than [`max_pause`](Self::max_pause). Fields of
 /// more than 2 KiB, or that are malformed, are ignored as a whole.
 ///
 /// # Cancel safety
@@ -97,21 +98,21 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # Futures that are not polled
 ///
-/// A call departs when its future is polled after its turn has come. One that is not polled for 20 ms is passed over, keeps
-/// its place, and departs once it is polled and the pace allows it. So calls that a busy program polls late leave at the
-/// pace, too; and one whose inner service is not ready again after a rejection holds nobody up.
+/// A call departs when its future is polled after its turn has come. One that is not polled for 20 ms is passed over,
+/// keeps its place, and departs once it is polled and the pace allows it. So calls that a busy program polls late leave
+/// at the pace, too; and one whose inner service is not ready again after a rejection holds nobody up.
 ///
 /// # Errors
 ///
-/// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, or the inner service failed. What
-/// the partner answers is never an error, also if it is a rejection that is not sent again.
+/// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, or the inner service
+/// failed. A partner's response is never an error, also if it is a rejection that is not sent again.
 ///
 /// # Cost
 ///
-/// One lock and, for each call that waits, some 200 bytes and a channel; a task per partner while calls wait for it. Each
-/// future is boxed, and each request is cloned, unless [`attempts`](Self::attempts) is 1. Up to 4,096 partners are
-/// remembered while they are idle; of more, those that are not paused are forgotten first, and of the others those whose
-/// pause ends next. With [Redis](Self::shared), see there.
+/// One lock and, for each call that waits, some 200 bytes and a channel; a task per partner while calls wait for it.
+/// Each future is boxed, and each request is cloned, unless [`attempts`](Self::attempts) is 1. Up to 4,096 partners are
+/// remembered while they are idle; of more, those that are not paused are forgotten first, and of the others those
+/// whose pause ends next. With [Redis](Self::shared), see there.
 ///
 /// # Panics
 ///
@@ -122,7 +123,7 @@ pub struct PacerLayer<B> {
     gate: Arc<PacerGate<B>>,
 }
 
-/// What all services of a layer share.
+/// The part that all services of a layer share.
 pub(super) struct PacerGate<B> {
     pub(super) key: PartnerFn<B>,
     pub(super) clone: CloneFn<B>,
@@ -163,11 +164,12 @@ impl<B: 'static> PacerLayer<B> {
         Self { gate: Arc::new(gate) }
     }
 
-    /// Sets which partner a request is for: all requests with one key are in one line. Unless set, it is the host and the
-    /// port of the URI, or else of the field `Host`. A port that the scheme implies makes no difference: `https://a` and
-    /// `https://a:443` are one partner.
+    /// Sets which partner a request is for: all requests with one key are in one line. Unless set, it is the host and
+    /// the port of the URI, or else of the field `Host`. A port that the scheme implies makes no difference:
+    /// `https://a` and `https://a:443` are one partner.
     ///
-    /// Choose what the partner counts by. If it has a quota per account, make the account a part of the key.
+    /// Choose the identity by which the partner counts. If it has a quota per account, make the account a part of the
+    /// key.
     ///
     /// # Panics
     ///
@@ -177,8 +179,8 @@ impl<B: 'static> PacerLayer<B> {
         self.with(|gate| gate.key = Box::new(move |request| key(request).into()))
     }
 
-    /// Keeps to a quota of ours as well, per partner, whatever the partner reports: calls depart evenly spaced, or with
-    /// the quota's [burst](Quota::burst) if one was set. For partners that report nothing.
+    /// Keeps to a quota of ours as well, per partner, whether the partner reports more or less: calls depart evenly
+    /// spaced, or with the quota's [burst](Quota::burst) if one was set. For partners that report nothing.
     #[track_caller]
     pub fn quota(self, quota: Quota) -> Self {
         let nanos = u128::from(quota.period_nanos());
@@ -191,8 +193,8 @@ impl<B: 'static> PacerLayer<B> {
         })
     }
 
-    /// Sets the longest wait of a call in line, over all attempts; a minute unless set. A call that would wait for longer
-    /// is not sent.
+    /// Sets the longest wait of a call in line, over all attempts; a minute unless set. A call that would wait for
+    /// longer is not sent.
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with_common(|common| common.max_wait = max_wait.min(LONGEST))
@@ -205,15 +207,15 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.max_waiters = waiters)
     }
 
-    /// Sets the longest pause that a partner can cause, whatever it reports; an hour unless set. After that, one call is
-    /// sent, and its response says more.
+    /// Sets the longest pause that a partner can cause by any report; an hour unless set. After that, one call is sent,
+    /// and its response says more.
     #[track_caller]
     pub fn max_pause(self, max_pause: Duration) -> Self {
         self.with_common(|common| common.rules.longest = micros(max_pause))
     }
 
-    /// Sets how often a call is sent at most, if the partner rejects it; 3 unless set. After the last attempt, the caller
-    /// gets the rejection. With 1, no call is sent again.
+    /// Sets how often a call is sent at most, if the partner rejects it; 3 unless set. After the last attempt, the
+    /// caller gets the rejection. With 1, no call is sent again.
     ///
     /// # Panics
     ///
@@ -224,8 +226,8 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.attempts = attempts)
     }
 
-    /// Shares the lines' pace with all processes that use this `name` on `redis`: what is left of a partner's quota, and
-    /// its pauses, are in one key there, on the server's clock. Other limiters on `redis` need other names, and all
+    /// Shares the lines' pace with all processes that use this `name` on `redis`: a partner's remaining quota and its
+    /// pauses are in one key there, on the server's clock. Other limiters on `redis` need other names, and all
     /// processes should have the same [`quota`](Self::quota) and [`max_pause`](Self::max_pause).
     ///
     /// Calls keep their order within a process. Processes take turns as their first calls in line arrive at Redis.

@@ -24,11 +24,12 @@ use crate::util::wake::let_others_take;
 /// 2. Each runtime on which a call joined has a driver while any call waits. Each driver reserves at most one departure
 ///    at a time, and calls the first in line when its time has come. So the first in line departs as soon as any
 ///    runtime is driven.
-/// 3. A departure is decided when the call is polled: at most one is [ready](LineState::ready) that was not taken. So calls
-///    whose futures are polled late do not leave together, and no departure is lost with a call that is not polled.
+/// 3. A departure is decided when the call is polled: at most one is [ready](LineState::ready) that was not taken. So
+///    calls whose futures are polled late do not leave together, and no departure is lost with a call that is not
+///    polled.
 pub(super) struct PartnerLine {
     common: Arc<SharedByLines>,
-    /// `None` if the pace is that of this process alone.
+    /// `None` if this process has a pace of its own.
     shared: Option<SharedPace>,
     state: Lock<LineState>,
     /// Wakes the drivers when an answer came, and when the last waiter left.
@@ -59,10 +60,10 @@ struct Ready {
     slot: PacedDeparture,
     /// Whether it is on Redis.
     is_shared: bool,
-    /// The arrival of the call that was called to take it, and when. `None` if that has left the line instead.
+    /// The arrival of the call that was called to take it, and when. `None` if the call has left the line instead.
     called: Option<(u64, Instant)>,
-    /// How many calls are called next. Twice as many each time that nobody takes it: a program that is busy may have
-    /// many calls in line. Whoever is polled first takes it, and the others wait on.
+    /// How many calls are called next. It doubles each time that nobody takes it: a program that is busy may have many
+    /// calls in line. Whoever is polled first takes it, and the others wait on.
     calls: u32,
 }
 
@@ -72,8 +73,8 @@ impl Ready {
     }
 }
 
-/// How long a departure is kept for the call that was called. If it is not taken by then, nobody polls that call's future,
-/// and the next in line is called. The call departs as soon as it is polled and the pace allows it.
+/// How long a departure is kept for the call that was called. If it is not taken by then, nobody polls that call's
+/// future, and the next in line is called. The call departs as soon as it is polled and the pace allows it.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// A call that waits.
@@ -171,7 +172,7 @@ impl PartnerLine {
         Ok(self.wait(state, ticket, runtime))
     }
 
-    /// Rejects a call that would wait for too long by what is known now.
+    /// Rejects a call that would wait for too long by the present knowledge.
     fn check_wait(&self, state: &LineState, ticket: LineTicket, now: Instant) -> Result<(), LineRejection> {
         let ahead = match state.waiting.last_key_value() {
             Some((last, _)) if *last > ticket.arrival => state.waiting.range(..ticket.arrival).count(),
@@ -237,8 +238,8 @@ impl PartnerLine {
         }
     }
 
-    /// Takes a departure for a call that was called, and is polled now: the one that is ready, or another that the pace of
-    /// this process allows. `None` if the call has to wait on.
+    /// Takes a departure for a call that was called, and is polled now: the ready departure, or another that the pace
+    /// of this process allows. `None` if the call has to wait on.
     fn take(self: &Arc<Self>) -> Option<Departed> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -305,7 +306,8 @@ impl PartnerLine {
 
     /// Takes in an answer: here at once, and on Redis in the background.
     fn learn(self: &Arc<Self>, departed: &Departed, report: CallReport) {
-        let (received, took) = (Instant::now(), departed.sent.elapsed());
+        let received = Instant::now();
+        let took = departed.sent.elapsed();
         let now = self.common.micros(received);
         let mut state = self.lock();
         state.pace.learn(departed.number, now, super::pace::micros(took), &report, &self.common.rules);
@@ -355,7 +357,7 @@ impl PlaceInLine {
             if let Some(departed) = self.line.take() {
                 return Ok(departed);
             }
-            // It was polled late, and another call has taken its departure; or what was learnt since has voided that.
+            // It was polled late, and another call has taken its departure; or a later report has voided it.
             self.turn = Some(self.line.wait_again(self.ticket, &self.runtime)?);
         }
     }
@@ -385,7 +387,7 @@ impl Drop for PlaceInLine {
     }
 }
 
-/// A call that has departed. Reports its answer; if it is dropped before, that there was none.
+/// A call that has departed. Reports its answer; if it is dropped before, that there was no answer.
 pub(super) struct Departed {
     line: Arc<PartnerLine>,
     number: u64,
@@ -433,7 +435,7 @@ struct Reserved {
     at: Instant,
 }
 
-/// What a driver does next.
+/// The next step of a driver.
 enum NextDeparture {
     /// Calls the first in line, for a departure that is ready.
     Call,
@@ -441,7 +443,7 @@ enum NextDeparture {
     Sleep { at: Instant, earliest: Instant },
 }
 
-/// How often a line looks on Redis what other processes have learnt.
+/// How often a line reads from Redis the reports to other processes.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl LineDriver {
@@ -509,7 +511,7 @@ impl LineDriver {
                     PacedTurn::Wait(_) => NextDeparture::Sleep { at: at.min(Instant::now() + LOOK), earliest: at },
                 };
             }
-            // Redis fails: by what this process has seen.
+            // Redis fails: by the reports that this process has seen.
         }
         let slot = self.slot.take().filter(|reserved| !reserved.is_shared).map(|reserved| reserved.slot);
         let micros = line.common.micros(now);
@@ -523,7 +525,7 @@ impl LineDriver {
         }
     }
 
-    /// Makes a departure ready, or reserves it for its time, or until the one that is ready was taken.
+    /// Makes a departure ready, or reserves it for its time, or until the ready departure was taken.
     fn depart(&mut self, slot: PacedDeparture, at: Instant, is_shared: bool) -> NextDeparture {
         let now = Instant::now();
         let mut state = self.line.lock();

@@ -1,5 +1,5 @@
-//! The pace of one line: when the next call may depart, by what the partner has reported. Pure: instants are microseconds
-//! on one clock. In memory, this is the state itself; on Redis, `lua/` makes the same transitions, and the tests compare
+//! The pace of one line: when the next call may depart, by the partner's reports. Pure: instants are microseconds on
+//! one clock. In memory, this is the state itself; on Redis, `lua/` makes the same transitions, and the tests compare
 //! the two.
 
 use std::time::Duration;
@@ -13,14 +13,14 @@ pub(super) const RECHECK: u64 = 20_000;
 /// How much of a delay is caught up: timers are late by a millisecond, and the rate must not suffer from that.
 pub(super) const CATCH_UP: u64 = 50_000;
 
-/// Fields count whole seconds, rounded up: an end that is reported `t` seconds ahead is more than `t − 1` ahead. The rest
-/// is for clocks that are read a little later than what they time.
+/// Fields count whole seconds, rounded up: an end that is reported `t` seconds ahead is more than `t − 1` ahead. The
+/// rest is for clocks that are read a little later than the event that they time.
 pub(super) const UNCERTAINTY: u64 = 1_010_000;
 
-/// What is known of a partner, and what has departed.
+/// The knowledge about a partner, and the departures so far.
 ///
-/// Every departure has a number. The answer to a call reports what was left when the partner judged it; calls with
-/// greater numbers are taken to come on top. So what is left does not depend on which answers are under way.
+/// Every departure has a number. The answer to a call reports the units left when the partner judged it; calls with
+/// greater numbers are taken to come on top. So the remaining units do not depend on which answers are under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartnerPace {
     /// No call departs before.
@@ -35,7 +35,7 @@ pub(super) struct PartnerPace {
     pub(super) by: u64,
     /// How many calls the partner would still take after that one, until `ends`.
     pub(super) left: u64,
-    /// The latest instant at which the reported window ends; 0 if none was reported.
+    /// The latest instant at which the reported window ends; 0 without a report.
     pub(super) ends: u64,
     /// The earliest.
     pub(super) since: u64,
@@ -47,7 +47,7 @@ pub(super) struct PartnerPace {
     pub(super) is_free: bool,
 }
 
-/// What the owner of the line has set.
+/// The settings by the owner of the line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rules {
     /// Between two departures, by the quota of ours; 0 without one.
@@ -88,7 +88,7 @@ pub(super) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(MAX_MICROS)
 }
 
-/// What the answer to a call reports.
+/// The report in the answer to a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallReport {
     /// Whether there was an answer at all.
@@ -98,7 +98,7 @@ pub(super) struct CallReport {
     pub(super) budget: Option<Budget>,
 }
 
-/// What is left of the policy that governs.
+/// The remaining units of the policy that governs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) left: u64,
@@ -126,8 +126,8 @@ impl PartnerPace {
         }
     }
 
-    /// Returns when the next call may depart, and reserves that; or when to ask again. `slot` is what was reserved before
-    /// and has come: it is used if what was learnt since still allows it.
+    /// Returns when the next call may depart, and reserves that; or when to ask again. `slot` is a departure that was
+    /// reserved before and has come: it is used if later reports still allow it.
     pub(super) fn turn(&mut self, now: u64, rules: &Rules, slot: Option<PacedDeparture>) -> PacedTurn {
         if self.paused > now {
             return PacedTurn::Wait(self.paused);
@@ -140,7 +140,8 @@ impl PartnerPace {
         }
         let paid = self.tat.saturating_sub(rules.ahead);
         if paid > now {
-            // Not reserved: a caller that gives up before would take the departure with it, and those behind it wait longer.
+            // Not reserved: a caller that gives up before would take the departure with it, and those behind it wait
+            // longer.
             return PacedTurn::Wait(paid);
         }
         let mut at = paid.max(now.saturating_sub(CATCH_UP));
@@ -148,7 +149,7 @@ impl PartnerPace {
         if !self.is_free {
             let ends = if units > 0 { self.ends } else { self.ends.min(self.last + rules.longest) };
             if ends <= now {
-                // What is known is out of date: one call departs alone, and its answer says how to go on.
+                // The knowledge is out of date: one call departs alone, and its answer says how to go on.
                 at = paid.max(now);
                 probe = at + PATIENCE;
             } else if units == 0 {
@@ -197,7 +198,7 @@ impl PartnerPace {
         }
         match report.budget {
             Some(budget) if number >= self.by => self.learn_budget(number, now, took, &budget, rules),
-            // Answers may overtake each other, and this one is older than what is known.
+            // Answers may overtake each other, and this one is older than the known state.
             Some(_) => {}
             None if report.is_answer && report.pause == 0 && self.ends <= now => self.is_free = true,
             None => {}
@@ -211,7 +212,8 @@ impl PartnerPace {
 
     fn learn_budget(&mut self, number: u64, now: u64, took: u64, budget: &Budget, rules: &Rules) {
         let reset = if budget.left == 0 { budget.reset.min(rules.longest) } else { budget.reset };
-        let (latest, earliest) = (now + reset, (now + reset).saturating_sub(took + UNCERTAINTY));
+        let latest = now + reset;
+        let earliest = (now + reset).saturating_sub(took + UNCERTAINTY);
         // If there is more left than was expected, this is another window, or a bucket that fills up.
         let expected = self.left.saturating_sub(number - self.by);
         let overlap = now < self.ends && earliest < self.ends && self.since < latest;
@@ -230,7 +232,7 @@ impl PartnerPace {
         self.number
     }
 
-    /// Returns the earliest instant at which a call with `ahead` others before it may depart, by what is known now.
+    /// Returns the earliest instant at which a call with `ahead` others before it may depart, by the present knowledge.
     pub(super) fn earliest(&self, now: u64, ahead: u64, rules: &Rules) -> u64 {
         let paid = self.tat.saturating_add(ahead.saturating_mul(rules.interval)).saturating_sub(rules.ahead);
         let start = now.max(self.paused).max(paid);
@@ -250,7 +252,7 @@ impl PartnerPace {
         self.is_free && rules.interval == 0
     }
 
-    /// Returns what is lost if this is forgotten at `now`.
+    /// Returns the loss if this is forgotten at `now`.
     pub(super) fn need(&self, now: u64, rules: &Rules) -> Need {
         let is_used_up = !self.is_free && self.units() == 0;
         let ends = if is_used_up { self.ends.min(self.last + rules.longest) } else { 0 };
@@ -260,8 +262,8 @@ impl PartnerPace {
     }
 }
 
-/// What is lost if a pace is forgotten. Compared in this order: whoever forgets a pause sends a call too early, and whoever
-/// forgets a budget sends one call alone before the others.
+/// The loss if a pace is forgotten. Compared in this order: without a pause, a call is sent too early, and without a
+/// budget, one call is sent alone before the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Need {
     /// For how long no call would depart.

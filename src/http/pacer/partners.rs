@@ -1,4 +1,4 @@
-//! The lines of all partners of a layer, and what they share.
+//! The lines of all partners of a layer, and their shared part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::shared::{SharedPace, Sharing};
 use crate::util::lock::Lock;
 use crate::values::PartitionKey;
 
-/// What all lines of a layer share.
+/// The part that all lines of a layer share.
 pub(super) struct SharedByLines {
     pub(super) rules: Rules,
     pub(super) max_wait: Duration,
@@ -45,7 +45,7 @@ impl SharedByLines {
         u64::try_from(at.saturating_duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the instant of so many microseconds.
+    /// Returns the instant of a number of microseconds.
     pub(super) fn instant(&self, micros: u64) -> Instant {
         self.origin + Duration::from_micros(micros)
     }
@@ -100,7 +100,7 @@ impl Partners {
         if lines.of.len() >= lines.sweep_at {
             lines.forget();
         }
-        let shared = self.common.shared.as_ref().map(|sharing| SharedPace::of(sharing, key));
+        let shared = self.common.shared.as_ref().map(|sharing| SharedPace::new(sharing, key));
         let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), shared));
         lines.of.insert(key.clone(), Arc::clone(&line));
         line
@@ -108,7 +108,8 @@ impl Partners {
 }
 
 impl PartnerLines {
-    /// Forgets all but half of the lines without calls: those that are needed least. A line with calls is held by these.
+    /// Forgets all but half of the lines without calls: those that are needed least. A line with calls is held by
+    /// these.
     fn forget(&mut self) {
         let idle = self.of.iter().filter(|(_, line)| Arc::strong_count(line) == 1);
         let mut idle: Vec<_> = idle.map(|(key, line)| (line.need(), key.clone())).collect();

@@ -57,7 +57,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The service that was polled ready is the one that will be called; its clone stays here.
+        // The service that was polled ready will be called; its clone stays here.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
         let line = self.gate.partners.line(&(self.gate.key)(&request));
@@ -114,11 +114,11 @@ where
                 fields::read(response.status(), response.headers(), SystemTime::now());
             departed.answered(report);
             let Some(copy) = copy.filter(|_| is_rejection) else { return Ok(response) };
-            // The first service was ready already; for a further call, it has to become ready again. Until then nobody polls the
-            // place in line, so others are called if its turn comes.
+            // The first service was ready already; for a further call, it has to become ready again. Until then nobody
+            // polls the place in line, so others are called if its turn comes.
             match self.line.rejoin(self.ticket, &self.runtime) {
                 Ok(place) => joined = JoinedLine::Waiting(place),
-                // The pause is too long: the caller gets what the partner answered.
+                // The pause is too long: the caller gets the partner's response.
                 Err(LineRejection::WaitTooLong { .. } | LineRejection::LineFull { .. }) => return Ok(response),
             }
             drop(response);

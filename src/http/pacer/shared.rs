@@ -1,5 +1,5 @@
-//! A pace that processes share: its state is in one key on Redis, on the server's clock. `lua/` makes the transitions of
-//! [`PartnerPace`](super::pace::PartnerPace), and the tests compare the two.
+//! A pace that processes share: its state is in one key on Redis, on the server's clock. `lua/` makes the transitions
+//! of [`PartnerPace`](super::pace::PartnerPace), and the tests compare the two.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) type Sharing = (ScriptCaller, KeyNames);
 
 impl SharedPace {
     /// The pace of the partner with this key.
-    pub(super) fn of((scripts, names): &Sharing, partner: &PartitionKey) -> Self {
+    pub(super) fn new((scripts, names): &Sharing, partner: &PartitionKey) -> Self {
         Self { scripts: scripts.clone(), key: names.key(names.tag(partner), 'p') }
     }
 
@@ -43,8 +43,8 @@ impl SharedPace {
         Ok(read(&self.scripts.call_one(turn(self.key.clone(), rules, slot)).await?)?)
     }
 
-    /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, of an answer that came `age` ago. One round trip. If
-    /// it fails, the next answer says as much.
+    /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, of an answer that came `age` ago.
+    /// One round trip. If it fails, the next answer has the same report.
     pub(super) async fn learn(&self, number: u64, age: Duration, took: Duration, report: &CallReport, rules: &Rules) {
         let call = learn(self.key.clone(), number, micros(age), micros(took), report, rules);
         let _ = self.scripts.call_one(call).await;
@@ -70,8 +70,10 @@ fn learn(key: Key, number: u64, age: u64, took: u64, report: &CallReport, rules:
 fn read(reply: &ScriptReply) -> Result<SharedTurn, BadReply> {
     let text = reply.old(0)?.ok_or(BadReply::Shape)?;
     let space = text.iter().position(|byte| *byte == b' ').ok_or(BadReply::Shape)?;
-    let (number, at) = (whole(&text[..space]), whole(&text[space + 1..]));
-    let (number, at) = (number.ok_or(BadReply::Shape)?, at.ok_or(BadReply::Shape)?);
+    let number = whole(&text[..space]);
+    let at = whole(&text[space + 1..]);
+    let number = number.ok_or(BadReply::Shape)?;
+    let at = at.ok_or(BadReply::Shape)?;
     let turn = if reply.admitted > 0 { PacedTurn::Depart(PacedDeparture { number, at }) } else { PacedTurn::Wait(at) };
     Ok(SharedTurn { turn, delay: Duration::from_micros(at.saturating_sub(reply.now.as_nanos() / 1_000)) })
 }
@@ -86,8 +88,13 @@ mod tests {
     /// Xorshift calls and answers, in order and out of it: the scripts and the state in memory take the same turns.
     #[test]
     fn the_scripts_make_the_transitions_of_the_state_in_memory() {
-        let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&TURN, &LEARN]));
-        let (mut departures, mut probes, mut waits, mut confirmed, mut rejected) = (0, 0, 0, 0, 0);
+        let mut random = Xorshift::seeded();
+        let mut server = ManualServer::new(&[&TURN, &LEARN]);
+        let mut departures = 0;
+        let mut probes = 0;
+        let mut waits = 0;
+        let mut confirmed = 0;
+        let mut rejected = 0;
         for round in 0..200 {
             let (mut now, mut slots) = (START, Vec::new());
             let interval = random.pick(&[0, 0, 100_000]);

@@ -29,7 +29,7 @@ impl ListMember<'_> {
         self.parameters.iter().rev().find(|(name, _)| *name == key.as_bytes()).map(|(_, value)| value)
     }
 
-    /// Returns a parameter that is a whole number, not below zero: `Ok(None)` if there is none with this key, and an
+    /// Returns a parameter that is a whole number, not below zero: `Ok(None)` without a member of this key, and an
     /// error if it is something else.
     pub(super) fn count(&self, key: &str) -> Result<Option<u64>, NotACount> {
         self.parameter(key).map(Bare::count).transpose()
@@ -58,7 +58,7 @@ pub(super) fn list(text: &[u8]) -> Option<Vec<ListMember<'_>>> {
 pub(super) fn dictionary(text: &[u8]) -> Option<Vec<ListMember<'_>>> {
     members(text, |parser| {
         let key = parser.key()?;
-        // A key alone stands for "true", of which no quota is made.
+        // A key alone stands for "true", and a quota is never "true".
         parser.expect(b'=')?;
         Some(key)
     })

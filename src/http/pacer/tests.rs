@@ -30,7 +30,7 @@ enum Partner {
         burst: u64,
         paid_at: u64,
     },
-    /// This crate's, with the count of the window before, and that of this one.
+    /// This crate's, with the counts of the previous window and of this one.
     SlidingWindow {
         limit: u64,
         period: u64,
@@ -88,7 +88,8 @@ impl Partner {
         (is_served, CallReport { is_answer: true, pause, budget: Some(Budget { left, reset, spacing }) })
     }
 
-    /// Returns how long to run it so that whole windows pass, and its quota for that time. A bucket's burst comes on top.
+    /// Returns how long to run it so that whole windows pass, and its quota for that time. A bucket's burst comes on
+    /// top.
     const fn quota(&self, about: u64) -> (u64, u64) {
         match self {
             Self::FixedWindow { limit, period, begins, .. } => {
@@ -122,11 +123,12 @@ struct Outcome {
     quota: u64,
 }
 
-/// Lets processes send as much as they may for about a time. Calls take half the latency to three halves of it, so that
+/// Lets processes send all that they may for about a time. Calls take half the latency to three halves of it, so that
 /// they overtake each other.
 fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcome {
     let (time, quota) = partner.quota(about);
-    let (mut pace, mut outcome) = (PartnerPace::new(0), Outcome { served: 0, rejected: 0, quota });
+    let mut pace = PartnerPace::new(0);
+    let mut outcome = Outcome { served: 0, rejected: 0, quota };
     // Marsaglia's xorshift.
     let mut random = 88_172_645_463_325_252_u64;
     let mut below = move |end: u64| {
@@ -206,9 +208,9 @@ fn buckets_are_used_up_and_next_to_nothing_is_rejected() {
     }
 }
 
-/// With units left, the fields of a sliding window report for how long these have to last; with none left, when there is one
-/// more. The end that the first reports bound may be a little too early for the second: then a call is rejected, and goes
-/// again.
+/// With units left, the fields of a sliding window report for how long these have to last; with zero units left, when
+/// there is one more. The end that the first reports bound may be a little too early for the second: then a call is
+/// rejected, and goes again.
 #[test]
 fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
     let mut all_rejected = 0;
@@ -231,7 +233,8 @@ fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
 
 #[test]
 fn what_is_left_is_spread() {
-    let (mut pace, mut departures) = (PartnerPace::new(0), Vec::new());
+    let mut pace = PartnerPace::new(0);
+    let mut departures = Vec::new();
     let PacedTurn::Depart(probe) = pace.turn(0, &RULES, None) else { panic!("nothing is known") };
     let report =
         CallReport { is_answer: true, pause: 0, budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }) };
@@ -282,7 +285,7 @@ fn what_others_take_is_noticed() {
 }
 
 proptest! {
-    /// Whatever a partner reports, and in whatever order its answers come: no sum overflows, and the next departure is never
+    /// For any reports of a partner, and any order of its answers: no sum overflows, and the next departure is never
     /// further from the last one, or from now, than the longest pause.
     #[test]
     fn no_partner_stops_the_line_for_longer_than_the_longest_pause(

@@ -10,7 +10,7 @@ pub(super) enum SharedPace {}
 pub(super) enum Sharing {}
 
 impl SharedPace {
-    pub(super) const fn of(sharing: &Sharing, _: &PartitionKey) -> Self {
+    pub(super) const fn new(sharing: &Sharing, _: &PartitionKey) -> Self {
         match *sharing {}
     }
 

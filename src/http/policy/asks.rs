@@ -1,4 +1,4 @@
-//! What a policy asks of its limiter.
+//! The calls of a policy to its limiter.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ impl Policy {
         if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
     }
 
-    /// Charges a request that passes whatever the answer is.
+    /// Charges a request that passes regardless of the answer.
     pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Answer {
         self.limiter.decide(&ask.to(self.mode_of_shadows()))
     }
 
-    /// The mode in which the limiter charges a request that passes whatever the answer is.
+    /// The mode in which the limiter charges a request that passes regardless of the answer.
     fn mode_of_shadows(&self) -> Mode {
         if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge }
     }
@@ -32,7 +32,7 @@ impl Policy {
         self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
     }
 
-    /// Charges as many units as are left, and forgives the rest.
+    /// Charges the units that are left, up to the cost, and forgives the rest.
     pub(super) fn charge_up_to(&self, ask: &Ask<'_>) {
         if self.description.answers(Mode::UpTo) {
             // A pending answer is dropped, which is fine: in this mode, a limiter charges even then.
@@ -43,15 +43,15 @@ impl Policy {
         charge_left(ask, |ask| self.charge_as_shadow(ask).at_once());
     }
 
-    /// Charges the local fallback as many units as are left, and forgives the rest.
+    /// Charges the local fallback the units that it has left, up to the cost, and forgives the rest.
     pub(super) fn fall_back_up_to(&self, ask: &Ask<'_>) {
         charge_left(ask, |ask| self.fall_back(ask)?.at_once());
     }
 
     /// Returns the state of a key, without charging it.
     pub(crate) async fn peek_at_key(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged.
-        // There is no request that has the key's quota: the limiter may know it from the last one.
+        // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged. No request
+        // provides the key's quota here: the limiter may know it from the last request.
         let ask = Ask::charge(key, 0);
         let ask = if self.how_much.quota.is_some() { ask.keeping_quota() } else { ask };
         let decision = self.after_debt_as_kept(key, self.limiter.decide(&ask).decided().await?);
@@ -61,8 +61,8 @@ impl Policy {
         })
     }
 
-    /// The rest of the ban of a key, by which its requests are rejected before their limiter is asked. A server that keeps
-    /// bans is asked.
+    /// The rest of the ban of a key, if its requests are rejected before their limiter is asked. If a server keeps
+    /// the bans, the server is asked instead.
     #[inline]
     pub(crate) fn ban_before_limiter(&self, key: &PartitionKey) -> Option<Duration> {
         self.penalty_for(key).filter(|_| self.description.keeps_standing().is_none())?.banned_for(key)
@@ -85,9 +85,9 @@ impl Policy {
     }
 }
 
-/// Charges as many units as are left in two steps: all of them, or else as many as the rejection reports. `charge`
-/// returns the decision on one step; `None` if it is pending. Such an answer is dropped unpolled, and what it would
-/// charge is forgiven: the response is ready, and waits for no server and no turn.
+/// Charges the units that are left in two steps: first all units of the cost, and if that is rejected, the units that
+/// the rejection reports. `charge` returns the decision on one step, unless it is pending. A pending answer is
+/// dropped unpolled, and its charge is forgiven: the response is ready, and waits for no server and no turn.
 fn charge_left(ask: &Ask<'_>, charge: impl Fn(&Ask<'_>) -> Option<Decision>) {
     if let Some(left) = charge(ask).and_then(|decision| decision.partial_cost(ask.cost())) {
         let _ = charge(&ask.costing(left));

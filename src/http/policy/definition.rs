@@ -1,4 +1,4 @@
-//! The definition of a policy: what its user sets.
+//! The definition of a policy, with the options that its user sets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ use crate::values::{Description, FailureMode, PartitionKey, Quota, Terms};
 ///
 /// # Combinations
 ///
-/// The order of the options does not matter, and of two calls of one setter the later counts. Options that exclude each
-/// other, or the limiter, are an error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+/// The order of the options does not matter, and if a setter is called twice, the later call counts. Options that
+/// exclude each other, or the limiter, are an error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
 /// ([`PolicyError::Conflict`](crate::policy::PolicyError::Conflict)) that names the cure. The repository has the
 /// [table of all pairs](https://github.com/tower-sluice/tower-sluice/blob/main/docs/policy_options.md).
 #[must_use]
@@ -59,14 +59,15 @@ pub struct Policy {
 impl Policy {
     /// Makes a policy that enforces `limiter`: a [`Quota`] (a [`TokenBucket`](crate::TokenBucket) in memory), an
     /// [`Algorithm`](crate::algorithm::Algorithm) in memory, a [`RateLimiter`](crate::RateLimiter), a
-    /// [`LeakyQueue`](crate::LeakyQueue), a [`Concurrency`](crate::Concurrency), their kin on Redis, or an `Arc` of any
-    /// [`Limiter`].
+    /// [`LeakyQueue`](crate::LeakyQueue), a [`Concurrency`](crate::Concurrency), their counterparts on Redis, or an
+    /// `Arc` of any [`Limiter`].
     ///
     /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first, and 64 bytes at most.
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
-        let (name, limiter) = (name.into(), limiter.into_limiter());
+        let name = name.into();
+        let limiter = limiter.into_limiter();
         let description = limiter.describe();
         Self {
             heritage: PolicyHeritage::new(Arc::clone(&name), description.delays()),
@@ -83,10 +84,10 @@ impl Policy {
         }
     }
 
-    /// Sets the key: each one has its own budget. If the first 1,000 requests have the same key, although the extractor
-    /// [distinguishes clients](KeyExtractor::is_shared), that is logged once.
+    /// Sets the key: each one has its own budget. If the first 1,000 requests have the same key, although the
+    /// extractor [distinguishes clients](KeyExtractor::is_shared), a warning is logged once.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
-        self.who.by(key);
+        self.who.set_key(key);
         self
     }
 
@@ -98,17 +99,17 @@ impl Policy {
     /// [`cost_fn`](Self::cost_fn).
     #[doc(alias = "weight")]
     pub fn cost(self, cost: u64) -> Self {
-        self.with(Fact::Cost, |policy| policy.how_much.cost = Cost::Fixed(cost))
+        self.with_option(Fact::Cost, |policy| policy.how_much.cost = Cost::Fixed(cost))
     }
 
     /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
     /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
     pub fn cost_fn(self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(Fact::CostFn, |policy| policy.how_much.cost = Cost::PerRequest(Box::new(cost)))
+        self.with_option(Fact::CostFn, |policy| policy.how_much.cost = Cost::PerRequest(Box::new(cost)))
     }
 
-    /// Gives each key a quota of its own: that of the customer's plan, say, which an authentication layer has put into the
-    /// request. `None` is for the policy's own quota.
+    /// Gives each key a quota of its own: the quota of the customer's plan, say, which an authentication layer has
+    /// put into the request. `None` stands for the policy's own quota.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -125,42 +126,40 @@ impl Policy {
     ///     .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
     /// ```
     ///
-    /// The algorithm and the store are those of the policy. A window has the quota's limit and period, and no burst; a window
-    /// of the calendar only its limit. Each
-    /// response advertises the quota of its own key. A [cost](Self::cost) above the burst of a key's quota is rejected,
-    /// without a wait.
+    /// The policy's algorithm and store are used. A window has the quota's limit and period, and no burst; a window
+    /// of the calendar only its limit. Each response advertises the quota of its own key. A [cost](Self::cost) above
+    /// the burst of a key's quota is rejected, without a wait.
     ///
     /// # Consistency
     ///
-    /// The quota is looked up once per request, and holds for all that is done for the request: refunds, settlements and
-    /// fields included. Take it from what the server knows about the client, not from a field that the client sends.
+    /// The quota is looked up once per request, and applies to all steps of the request: refunds, settlements and
+    /// fields included. Take it from the server's own data about the client, not from a field that the client sends.
     ///
-    /// It must be the quota of the *key*, and not depend on the request. Each change converts what the key has used, unit for
-    /// unit, so a generous quota forgives what was used under a strict one: with 5 per hour for `/login` and 100 per second
-    /// for all other paths, a client that sends both in turn, five times a second, gets 18,000 logins an hour. Write a policy
-    /// for each quota, with [`when`](Self::when). If the quota of a key goes back and forth within the first 1,000 requests,
-    /// that is logged once.
+    /// It must be the quota of the *key*, and not depend on the request. Each change converts the used units of the
+    /// key one for one, so a generous quota forgives the usage under a strict one: with 5 per hour for `/login` and
+    /// 100 per second for all other paths, a client that sends both in turn, five times a second, gets 18,000 logins
+    /// an hour. Write a policy for each quota, with [`when`](Self::when). If the quota of a key goes back and forth
+    /// within the first 1,000 requests, a warning is logged once.
     ///
-    /// A key keeps what it has used when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
+    /// A key keeps its used units when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
     /// become five of fifty. The first request under the new quota converts the key, even if it is rejected.
     ///
-    /// **Give all quotas of a policy with windows one period**, or take a bucket. A count that comes into a shorter period
-    /// ends with that: a key that goes back and forth between 1,000 per day and 10 per second passes 10,100 in a minute, and
-    /// 1,360 with a bucket.
+    /// **Give all quotas of a policy with windows one period**, or take a bucket. A count that is moved into a
+    /// shorter period ends with that period: a key that goes back and forth between 1,000 per day and 10 per second
+    /// passes 10,100 in a minute, and 1,360 with a bucket.
     ///
-    /// If the rate
-    /// of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost. The same holds
-    /// on Redis, where the first charge after a change takes a second round trip.
+    /// If the rate of a bucket, or the period of a window, changes between a charge and its refund, the refund is
+    /// lost. The same holds on Redis, where the first charge after a change takes a second round trip.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
-    /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
-    /// not say so.
+    /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a
+    /// custom limiter that does not declare support for them.
     ///
     /// # Memory
     ///
     /// In memory, a table of a fixed size: [98 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
-    /// buckets, however many quotas there are. The texts of the fields are kept for 64 quotas per policy, some 20 KiB;
-    /// beyond, they are made for each response.
+    /// buckets, regardless of the number of quotas. The texts of the fields are kept for 64 quotas per policy, some
+    /// 20 KiB; beyond, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
         self.options.set(Fact::QuotaFn);
@@ -179,28 +178,32 @@ impl Policy {
     ///
     /// # In flight
     ///
-    /// Until its response comes, a request counts, whatever the response will be. So the limit also bounds how many requests
-    /// of a key are in flight, valid ones included: of 1,000 valid requests of one key, 100 per second of 200 ms each, a limit
-    /// of ten rejected 520, as 20 are in flight and ten may be. To count failures of a step that is a small part of the
-    /// request, such as the look-up of an API key, [charge around that step](crate::guide::plans#what-happens).
+    /// Until its response comes, a request counts, regardless of the later response. So the limit also bounds the
+    /// number of requests of a key in flight, valid ones included: of 1,000 valid requests of one key, 100 per second
+    /// of 200 ms each, a limit of ten rejected 520, since 20 are in flight and ten may be. To count failures of a
+    /// step that is a small part of the request, such as the look-up of an API key, [charge around that
+    /// step](crate::guide::plans#what-happens).
     ///
     /// # Waits
     ///
     /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the
-    /// advertised wait is the recent duration of responses, and not the time until the limit allows it: by then the charges
-    /// are settled. It is that of the key's own responses; while none is known, that of all responses, and 1 s at most, so
-    /// that slow requests of others do not lengthen it. If the charges turn out to count, the next rejection advertises
-    /// the rest of the wait. Such rejections do not count for a [ban](Self::penalty).
+    /// advertised wait is the recent duration of responses, and not the time until the limit allows it: by then the
+    /// charges are settled. The duration is the average of the key's own responses; while that is unknown, the
+    /// average of all responses, and 1 s at most, so that slow requests of others do not lengthen the wait. If the
+    /// charges turn out to count, the next rejection advertises the rest of the wait. Such rejections do not count
+    /// for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
-    /// **Use a window where clients could gain by it**, as for guesses. It is exact: at most `limit` requests of a key are in
-    /// flight at once, and at most `limit` are charged, in each window in which they came.
+    /// **Use a window if clients could exploit an inexact count**, as with password guesses. A window is exact: at
+    /// most `limit` requests of a key are in flight at once, and at most `limit` are charged, in each window in which
+    /// they came.
     ///
-    /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once, and each
-    /// is refunded by as much of its own charge as is not refilled yet, also if that was refilled for another one
-    /// ([`Receipt`](crate::limiter::Receipt)). A client that holds its own logins open, and renews each in time, banks what is
-    /// refilled: at 5 per minute, it has 105 guesses at one instant after 20 minutes. (With a window, 5.)
+    /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once,
+    /// and each is refunded the part of its own charge that is not refilled yet, also if the refill was due to
+    /// another request's charge ([`Receipt`](crate::limiter::Receipt)). A client that holds its own logins open, and
+    /// renews each in time, banks the refilled units: at 5 per minute, it has 105 guesses at one instant after 20
+    /// minutes. (With a window, 5.)
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -213,7 +216,7 @@ impl Policy {
     /// ```
     #[doc(alias("failed login", "skip successful requests"))]
     pub fn charge_when(self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.with(Fact::ChargeWhen, |policy| policy.after.bill = Some(Bill::When(Box::new(condition))))
+        self.with_option(Fact::ChargeWhen, |policy| policy.after.bill = Some(Bill::When(Box::new(condition))))
     }
 
     /// Computes the final cost of a request from the head of its response, whose extensions may have it from the
@@ -221,7 +224,7 @@ impl Policy {
     ///
     /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as
     /// far as units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request
-    /// without a response stays charged as it is. Excludes [`charge_when`](Self::charge_when) and the settlements.
+    /// without a response keeps its first charge. Excludes [`charge_when`](Self::charge_when) and the settlements.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -235,16 +238,17 @@ impl Policy {
     ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
     /// ```
     pub fn cost_after(self, cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(Fact::CostAfter, |policy| policy.after.bill = Some(Bill::Cost(Box::new(cost))))
+        self.with_option(Fact::CostAfter, |policy| policy.after.bill = Some(Bill::Cost(Box::new(cost))))
     }
 
-    /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost an
-    /// answer need not pay for asking again. Off unless set, since the client chooses what it calls a retry; with it, a
-    /// client can have up to 1 + [`free_retries`](ChargeOnce::free_retries) times the quota. See [`ChargeOnce`].
+    /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost a
+    /// response is not charged for a retry. Off unless set, since the client chooses which requests it marks as
+    /// retries; with it, a client can have up to 1 + [`free_retries`](ChargeOnce::free_retries) times the quota. See
+    /// [`ChargeOnce`].
     ///
-    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after) and
-    /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
-    /// advertise no quota.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it together with
+    /// [`cost_after`](Self::cost_after) and the settlements, with which the cost of a retry is known too late, and
+    /// for limiters that delay requests, hold units or advertise no quota.
     ///
     /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
     #[doc(alias("idempotency key", "retry"))]
@@ -258,15 +262,15 @@ impl Policy {
         self
     }
 
-    /// Lets the handler report the final cost of a request, through the [`Settlement`](crate::Settlement) in the request's
-    /// extensions, until the body of the response has ended.
+    /// Lets the handler report the final cost of a request, through the [`Settlement`](crate::Settlement) in the
+    /// request's extensions, until the body of the response has ended.
     ///
-    /// The [`cost`](Self::cost) is charged when the request comes: an estimate. If the handler reports less, the excess is
-    /// refunded when the body has ended; if more, the shortfall is charged as far as units are left, and the rest is
-    /// forgiven. Without a report, the estimate stays: also if the client disconnects or the service fails. Response
-    /// fields have what the handler has reported when the head of its response comes, or else the estimate. Excludes
-    /// [`charge_when`](Self::charge_when) and the like, whose accuracy it shares: exact to the unit with windows, as long
-    /// as the window of the request lasts.
+    /// The [`cost`](Self::cost) is charged when the request comes, as an estimate. If the handler reports less, the
+    /// excess is refunded when the body has ended; if more, the shortfall is charged as far as units are left, and
+    /// the rest is forgiven. Without a report, the estimate stays: also if the client disconnects or the service
+    /// fails. Response fields show the cost that the handler has reported by the time the head of its response comes;
+    /// without a report, the estimate. Excludes [`charge_when`](Self::charge_when) and the other options for the
+    /// final cost, whose accuracy it shares: exact to the unit with windows, while the window of the request lasts.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -279,17 +283,18 @@ impl Policy {
     ///     .settle_by_handler();
     /// ```
     pub fn settle_by_handler(self) -> Self {
-        self.with(Fact::SettleByHandler, |policy| policy.after.bill = Some(Bill::ByHandler))
+        self.with_option(Fact::SettleByHandler, |policy| policy.after.bill = Some(Bill::ByHandler))
     }
 
-    /// Charges the bytes of the response's body: the quota is one of bytes, and is advertised with the unit
+    /// Charges the bytes of the response's body: the quota counts bytes, and is advertised with the unit
     /// `content-bytes`.
     ///
-    /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body has
-    /// ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is refunded, and
-    /// a shortfall is charged as far as units are left. Trailers and what HTTP adds are not counted. A request without a
-    /// response, since the client disconnected or the service failed, stays charged as it is: otherwise, opening and
-    /// cancelling requests would be free. Excludes [`charge_when`](Self::charge_when) and the like.
+    /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body
+    /// has ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is
+    /// refunded, and a shortfall is charged as far as units are left. Trailers and the overhead of HTTP are not
+    /// counted. A request without a response, since the client disconnected or the service failed, keeps its first
+    /// charge: otherwise, opening and cancelling requests would be free. Excludes [`charge_when`](Self::charge_when)
+    /// and the other options for the final cost.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -301,46 +306,48 @@ impl Policy {
     /// ```
     #[doc(alias = "bandwidth")]
     pub fn settle_by_content_bytes(self) -> Self {
-        self.with(Fact::SettleByContentBytes, |policy| policy.after.bill = Some(Bill::ContentBytes))
+        self.with_option(Fact::SettleByContentBytes, |policy| policy.after.bill = Some(Bill::ContentBytes))
     }
 
-    /// Has a key owe what its requests turn out to cost beyond what it has left, instead of forgiving it. Its later requests
-    /// are rejected until time has paid so much of the debt that they fit.
+    /// Lets a key owe the final cost of its requests beyond its remaining units, instead of forgiving it. Its later
+    /// requests are rejected until time has paid enough of the debt for them to fit.
     ///
     /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes)
-    /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt.
-    /// Time pays it, at the rate of the key's quota: of a limit of 100 per hour, a request that turns out to cost
-    /// 10,000 takes the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the long
-    /// run a key gets what its quota says, also if its requests cost more than a burst. How far it goes beyond it
-    /// depends on what one request can cost, and on how many of a key are in flight at once.
+    /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the
+    /// debt. Time pays it, at the rate of the key's quota: with a limit of 100 per hour, a request with a final cost
+    /// of 10,000 uses up the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the
+    /// long run a key gets its quota, also if its requests cost more than a burst. Its excess over the quota depends
+    /// on the highest cost of a request, and on the number of a key's requests in flight.
     ///
-    /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show what is left
-    /// after the debt. It survives a live change, and under another quota the key owes as many units as before. A
-    /// [reset](crate::RateLimitLayer::reset) forgives it.
+    /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show the units
+    /// that are left after the debt. A debt survives a live change, and under another quota the key owes the same
+    /// number of units. A [reset](crate::RateLimitLayer::reset) forgives it.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of these three, and with a
-    /// limiter that advertises no quota, at whose rate time could pay.
+    /// limiter that advertises no quota: time would have no rate at which to pay.
     ///
     /// # Memory
     ///
-    /// In this process: from the first debt on, 5 MiB for 65,536 keys that owe something. If more do, those that would have
-    /// paid first are forgiven; that is logged once, and [counted](crate::layer::RateLimitLayerBuilder::route).
+    /// In this process: from the first debt on, 5 MiB for 65,536 keys that owe something. If there are more, the
+    /// debts that would be paid first are forgiven; this is logged once, and
+    /// [counted](crate::layer::RateLimitLayerBuilder::route).
     ///
     /// # On several machines
     ///
-    /// A server that [keeps debts](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the budgets:
-    /// what one process makes a key owe, all have paid, and learn of it by the calls that they make anyway. A debt is made in
-    /// the background, on Redis by two calls. It keeps its length if the quota of its key changes, and a charge that is
-    /// refunded while its key owes something stays. If the server cannot be told, the process that made the debt keeps it, as
-    /// above.
+    /// A server that [keeps debts](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the
+    /// budgets: a debt that one process adds counts for all processes, which learn of it by the calls that they make
+    /// anyway. A debt is added in the background, on Redis by two calls. It keeps its duration if the quota of its
+    /// key changes, and a refund while the key owes something has no effect. If the server cannot be reached, the
+    /// process that added the debt keeps it, as above.
     pub fn owe_shortfalls(self) -> Self {
-        self.with(Fact::OweShortfalls, |policy| policy.after.owes_shortfalls = true)
+        self.with_option(Fact::OweShortfalls, |policy| policy.after.owes_shortfalls = true)
     }
 
-    /// Releases what a request [holds](crate::Concurrency) when the head of its response has come, instead of when the
-    /// body has ended: for a limit on the work of handlers, where slow readers of ready responses do not count.
+    /// Releases the units that a request [holds](crate::Concurrency) when the head of its response has come, instead
+    /// of when the body has ended: for a limit on the work of handlers, where slow readers of ready responses do not
+    /// count.
     pub fn release_at_head(self) -> Self {
-        self.with(Fact::ReleaseAtHead, |policy| policy.after.releases_at_head = true)
+        self.with_option(Fact::ReleaseAtHead, |policy| policy.after.releases_at_head = true)
     }
 
     /// Bans a key that keeps sending after being rejected. While it is banned, every request is rejected, regardless of
@@ -352,7 +359,7 @@ impl Policy {
     /// [`key`](Self::key) or with [`MissingKey::Share`].
     #[doc(alias("ban", "block"))]
     pub fn penalty(self, penalty: Penalty) -> Self {
-        self.with(Fact::Penalty, |policy| policy.heritage.penalty = Some(penalty))
+        self.with_option(Fact::Penalty, |policy| policy.heritage.penalty = Some(penalty))
     }
 
     /// Applies the policy only to requests for which `condition` holds.
@@ -361,11 +368,11 @@ impl Policy {
         self
     }
 
-    /// Exempts requests by network, header value or path: the policy does not apply to them, and does not ban them. They
-    /// are counted as `skipped`. Replaces earlier exemptions.
+    /// Exempts requests by network, header value or path: the policy does not apply to them, and does not ban them.
+    /// They are counted as `skipped`. Replaces earlier exemptions.
     ///
-    /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
-    /// forged header makes a request exempt: see [`Exemptions`].
+    /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and
+    /// no forged header makes a request exempt: see [`Exemptions`].
     #[doc(alias("allowlist", "whitelist", "bypass"))]
     pub fn exempt(mut self, exemptions: Exemptions) -> Self {
         self.who.except = Some(Except::new(exemptions));
@@ -403,8 +410,8 @@ impl Policy {
         Self { status: Some(status), ..self }
     }
 
-    /// Sets an option that rules are about.
-    fn with(mut self, option: Fact, set: impl FnOnce(&mut Self)) -> Self {
+    /// Sets an option to which rules apply.
+    fn with_option(mut self, option: Fact, set: impl FnOnce(&mut Self)) -> Self {
         self.options.set(option);
         set(&mut self);
         self
@@ -427,13 +434,13 @@ impl Policy {
         self.how_much.cost_of(head)
     }
 
-    /// The quota of the key of a request; `None` for the policy's own.
+    /// The quota of the key of a request, if it has one of its own.
     #[inline]
     pub(crate) fn quota_of(&self, head: &RequestHead<'_>, key: &PartitionKey) -> Option<Quota> {
         self.how_much.quota_of((&self.name, &self.description), head, key)
     }
 
-    /// The terms of a key with this quota, or of one without a quota of its own.
+    /// The terms of a key with this quota, or of a key without a quota of its own.
     pub(crate) fn terms_under(&self, quota: Option<Quota>) -> Option<Terms> {
         let terms = self.description.terms()?;
         Some(quota.map_or(terms, |quota| terms.under(quota)))
@@ -445,18 +452,18 @@ impl Policy {
         self.heritage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
-    /// Whether a request ends for this policy with its response: its cost is known later, or it holds units.
+    /// Whether a request is over for this policy only with its response: its cost is known later, or it holds units.
     pub(crate) const fn ends_with_response(&self) -> bool {
         self.after.settles_later() || self.description.holds()
     }
 
-    /// Whether a request may not be over for this policy when it is admitted.
+    /// Whether a request may last beyond its admission for this policy.
     pub(crate) const fn is_open_ended(&self) -> bool {
         self.ends_with_response() || self.after.retries.is_some()
     }
 
-    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, no free
-    /// retries, and nothing that is held.
+    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, no
+    /// free retries, and no units that are held.
     pub(crate) const fn is_plain(&self) -> bool {
         !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
     }
@@ -473,7 +480,7 @@ impl Policy {
         !self.shadow && self.description.answers_at_once()
     }
 
-    /// Its place among the policies of a layer, which are charged in this order.
+    /// The position of the policy among the policies of a layer, which are charged in this order.
     pub(crate) fn charge_order(&self) -> ChargeOrder {
         if self.shadow {
             ChargeOrder::Shadow
@@ -487,21 +494,21 @@ impl Policy {
     }
 }
 
-/// The place of a policy in the order in which policies are charged.
+/// The position of a policy in the order in which policies are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ChargeOrder {
     /// Decides at once, and can be peeked at.
     AtOnce,
-    /// Calls a server, or cannot be peeked at. After the former: a rejection by one of those saves the call, and their
-    /// charges are easier to refund.
+    /// Calls a server, or cannot be peeked at. Comes after `AtOnce`: a rejection there saves the call, and charges
+    /// there are easier to refund.
     NotAtOnce,
-    /// May delay the request. After all others that may reject it, so that no request waits in vain.
+    /// May delay the request. Comes after all others that may reject it, so that no request waits in vain.
     Delaying,
     /// Charged for requests that all others admit.
     Shadow,
 }
 
-// By hand, since limiters and closures have no `Debug`.
+// Written by hand, since limiters and closures have no `Debug`.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
@@ -515,8 +522,8 @@ impl fmt::Debug for Policy {
             `Policy::new(\"per-client\", limiter).key(PeerIp::new())`, or in short `RateLimitLayer::per_client(limiter)`"
 )]
 pub trait IntoPolicies {
-    /// The policies. They are charged and reported in this order, but those in memory first, those that delay after
-    /// those that reject, and shadows last.
+    /// The policies. They are charged and reported in this order, with three exceptions: policies in memory come
+    /// first, delaying policies after rejecting ones, and shadows last.
     fn into_policies(self) -> Vec<Policy>;
 }
 

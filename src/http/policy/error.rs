@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::http::policy::names::{MAX_NAME, PUNCTUATION};
 
-/// Why policies cannot be enforced as given.
+/// The reason why policies cannot be enforced as given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -36,7 +36,7 @@ pub enum PolicyError {
         name: String,
         /// The cost of a request.
         cost: u64,
-        /// The most that is ever admitted at once.
+        /// The highest cost that is ever admitted at once.
         burst: u64,
     },
     /// Two options of a policy, or an option and its limiter, cannot be combined.
@@ -46,9 +46,9 @@ pub enum PolicyError {
         name: String,
         /// The option: the name of its method.
         option: &'static str,
-        /// The other option, or words for what the limiter is or does.
+        /// The other option, or a description of the limiter.
         other: &'static str,
-        /// Why they exclude each other, and what to do about it.
+        /// Why they exclude each other, and how to resolve it.
         problem: &'static str,
     },
     /// A rejection must have a status of 4xx or 5xx.

@@ -1,4 +1,4 @@
-//! `ExpiringTable`: what a policy knows of its keys for a time, beside what they have left.
+//! `ExpiringTable`: the facts that a policy knows of its keys for a time, beside their budgets.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,23 +11,24 @@ use crate::util::log;
 use crate::values::PartitionKey;
 use crate::values::time::{Clock, Timestamp};
 
-/// One value per key until it ends, for as many keys as its capacity at least. Of more, those that end first are
+/// One value per key until it ends, for at least `capacity` keys. If there are more, the values that end first are
 /// forgotten, which is counted, and logged once.
 ///
-/// For each key of the capacity, it takes two slots of the value and the key's hash, from the first value on. Two slots, so
-/// that of two thousand sets, none fills up by chance before the whole is as full as it may be.
+/// For each key of the capacity, it takes two slots of the value and the key's hash, from the first value on. With
+/// two slots, no set of two thousand fills up by chance before the whole table has reached its capacity.
 pub(super) struct ExpiringTable<V> {
     map: OnceLock<ExpiringMap<NonZeroU64, V, WAYS>>,
     capacity: usize,
     clock: Arc<dyn Clock>,
     secret: Secret,
-    /// No value ends later: most services ban no client, and skip the lookup.
+    /// No value ends after this instant. Most services ban no client; there, it is zero, and requests skip the
+    /// lookup.
     latest: AtomicU64,
     number: u64,
     warning: Once,
 }
 
-/// What a table keeps.
+/// A value of an `ExpiringTable`.
 pub(super) trait Ends: Copy {
     fn ends(&self) -> Timestamp;
 }
@@ -44,19 +45,26 @@ impl HashTag for NonZeroU64 {
     }
 }
 
-/// The keys that a table of bans or debts has room for.
+/// The number of keys for which a table of bans or debts has room.
 pub(super) const CAPACITY: usize = 65_536;
 
-/// The slots of a set, half of which are used when the table is as full as it may be.
+/// The slots of a set. Half of them are used when the table has reached its capacity.
 const WAYS: usize = 64;
 
-/// The sets that an estimate counts.
+/// The number of sets that an estimate counts.
 const SAMPLED: usize = 4_096 / WAYS;
 
 impl<V: Ends> ExpiringTable<V> {
     pub(super) fn new(capacity: usize, clock: Arc<dyn Clock>) -> Self {
-        let (secret, number) = (Secret::random(), next_table_number());
-        Self { map: OnceLock::new(), capacity, clock, secret, latest: AtomicU64::new(0), number, warning: Once::new() }
+        Self {
+            map: OnceLock::new(),
+            capacity,
+            clock,
+            secret: Secret::random(),
+            latest: AtomicU64::new(0),
+            number: next_table_number(),
+            warning: Once::new(),
+        }
     }
 
     pub(super) const fn capacity(&self) -> usize {
@@ -67,8 +75,8 @@ impl<V: Ends> ExpiringTable<V> {
         self.clock.now()
     }
 
-    /// Whether all values have ended. Relaxed: a thread that has set one sees its own write, and another one that misses
-    /// it decides as if its request had come just before.
+    /// Whether all values have ended. The load is relaxed: a thread that has set a value sees its own write, and
+    /// another thread that misses it decides as if its request had come just before.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         let latest = self.latest.load(Ordering::Relaxed);
@@ -86,7 +94,8 @@ impl<V: Ends> ExpiringTable<V> {
         (value.ends() > now).then_some((value, now))
     }
 
-    /// Lets `step` set, replace or remove the value of a key, which is `None` once it has ended, at an instant.
+    /// Lets `step` set, replace or remove the value of a key at an instant. A value that has ended is passed as
+    /// `None`.
     pub(super) fn update<R>(&self, key: &PartitionKey, step: impl FnOnce(&mut Option<V>, Timestamp) -> R) -> R {
         let map = self.map.get_or_init(|| self.make());
         let result = map.update(self.tag(key), self.now(), V::ends, |value| {
@@ -113,7 +122,8 @@ impl<V: Ends> ExpiringTable<V> {
     }
 
     pub(super) fn stats(&self) -> TableStats {
-        let (map, now) = (self.map.get(), self.now());
+        let map = self.map.get();
+        let now = self.now();
         TableStats {
             capacity: self.capacity as u64,
             live_keys: map.map_or(0, |map| map.count(SAMPLED, |value| value.ends() > now)),
@@ -159,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_loses_none_of_the_keys_that_it_has_room_for() {
+    fn a_table_loses_no_key_within_its_capacity() {
         let table = ExpiringTable::new(CAPACITY, Arc::new(ManualClock::new()));
         (0..CAPACITY as u64).for_each(|key| begin(&table, key));
         assert_eq!(table.stats().evicted_live, 0);
@@ -167,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_evicts_some_and_counts_them_and_what_has_ended_makes_room() {
+    fn a_flood_evicts_values_and_counts_them_and_ended_values_make_room() {
         let clock = ManualClock::new();
         let table = ExpiringTable::new(CAPACITY, Arc::new(clock.clone()));
         (0..140_000).for_each(|key| begin(&table, key));

@@ -1,9 +1,9 @@
-//! What rules about options are about.
+//! The facts about a policy that rules combine.
 
 use super::named::named;
 
 named! {
-    /// What rules are about: options that were set, values of options, and properties of limiters.
+    /// A fact about a policy: an option that was set, the value of an option, or a property of the limiter.
     pub(super) enum Fact by
     /// The option's name, or the words for a property.
     pub(super) name {

@@ -1,10 +1,10 @@
 //! The second step of a live change: a policy inherits from its predecessor.
 //!
 //! 1. [`LayerState::replace`](crate::http::reload) pairs policies by name.
-//! 2. [`Policy::inherit`] takes over the record, the metrics, the bans and the free retries, and asks the new limiter to
-//!    inherit from the old one.
-//! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts. Its table (`limiter/traits.rs`) says what each
-//!    limiter keeps. In memory, `store/memory/heir.rs` makes the new table.
+//! 2. [`Policy::inherit`] takes over the record, the metrics, the bans and the free retries, and asks the new limiter
+//!    to inherit from the old one.
+//! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts. Its table (`limiter/traits.rs`) documents
+//!    the state that each limiter keeps. In memory, `store/memory/heir.rs` makes the new table.
 
 use std::sync::Arc;
 
@@ -29,8 +29,9 @@ impl Replaced {
         &self.not_inherited
     }
 
-    /// The policies whose limiters keep the previous capacity, and not the requested one: of several changes of the
-    /// capacity, a fourth takes effect only once the debts from before the first are paid. The next change tries again.
+    /// The policies whose limiters keep the previous capacity, and not the requested one: if the capacity is changed
+    /// several times, the fourth change takes effect only once the debts from before the first are paid. The next
+    /// change tries again.
     #[must_use]
     pub fn kept_capacity(&self) -> &[String] {
         &self.keeping_capacity
@@ -44,16 +45,19 @@ impl Replaced {
 }
 
 impl Policy {
-    /// Inherits from the policy that had this name before. Adds the steps to run once this one is in force to `finish`.
+    /// Inherits from the policy that had this name before. Adds the steps to run once this policy is in force to
+    /// `finish`.
     ///
     /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
     /// force.
     pub(crate) fn inherit(&mut self, old: &Self, replaced: &mut Replaced, finish: &mut Vec<Finish>) {
-        let (heritage, before) = (&mut self.heritage, &old.heritage);
+        let heritage = &mut self.heritage;
+        let before = &old.heritage;
         heritage.record = Arc::clone(&before.record);
         heritage.meter.inherit(&before.meter);
-        // Bans outlive budgets: a ban is a deadline that was advertised to the client, whatever the quota is now. So a
-        // policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty itself.
+        // Bans outlive budgets: a ban is a deadline that was advertised to the client, regardless of the current
+        // quota. So a policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty
+        // itself.
         if let Some(bans) = before.penalty.as_ref().map(Penalty::record).or(before.former_bans.as_ref()) {
             match &mut heritage.penalty {
                 Some(penalty) => finish.extend(penalty.inherit(bans, before.penalty.as_ref())),
@@ -62,8 +66,8 @@ impl Policy {
         }
         let retries = self.after.retries.as_mut().zip(old.after.retries.as_ref());
         finish.extend(retries.and_then(|(new, old)| new.inherit(old)));
-        // If both policies have the same limiter, its state is ours already, even if it cannot inherit. `ptr_eq`
-        // ignores vtables, of which one type may have several.
+        // If both policies have the same limiter, no state has to move, even if it cannot inherit. `ptr_eq` ignores
+        // vtables: one type may have several.
         if !Arc::ptr_eq(&self.limiter, &old.limiter) {
             let Some(inheritance) = self.limiter.inherit(&*old.limiter) else {
                 log::not_inherited(&self.name);
@@ -115,7 +119,8 @@ mod tests {
     }
 
     fn retry_too_early(policy: &Policy) {
-        let (key, penalty) = (PartitionKey::from("a"), policy.heritage.penalty.as_ref().unwrap());
+        let key = PartitionKey::from("a");
+        let penalty = policy.heritage.penalty.as_ref().unwrap();
         penalty.advise(&key, HOUR);
         penalty.note_rejection(None, &key, &Decision::reject(1, 0, Some(HOUR)));
     }
@@ -172,8 +177,8 @@ mod tests {
     fn a_limiter_that_stays_keeps_its_budgets_even_if_it_cannot_inherit() {
         let custom = Arc::new(Custom);
         let with = |limiter: &Arc<Custom>| Policy::new("p", Arc::clone(limiter));
-        let (old, same, other) = (with(&custom), with(&custom), policy());
-        for (mut new, inherits) in [(same, true), (other, false)] {
+        let old = with(&custom);
+        for (mut new, inherits) in [(with(&custom), true), (policy(), false)] {
             let mut replaced = Replaced::default();
             new.inherit(&old, &mut replaced, &mut Vec::new());
             assert_eq!(replaced.not_inherited().is_empty(), inherits);

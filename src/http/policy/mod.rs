@@ -1,10 +1,11 @@
-//! `Policy`: a named limiter, with all that a layer knows of it.
+//! `Policy`: a named limiter with its options, its record and its metrics.
 //!
-//! - `definition` has the policy, with its options in four groups: `who` it is for, `how_much` a request is charged, what
-//!   happens `after` the response, and the `heritage` that a policy takes over from the one that it replaces.
+//! - `definition` has the policy, with its options in four groups: `who` it is for, `how_much` a request is charged,
+//!   the settings for the time `after` the decision, and the `heritage` that a policy takes over from its
+//!   predecessor.
 //! - `rules` rejects options that exclude each other (`facts`).
-//! - `asks` is how a policy asks its limiter, `owed` what happens to costs above the charge, `inherit` a live change, and
-//!   `reports` what is counted and logged.
+//! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
+//!   change, and `reports` the metrics and logs.
 //! - `expiring` is the table that bans, debts and records of retries have in common.
 
 mod after;

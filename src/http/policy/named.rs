@@ -1,6 +1,6 @@
 //! Enums whose variants have names.
 
-/// Defines an enum with the name of each variant behind it, and a method that returns the name.
+/// Defines an enum whose variants are each followed by a name, and a method that returns the name.
 macro_rules! named {
     (
         $(#[$of_enum:meta])*

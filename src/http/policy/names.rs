@@ -1,11 +1,11 @@
-//! The names of policies, which fields and bodies have.
+//! The names of policies, which appear in header fields and bodies.
 
-/// The longest name of a policy, in bytes. `RateLimit-Policy` and `RateLimit` repeat the names of all policies in each
-/// response: those of 16 policies take 2 KiB at most, half of the response head that nginx accepts from a server (one
-/// page of memory, unless `proxy_buffer_size` is set).
+/// The longest name of a policy, in bytes. `RateLimit-Policy` and `RateLimit` repeat the names of all policies in
+/// each response: the names of 16 policies take 2 KiB at most, half of the response head that nginx accepts from a
+/// server (one page of memory, unless `proxy_buffer_size` is set).
 pub(super) const MAX_NAME: usize = 64;
 
-/// The punctuation that a name may contain: that of a token.
+/// The punctuation that a name, which is a token, may contain.
 pub(super) const PUNCTUATION: &str = "!#$%&'*+-.^_`|~:/";
 
 /// Whether a text can be a policy's name.

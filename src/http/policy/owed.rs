@@ -1,4 +1,4 @@
-//! What a policy does with costs above the charge: it charges what is left, and forgives the rest or lets the key owe it.
+//! Costs above the charge: a policy charges the units that are left, and forgives the rest or lets the key owe it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::values::time::Monotonic;
 use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 
 impl Policy {
-    /// The quota by which a key pays what it owes; `None` if its policy owes nothing.
+    /// The quota by which a key pays its debt, if its policy lets keys owe.
     fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
         let terms = self.after.owes_shortfalls.then(|| self.terms_under(quota))??;
         let quota = terms.quota()?;
         Some(if terms.shape() == Some(Shape::Bucket) { quota } else { quota.without_burst() })
     }
 
-    /// The debts, and the quota by which a key pays its own, if a key may owe something.
+    /// The table of debts, and the quota by which a key pays its debt, if a key may owe something.
     fn debts_of(&self, quota: Option<Quota>) -> Option<(&Arc<Debts>, Quota)> {
         Some((self.heritage.record.debts().filter(|_| self.after.owes_shortfalls)?, self.quota_of_debts(quota)?))
     }
@@ -28,7 +28,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// If the key owes so much that the request has to wait: how long.
+    /// If the debt is too large for the request to be admitted now: the time that it has to wait.
     pub(crate) fn charge_debt(
         &self,
         key: &PartitionKey,
@@ -46,32 +46,33 @@ impl Policy {
         }
     }
 
-    /// The decision on a request that is charged nothing more, given what its key owes. `quota` is that of the key.
+    /// The decision on a request that is charged nothing more, with the debt of its key taken into account. `quota`
+    /// is the quota of the key.
     pub(crate) fn after_debt(&self, key: &PartitionKey, quota: Option<Quota>, decision: Decision) -> Decision {
-        let left = self.debts_of(quota).and_then(|(debts, quota)| debts.left(key, Some(quota)));
+        let left = self.debts_of(quota).and_then(|(debts, quota)| debts.units_left(key, Some(quota)));
         left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
     }
 
     /// As [`after_debt`](Self::after_debt), under the quota that the key had when it last owed something.
     pub(super) fn after_debt_as_kept(&self, key: &PartitionKey, decision: Decision) -> Decision {
         let debts = self.heritage.record.debts().filter(|_| self.after.owes_shortfalls);
-        let left = debts.and_then(|debts| debts.left(key, None));
+        let left = debts.and_then(|debts| debts.units_left(key, None));
         left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
     }
 
-    /// Forgives what a key owes.
+    /// Forgives the debt of a key.
     pub(super) fn forgive(&self, key: &PartitionKey) {
         if let Some(debts) = self.heritage.record.debts() {
             debts.forget(key);
         }
     }
 
-    /// How full the table of debts is, if a key has ever owed something.
+    /// The occupancy of the table of debts, if a key has ever owed something.
     pub(super) fn debt_table(&self) -> Option<TableStats> {
         self.heritage.record.debts().map(|debts| debts.stats())
     }
 
-    /// Charges what a request has cost beyond its charge: as far as units are left, and the rest is forgiven, or
+    /// Charges the cost of a request beyond its charge, as far as units are left. The rest is forgiven, or
     /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback.
     pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool) {
         match self.quota_of_debts(ask.quota()) {
@@ -85,10 +86,12 @@ impl Policy {
         }
     }
 
-    /// Lets a key owe on the server that keeps its debts; here, if that fails.
+    /// Adds to the debt of a key on the server that keeps debts; if the call fails, in this process.
     fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota) {
-        let (record, owed) = (Arc::clone(&self.heritage.record), server.owe(ask));
-        let (key, units) = (ask.key().clone(), ask.cost());
+        let record = Arc::clone(&self.heritage.record);
+        let owed = server.owe(ask);
+        let key = ask.key().clone();
+        let units = ask.cost();
         crate::util::spawn(async move {
             if owed.await.is_err() {
                 record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units);
@@ -96,18 +99,23 @@ impl Policy {
         });
     }
 
-    /// A limiter that calls a server is charged in the background, where there is a runtime; else all is owed.
+    /// Charges the units that are left, and adds the rest to the debt of the key. A limiter that calls a server is
+    /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
+    /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
         let record = Arc::clone(&self.heritage.record);
         let clock = self.description.clock().cloned();
-        let (key, units, own_quota) = (ask.key().clone(), ask.cost(), ask.quota());
-        let (limiter, mode) = (Arc::clone(&self.limiter), self.mode_of_shortfalls(fell_back));
+        let key = ask.key().clone();
+        let units = ask.cost();
+        let own_quota = ask.quota();
+        let limiter = Arc::clone(&self.limiter);
+        let mode = self.mode_of_shortfalls(fell_back);
         let mut charge = Box::pin(async move {
-            let ask = |units| Ask::charge(&key, units).under(own_quota).to(mode);
-            // All, or else as much as is left. What could not be charged is owed.
+            // First asks for all units; if that is rejected, for the units that are left. The rest is owed.
             let mut charged = units;
             while charged > 0 {
-                charged = match limiter.decide(&ask(charged)).decided().await {
+                let ask = Ask::charge(&key, charged).under(own_quota).to(mode);
+                charged = match limiter.decide(&ask).decided().await {
                     Ok(decision) if decision.is_allowed() => break,
                     Ok(decision) if charged == units => decision.partial_cost(units).unwrap_or(0),
                     _ => 0,
@@ -143,7 +151,7 @@ mod tests {
         policy.charge_shortfall(&Ask::charge(key, units), false);
     }
 
-    /// Of a bucket of ten, 25 units are charged: fifteen are owed.
+    /// 25 units are charged to a bucket of ten: fifteen are owed.
     #[test]
     fn time_pays_a_debt_and_the_wait_until_then_is_true() {
         let (policy, clock) = policy(Quota::per_hour(10));
@@ -163,12 +171,12 @@ mod tests {
         assert_eq!(policy.charge_debt(&key, 1, None).err(), Some(HOUR / 10));
         policy.refund_debt(&key, 3, None);
         assert!(policy.charge_debt(&key, 3, None).is_ok());
-        assert!(policy.charge_debt(&key, 3, None).is_ok(), "what is not kept is taken back");
+        assert!(policy.charge_debt(&key, 3, None).is_ok(), "a dropped charge is taken back");
         clock.advance(HOUR);
         assert!(policy.charge_debt(&key, 10, None).is_ok_and(|charge| charge.is_none()), "all is paid");
     }
 
-    /// Ten requests at once, of which each turns out to cost a whole bucket.
+    /// Ten requests at once, each of them with a final cost of a whole bucket.
     #[test]
     fn requests_that_were_in_flight_together_owe_together() {
         let (policy, _) = policy(Quota::per_hour(10));
@@ -191,9 +199,10 @@ mod tests {
         assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()));
     }
 
-    /// Thirty units of twenty are charged. After an hour and a half at ten per hour, fifteen are owed: five are left.
+    /// Thirty units are charged to a burst of twenty. After an hour and a half at ten per hour, fifteen are owed:
+    /// five are left.
     #[test]
-    fn a_key_has_left_what_its_debt_leaves_of_the_burst() {
+    fn a_debt_reduces_the_units_left_of_the_burst() {
         let (policy, clock) = policy(Quota::per_hour(10).burst(20));
         let key = PartitionKey::from("a");
         owe(&policy, &key, 30);
@@ -209,8 +218,9 @@ mod tests {
         assert_eq!(policy.after_debt_as_kept(&key, Decision::allow(20, 20)).remaining(), 5);
     }
 
-    /// Keys that owe something and stay away do not keep a later one from owing, and time frees their places. There were
-    /// places for 65,536 debts, which only a later request of the same key freed: beyond, all others were forgiven for ever.
+    /// Keys that owe something and send no more requests do not keep a later key from owing, and time frees their
+    /// slots. Regression: there were slots for 65,536 debts, which only a later request of the same key freed; all
+    /// further debts were forgiven for ever.
     #[test]
     fn a_flood_of_debts_forgives_those_that_are_paid_first_and_counts_them() {
         let (policy, clock) = policy(Quota::per_hour(1));

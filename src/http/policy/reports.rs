@@ -1,4 +1,4 @@
-//! What a policy counts in metrics, and logs.
+//! The metrics and logs of a policy.
 
 use std::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ impl Policy {
         log::decided(self.heritage.meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);
     }
 
-    /// Notes the key of a request, in search of mistakes.
+    /// Notes the key of a request, to detect mistakes in the key.
     #[inline]
     pub(crate) fn note_key(&self, key: &PartitionKey) {
         self.who.note_key(&self.name, key);
@@ -56,7 +56,7 @@ impl Policy {
         }
     }
 
-    /// What becomes of requests while the limiter fails, for the log.
+    /// The treatment of requests while the limiter fails, for the log.
     fn fate_on_failure(&self) -> &'static str {
         match self.on_failure {
             _ if self.shadow => "pass uncounted",
@@ -74,8 +74,8 @@ impl Policy {
         self.heritage.meter.observe(|| self.stats());
     }
 
-    /// Updates the metrics for the last time, since this policy is no longer in force; `is_removed` unless another policy of
-    /// its name is.
+    /// Updates the metrics for the last time, since this policy is no longer in force. `is_removed` says that no
+    /// other policy of its name is in force.
     pub(crate) fn observe_end(&self, is_removed: bool) {
         self.heritage.meter.count_last(|| self.stats());
         if is_removed {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_says_what_becomes_of_requests_while_the_limiter_fails() {
+    fn the_log_names_the_treatment_of_requests_while_the_limiter_fails() {
         let custom = |description| Policy::new("p", Arc::new(Custom(description)));
         for (mode, without, with) in [
             (FailureMode::LocalFallback, "are answered 503", "are decided by the local fallback"),

@@ -1,7 +1,7 @@
-//! What a policy must be before it can be enforced: each policy in force is a valid one.
+//! The rules that a policy must meet before it can be enforced: each policy in force is valid.
 //!
-//! Which options cannot be combined, with each other and with limiters, is one list. `docs/policy_options.md` has the table
-//! of all pairs, and `tests/http/policy_options.rs` tries each of them.
+//! One list has the pairs of options, and of options and limiters, that cannot be combined. `docs/policy_options.md`
+//! has the table of all pairs, and `tests/http/policy_options.rs` tries each of them.
 
 use crate::http::policy::definition::Policy;
 use crate::http::policy::error::PolicyError;
@@ -15,7 +15,7 @@ use Fact::{
     SettleByHandler, SharedKey, SharedWithoutKey,
 };
 
-/// Two facts that exclude each other, why, and the cure.
+/// Two facts that exclude each other, with the reason and the cure.
 struct PairRule(Fact, Fact, &'static str);
 
 const TWO_COSTS: &str = "both say what a request costs; remove one";
@@ -24,7 +24,7 @@ const NOTHING_CHARGED: &str = "its units are released when the request is over, 
                                or use a bucket or a window";
 const UNKNOWN_COST: &str = "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)";
 
-/// The first rule that a policy breaks is reported. So those about requests in flight come before those about quotas.
+/// The first rule that a policy breaks is reported. So rules about requests in flight come before rules about quotas.
 const RULES: &[PairRule] = &[
     PairRule(Cost, CostFn, TWO_COSTS),
     PairRule(ChargeWhen, CostAfter, TWO_BILLS),
@@ -95,7 +95,7 @@ const RULES: &[PairRule] = &[
     ),
 ];
 
-/// Checks that a name can be a policy's.
+/// Checks that a name can be the name of a policy.
 pub(crate) fn validate_name(name: &str) -> Result<(), PolicyError> {
     if is_name(name) { Ok(()) } else { Err(PolicyError::InvalidName { name: name.to_owned() }) }
 }
@@ -103,16 +103,15 @@ pub(crate) fn validate_name(name: &str) -> Result<(), PolicyError> {
 impl Policy {
     /// Returns the first mistake in the name, the pairs of options, the cost or the status of this policy.
     ///
-    /// [`Enforceable`](crate::http::reload::Enforceable) checks what concerns all policies of a layer: that there is
-    /// one, and that no two have the same name.
+    /// [`Enforceable`](crate::http::reload::Enforceable) checks the policies of a layer as a whole: that there is at
+    /// least one, and that no two have the same name.
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         validate_name(&self.name)?;
         let name = || self.name.to_string();
         if let Some(PairRule(option, other, problem)) =
-            RULES.iter().find(|rule| self.is_so(rule.0) && self.is_so(rule.1))
+            RULES.iter().find(|rule| self.has_fact(rule.0) && self.has_fact(rule.1))
         {
-            let (option, other) = (option.name(), other.name());
-            return Err(PolicyError::Conflict { name: name(), option, other, problem });
+            return Err(PolicyError::Conflict { name: name(), option: option.name(), other: other.name(), problem });
         }
         match (self.how_much.fixed_cost(), self.description.max_cost()) {
             (Some(0), _) => return Err(PolicyError::CostOfZero { name: name() }),
@@ -129,7 +128,7 @@ impl Policy {
         }
     }
 
-    fn is_so(&self, fact: Fact) -> bool {
+    fn has_fact(&self, fact: Fact) -> bool {
         let terms = self.description.terms();
         match fact {
             Cost | CostFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler | SettleByContentBytes

@@ -1,4 +1,5 @@
-//! What a policy asks of its limiter, in which order policies are asked, and what a layer rejects when it is built.
+//! Tests of a policy's calls to its limiter, of the order of policies, and of the mistakes that a layer rejects when
+//! it is built.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::http::policy::who::MissingKey;
 use crate::limiter::Limiter;
 use crate::values::{Answer, Ask, Decision, Description, Mode, Quota, Receipt};
 
-/// Records the modes and costs that it is asked for, and admits up to a cost.
+/// A limiter that records the modes and costs of its calls, and admits costs up to `left`.
 struct Recording {
     description: Description,
     left: u64,
@@ -75,13 +76,13 @@ fn a_limiter_is_asked_only_in_modes_that_it_answers() {
 }
 
 #[test]
-fn what_is_left_is_charged_in_a_second_step_where_a_limiter_cannot_do_it_in_one() {
+fn the_units_left_are_charged_in_a_second_step_if_a_limiter_cannot_charge_them_in_one() {
     let (policy, asked) = recording(Description::new(), 3);
     let key = "a".into();
     policy.charge_up_to(&Ask::charge(&key, 5));
     assert_eq!(taken(&asked), [(Mode::Charge, 5), (Mode::Charge, 3)]);
     policy.charge_up_to(&Ask::charge(&key, 3));
-    assert_eq!(taken(&asked), [(Mode::Charge, 3)], "all of it was charged");
+    assert_eq!(taken(&asked), [(Mode::Charge, 3)], "all three were charged");
     let (policy, asked) = recording(Description::new(), 0);
     policy.charge_up_to(&Ask::charge(&key, 5));
     assert_eq!(taken(&asked), [(Mode::Charge, 5)], "nothing is left");
@@ -91,7 +92,7 @@ fn what_is_left_is_charged_in_a_second_step_where_a_limiter_cannot_do_it_in_one(
 }
 
 #[test]
-fn policies_are_asked_in_the_order_of_what_it_costs_to_undo_them() {
+fn policies_are_asked_in_the_order_of_the_cost_of_undoing_them() {
     let memory = Policy::new("memory", bucket(1));
     let (cannot_peek, _) = recording(Description::new(), 1);
     let (queue, _) = recording(Description::new().answering(Mode::Peek).delaying(), 1);
@@ -194,7 +195,7 @@ fn a_penalty_needs_a_key_that_clients_do_not_share() {
 }
 
 #[test]
-fn the_status_of_a_rejection_is_that_of_an_error() {
+fn the_status_of_a_rejection_is_an_error() {
     assert_eq!(valid("p").status(StatusCode::BAD_GATEWAY).validate(), Ok(()));
     let error = PolicyError::InvalidStatus { name: "p".to_owned(), status: 302 };
     assert_eq!(valid("p").status(StatusCode::FOUND).validate(), Err(error));

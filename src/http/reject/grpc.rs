@@ -19,7 +19,8 @@ pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Pr
 }
 
 fn violation(violated: &PolicyVerdict) -> Violation<'_> {
-    let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
+    let left = violated.decision().remaining();
+    let limit = violated.decision().limit();
     Violation { subject: violated.name(), description: format!("{left} of {limit} left") }
 }
 
@@ -52,14 +53,14 @@ mod tests {
     #[test]
     fn each_reason_has_its_status_and_pushback() {
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
-        let rejected = |wait| Verdict::of([PolicyVerdict::new(&policy, Decision::reject(1, 0, wait), false)]);
+        let rejected = |wait| Verdict::new([PolicyVerdict::new(&policy, Decision::reject(1, 0, wait), false)]);
         let short = Some(Duration::from_millis(5));
         let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
         let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
         let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
-        // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of one that answers UNAVAILABLE.
+        // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of a layer that answers UNAVAILABLE.
         for (rejection, statuses, pushback) in [
             (exceeded(short), ["8", "14"], "5"),
             (exceeded(None), ["8", "8"], "-1"),

@@ -14,14 +14,14 @@ const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduce
 
 /// Writes problem details.
 pub(crate) struct Problem {
-    /// The address of the types. `None` to write `about:blank`, which means just the status.
+    /// The address of the types. `None` to write `about:blank`, which stands for the status alone.
     base: Option<Box<str>>,
     /// The beginnings of most bodies, up to the number of the wait.
     beginnings: [(Reason, StatusCode, Box<[u8]>); 3],
 }
 
 impl Problem {
-    /// Writes types under the address `base`, or none.
+    /// Writes types under the address `base`, or no types.
     pub(crate) fn new(base: Option<&str>) -> Self {
         let beginnings = [
             (Reason::LimitExceeded, StatusCode::TOO_MANY_REQUESTS, EXCEEDED),
@@ -34,7 +34,9 @@ impl Problem {
 
     /// Writes the body of a rejection.
     pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
-        let (reason, status, detail) = (rejection.reason(), rejection.status(), rejection.pieces());
+        let reason = rejection.reason();
+        let status = rejection.status();
+        let detail = rejection.pieces();
         let mut known = self.beginnings.iter().filter(|_| detail.seconds.is_some());
         let made;
         let begin = match known.find(|(its_reason, its_status, _)| (*its_reason, *its_status) == (reason, status)) {

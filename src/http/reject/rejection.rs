@@ -157,14 +157,14 @@ pub enum Reason {
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
-    /// Returns an answer that admits (a decision, or a permit), or a rejection with status 429 in the name of `policy`, boxed,
-    /// since it is large. For handlers that ask a limiter themselves; a layer does all this by itself.
+    /// Returns an answer that admits (a decision, or a permit), or a rejection with status 429 in the name of `policy`,
+    /// boxed, since it is large. For handlers that ask a limiter themselves; a layer does all this by itself.
     ///
     /// # Errors
     ///
     /// If the request is rejected. The error's [response](Self::response) has `Retry-After`, `X-Rate-Limited-For`,
-    /// `Cache-Control: no-store` and problem details; [`DecisionFields`](crate::headers::DecisionFields) makes the fields
-    /// that report what is left.
+    /// `Cache-Control: no-store` and problem details; [`DecisionFields`](crate::headers::DecisionFields) makes the
+    /// fields that report what is left.
     ///
     /// # Panics
     ///
@@ -177,7 +177,7 @@ impl Rejection {
         if answer.borrow().is_allowed() {
             return Ok(answer);
         }
-        let verdict = Verdict::of([PolicyVerdict::named(policy.into(), *answer.borrow())]);
+        let verdict = Verdict::new([PolicyVerdict::named(policy.into(), *answer.borrow())]);
         Err(Box::new(Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)))
     }
 
@@ -235,7 +235,8 @@ impl Rejection {
         } else {
             "cannot be checked at the moment"
         };
-        let (detail, retry) = (format!("{limit} {problem}."), GrpcRetry::After(RETRY_FAILED_AFTER));
+        let detail = format!("{limit} {problem}.");
+        let retry = GrpcRetry::After(RETRY_FAILED_AFTER);
         let failed = Self::plain(Reason::LimiterFailed, StatusCode::SERVICE_UNAVAILABLE, detail.into(), retry);
         Self { verdict: verdict.rejected(), ..failed }
     }
@@ -260,8 +261,8 @@ impl Rejection {
         self.status
     }
 
-    /// One sentence for people, without the key or an address. It has the wait of `Retry-After`, from an hour on rounded up
-    /// to two units: "retry in 7 days 9 hours".
+    /// One sentence for people, without the key or an address. It has the wait of `Retry-After`, from an hour on
+    /// rounded up to two units: "retry in 7 days 9 hours".
     #[must_use]
     pub fn detail(&self) -> Cow<'_, str> {
         let pieces = self.pieces();
@@ -296,8 +297,8 @@ impl Rejection {
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
     ///
-    /// The layer adds its [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter), if it has one. No field advertises more
-    /// than [24.8 days](crate::headers::WaitFields).
+    /// The layer adds its [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter), if it has one. No field
+    /// advertises more than [24.8 days](crate::headers::WaitFields).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry.wait()
@@ -318,8 +319,8 @@ impl Rejection {
     }
 }
 
-/// For handlers that ask a limiter themselves: 503. The error itself is neither in the response nor in the log: log it first
-/// if it should be.
+/// For handlers that ask a limiter themselves: 503. The error itself is neither in the response nor in the log: log it
+/// first if it should be.
 impl From<LimiterError> for Box<Rejection> {
     fn from(error: LimiterError) -> Self {
         Self::new(Rejection::failed("The rate limit", &error, Verdict::default()))
@@ -354,13 +355,13 @@ mod tests {
     /// The verdict of policies that reject, with these waits.
     fn rejected(waits: &[Option<u64>]) -> Verdict {
         let decision = |wait: &Option<u64>| Decision::reject(1, 0, wait.map(Duration::from_secs));
-        Verdict::of(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
+        Verdict::new(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
     }
 
     /// The verdict of policies that reject with these waits, and of one with too many requests in flight.
     fn until_released(waits: &[Option<u64>]) -> Verdict {
         let waiting = PolicyVerdict::new(&policy("p"), Decision::reject_until_released(4, 0), false);
-        Verdict::of(std::iter::once(waiting).chain(rejected(waits).policies().iter().cloned()))
+        Verdict::new(std::iter::once(waiting).chain(rejected(waits).policies().iter().cloned()))
     }
 
     /// A client was told to retry in 633743 seconds.

@@ -41,7 +41,8 @@ pub(crate) struct Responder {
     pub(crate) wait: WaitFields,
     /// Lengthens the waits of rejections.
     pub(crate) jitter: Jitter,
-    /// Made for the first rejection: the settings above do not change any more. `None` if each response is put together.
+    /// Made for the first rejection: the settings above do not change any more. `None` if each response is put
+    /// together.
     prepared: OnceLock<Option<PreparedFields>>,
 }
 
@@ -94,7 +95,8 @@ impl Responder {
     ) -> Response<RejectionBody> {
         // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
-        let (protocol, is_head) = (Protocol::of(head), *head.method() == Method::HEAD);
+        let protocol = Protocol::detect(head);
+        let is_head = *head.method() == Method::HEAD;
         let mut response = match protocol {
             Protocol::Http => self.in_http(rejection, head),
             protocol => grpc::response(rejection, self.grpc_status, protocol).map(RejectionBody::from),
@@ -110,7 +112,8 @@ impl Responder {
         if is_head {
             response = without_content(response);
         }
-        let (status, headers) = (response.status(), response.headers_mut());
+        let status = response.status();
+        let headers = response.headers_mut();
         match rejection.retry_after() {
             // A failed limiter knows no exact wait.
             Some(guess) if rejection.reason() == Reason::LimiterFailed => {
@@ -119,8 +122,8 @@ impl Responder {
             Some(wait) => self.wait.write(headers, wait, SystemTime::now),
             None => {}
         }
-        // RFC 6585, section 4: a 429 must not be stored, whatever fields an outer layer adds. If the map of a custom
-        // response is full, the field is left out: that is no reason to panic.
+        // RFC 6585, section 4: a 429 must not be stored, even if an outer layer adds other fields. If the map of a
+        // custom response is full, the field is left out: that is no reason to panic.
         let _ = headers.try_insert(header::CACHE_CONTROL, NO_STORE);
         if let Some(quota) = quota {
             quota.write(status, headers);
@@ -136,7 +139,7 @@ impl Responder {
             RejectionContent::Custom(_) => None,
             content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
         };
-        // The wait of a failed limiter is a guess, with other fields. All statuses are those of errors, whose fields of the
+        // The wait of a failed limiter is a guess, with other fields. All statuses are errors, whose fields of the
         // quota are complete.
         let is_exact = rejection.reason() != Reason::LimiterFailed;
         let prepared = self.prepared.get_or_init(prepare).as_ref().filter(|_| is_exact);
@@ -169,8 +172,8 @@ impl RejectionContent {
 }
 
 impl Rejection {
-    /// Makes the response of a layer with the default settings, for a handler that asks a limiter itself: in plain HTTP,
-    /// gRPC or gRPC-Web, as the request is.
+    /// Makes the response of a layer with the default settings, for a handler that asks a limiter itself: in plain
+    /// HTTP, gRPC or gRPC-Web, as the request is.
     #[must_use]
     pub fn response(&self, head: &RequestHead<'_>) -> Response<RejectionBody> {
         static DEFAULT: LazyLock<Responder> = LazyLock::new(Responder::default);
@@ -249,7 +252,7 @@ mod tests {
     fn rejection_of(case: &Case) -> Rejection {
         let decisions = case.waits.iter().map(|wait| Decision::reject(60, 0, *wait));
         let verdict =
-            Verdict::of(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
+            Verdict::new(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
         let status = StatusCode::from_u16(case.status).unwrap();
         if case.is_ban { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) }
     }
@@ -321,7 +324,8 @@ mod tests {
         }
         if let Some(wait) = rejection.retry_after() {
             let (grain, width) = if case.in_millis { (1_000_000, 3) } else { (1_000, 6) };
-            let (per_second, grains) = (1_000_000_000 / grain, wait.as_nanos().div_ceil(grain).max(1));
+            let per_second = 1_000_000_000 / grain;
+            let grains = wait.as_nanos().div_ceil(grain).max(1);
             let grains = grains.min(LONGEST * per_second);
             set("retry-after", seconds(wait).to_string());
             if let Some(name) = case.exact {

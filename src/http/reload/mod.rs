@@ -1,5 +1,5 @@
 //! The settings and policies of a layer, and the first step of a live change: [`LimitsHandle`] replaces policies by new
-//! ones, which inherit from those of their names. `http/policy/inherit.rs` has the steps that follow.
+//! ones, which inherit from the policies of their names. `http/policy/inherit.rs` has the steps that follow.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -56,29 +56,29 @@ use crate::util::log;
 /// - Waiters in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate. A waiter that
 ///   would wait too long then, or exceeds the new `max_queue`, is rejected.
 ///
-/// In memory, [`WhenFull`](crate::store::WhenFull) is that of the new limiter, and so is the capacity, unless it
-/// [is kept](Replaced::kept_capacity). [`replace`](Self::replace) returns what could not be inherited.
+/// In memory, [`WhenFull`](crate::store::WhenFull) is set by the new limiter, and so is the capacity, unless it [is
+/// kept](Replaced::kept_capacity). [`replace`](Self::replace) returns the policies that could not inherit.
 ///
 /// A limiter that several layers share (an `Arc` of it) is replaced in each layer separately: the others keep it,
 /// undisturbed. If two layers replace it by the same new limiter, the first change counts, and they share the new
 /// limiter from then on. A limiter that was used before, here or elsewhere, may be put in force again: in a
-/// [`MemoryStore`](crate::store::MemoryStore), an equal new limiter then inherits, and the layer does not ask the one in
-/// the given `Arc`; a [`LeakyQueue`](crate::LeakyQueue) that was used with a schedule of its own does not inherit.
+/// [`MemoryStore`](crate::store::MemoryStore), an equal new limiter then inherits, and the layer does not ask the one
+/// in the given `Arc`; a [`LeakyQueue`](crate::LeakyQueue) that was used with a schedule of its own does not inherit.
 ///
 /// # Accuracy
 ///
-/// A request uses the policies that were in force when it came, until it is answered. What it still asks (a charge
-/// after a wait, a refund, a settlement) goes to the heir, and is converted. In memory, a concurrent decision at the
+/// A request uses the policies that were in force when it came, until it is answered. Its later questions (a charge
+/// after a wait, a refund, a settlement) go to the heir, and are converted. In memory, a concurrent decision at the
 /// instant of the change may go uncounted: at most one per deciding thread. Queues count all.
 ///
 /// Debts of a bucket are kept in tokens, and a change costs a key less than a nanosecond of the new rate, or one tick
-/// if ticks become longer. What a window counts at the instant of the change stays counted, in the present window of the
-/// new period: see [below](#the-period-of-a-window). A refund is lost after more than two changes of a queue, after more
+/// if ticks become longer. The count of a window at the instant of the change stays, in the present window of the new
+/// period: see [below](#the-period-of-a-window). A refund is lost after more than two changes of a queue, after more
 /// than 256 of a bucket, and after any change of a window's period.
 ///
 /// If a table is full at the change, and its heir at the next one, more is owed than is kept: then the keys that owe
-/// least are forgotten, whatever [`WhenFull`](crate::store::WhenFull) is, and counted in
-/// [`evicted_live`](crate::RateLimiter::evicted_live), which goes on from the count of the table before.
+/// least are forgotten, under every [`WhenFull`](crate::store::WhenFull), and counted in
+/// [`evicted_live`](crate::RateLimiter::evicted_live), which goes on from the count of the previous table.
 ///
 /// # The period of a window
 ///
@@ -89,12 +89,13 @@ use crate::util::log;
 /// # Cost
 ///
 /// For requests, one load of the policies in force, which writes to no memory that other threads use; and for the first
-/// request of a key after a change, a lookup of its old debt, which takes some microseconds. In memory, no request waits
-/// for the change, nor for another request that copies the same debts. The thread that calls `replace` copies the debts
-/// before it returns, while requests go on. Both tables are in memory until then, or until the last request from before
-/// the change is answered, and the copy until its last debt is paid. It has 8 bytes for each key that owes something (24
-/// to 48 if the table has locks), and no more than the table that it was made from. However many changes there are, the
-/// copies are of one table, or of one for each [capacity](Replaced::kept_capacity) that the limiter had meanwhile.
+/// request of a key after a change, a lookup of its old debt, which takes some microseconds. In memory, no request
+/// waits for the change, or for another request that copies the same debts. The thread that calls `replace` copies the
+/// debts before it returns, while requests go on. Both tables are in memory until then, or until the last request from
+/// before the change is answered, and the copy until its last debt is paid. It has 8 bytes for each key that owes
+/// something (24 to 48 if the table has locks), and at most the size of the table that it was made from. However many
+/// changes there are, the copies are of one table, or of one for each [capacity](Replaced::kept_capacity) that the
+/// limiter had meanwhile.
 ///
 /// After a burst of more than 2^18 units, a bucket with a much slower rate keeps its debts in a table with locks, of 98
 /// bytes per key, until the next change: they would not fit into words.
@@ -133,8 +134,8 @@ impl LimitsHandle {
     /// changes are closed as well. A queue that several layers share is closed for all of them, even if it was replaced
     /// in this one before. A second call does nothing.
     ///
-    /// Such a rejection is neither counted nor logged as a failure of the limiter, and
-    /// [`FailureMode`](crate::FailureMode) does not apply.
+    /// Such a rejection is not counted or logged as a failure of the limiter, and [`FailureMode`](crate::FailureMode)
+    /// does not apply.
     pub fn close(&self) {
         self.layer.close();
     }
@@ -300,8 +301,8 @@ impl LayerState {
         self.in_force.load()
     }
 
-    /// The policy in force whose limiter has inherited from that of `policy`, which is one of `before`. `None` if no
-    /// change was made since then, or if no limiter has inherited.
+    /// The policy in force whose limiter has inherited from the limiter of `policy`, which is one of `before`. `None`
+    /// if no change was made since then, or if no limiter has inherited.
     pub(crate) fn heir_of(&self, before: &Arc<InForce>, policy: &Policy) -> Option<PolicyInForce> {
         let in_force = self.load();
         if Arc::ptr_eq(&in_force, before) {
@@ -326,7 +327,8 @@ impl LayerState {
         // the charges made under the first replacement would be lost in the second.
         let mut past = self.past.lock();
         let before = Arc::clone(&self.load());
-        let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
+        let mut replaced = Replaced::default();
+        let mut finish = Vec::new();
         for policy in &mut policies {
             if let Some(old) = before.policy(policy.name()) {
                 policy.inherit(old, &mut replaced, &mut finish);

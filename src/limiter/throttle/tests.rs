@@ -1,4 +1,4 @@
-//! Costs and clones of a `ThrottleLayer`, and what it does when its limiter fails.
+//! Costs and clones of a `ThrottleLayer`, and its behaviour when its limiter fails.
 
 use std::convert::Infallible;
 use std::sync::Arc;

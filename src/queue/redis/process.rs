@@ -1,4 +1,5 @@
-//! One queue in one process: its calls to Redis, its negative cache, its waiters, and what they return when they leave.
+//! One queue in one process: its calls to Redis, its negative cache, its waiters, and the reservations that they return
+//! when they leave.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
-/// What the waiters of one process share. The server keeps the schedules.
+/// The state that the waiters of one process share. The server keeps the schedules.
 pub(super) struct ProcessQueue {
     scripts: ScriptCaller,
     names: KeyNames,
@@ -64,12 +65,14 @@ impl ProcessQueue {
         self.fallback.close();
     }
 
-    /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns it, and how long the
-    /// request may wait: zero without a slot, and `None` if only the bound of the queue applies.
+    /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns the slot, and the
+    /// longest wait of the request: zero without a slot, and `None` if only the bound of the queue applies.
     pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
-        let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
         // Relaxed: only the count matters, and no other memory is published by it.
-        match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+        let taken = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+            (taken < self.max_waiters).then_some(taken + 1)
+        });
+        match taken {
             Ok(_) => {
                 let longest = patience.map(|patience| patience.saturating_sub(Duration::from_nanos(1)));
                 (Some(WaiterSlot(Arc::clone(self))), longest)
@@ -78,18 +81,20 @@ impl ProcessQueue {
         }
     }
 
-    /// Joins the queue on Redis for a request that waits for `patience` at most, and if it is admitted, the fallback's as
-    /// well. Makes no call if the negative cache knows that it would be rejected. If this future is dropped before the answer
-    /// came, the reservation may have been made.
+    /// Joins the queue on Redis for a request that waits for `patience` at most, and if it is admitted, the queue of
+    /// the fallback as well. Makes no call if the negative cache knows that it would be rejected. If this future is
+    /// dropped before the answer came, the reservation may have been made.
     pub(super) async fn join(
         &self,
         key: &PartitionKey,
         cost: u64,
         patience: Option<Duration>,
     ) -> Result<Decision, LimiterError> {
-        let (tag, sent) = (self.names.tag(key), Monotonic.now());
-        let rejected = |state, at| self.script.rejection(state, at, cost, patience);
-        if let Some(rejection) = self.negative_cache.rejection(tag, sent, rejected) {
+        let tag = self.names.tag(key);
+        let sent = Monotonic.now();
+        if let Some(rejection) =
+            self.negative_cache.rejection(tag, sent, |state, at| self.script.rejection(state, at, cost, patience))
+        {
             return Ok(rejection);
         }
         let call = self.script.call(self.name(tag), cost, patience);
@@ -99,7 +104,7 @@ impl ProcessQueue {
         let backlogged = state.filter(|state| self.script.has_backlog(*state, answer.now));
         self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
         if decision.is_allowed() {
-            // Whatever the fallback decides: its queue is shorter, unless Redis has forgotten a longer one.
+            // The decision of the fallback is ignored: its queue is shorter, unless Redis has forgotten a longer one.
             drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
         Ok(decision)
@@ -119,8 +124,8 @@ impl ProcessQueue {
         self.names.key(tag, 'q')
     }
 
-    /// Joins as often as it takes to charge as many units as are left: a second time if a cost that can never be let in
-    /// was rejected. No request waits for the turn.
+    /// Joins with `cost`. If that is rejected as a cost that can never be let in, joins a second time with the units
+    /// that are left. No request waits for the turn.
     pub(super) async fn join_up_to(&self, key: &PartitionKey, cost: u64) -> Result<Decision, LimiterError> {
         let decision = self.join(key, cost, None).await?;
         match decision.partial_cost(cost) {
@@ -138,12 +143,14 @@ impl ProcessQueue {
     ) -> Result<Decision, LimiterError> {
         let (_slot, patience) = self.take_slot(patience);
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
-        let (shared, of) = (Arc::clone(&self), key.clone());
-        let call = async move { shared.join(&of, cost, patience).await };
-        let (shared, of) = (Arc::clone(&self), key.clone());
+        let shared = Arc::clone(&self);
+        let joined_key = key.clone();
+        let call = async move { shared.join(&joined_key, cost, patience).await };
+        let shared = Arc::clone(&self);
+        let refunded_key = key.clone();
         let give_back = async move |answer: Result<Decision, LimiterError>| {
             if let Ok(decision) = answer {
-                shared.refund(&of, cost, decision.receipt()).await;
+                shared.refund(&refunded_key, cost, decision.receipt()).await;
             }
         };
         let decision = complete_or_undo(runtime.clone(), call, give_back).await?;
@@ -167,7 +174,7 @@ impl ProcessQueue {
         turn: Pin<&mut impl Future<Output = Result<T, LimiterError>>>,
     ) -> Result<T, LimiterError> {
         let mut is_closed = self.is_closed.subscribe();
-        // Before Redis is called: what it grants would have to be returned.
+        // Before Redis is called: a reservation that it grants would have to be returned.
         if *is_closed.borrow() {
             return Err(closed());
         }
@@ -191,7 +198,7 @@ impl ProcessQueue {
     }
 }
 
-/// Counts a waiter of this process for as long as it waits.
+/// Counts a waiter of this process while it waits.
 pub(super) struct WaiterSlot(Arc<ProcessQueue>);
 
 impl Drop for WaiterSlot {

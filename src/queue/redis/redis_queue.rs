@@ -25,15 +25,15 @@ use crate::values::{
 /// [`max_wait`](Self::max_wait). The rejection says when a retry would be accepted, and until then this process rejects
 /// without a call. A request with a reservation waits in this process, on tokio's timer, without further calls.
 ///
-/// What the documentation of `LeakyQueue` says of [bursts](LeakyQueue#bursts), of [how many to let
-/// wait](LeakyQueue#how-many-to-let-wait), of queues [behind a proxy](LeakyQueue#behind-a-proxy) and of
-/// [uploads](LeakyQueue#uploads) holds here, too. The differences:
+/// The documentation of `LeakyQueue` on [bursts](LeakyQueue#bursts), on [how many to let
+/// wait](LeakyQueue#how-many-to-let-wait), on queues [behind a proxy](LeakyQueue#behind-a-proxy) and on
+/// [uploads](LeakyQueue#uploads) applies here, too. The differences:
 ///
 /// | | `LeakyQueue` | `RedisQueue` |
 /// |---|---|---|
 /// | the rate holds for | a process | all processes with this name on this Redis |
 /// | a waiter leaves before its turn | all behind it move up | its reservation goes to the next arrival |
-/// | order | the oldest first | the oldest first, but for such reservations |
+/// | order | the oldest first | the oldest first, except for such reservations |
 /// | [peek](crate::limiter::Mode::Peek) | yes | no |
 ///
 /// ```no_run
@@ -51,21 +51,22 @@ use crate::values::{
 /// # Order and accuracy
 ///
 /// The order of arrival at Redis is the order of departure, to the microsecond of its clock and at exact intervals. A
-/// process counts the wait from when the answer came, so no request departs before its turn. It is late by the time that
-/// the answer was under way, and by up to one millisecond of tokio's timer. So two successive departures may be closer
-/// than an interval by as much as the second is less late than the first; the errors do not add up.
+/// process counts the wait from when the answer came, so no request departs before its turn. It is late by the time
+/// that the answer was under way, and by up to one millisecond of tokio's timer. So if the second of two successive
+/// departures is less late than the first, they are closer than an interval, by the difference. These errors do not add
+/// up.
 ///
-/// A request of cost *c* delays those behind it for *c* intervals, as in a `LeakyQueue`. A cost of zero neither waits
-/// nor counts.
+/// A request of cost *c* delays those behind it for *c* intervals, as in a `LeakyQueue`. A request of cost zero does
+/// not wait, and is not counted.
 ///
-/// The numbers of a decision (remaining, and the time until reset) are those of the arrival. Its
+/// The numbers of a decision (remaining, and the time until reset) are as of the arrival. Its
 /// [`delay`](Decision::delay) is the wait since the answer came.
 ///
-/// This process remembers the backlog of a key from when it last called Redis (a negative cache), and rejects by itself
-/// what the server would certainly reject: each request by its own cost and patience, because other processes can only
-/// make the backlog longer. The advertised wait is then that of the remembered backlog. It may be too long by the time
-/// that the remembered answer was under way. It is never too short, unless requests have joined elsewhere meanwhile: the
-/// retry then calls Redis.
+/// This process remembers the backlog of a key from when it last called Redis (a negative cache), and by itself rejects
+/// requests that the server would certainly reject: each by its own cost and patience, because other processes can only
+/// make the backlog longer. The advertised wait is then computed from the remembered backlog. It may be too long by the
+/// time that the remembered answer was under way. It is never too short, unless requests have joined elsewhere
+/// meanwhile: the retry then calls Redis.
 ///
 /// A backlog that becomes shorter elsewhere is noticed late: while a key is known to be full, one request per half a
 /// second calls Redis, and the others are rejected without a call. This applies to a reservation that another process
@@ -74,26 +75,26 @@ use crate::values::{
 ///
 /// # Leaving before the turn
 ///
-/// A waiter that is dropped returns its reservation, in the background and by one more call. If none was made after it,
-/// the backlog becomes shorter. Otherwise there is a hole, because those behind it know already when to depart. The next
-/// arrival that fits into the hole takes it, and so departs before requests that came earlier; it takes no time from
-/// them. So an arrival waits no longer than those take that are waiting when it comes, and one interval; clients that
-/// come and go cannot starve it: with 15 per second that leave after 0.3 s, at 10 per second, 9 of 9 patient clients are
-/// served, within 0.61 s (`tests/redis/queue/leaving.rs`). When a queue is closed, or a process shuts down in order, all
-/// its reservations are returned.
+/// A waiter that is dropped returns its reservation, in the background and by one more call. If it is the last one of
+/// its key, the backlog becomes shorter. Otherwise there is a hole, because those behind it know already when to
+/// depart. The next arrival that fits into the hole takes it, and so departs before requests that came earlier; it
+/// takes no time from them. So an arrival waits at most for the intervals of the requests that wait when it comes, and
+/// one more. Clients that come and go cannot starve it: with 15 per second that leave after 0.3 s, at 10 per second, 9
+/// of 9 patient clients are served, within 0.61 s (`tests/redis/queue/leaving.rs`). When a queue is closed, or a
+/// process shuts down in order, all its reservations are returned.
 ///
 /// What remains:
 ///
-/// - Part of a hole may have passed; what is left of it must be as long as the cost. A reservation that is returned less
+/// - Part of a hole may have passed; the rest must be wide enough for the cost. A reservation that is returned less
 ///   than an interval before it would have been paid for is lost.
-/// - 64 holes per key are remembered, neighbours counting as one. Beyond that, those that pass first are lost.
+/// - 64 holes per key are remembered, neighbours counting as one. Beyond that, the holes that pass first are lost.
 /// - A reservation is lost if the call that returns it fails, if the answer that granted it got lost, or if its process
-///   dies or its runtime is shut down. A lost reservation delays later arrivals by its cost in intervals. There are never
-///   more of them than fit into `max_queue` and `max_wait`, and they never let too many requests in.
-/// - Those that wait already do not move up, as they do in a `LeakyQueue`.
+///   dies or its runtime is shut down. A lost reservation delays later arrivals by its cost in intervals. There are
+///   never more of them than fit into `max_queue` and `max_wait`, and they never let too many requests in.
+/// - Requests that wait already do not move up, unlike in a `LeakyQueue`.
 ///
 /// If unrelated clients share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
-/// it](LeakyQueue#clients-that-come-and-go): they can keep its queue full, as they can that of a `LeakyQueue`.
+/// it](LeakyQueue#clients-that-come-and-go): they can keep its queue full, as with a `LeakyQueue`.
 ///
 /// # Several runtimes
 ///
@@ -105,25 +106,25 @@ use crate::values::{
 ///
 /// An arrival that must call Redis fails within the [timeout](crate::store::redis::RedisBuilder::timeout), and at once
 /// while the circuit breaker is open. Requests that wait already are not affected. The [local
-/// fallback](crate::FailureMode::LocalFallback) is a `LeakyQueue` of this process alone, with the same quota and bounds.
-/// For each reservation that Redis grants, the fallback makes one, too; so arrivals during an outage line up behind the
-/// requests that wait here. The fallback knows nothing of other processes, and it keeps the reservations of waiters that
-/// left. What it admits is not reported to Redis later.
+/// fallback](crate::FailureMode::LocalFallback) is a `LeakyQueue` of this process alone, with the same quota and
+/// bounds. For each reservation that Redis grants, the fallback makes one, too; so arrivals during an outage line up
+/// behind the requests that wait here. The fallback knows nothing of other processes, and it keeps the reservations of
+/// waiters that left. Requests that it admits are not reported to Redis later.
 ///
-/// When a primary fails and a replica takes over, reservations that were not replicated are granted a second time: those
-/// of one lag, and at most burst and `max_queue` of a key.
+/// When a primary fails and a replica takes over, reservations that were not replicated are granted a second time: the
+/// reservations of one replication lag, and at most burst and `max_queue` of a key.
 ///
 /// # Memory and cost
 ///
 /// One round trip per arrival that gets a reservation. A flood of rejected requests costs about two calls per key and
-/// second, and otherwise a look at a table in this process, of 0.7 MiB for the last 8,192 keys with a backlog. Arrivals of
-/// the same cost and patience share a call for up to 32 of them while another is in flight, as the decisions of a
-/// [`RedisStore`](crate::store::redis::RedisStore#cost) do, but not in a cluster. All that arrive for a full queue before the
-/// first answer are asked about.
+/// second, and otherwise a look at a table in this process, of 0.7 MiB for the last 8,192 keys with a backlog. Arrivals
+/// of the same cost and patience share a call for up to 32 of them while another is in flight, as the decisions of a
+/// [`RedisStore`](crate::store::redis::RedisStore#cost) do, but not in a cluster. Until the first answer, Redis is
+/// asked about all requests that arrive for a full queue.
 ///
-/// Until its backlog is paid, a key takes some 150 bytes on the server, however many wait, and some 40 for each hole.
-/// Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. No task
-/// runs for it, and no lock is held.
+/// Until its backlog is paid, a key takes some 150 bytes on the server, for any number of waiters, and some 40 for each
+/// hole. Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. No
+/// task runs for it, and no lock is held.
 ///
 /// # Cancel safety
 ///
@@ -180,12 +181,12 @@ impl RedisQueue {
         Self::build(&self.redis, &self.name, self.quota, self.bounds)
     }
 
-    /// Sets how many requests of one key may wait over all processes, if each costs 1: the longest wait is as many
-    /// intervals. Zero rejects what cannot depart at once.
+    /// Sets how many requests of one key may wait over all processes, if each costs 1: the longest wait is that number
+    /// of intervals. Zero rejects requests that cannot depart at once.
     ///
     /// # Panics
     ///
-    /// If Redis cannot [keep](Self::check_fit) a schedule as long as that.
+    /// If Redis cannot [keep](Self::check_fit) a schedule of that length.
     #[must_use]
     #[track_caller]
     pub fn max_queue(self, waiters: usize) -> Self {
@@ -199,7 +200,7 @@ impl RedisQueue {
     ///
     /// # Panics
     ///
-    /// If Redis cannot [keep](Self::check_fit) a schedule as long as that.
+    /// If Redis cannot [keep](Self::check_fit) a schedule of that length.
     #[must_use]
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -214,8 +215,8 @@ impl RedisQueue {
         self.with(|bounds| bounds.max_waiters = waiters)
     }
 
-    /// Checks whether Redis can keep a queue with these bounds, in whatever order they are set: for callers that read
-    /// them from a configuration.
+    /// Checks whether Redis can keep a queue with these bounds, set in any order: for callers that read them from a
+    /// configuration.
     ///
     /// # Errors
     ///
@@ -261,7 +262,7 @@ impl RedisQueue {
         }
     }
 
-    /// Returns what a future needs, which outlives the question.
+    /// Returns owned parts of the question for a future, which outlives the question.
     fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue>, PartitionKey, u64) {
         (Arc::clone(&self.shared), ask.key().clone(), ask.cost())
     }
@@ -371,8 +372,8 @@ impl fmt::Debug for RedisQueue {
 mod tests {
     use super::*;
 
-    /// A second per request: a full queue takes 2^51 µs less 12 s to pay for if none may wait, and 30 s more with the
-    /// default bounds.
+    /// A second per request: a full queue takes 2^51 µs less 12 s to pay for if no request may wait, and 30 s more with
+    /// the default bounds.
     #[test]
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
         let longest = (1 << 51) / 1_000_000;

@@ -7,7 +7,7 @@ use super::{Fifo, FifoId, Gcra, Schedule};
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Issuer, Proof, Receipt};
 
-/// What receipts mean that were issued before a change.
+/// How to read receipts that were issued before a change.
 #[derive(Clone, Copy, Default)]
 pub(super) struct History {
     /// How often the quota was changed, modulo 2^16.
@@ -35,7 +35,7 @@ impl Proof for Departure {
 
 impl History {
     pub(super) fn receipt(&self, tat: u128) -> Receipt {
-        Receipt::of(Departure { tat }).after(self.changes)
+        Receipt::from_proof(Departure { tat }).after(self.changes)
     }
 
     /// Returns the TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were
@@ -54,18 +54,21 @@ impl Schedule {
     /// Continues under the quota and the bounds of `rules`, an empty schedule.
     ///
     /// Waiters that are due by now depart by the old quota. The debt is then carried over in tokens, so that turns
-    /// follow the new rate. All others are checked as if they arrived now, in their order, but for how long they have
-    /// waited already: those that could not join their FIFO are rejected. The bounds over all keys (`max_waiters`,
-    /// `max_keys`) hold for arrivals only.
+    /// follow the new rate. All others are checked in their order, as if they arrived now, except that the time which
+    /// they have waited already counts: those that could not join their FIFO are rejected. The bounds over all keys
+    /// (`max_waiters`, `max_keys`) hold for arrivals only.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         self.release_all(now, None, woken);
         let before = self.pace.gcra;
-        (self.pace, self.max_cost, self.max_wait, self.bounds) =
-            (rules.pace, rules.max_cost, rules.max_wait, rules.bounds);
+        self.pace = rules.pace;
+        self.max_cost = rules.max_cost;
+        self.max_wait = rules.max_wait;
+        self.bounds = rules.bounds;
         let present = self.pace.gcra;
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
 
-        (self.due, self.idle) = Default::default();
+        self.due.clear();
+        self.idle.clear();
         for (id, fifo) in &mut self.fifos {
             fifo.tat = present.carried(fifo.tat, &before, now);
             let (waits, entry) = self.pace.index_entry(*id, fifo);
@@ -96,12 +99,13 @@ impl Schedule {
     fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
         let mut displaced = Vec::new();
         let Some(fifo) = self.fifos.get(&id) else { return displaced };
-        let (mut waiter_id, mut kept) = (fifo.waiters.oldest, 0);
+        let mut waiter_id = fifo.waiters.oldest;
+        let mut kept = 0;
         let mut ahead = Fifo { tat: fifo.tat, ..Fifo::default() };
         while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.waits.max_queue
                 && waiter.cost <= self.max_cost
-                // A waiter that may depart at once has not waited in vain, however long it was.
+                // A waiter that may depart at once stays, after a wait of any length.
                 && self.pace.departs_at(self.pace.end(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);
             if stays {
                 kept += 1;

@@ -30,7 +30,10 @@ impl Schedule {
 
     /// Invariant 3, and the `backlog` of invariant 2.
     fn check_wait_list(&self, id: FifoId, fifo: &Fifo) {
-        let (mut waiter_id, mut older, mut len, mut backlog) = (fifo.waiters.oldest, WaiterId::NONE, 0, 0);
+        let mut waiter_id = fifo.waiters.oldest;
+        let mut older = WaiterId::NONE;
+        let mut len = 0;
+        let mut backlog = 0;
         while waiter_id != WaiterId::NONE {
             let waiter = self.slab.waiter(waiter_id).expect("a wait list links to a slot without a waiter");
             assert_eq!((waiter.fifo, waiter.older), (id, older), "{waiter_id:?} is linked into another list");
@@ -38,7 +41,8 @@ impl Schedule {
             len += 1;
             assert!(len <= self.waiting, "the wait list of {id:?} is a circle");
             backlog += u128::from(waiter.cost);
-            (older, waiter_id) = (waiter_id, waiter.newer);
+            older = waiter_id;
+            waiter_id = waiter.newer;
         }
         assert_eq!((fifo.waiters.newest, fifo.waiters.len), (older, len), "{id:?}: the end of the list");
         assert_eq!(fifo.backlog, backlog, "{id:?}: the cost of its waiters");

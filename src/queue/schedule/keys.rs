@@ -1,4 +1,4 @@
-//! Which keys are remembered, and what happens to new ones while the schedule is full.
+//! Which keys are remembered, and how new keys are handled while the schedule is full.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::values::time::Timestamp;
 pub(super) struct FifoCounts {
     /// Unique among all tables of the process.
     number: u64,
-    /// How many FIFOs are shared by keys that have none of their own.
+    /// The number of shared FIFOs in use.
     pub(super) shared: usize,
     evicted: u64,
     turned_away: u64,
@@ -25,7 +25,7 @@ impl FifoCounts {
     }
 }
 
-/// How many FIFOs are shared by keys that have none of their own.
+/// The number of FIFOs that are shared by keys without a FIFO of their own.
 const SHARED: u128 = 512;
 
 /// How many FIFOs are counted before other threads get the lock.
@@ -44,8 +44,8 @@ impl FifoId {
 }
 
 impl Schedule {
-    /// Returns the FIFO of a request, or its rejection if its key finds no room. Counts keys that find none and makes room
-    /// for an arrival; for a peek, it forgets only FIFOs that owe nothing.
+    /// Returns the FIFO of a request, or its rejection if its key finds no room. For an arrival, makes room, or counts
+    /// a key that finds no room. For a peek, forgets only FIFOs that owe nothing.
     pub(in crate::queue) fn find(
         &mut self,
         now: Timestamp,
@@ -83,12 +83,13 @@ impl Schedule {
     /// Returns the rejection of a key while the schedule is full. There is room when the first of the other keys has
     /// paid, or if all have waiters, when one of these has.
     fn full_rejection(&self, now: Timestamp) -> Decision {
-        let paid_by_all = |(_, id): &(Timestamp, FifoId)| {
+        let soonest = self.owes_least().map(|(paid, _)| paid);
+        let soonest = soonest.or_else(|| {
+            let (_, id) = self.due.first()?;
             let fifo = self.fifos.get(id)?;
             let nanos = self.pace.gcra.nanos_ceil(self.pace.end(fifo, Timestamp::ZERO));
             Some(u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos))
-        };
-        let soonest = self.owes_least().map(|(paid, _)| paid).or_else(|| self.due.first().and_then(paid_by_all));
+        });
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
         self.describe(now, &Fifo::default(), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
     }
@@ -108,7 +109,7 @@ impl Schedule {
         self.idle.iter().find(|(_, id)| !id.is_shared()).copied()
     }
 
-    /// Creates the FIFO of a key that has none.
+    /// Creates the FIFO of a key, unless it exists.
     pub(super) fn ensure_fifo(&mut self, id: FifoId) {
         if !self.fifos.contains_key(&id) {
             self.idle.insert((Timestamp::ZERO, id));
@@ -142,8 +143,8 @@ impl Schedule {
         self.keys.shared = 0;
     }
 
-    /// Counts the keys that owe nothing any more and are still in memory, of a stretch after `from`; and returns where
-    /// the stretch ends, if there may be more.
+    /// Counts the keys in a stretch after `from` that owe nothing any more and are still in memory. Also returns the
+    /// end of the stretch, if there may be more.
     pub(in crate::queue) fn count_paid(
         &self,
         now: Timestamp,
@@ -151,7 +152,9 @@ impl Schedule {
     ) -> (usize, Option<(Timestamp, FifoId)>) {
         let after = from.map_or(Bound::Unbounded, Bound::Excluded);
         let paid = self.idle.range((after, Bound::Unbounded)).take_while(|(paid, _)| *paid <= now);
-        let (mut looked_at, mut count, mut last) = (0, 0, None);
+        let mut looked_at = 0;
+        let mut count = 0;
+        let mut last = None;
         for entry in paid.take(STRETCH) {
             looked_at += 1;
             count += usize::from(!entry.1.is_shared());

@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use self::change::History;
 use self::keys::FifoCounts;
-use self::waiter_slab::{DriverId, SlabSlot, WaitList, Waiter, WaiterId, WaiterSlab};
+use self::waiter_slab::{DriverId, LinkedWaiter, SlabSlot, WaitList, WaiterId, WaiterSlab};
 use crate::algorithm::gcra::{Gcra, GcraState};
 use crate::limiter::WaitBounds;
 use crate::store::WhenFull;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
 
-/// What a queue must not exceed.
+/// The bounds of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueBounds {
     pub(super) waits: WaitBounds,
@@ -49,25 +49,25 @@ pub(super) struct FifoId(pub(super) u128);
 ///
 /// The FIFO of a key is a bucket that is paid *after* the fact. `tat` is when everything that has departed will be paid
 /// for, in the units of [`Gcra`]. The next request may depart at `tat − (burst − 1) × interval`, and moves `tat` up by
-/// its cost. Waiters depart as soon as they may, so the turn of the last one is known on arrival: it is that of the
-/// head with `tat` moved up by the cost of all waiters.
+/// its cost. Waiters depart as soon as they may, so the turn of the last one is known on arrival: it is the turn of the
+/// head, with `tat` moved up by the cost of all waiters.
 ///
 /// # Cost
 ///
-/// Joining and leaving are two or three steps in a linked list, whatever its length, and a look-up of the key. Only if
-/// the turn of the *head* changes (the first waiter joins, the last leaves, a release) does the FIFO move in an index,
-/// in the logarithm of the number of keys.
+/// Joining and leaving take two or three steps in a linked list of any length, and a look-up of the key. Only if the
+/// turn of the *head* changes (the first waiter joins, the last leaves, a release) does the FIFO move in an index, in
+/// the logarithm of the number of keys.
 ///
 /// # Invariants
 ///
-/// 1. Every FIFO is in exactly one index: `due` if it has waiters, else `idle`.
+/// 1. Every FIFO is in exactly one index: `due` if it has waiters, and `idle` otherwise.
 /// 2. `waiting` is the number of waiters in all FIFOs, and the `backlog` of a FIFO the cost of its own. `waiting_at`
 ///    counts waiters by driver.
 /// 3. A wait list is linked from the oldest to the newest waiter.
 pub(super) struct Schedule {
     pace: QueuePace,
-    /// The greatest cost that is admitted: what leaks during the longest wait, and the burst. A greater one would block
-    /// its FIFO for longer than that.
+    /// The greatest cost that is admitted: the units that leak during the longest wait, plus the burst. A greater one
+    /// would block its FIFO for longer than that.
     max_cost: u64,
     /// In nanoseconds.
     max_wait: u64,
@@ -101,8 +101,9 @@ struct Fifo {
 }
 
 /// How late a head may be released and the next still depart on time. Tokio's timer ticks at 1 ms, and on shared
-/// processors stalls of twenty to forty were measured, several times a minute: not made good, they cost a thousandth of
-/// the rate. Of a longer stall, no more than this is made good, because the departures that make it good are a burst.
+/// processors stalls of twenty to forty were measured, several times a minute. Without catching up, they would cost a
+/// thousandth of the rate. A longer stall is made up for only in part, up to this time, because the departures that
+/// make up for it are a burst.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// How many waiters are released before other threads get the lock, and other tasks the thread: some hundred
@@ -112,7 +113,7 @@ const BATCH: usize = 256;
 impl QueuePace {
     /// Returns when all waiters of a FIFO will be paid for, if its head departs at `earliest` or later.
     ///
-    /// A `tat` is below 2^121, as that of a bucket. A waiter that would depart after the end of clocks is not let in, but a
+    /// A `tat` is below 2^121, as in a bucket. A waiter that would depart after the end of clocks is not let in, but a
     /// slower quota may follow: any price above 2^125 is beyond that end, too.
     fn end(&self, fifo: &Fifo, earliest: Timestamp) -> u128 {
         fifo.tat.max(self.gcra.units(earliest)) + self.gcra.price_of(fifo.backlog).min(1 << 125)
@@ -122,6 +123,14 @@ impl QueuePace {
     fn departs_at(&self, tat: u128) -> Timestamp {
         let nanos = self.gcra.nanos_ceil(tat.saturating_sub(self.ahead));
         u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
+    }
+
+    /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `end`.
+    fn count_departures(&self, end: u128, deadline: u128) -> u128 {
+        match (deadline + self.ahead).checked_sub(end) {
+            Some(left) => left / self.gcra.price(1) + 1,
+            None => 0,
+        }
     }
 
     /// Whether a FIFO has waiters, and its entry in the index for that case.
@@ -176,7 +185,7 @@ impl Schedule {
         &mut self.waiting_at[index]
     }
 
-    /// Returns the driver of a waiter; `None` if it waits no more.
+    /// Returns the driver of a waiter, if it still waits.
     pub(super) fn driver_of(&self, waiter_id: WaiterId) -> Option<DriverId> {
         self.slab.waiter(waiter_id).map(|waiter| waiter.driver)
     }
@@ -212,7 +221,7 @@ impl Schedule {
         self.slab.taken()
     }
 
-    /// Computes when an arrival would depart that waits for at most `max_wait` nanoseconds, or its rejection. Changes
+    /// Computes when an arrival that waits for at most `max_wait` nanoseconds would depart, or its rejection. Changes
     /// nothing.
     pub(super) fn check_arrival(
         &self,
@@ -234,7 +243,7 @@ impl Schedule {
 
         let departs_at = self.pace.departs_at(self.pace.end(&fifo, Timestamp::ZERO));
         if departs_at == Timestamp::MAX {
-            // Clocks end before, however long it accepts to wait.
+            // The turn would come after the end of clocks, so no wait is long enough.
             return Err(reject(None));
         }
         let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
@@ -242,7 +251,7 @@ impl Schedule {
             accepted_at = accepted_at.max(head_departs_at);
         }
         if self.is_full() {
-            // Not before a waiter has departed, however late that is.
+            // Not before a waiter has departed, even if that one is late.
             let soonest = Timestamp::from_nanos(now.as_nanos().saturating_add(1));
             accepted_at = accepted_at.max(self.next_release().unwrap_or(head_departs_at)).max(soonest);
         }
@@ -279,8 +288,17 @@ impl Schedule {
         self.ensure_fifo(id);
         let max_wait = max_wait.min(self.max_wait);
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
-        let (older, newer) = (WaiterId::NONE, WaiterId::NONE);
-        let waiter = Waiter { fifo: id, older, newer, cost, driver, has_future, since: now, until, waker: None };
+        let waiter = LinkedWaiter {
+            fifo: id,
+            older: WaiterId::NONE,
+            newer: WaiterId::NONE,
+            cost,
+            driver,
+            has_future,
+            since: now,
+            until,
+            waker: None,
+        };
         let slot = self.edit(id, |_, fifo, slab| {
             fifo.backlog += u128::from(cost);
             slab.push(&mut fifo.waiters, waiter)
@@ -298,8 +316,8 @@ impl Schedule {
         self.describe(now, &fifo, self.waiting + waits, Decision::allow).with_delay(departs_at.saturating_since(now))
     }
 
-    /// Returns the decision on a waiter, or `None` if the queue is closed; its slot is free from now on. If it still waits,
-    /// it keeps `waker`; the waker that is left in that place must be dropped outside of the lock.
+    /// Returns the decision on a waiter, or `None` if the queue is closed; its slot is free from now on. If it still
+    /// waits, it keeps `waker`, and leaves its previous waker there, which must be dropped outside of the lock.
     pub(super) fn poll_waiter(
         &mut self,
         now: Timestamp,
@@ -328,9 +346,9 @@ impl Schedule {
         })
     }
 
-    /// Removes a waiter, whatever its state. Those behind it move up by that alone, because the head's turn does not
-    /// depend on which waiter is the head. A turn that has come is refunded, and the FIFO is returned, since its next
-    /// waiter may depart. The waker must be dropped outside of the lock.
+    /// Removes a waiter in any state. Those behind it move up by that alone, because the head's turn does not depend on
+    /// which waiter is the head. A turn that has come is refunded, and the FIFO is returned, since its next waiter may
+    /// depart. The waker must be dropped outside of the lock.
     pub(super) fn leave(&mut self, now: Timestamp, waiter_id: WaiterId) -> (Option<FifoId>, Option<Waker>) {
         let waker = self.end_wait(waiter_id, |_, _, _| SlabSlot::Closed);
         match self.slab.free(waiter_id) {
@@ -353,7 +371,7 @@ impl Schedule {
         for waiter_id in self.slab.waiter_ids() {
             let has_future = match self.slab.get(waiter_id) {
                 SlabSlot::Waiting(waiter) => waiter.has_future,
-                // The rejection would carry a time after which to retry, and there is none any more.
+                // Its rejection would carry a time after which to retry, but a closed queue admits no retry.
                 SlabSlot::Rejected { .. } => true,
                 SlabSlot::Free { .. } | SlabSlot::Released { .. } | SlabSlot::Closed => continue,
             };
@@ -371,10 +389,10 @@ impl Schedule {
         wakers
     }
 
-    /// Releases heads whose time has come, of one FIFO or of any in the order of time, up to a batch; `true` if no more are
-    /// due.
+    /// Releases heads whose time has come, of one FIFO or of any in the order of time, up to a batch. Returns `true` if
+    /// all due waiters were released.
     pub(super) fn release_some(&mut self, now: Timestamp, only: Option<FifoId>, woken: &mut Vec<Waker>) -> bool {
-        // As of its deadline, so that late timers do not add up, unless the deadline is too long ago.
+        // A waiter departs as of its deadline, so that late timers do not add up, unless the deadline is too long ago.
         let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
         let history = self.history;
         for _ in 0..BATCH {
@@ -396,7 +414,7 @@ impl Schedule {
         while !self.release_some(now, only, woken) {}
     }
 
-    /// Releases what is due, before an arrival: a rejection's wait ("there is room at that time") must not depend on a
+    /// Releases due waiters before an arrival: a rejection's wait ("there is room at that time") must not depend on a
     /// timer being on time.
     pub(super) fn catch_up(&mut self, now: Timestamp, id: FifoId, woken: &mut Vec<Waker>) {
         self.release_all(now, Some(id), woken);
@@ -413,12 +431,12 @@ impl Schedule {
         });
     }
 
-    /// Removes a waiter from its FIFO, if it still waits. Leaves what `outcome` returns for its future to find, if it has
-    /// one. Returns its waker.
+    /// Removes a waiter from its FIFO, if it still waits. Leaves the result of `outcome` in its slot for its future, if
+    /// it has one. Returns its waker.
     fn end_wait(
         &mut self,
         waiter_id: WaiterId,
-        outcome: impl FnOnce(&Gcra, &mut Fifo, &Waiter) -> SlabSlot,
+        outcome: impl FnOnce(&Gcra, &mut Fifo, &LinkedWaiter) -> SlabSlot,
     ) -> Option<Waker> {
         let id = self.slab.waiter(waiter_id)?.fifo;
         let waiter = self.edit(id, |pace, fifo, slab| {
@@ -435,13 +453,13 @@ impl Schedule {
         waiter.waker
     }
 
-    /// Returns the state of a key, also of one that owes nothing and has none.
+    /// Returns the state of a key: an empty one if the key owes nothing and is not stored.
     fn fifo(&self, id: FifoId) -> Fifo {
         self.fifos.get(&id).copied().unwrap_or_default()
     }
 
-    /// Returns a decision with its numbers, for a FIFO and so many waiters over all keys: how many requests of cost one a
-    /// fresh key could send at once, and how many this key still could, without a rejection.
+    /// Returns a decision with its numbers, for a FIFO and `waiting` waiters over all keys: how many requests of cost
+    /// one a fresh key could send at once, and how many this key still could, without a rejection.
     fn describe(
         &self,
         now: Timestamp,
@@ -449,23 +467,22 @@ impl Schedule {
         waiting: usize,
         outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
-        let (start, interval) = (self.pace.gcra.units(now), self.pace.gcra.price(1));
-        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
-        let count = |end: u128, in_fifo: usize, in_all: usize| {
-            let fitting_by = |deadline: u128| match (deadline + self.pace.ahead).checked_sub(end) {
-                Some(left) => left / interval + 1,
-                None => 0,
-            };
-            let at_once = if in_fifo == 0 { fitting_by(start) } else { 0 };
-            let waits = self.bounds.waits.max_queue.saturating_sub(in_fifo);
-            let waits = waits.min(self.bounds.waits.max_waiters.saturating_sub(in_all)) as u128;
-            u64::try_from((at_once + waits).min(fitting_by(last))).unwrap_or(u64::MAX)
-        };
+        let start = self.pace.gcra.units(now);
         let end = self.pace.end(fifo, now);
-        let limit = count(start, 0, 0);
-        let remaining = count(end, fifo.waiters.len, waiting).min(limit);
+        let limit = self.count_fitting(start, start, 0, 0);
+        let remaining = self.count_fitting(start, end, fifo.waiters.len, waiting).min(limit);
         let reset = self.pace.gcra.nanos_ceil(end - start);
         outcome(limit, remaining).with_reset_after(duration_from_nanos(reset))
+    }
+
+    /// Counts the requests of cost one that would not be rejected at `start`, behind `in_fifo` waiters that are paid
+    /// for at `end`, and with `in_all` waiters over all keys.
+    fn count_fitting(&self, start: u128, end: u128, in_fifo: usize, in_all: usize) -> u64 {
+        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
+        let at_once = if in_fifo == 0 { self.pace.count_departures(end, start) } else { 0 };
+        let waits = self.bounds.waits.max_queue.saturating_sub(in_fifo);
+        let waits = waits.min(self.bounds.waits.max_waiters.saturating_sub(in_all)) as u128;
+        u64::try_from((at_once + waits).min(self.pace.count_departures(end, last))).unwrap_or(u64::MAX)
     }
 
     /// Changes a FIFO, if it exists, and keeps it in the right index (invariant 1).

@@ -1,4 +1,4 @@
-//! What the counts and indexes of a schedule do to memory, which no answer shows.
+//! The memory of the counts and indexes of a schedule, which no decision shows.
 
 use super::*;
 use crate::queue::schedule::waiter_slab::DriverId;
@@ -12,7 +12,7 @@ fn schedule() -> Schedule {
 }
 
 /// A key of its own, and never a shared one.
-fn own(number: u128) -> FifoId {
+fn own_key(number: u128) -> FifoId {
     FifoId(1_024 + number)
 }
 
@@ -20,12 +20,12 @@ fn own(number: u128) -> FifoId {
 fn each_arrival_forgets_up_to_two_keys_that_have_paid() {
     let mut schedule = schedule();
     for key in 0..100 {
-        assert!(schedule.depart_now(Timestamp::ZERO, own(key), 1).is_allowed());
+        assert!(schedule.depart_now(Timestamp::ZERO, own_key(key), 1).is_allowed());
     }
     assert_eq!(schedule.fifos.len(), 100);
     // All have paid now, and each arrival adds one key.
     for arrival in 1..=50 {
-        assert!(schedule.depart_now(Timestamp::from_nanos(SECOND), own(100 + arrival), 1).is_allowed());
+        assert!(schedule.depart_now(Timestamp::from_nanos(SECOND), own_key(100 + arrival), 1).is_allowed());
         assert_eq!(schedule.fifos.len() as u128, 100 - arrival);
     }
     schedule.check_invariants();
@@ -34,7 +34,8 @@ fn each_arrival_forgets_up_to_two_keys_that_have_paid() {
 #[test]
 fn a_charge_is_sought_in_the_shared_fifo_only_if_the_key_has_none_of_its_own() {
     let mut schedule = schedule();
-    let (key, shared) = (FifoId(512 + 7), FifoId(7));
+    let key = FifoId(512 + 7);
+    let shared = FifoId(7);
     assert_eq!(schedule.charged_fifo(key), key);
     schedule.ensure_fifo(shared);
     assert_eq!(schedule.charged_fifo(key), shared);
@@ -45,7 +46,7 @@ fn a_charge_is_sought_in_the_shared_fifo_only_if_the_key_has_none_of_its_own() {
 #[test]
 fn a_closed_schedule_keeps_no_key() {
     let mut schedule = schedule();
-    assert!(schedule.depart_now(Timestamp::ZERO, own(0), 1).is_allowed());
+    assert!(schedule.depart_now(Timestamp::ZERO, own_key(0), 1).is_allowed());
     schedule.ensure_fifo(FifoId(7));
     assert!(schedule.close().is_empty());
     assert!(schedule.fifos.is_empty() && schedule.idle.is_empty());
@@ -56,8 +57,9 @@ fn a_closed_schedule_keeps_no_key() {
 fn a_waiter_is_counted_by_the_driver_that_it_moved_to() {
     let mut schedule = schedule();
     let [first, second] = [DriverId::FIRST, DriverId::SECOND];
-    assert!(schedule.depart_now(Timestamp::ZERO, own(0), 1).is_allowed());
-    let waiters: Vec<_> = (0..3).map(|_| schedule.join(Timestamp::ZERO, own(0), 1, 8 * SECOND, true, first)).collect();
+    assert!(schedule.depart_now(Timestamp::ZERO, own_key(0), 1).is_allowed());
+    let waiters: Vec<_> =
+        (0..3).map(|_| schedule.join(Timestamp::ZERO, own_key(0), 1, 8 * SECOND, true, first)).collect();
     assert_eq!([first, second].map(|driver| schedule.waiting_at(driver)), [3, 0]);
     schedule.move_to(waiters[1], second);
     assert_eq!([first, second].map(|driver| schedule.waiting_at(driver)), [2, 1]);

@@ -6,7 +6,7 @@ use super::FifoId;
 use crate::values::Receipt;
 use crate::values::time::Timestamp;
 
-/// The number of a driver. Each waiter has one: that of the runtime on which it was last polled.
+/// The number of a driver. Each waiter has the driver of the runtime on which it was last polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct DriverId(pub(in crate::queue) u16);
 
@@ -26,8 +26,8 @@ impl DriverId {
 /// The slot of a waiter that has a future belongs to that future alone, and only the future frees it: the outcome of
 /// the wait is left in the slot for it to find. So an id never stands for two waiters.
 ///
-/// The slab grows by chunks, so that no waiter is moved. When the last slot is freed, it drops them, unless it has but
-/// one.
+/// The slab grows by chunks, so that no waiter is moved. When the last slot is freed, it drops the chunks, unless it
+/// has only one.
 pub(in crate::queue) struct WaiterSlab {
     chunks: Vec<Vec<SlabSlot>>,
     /// The first free slot; each links to the next.
@@ -48,7 +48,7 @@ pub(in crate::queue) enum SlabSlot {
     Free {
         next: WaiterId,
     },
-    Waiting(Waiter),
+    Waiting(LinkedWaiter),
     /// The turn has come, and is paid for with `receipt`. It is used once the future has seen it.
     Released {
         fifo: FifoId,
@@ -68,7 +68,7 @@ pub(in crate::queue) enum SlabSlot {
 }
 
 /// A request that waits, and its neighbours in the FIFO of its key.
-pub(in crate::queue) struct Waiter {
+pub(in crate::queue) struct LinkedWaiter {
     pub(in crate::queue) fifo: FifoId,
     /// The neighbours in arrival order.
     pub(in crate::queue) older: WaiterId,
@@ -76,7 +76,7 @@ pub(in crate::queue) struct Waiter {
     pub(in crate::queue) cost: u64,
     /// The driver of the runtime on which it waits.
     pub(in crate::queue) driver: DriverId,
-    /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of what is left) has none.
+    /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of the remaining units) has no future.
     pub(in crate::queue) has_future: bool,
     pub(in crate::queue) since: Timestamp,
     /// The last instant at which its turn may come.
@@ -124,7 +124,7 @@ impl WaiterSlab {
         &mut self.chunks[index / CHUNK][index % CHUNK]
     }
 
-    pub(in crate::queue) fn waiter(&self, waiter_id: WaiterId) -> Option<&Waiter> {
+    pub(in crate::queue) fn waiter(&self, waiter_id: WaiterId) -> Option<&LinkedWaiter> {
         match waiter_id {
             WaiterId::NONE => None,
             waiter_id => match self.get(waiter_id) {
@@ -134,7 +134,7 @@ impl WaiterSlab {
         }
     }
 
-    pub(in crate::queue) fn waiter_mut(&mut self, waiter_id: WaiterId) -> Option<&mut Waiter> {
+    pub(in crate::queue) fn waiter_mut(&mut self, waiter_id: WaiterId) -> Option<&mut LinkedWaiter> {
         match waiter_id {
             WaiterId::NONE => None,
             waiter_id => match self.get_mut(waiter_id) {
@@ -145,7 +145,7 @@ impl WaiterSlab {
     }
 
     /// Appends a waiter to a list. The slab must not be full.
-    pub(in crate::queue) fn push(&mut self, list: &mut WaitList, mut waiter: Waiter) -> WaiterId {
+    pub(in crate::queue) fn push(&mut self, list: &mut WaitList, mut waiter: LinkedWaiter) -> WaiterId {
         waiter.older = list.newest;
         waiter.newer = WaiterId::NONE;
         let waiter_id = self.take(SlabSlot::Waiting(waiter));
@@ -159,7 +159,7 @@ impl WaiterSlab {
     }
 
     /// Removes a waiter from its list. Its slot stays taken, and awaits an outcome.
-    pub(in crate::queue) fn unlink(&mut self, list: &mut WaitList, waiter_id: WaiterId) -> Option<Waiter> {
+    pub(in crate::queue) fn unlink(&mut self, list: &mut WaitList, waiter_id: WaiterId) -> Option<LinkedWaiter> {
         let SlabSlot::Waiting(waiter) = self.replace(waiter_id, SlabSlot::Closed) else { return None };
         match self.waiter_mut(waiter.older) {
             Some(older) => older.newer = waiter.newer,
@@ -218,7 +218,8 @@ impl WaiterSlab {
     #[cfg(feature = "test-util")]
     pub(in crate::queue) fn check_invariants(&self) {
         let slots = self.waiter_ids().count();
-        let (mut waiter_id, mut free) = (self.free, 0);
+        let mut waiter_id = self.free;
+        let mut free = 0;
         while waiter_id != WaiterId::NONE {
             let SlabSlot::Free { next } = self.get(waiter_id) else { panic!("{waiter_id:?} is free and taken") };
             free += 1;
@@ -229,7 +230,7 @@ impl WaiterSlab {
     }
 
     /// Takes the wakers of all waiters that match. They keep waiting.
-    pub(in crate::queue) fn take_wakers(&mut self, is_meant: impl Fn(&Waiter) -> bool) -> Vec<Waker> {
+    pub(in crate::queue) fn take_wakers(&mut self, is_meant: impl Fn(&LinkedWaiter) -> bool) -> Vec<Waker> {
         let slab = self.chunks.iter_mut().flatten();
         slab.filter_map(|slot| match slot {
             SlabSlot::Waiting(waiter) if is_meant(waiter) => waiter.waker.take(),
@@ -243,8 +244,8 @@ impl WaiterSlab {
 mod tests {
     use super::*;
 
-    fn waiter(cost: u64) -> Waiter {
-        Waiter {
+    fn waiter(cost: u64) -> LinkedWaiter {
+        LinkedWaiter {
             fifo: FifoId(0),
             older: WaiterId::NONE,
             newer: WaiterId::NONE,
@@ -257,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Adds so many waiters of different costs, and removes them from the oldest on.
+    /// Adds `count` waiters of different costs, and removes them, the oldest first.
     fn fill_and_empty(slab: &mut WaiterSlab, count: u64) {
         let mut list = WaitList::default();
         let waiter_ids: Vec<_> = (0..count).map(|cost| slab.push(&mut list, waiter(cost))).collect();
@@ -280,7 +281,8 @@ mod tests {
 
     #[test]
     fn only_the_wakers_of_waiters_that_match_are_taken() {
-        let (mut slab, mut list) = (WaiterSlab::new(), WaitList::default());
+        let mut slab = WaiterSlab::new();
+        let mut list = WaitList::default();
         for cost in 0..5 {
             slab.push(&mut list, waiter(cost));
         }

@@ -1,22 +1,22 @@
-//! What the keys of a limiter owe from before a live change.
+//! Copies of the debts that a limiter's keys have from before a live change.
 //!
-//! An heir has a table of its own. What its keys owed in its predecessor's table at the instant of the change is copied
-//! page by page, and converted into the heir's units once: by the first request that needs a page, or else by the
-//! thread that calls `replace`, right after the change is in force. So no request copies more than two pages of each
-//! geometry. The predecessor's table is only read, and the thread that calls `replace` drops it as soon as all is
-//! copied.
+//! An heir has a table of its own. The debts of its keys in its predecessor's table, at the instant of the change, are
+//! copied page by page and converted into the heir's units once: by the first request that needs a page, or otherwise
+//! by the thread that calls `replace`, right after the change is in force. So no request copies more than two pages of
+//! each geometry. The predecessor's table is only read, and the thread that calls `replace` drops it as soon as all
+//! pages are copied.
 //!
-//! No thread waits for a page that another one copies: that thread may be descheduled, for milliseconds. Both copy it
-//! then, and the copy that is published first counts ([`Published`]).
+//! No thread waits for a page that another one copies: that thread may be descheduled for milliseconds. Then both copy
+//! it, and the copy that is published first counts ([`Published`]).
 //!
-//! A **table copy** is what was copied from tables of one [`Geometry`], by which its keys are found: of words or of states
-//! behind locks alike. A predecessor that has inherited itself hands on what is left of its own copies: that of its own
-//! geometry is merged with its table, the others stay apart. A page of a copy has no more debts than a page of the table
-//! has slots. If there are more, the keys that owe least are forgotten, and counted as evicted: so a chain of changes takes
-//! no more memory than one change.
+//! A **table copy** holds the debts copied from tables of one [`Geometry`], by which its keys are found. The tables may
+//! be of words, or of states behind locks. A predecessor that has inherited itself hands on the remaining debts of its
+//! own copies: the copy of its own geometry is merged with its table, the other copies stay apart. A page of a copy has
+//! at most one debt for each slot in the page of the table. If there are more debts, the keys that owe least are
+//! forgotten, and counted as evicted. So a chain of changes takes at most the memory of one change for each geometry.
 //!
-//! A debt that is inserted into the heir's table is cleared here. So it is not inherited twice, and does not come back
-//! after a refund, a reset or an eviction; and each heir of a limiter has its own copy.
+//! A debt that is inserted into the heir's table is cleared in the copy. So it is not inherited twice, and does not
+//! come back after a refund, a reset or an eviction. Each heir of a limiter has its own copy.
 //!
 //! # While an heir of an heir copies
 //!
@@ -25,9 +25,9 @@
 //! ([`PastDebts`]) has copied the pages that the key may be in. An heir that begins later finds it in the table.
 //!
 //! It may be found twice: in the copy, because it was not cleared yet, and in the table, where it may have grown since.
-//! Then the greatest debt counts ([`DebtCopies::get`]). The order of the copies does not say which one that is: they may
-//! be of different geometries, and each heir has its own order. A refund that is made between the insert and the clear
-//! may be lost.
+//! Then the greatest debt counts ([`DebtCopies::get`]). The order of the copies does not show which debt is the
+//! greatest: the copies may be of different geometries, and each heir has its own order. A refund that is made between
+//! the insert and the clear may be lost.
 
 use std::cmp::Reverse;
 use std::num::NonZeroU64;
@@ -42,12 +42,12 @@ use super::occupancy::Occupancy;
 use super::table::{Geometry, PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag};
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
-/// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all that was
-/// inherited is paid.
+/// The most table copies that an heir has. With this many, a live change to yet another capacity keeps the
+/// predecessor's capacity, until all inherited debts are paid.
 pub(super) const MOST_COPIES: usize = 4;
 
-/// What the keys of a page owe, until that is cleared. One thread at a time writes the debt of a key, under a lock of the
-/// key in the heir's table, while an heir of that heir may read.
+/// The debts of a page's keys, until they are cleared. One thread at a time writes the debt of a key, under a lock of
+/// the key in the heir's table, while an heir of that heir may read.
 pub(super) trait PageDebts: Send + Sync + 'static {
     type Debt: Copy;
 
@@ -60,8 +60,8 @@ pub(super) trait PageDebts: Send + Sync + 'static {
     fn set(&self, index: usize, debt: Option<Self::Debt>);
 }
 
-/// Tags and debts, in eight bytes each like those of a word: a debt's stamp, counted from that of nothing at the instant of
-/// the change.
+/// Tags and debts, packed into eight bytes each as in a table of words. A debt is a stamp, counted from the stamp of
+/// nothing at the instant of the change.
 pub(super) struct CopiedStamps(Box<[AtomicU64]>);
 
 const DEBT_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
@@ -100,11 +100,11 @@ impl PageDebts for CopiedStamps {
     }
 }
 
-/// Tags, and the states of an algorithm: no more bytes per key than a slot of the locked table. The lock is held for as
-/// long as it takes to copy a state.
+/// Tags, and the states of an algorithm: a key takes at most the bytes of a slot of the locked table. The lock is held
+/// only while one state is copied.
 pub(super) struct CopiedStates<S>(Mutex<Box<[CopiedState<S>]>>);
 
-/// `None` once it is cleared, which takes no room of its own: a tag is never zero.
+/// Empty once it is cleared. That takes no room of its own, because a tag is never zero.
 type CopiedState<S> = Option<(NonZeroU64, S)>;
 
 impl<S: Copy + Send + 'static> PageDebts for CopiedStates<S> {
@@ -128,15 +128,13 @@ impl<S: Copy + Send + 'static> PageDebts for CopiedStates<S> {
 
 /// Copies debts from a predecessor.
 pub(super) trait DebtSource<T>: Send + Sync {
-    /// Adds the heir to those that copy from the copies that the predecessor itself has, if any. Called before each
-    /// page.
+    /// Adds the heir to the heirs that read the predecessor's own copies, if it has any. Called before each page.
     fn announce(&self, heir: &Weak<dyn PastDebts>);
 
     /// Passes each key of a page that owes something to `put`.
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<T>));
 
-    /// Returns how much would be forgiven if a debt were forgotten: compared among the keys of a page, with those of the
-    /// same table.
+    /// Returns how much would be forgiven if a debt were forgotten: compared among the keys of one page of one table.
     fn size(&self, tag: Tag, debt: &T) -> u64;
 }
 
@@ -146,44 +144,44 @@ pub(super) struct Debtor<T> {
     pub(super) set: usize,
     pub(super) tag: Tag,
     pub(super) debt: T,
-    /// Until when it owes, by the heir's clock.
+    /// When its debt is paid, by the heir's clock.
     pub(super) ends: u64,
 }
 
-/// What an heir's keys owed in its predecessor's tables, whichever form that has.
+/// The debts of an heir's keys in its predecessor's tables, in any form.
 pub(super) trait PastDebts: Send + Sync {
-    /// Returns those of the copies.
+    /// Returns the geometries of the copies.
     fn geometries(&self) -> Vec<Geometry>;
 
-    /// Adds an heir of this heir. To be called before that copies a page: then a thread that does not find it in
-    /// [`missing`](DebtCopies::missing) has inserted its key before, and the heir finds the key in the table.
+    /// Adds an heir of this heir. Call this before the new heir copies a page: then a thread that does not find it in
+    /// [`missing`](DebtCopies::missing) has inserted its key before, and the new heir finds the key in the table.
     fn announce(&self, heir: &Weak<dyn PastDebts>);
 
     /// Copies the pages that no request has needed yet, and drops the predecessor.
     fn copy_all(&self);
 
-    /// Returns whether the pages are copied that a key may be in.
+    /// Returns whether all pages that a key may be in are copied.
     fn has_copied(&self, hash: u64) -> bool;
 
-    /// Copies the pages that a key may be in, unless they are copied.
+    /// Copies the pages that a key may be in, unless they are copied already.
     fn copy_pages_of(&self, hash: u64);
 }
 
-/// Copies of what an heir's keys owed in its predecessor's tables.
+/// Copies of the debts of an heir's keys in its predecessor's tables.
 pub(super) struct DebtCopies<T, D> {
     this: Weak<Self>,
     copies: Box<[TableCopy<D>]>,
     /// Empty once all is copied.
     source: Published<Box<dyn DebtSource<T>>>,
-    /// When the last debt is paid, of those copied so far.
+    /// When the last of the debts copied so far is paid.
     latest: AtomicU64,
-    /// The same once all is copied; `u64::MAX` before.
+    /// When the last of all debts is paid; `u64::MAX` until all pages are copied.
     ends: AtomicU64,
-    /// Takes the place of pages that were dropped after that.
+    /// Shared by all pages without debts, and by pages that were dropped once all debts were paid.
     empty: Arc<PageCopy<D>>,
     /// How many pages were dropped, counted through all copies.
     dropped: AtomicUsize,
-    /// The heirs of this heir that have begun to copy. Locked for as long as it takes to copy the list.
+    /// The heirs of this heir that have begun to copy. Locked only while the list is copied or extended.
     heirs: Mutex<Vec<Weak<dyn PastDebts>>>,
     /// The occupancy of the heir's table, which counts the keys that are forgotten.
     occupancy: Arc<Occupancy>,
@@ -191,8 +189,19 @@ pub(super) struct DebtCopies<T, D> {
 
 struct TableCopy<D> {
     geometry: Geometry,
-    /// Pages that are still to be copied have nothing published.
+    /// Pages without a published value are not copied yet.
     pages: Box<[Published<PageCopy<D>>]>,
+}
+
+impl<D> TableCopy<D> {
+    fn new(geometry: Geometry) -> Self {
+        Self { geometry, pages: (0..geometry.pages()).map(|_| Published::nothing()).collect() }
+    }
+
+    fn has_copied(&self, hash: u64) -> bool {
+        let sets = self.geometry.candidate_sets(hash);
+        sets.into_iter().all(|set| self.pages[set / SETS_PER_PAGE].get().is_some())
+    }
 }
 
 /// The debts of a page, set by set.
@@ -202,29 +211,25 @@ struct PageCopy<D> {
     debts: D,
 }
 
-/// Each request that finds all inherited debts paid drops so many pages. A large table has thousands: no request must
-/// free them all.
+/// The number of pages that a request drops if it finds all inherited debts paid. A large table has thousands of pages:
+/// no request must free them all.
 const DROPPED_AT_ONCE: usize = 8;
 
 impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
-    /// Prepares copies of tables of these geometries.
+    /// Prepares an empty copy for each of these geometries.
     ///
     /// # Panics
     ///
-    /// If there are too many geometries, or no memory.
+    /// If there are more than [`MOST_COPIES`] geometries, or if the memory cannot be allocated.
     pub(super) fn new(
         geometries: &[Geometry],
         occupancy: &Arc<Occupancy>,
         source: Box<dyn DebtSource<T>>,
     ) -> Arc<Self> {
         assert!(geometries.len() <= MOST_COPIES, "each limiter leaves room for the copies of its heir");
-        let copy = |geometry: &Geometry| TableCopy {
-            geometry: *geometry,
-            pages: (0..geometry.pages()).map(|_| Published::nothing()).collect(),
-        };
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            copies: geometries.iter().map(copy).collect(),
+            copies: geometries.iter().map(|geometry| TableCopy::new(*geometry)).collect(),
             source: Published::new(Arc::new(source)),
             latest: AtomicU64::new(0),
             ends: AtomicU64::new(u64::MAX),
@@ -235,21 +240,22 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         })
     }
 
-    /// Returns whether all that was inherited is paid at `now`.
+    /// Returns whether all inherited debts are paid at `now`.
     pub(super) fn has_ended(&self, now: u64) -> bool {
-        // Relaxed: a thread that reads an old value only looks at the copies once more.
+        // Relaxed: a thread that reads an old value only searches the copies once more.
         now >= self.ends.load(Ordering::Relaxed)
     }
 
-    /// Returns what a key owed at the instant of the change, unless that was cleared. `size` compares debts.
+    /// Returns a key's debt at the instant of the change, unless it was cleared. `size` compares debts.
     pub(super) fn get(&self, hash: u64, now: u64, size: impl Fn(&T) -> u64) -> Option<T> {
         if self.has_ended(now) {
             self.drop_some();
             return None;
         }
         let mut found = None;
-        // A key that was inserted into its table while that was copied may be there twice. Not simply the last one: the
-        // table may be copied to pages that are visited before those with the old debt.
+        // A key that was inserted into the predecessor's table while that was copied may have two debts here. The last
+        // one found is not always the greatest: the table may be copied to pages that are visited before the pages with
+        // the old debt.
         self.visit(hash, |page, index| {
             let inherited = page.debts.get(index).map(|(_, debt)| debt);
             found = found.into_iter().chain(inherited).max_by_key(&size);
@@ -257,7 +263,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         found
     }
 
-    /// Replaces what a key owed at the instant of the change. For a key that is there.
+    /// Replaces a key's debt at the instant of the change. For a key that has one.
     pub(super) fn set(&self, hash: u64, debt: Option<T>) {
         let mut left = debt;
         self.visit(hash, |page, index| page.debts.set(index, left.take()));
@@ -270,7 +276,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
             for set in copy.geometry.candidate_sets(hash) {
                 let page = self.page(copy, set / SETS_PER_PAGE);
                 for index in page.set(set % SETS_PER_PAGE) {
-                    if page.debts.get(index).is_some_and(|(of, _)| of == tag) {
+                    if page.debts.get(index).is_some_and(|(found, _)| found == tag) {
                         act(&page, index);
                     }
                 }
@@ -278,14 +284,14 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         }
     }
 
-    /// Returns the heirs of this heir that have begun to copy, and not copied the pages yet that a key may be in.
+    /// Returns the heirs of this heir that have begun to copy, but have not copied all pages that a key may be in.
     pub(super) fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
         let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner).clone();
         heirs.iter().filter_map(Weak::upgrade).filter(|heir| !heir.has_copied(hash)).collect()
     }
 
-    /// Calls `act` with the set in the page, the tag and the debt of all that is left in a page, for an heir of this
-    /// heir.
+    /// Calls `act` with the set in the page, the tag and the debt of each key that is left in a page, for an heir of
+    /// this heir.
     pub(super) fn each_left(&self, geometry: Geometry, page: usize, mut act: impl FnMut(usize, Tag, T)) {
         let Some(copy) = self.copies.iter().find(|copy| copy.geometry == geometry) else { return };
         let page = self.page(copy, page);
@@ -295,7 +301,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         }
     }
 
-    /// Returns a page, copied if it was not yet.
+    /// Returns a page, and copies it if that was not done yet.
     fn page(&self, copy: &TableCopy<D>, index: usize) -> Arc<PageCopy<D>> {
         let page = &copy.pages[index];
         loop {
@@ -303,9 +309,9 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
                 return copied;
             }
             // The source is taken away after the last page was published. So if it is gone, this page has been
-            // published since it was looked for: look again.
+            // published in the meantime: read it again.
             let Some(source) = self.source.get() else { continue };
-            // Another thread may have published its copy meanwhile. Then that one counts, since a debt may have been
+            // Another thread may have published its copy meanwhile. Then its copy counts, since a debt may have been
             // cleared in it already; this thread's copy is dropped.
             let (own, forgotten) = self.copy_page(&**source, copy.geometry, index);
             let published = page.publish(Arc::clone(&own));
@@ -316,10 +322,12 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         }
     }
 
-    /// Copies a page, and returns how many keys are forgotten: those that owe least, of more than its table has slots.
+    /// Copies a page, and returns how many keys are forgotten. If the keys outnumber the table's slots, the keys that
+    /// owe least are forgotten.
     ///
-    /// There may be twice as many: those in the predecessor's table, and those that it has inherited itself, which no request
-    /// has moved there. Were all of them kept, each change between two floods of other keys would add a table.
+    /// There may be two keys for each slot: the key in the predecessor's table, and a key that the predecessor has
+    /// inherited itself and that no request has moved there. If all of them were kept, each change between two floods
+    /// of other keys would add a table.
     #[cold]
     fn copy_page(&self, source: &dyn DebtSource<T>, geometry: Geometry, index: usize) -> (Arc<PageCopy<D>>, u64) {
         let this: Weak<dyn PastDebts> = Weak::<Self>::clone(&self.this);
@@ -329,25 +337,25 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         if debtors.is_empty() {
             return (Arc::clone(&self.empty), 0);
         }
-        let (room, found) = (SLOTS_PER_SET * geometry.sets_of(index), debtors.len());
-        if found > room {
-            let size = |debtor: &Debtor<T>| Reverse(source.size(debtor.tag, &debtor.debt));
-            debtors.sort_by_cached_key(size);
+        let room = SLOTS_PER_SET * geometry.sets_of(index);
+        let forgotten = debtors.len().saturating_sub(room);
+        if debtors.len() > room {
+            debtors.sort_by_cached_key(|debtor| Reverse(source.size(debtor.tag, &debtor.debt)));
             debtors.truncate(room);
         }
         let latest = debtors.iter().map(|debtor| debtor.ends).max().unwrap_or(0);
         self.latest.fetch_max(latest, Ordering::Relaxed);
-        (Arc::new(PageCopy::new(debtors.into_iter())), (found - found.min(room)) as u64)
+        (Arc::new(PageCopy::new(debtors.into_iter())), forgotten as u64)
     }
 
-    /// Drops some pages, once all that was inherited is paid.
+    /// Drops some pages, once all inherited debts are paid.
     #[cold]
     fn drop_some(&self) {
-        let pages = || self.copies.iter().flat_map(|copy| &copy.pages);
-        // Two threads may drop the same pages: the second replaces empty ones by empty ones.
+        // Two threads may drop the same pages: the second replaces empty pages by empty pages.
         let begin = self.dropped.load(Ordering::Relaxed);
         let mut count = 0;
-        for page in pages().skip(begin).take(DROPPED_AT_ONCE) {
+        let pages = self.copies.iter().flat_map(|copy| &copy.pages);
+        for page in pages.skip(begin).take(DROPPED_AT_ONCE) {
             page.replace(Arc::clone(&self.empty));
             count += 1;
         }
@@ -376,22 +384,18 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> PastDebts for DebtCopies<T, D> {
                 drop(self.page(copy, index));
             }
         }
-        // After the last page: were it stored earlier, debts of pages that are not copied yet would count as paid.
+        // After the last page: if it were stored earlier, debts of pages that are not copied yet would count as paid.
         self.ends.store(self.latest.load(Ordering::Relaxed), Ordering::Relaxed);
         let Some(mut source) = self.source.take() else { return };
         // Freeing a large table takes milliseconds. A request that is still copying a page, which another thread has
-        // published meanwhile, holds the source too: it must not be the last one to drop it.
+        // published meanwhile, holds the source too: that request must not be the last to drop it.
         while Arc::get_mut(&mut source).is_none() {
             yield_now();
         }
     }
 
     fn has_copied(&self, hash: u64) -> bool {
-        let is_copied = |copy: &TableCopy<D>| {
-            let sets = copy.geometry.candidate_sets(hash);
-            sets.into_iter().all(|set| copy.pages[set / SETS_PER_PAGE].get().is_some())
-        };
-        self.copies.iter().all(is_copied)
+        self.copies.iter().all(|copy| copy.has_copied(hash))
     }
 
     fn copy_pages_of(&self, hash: u64) {
@@ -406,7 +410,7 @@ impl<D: PageDebts> PageCopy<D> {
         let mut ends = [0; SETS_PER_PAGE];
         for (set, end) in ends.iter_mut().enumerate() {
             let debts = debtors.partition_point(|debtor| debtor.set <= set);
-            *end = u16::try_from(debts).expect("no more than the slots of a page");
+            *end = u16::try_from(debts).expect("at most the slots of a page");
         }
         Self { ends, debts: D::new(debtors.into_iter().map(|debtor| (debtor.tag, debtor.debt))) }
     }
@@ -418,10 +422,10 @@ impl<D: PageDebts> PageCopy<D> {
     }
 }
 
-/// A shared value, or none: the first thread that publishes one wins.
+/// A shared value that may be absent: the first thread that publishes one wins.
 ///
-/// No thread waits for another one, wherever that was descheduled. (In models, a lock takes the place of this: it is
-/// held for one step.)
+/// No thread waits for another one, even if that one is descheduled. (In models, a lock is used instead, and held for
+/// one step.)
 struct Published<T>(#[cfg(not(sluice_loom))] ArcSwapOption<T>, #[cfg(sluice_loom)] Mutex<Option<Arc<T>>>);
 
 #[cfg(not(sluice_loom))]
@@ -438,7 +442,7 @@ impl<T> Published<T> {
         self.0.load_full()
     }
 
-    /// Publishes a value if there is none; returns the published one, which may be another thread's.
+    /// Publishes a value, unless one is published already. Returns the published value, which may be another thread's.
     fn publish(&self, value: Arc<T>) -> Arc<T> {
         let before = self.0.compare_and_swap(&None::<Arc<T>>, Some(Arc::clone(&value)));
         before.as_ref().map_or(value, Arc::clone)
@@ -484,7 +488,7 @@ impl<T> Published<T> {
 mod tests {
     use super::*;
 
-    /// One debt in the first set of each page, paid at this instant.
+    /// One debt in the first set of each page, paid at the instant `paid_at`.
     struct OneEach {
         paid_at: u64,
     }
@@ -516,7 +520,7 @@ mod tests {
             copied.filter(|page| !Arc::ptr_eq(page, &debts.empty)).count()
         };
         assert!(debts.get(7, 99, |debt| *debt).is_none(), "no page has a debt of this key");
-        assert_eq!(left(), pages + 1, "not all is paid");
+        assert_eq!(left(), pages + 1, "not all debts are paid");
         for left_after in [2 * DROPPED_AT_ONCE + 2, DROPPED_AT_ONCE + 2, 2, 0, 0] {
             assert!(debts.get(7, 100, |debt| *debt).is_none());
             assert_eq!(left(), left_after);
@@ -524,7 +528,7 @@ mod tests {
         assert_eq!(debts.dropped.load(Ordering::Relaxed), pages + 1);
     }
 
-    /// A page of a table of eight sets owes as many debts as that has slots, twice: of one to 128.
+    /// A page of a table of eight sets, with two debts for each of its 64 slots: debts of 1 to 128.
     struct Twice;
 
     impl DebtSource<u64> for Twice {
@@ -542,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_keeps_as_many_debts_as_it_has_slots_and_counts_those_that_it_forgets() {
+    fn a_page_keeps_one_debt_per_slot_and_counts_the_forgotten_keys() {
         let geometry = Geometry::with_sets(8);
         let debts = copies(&[geometry], Twice);
         for _ in 0..2 {
@@ -571,25 +575,25 @@ mod tests {
         heirs.push(heir());
         announce(&heirs);
         assert_eq!(debts.missing(7).len(), 2);
-        assert_eq!(debts.heirs.lock().unwrap().len(), 2, "those that are dropped take no room");
+        assert_eq!(debts.heirs.lock().unwrap().len(), 2, "dropped heirs take no room");
     }
 
-    /// A copy of a table that is full takes no more than the table.
+    /// A copy of a full table takes at most the memory of the table.
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn a_copied_state_takes_no_more_than_a_slot() {
         use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
         use crate::store::memory::quota_state::QuotaState;
 
-        fn of<S: Copy + Send + 'static>(bytes_of_a_key: usize) {
+        fn assert_fits<S: Copy + Send + 'static>(bytes_of_a_key: usize) {
             assert!(size_of::<CopiedState<S>>() <= bytes_of_a_key / 2);
         }
         // See `keys_take_as_many_bytes_as_documented`: two slots for each key.
-        of::<FixedWindowState>(50);
-        of::<SlidingWindowState>(66);
-        of::<GcraState>(50);
-        of::<QuotaState<GcraState>>(98);
-        of::<QuotaState<FixedWindowState>>(98);
-        of::<QuotaState<SlidingWindowState>>(114);
+        assert_fits::<FixedWindowState>(50);
+        assert_fits::<SlidingWindowState>(66);
+        assert_fits::<GcraState>(50);
+        assert_fits::<QuotaState<GcraState>>(98);
+        assert_fits::<QuotaState<FixedWindowState>>(98);
+        assert_fits::<QuotaState<SlidingWindowState>>(114);
     }
 }

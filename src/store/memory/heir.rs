@@ -1,8 +1,10 @@
-//! A live change. [`Limiter::inherit`](crate::Limiter::inherit) lists which limiters inherit what. All that can fail is done
-//! here, before the change is in force; [`debt_copies`](super::debt_copies) then copies what is owed.
+//! A live change. [`Limiter::inherit`](crate::Limiter::inherit) lists which limiters can inherit from which. All steps
+//! that can fail are done here, before the change is in force; [`debt_copies`](super::debt_copies) then copies the
+//! debts.
 //!
-//! An heir keeps what its keys owe as words, as states, or as states with their quotas: the [`Form`]. Its copies are made
-//! [from the table](FromTable) of its predecessor, which is read in pages as states; each is converted into the form once.
+//! An heir keeps its keys' debts in one [`Form`]: as words, as states, or as states with their quotas. Its copies are
+//! made [from the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into
+//! the form once.
 
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
@@ -31,21 +33,18 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         heritage: &Heritage,
     ) -> Option<Inheritance<Self>> {
         let predecessor: Arc<Tables<S>> = heritage.downcast()?;
-        let finish = |heir: &Tables<S>| {
-            let past = heir.current().inherited()?;
-            Some(Box::new(move || past.copy_all()) as Finish)
-        };
         if let Some(own) = self.in_use() {
             if Arc::ptr_eq(own, &predecessor) {
                 return Some(Inheritance::in_place());
             }
-            // Another layer was first. To inherit once more would forget what was used since.
+            // Another layer was first. Inheriting once more would forget the units used since then.
             if std::ptr::eq(own.predecessor.as_ptr(), Arc::as_ptr(&predecessor)) {
-                return Some(Inheritance::in_place().and_then(finish(own)));
+                return Some(Inheritance::in_place().and_then(finish_copies(own)));
             }
         }
         let heir = Arc::new(self.heir(algorithm, &predecessor)?);
-        let (keeps_capacity, finish) = (heir.capacity != self.store.capacity, finish(&heir));
+        let keeps_capacity = heir.capacity != self.store.capacity;
+        let finish = finish_copies(&heir);
         let inheritance = match self.start.in_use.set(heir) {
             Ok(()) => Inheritance::in_place(),
             // The table has debts of its own.
@@ -57,7 +56,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
     }
 
-    /// Makes tables that begin with what keys owe in the predecessor's; `None` if this limiter cannot inherit that.
+    /// Makes tables whose keys begin with their debts in the predecessor's tables, if this limiter can inherit these.
     fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Tables<S>>) -> Option<Tables<S>> {
         if predecessor.terms.clock != TypeId::of::<C>() {
             return None;
@@ -65,7 +64,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let with_capacity = |keys| Tables::new(&**algorithm, &self.store, keys);
         let made = self.start.made.lock().take();
         let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
-        // One instant for all of it, read once.
+        // One instant for the whole change, read once.
         let origin = Predecessor::new(predecessor, self.store.clock.now());
         let geometries = origin.geometries();
         if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
@@ -83,15 +82,22 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 }
 
-/// How an heir keeps what its keys owe.
+/// Returns the call that copies all pages that no request has needed yet, if the heir inherits.
+fn finish_copies<S: Copy + Send + 'static>(heir: &Tables<S>) -> Option<Finish> {
+    let past = heir.current().inherited()?;
+    Some(Box::new(move || past.copy_all()))
+}
+
+/// The form in which an heir keeps its keys' debts.
 ///
-/// A window's receipt names the window by number: after another change of the schedule, that may be the number of another
-/// window, so all receipts from before it are void. A bucket's receipt counts in units that depend on both forms:
+/// A window's receipt names the window by number. After a change of the schedule, that number may belong to another
+/// window, so all receipts from before the change are void. A bucket's receipt counts in units that depend on both
+/// forms:
 ///
 /// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
 /// |---|---|---|---|
 /// | words | converted by [`Ledger::remember`] | not read | not read |
-/// | states | void | read if the rate is the same, else void | read: each key keeps its quota |
+/// | states | void | read if the rate is the same, otherwise void | read: each key keeps its quota |
 /// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
 #[derive(Clone, Copy)]
 enum Form {
@@ -108,8 +114,8 @@ enum Form {
 #[derive(Clone)]
 pub(super) struct Predecessor<S> {
     tables: Arc<Tables<S>>,
-    /// Whether it is that of keys with quotas. Looked at once: a question may make that table meanwhile, and the heir may
-    /// be that table.
+    /// Whether the keys are in the table of keys with quotas. Read once: a question may make that table meanwhile, and
+    /// the heir may be that table.
     has_quotas: bool,
     at: Timestamp,
 }
@@ -129,9 +135,10 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         if self.has_quotas { self.tables.current_as() } else { self.tables.without_quotas() }
     }
 
-    /// Returns the form in which an heir keeps what keys owe here; `None` if it cannot inherit that. Changes nothing.
+    /// Returns the form in which an heir keeps these keys' debts, if it can inherit them. Changes nothing.
     fn form<A: Algorithm<State = S>>(&self, algorithm: &A, heir: &Tables<S>, takes_quotas: bool) -> Option<Form> {
-        let (before, terms) = (&self.tables.terms, &heir.terms);
+        let before = &self.tables.terms;
+        let terms = &heir.terms;
         let inherits_states =
             before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table::<S>().is_read();
         let form = match &heir.key_table {
@@ -145,7 +152,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         inherits_states.then_some(form)
     }
 
-    /// Returns the table if it is that of words of a bucket.
+    /// Returns the table if its keys are words of a bucket.
     fn bucket(&self) -> Option<&Ledger<TickBucket>> {
         match &self.tables.key_table {
             KeyTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
@@ -157,9 +164,10 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         self.table::<S>().geometries(self.at)
     }
 
-    /// Returns words, unless some key owes more tokens than these hold: one of a quota with a burst of more than 2^18, say,
-    /// that a slow one follows. Then its keys become states with the quota, if they can, and the next change tries again.
-    /// `None` if there is no such bucket, or the predecessor's keys are no buckets of this crate.
+    /// Returns words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
+    /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
+    /// can, and the next change tries again. Returns `None` if no words hold the heir's quota, or if the predecessor's
+    /// keys are not buckets of this crate.
     fn bucket_form<A: Algorithm<State = S>>(&self, algorithm: &A, inherits_states: bool) -> Option<Form> {
         let Kind::Bucket { quota } = algorithm.kind() else { return None };
         if !self.tables.terms.is_bucket || !self.table::<GcraState>().is_read() {
@@ -167,10 +175,10 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         }
         let tokens = self.most_owed::<TickBucket>();
         let rule = TickBucket::holding(&quota, false, tokens)?;
-        // An algorithm of a user's own may have the kind of a bucket, and no states that can be converted.
-        let can_be_states = || inherits_states && UnderQuota::without_conversion(algorithm).is_some();
-        let is_too_much = tokens > rule.most_units(true) && can_be_states();
-        Some(if is_too_much { Form::Entries(TableChange::Quota) } else { Form::Bucket(rule) })
+        // A user's own algorithm may have the kind of a bucket, although its states cannot be converted.
+        let becomes_states =
+            tokens > rule.most_units(true) && inherits_states && UnderQuota::without_conversion(algorithm).is_some();
+        Some(if becomes_states { Form::Entries(TableChange::Quota) } else { Form::Bucket(rule) })
     }
 
     /// Returns the rule of windows whose words hold all counts, if there is one.
@@ -178,7 +186,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         R::holding(&terms.quota, terms.staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>())
     }
 
-    /// Lets an heir begin with what keys owe here, in this form.
+    /// Lets an heir begin with these keys' debts, in this form.
     fn begin<A: Algorithm<State = S>>(
         &self,
         heir: &mut Tables<S>,
@@ -199,17 +207,18 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
                     *key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
                 }
                 if let KeyTable::Locked(own) = key_table {
-                    let (states, quota) = (States { algorithm: Arc::clone(algorithm), at: self.at }, heir.terms.quota);
+                    let states = States { algorithm: Arc::clone(algorithm), at: self.at };
+                    let quota = heir.terms.quota;
                     self.begin_locked(own, states, |_| quota);
                 }
             }
             (Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_), _) => {
-                unreachable!("the words are those of the table")
+                unreachable!("the form has the rule of the table")
             }
         }
     }
 
-    /// Returns whether an heir in this form can refund nothing that was charged before the change: see [`Form`].
+    /// Returns whether an heir in this form cannot refund charges from before the change: see [`Form`].
     fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
         let before = &self.tables.terms;
         if !terms.is_bucket {
@@ -231,8 +240,8 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         if let Some(from) = self.bucket() {
             let rule = rule.continuing(from.rule(), at);
             let conversion = rule.conversion(from.rule(), from.rule().read(at));
-            let debt_of = move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0));
-            let has_overflow = self.begin_words(own, rule, debt_of);
+            let has_overflow =
+                self.begin_words(own, rule, move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0)));
             own.remember(from, at, has_overflow);
         } else {
             let rule = rule.started_before(at);
@@ -245,16 +254,18 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
 
     /// Lets windows begin with words.
     fn begin_windows<R: Codec, A: Algorithm<State = S>>(&self, own: &mut Ledger<R>, rule: R, algorithm: &Arc<A>) {
-        let (at, quota) = (self.at, algorithm.quota());
-        let (base, states) = (base_of(&rule, at), States { algorithm: Arc::clone(algorithm), at });
+        let at = self.at;
+        let quota = algorithm.quota();
+        let base = base_of(&rule, at);
+        let states = States { algorithm: Arc::clone(algorithm), at };
         self.begin_words(own, rule, move |tag, entry| {
             let state = cast(states.debt(tag, entry)?)?;
             rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
         });
     }
 
-    /// Lets a table of words begin with the debts that `debt_of` returns of states of type `T`; returns whether anything is
-    /// owed in its overflow slots.
+    /// Lets a table of words begin with the debts that `debt_of` returns for states of type `T`. Returns whether its
+    /// overflow slots have debts.
     fn begin_words<R: Codec, T: Copy + 'static>(
         &self,
         own: &mut Ledger<R>,
@@ -269,7 +280,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         !overflow.is_empty()
     }
 
-    /// Lets a table with locks begin. Keys share a state with those of the same quota.
+    /// Lets a table with locks begin. Keys share an overflow state only with keys of the same quota.
     fn begin_locked<F: DebtForm<Debt: Send>>(
         &self,
         own: &mut LockedTable<F::Debt>,
@@ -283,7 +294,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         own.inherit(&self.geometries(), Box::new(source));
     }
 
-    /// Returns the most units that a key may owe, with what it may be charged until the change is in force.
+    /// Returns the most units that a key may owe, including charges until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
         let known = self.table::<R::State>().most_owed(self.at);
         let mut most = known.unwrap_or_else(|| R::most_of(&self.tables.terms.quota));
@@ -294,14 +305,15 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         };
         look_at(TablePart::Overflow);
         if known.is_none() {
-            let pages = |geometry: Geometry| (0..geometry.pages()).map(move |page| TablePart::Page(geometry, page));
-            self.geometries().into_iter().flat_map(pages).for_each(look_at);
+            for geometry in self.geometries() {
+                (0..geometry.pages()).for_each(|page| look_at(TablePart::Page(geometry, page)));
+            }
         }
         most
     }
 }
 
-/// Makes a table of keys with their quotas that begin with what they owe at the origin; with nothing, if the
+/// Makes a table of keys with their quotas. The keys begin with their debts at the origin; without debts, if the
 /// algorithm takes no quotas.
 pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
@@ -318,14 +330,14 @@ pub(super) fn quota_table<A: Algorithm>(
     table
 }
 
-/// Copies what keys owe in a predecessor's table, in the form of the heir.
+/// Copies the keys' debts from a predecessor's table, in the form of the heir.
 struct FromTable<S, F> {
     origin: Predecessor<S>,
     form: F,
 }
 
 impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
-    /// Returns what keys share that something is owed of, each with a tag of the keys.
+    /// Returns the debts in overflow slots, each with a tag of the keys that share it.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
         let mut overflow = Vec::new();
         self.origin.each(TablePart::Overflow, &mut |_, tag, entry| {
@@ -355,24 +367,24 @@ impl<S: Copy + Send + 'static, F: DebtForm> DebtSource<F::Debt> for FromTable<S,
     }
 }
 
-/// Converts what a key owes at the instant of the change into the heir's [`Form`].
+/// Converts a key's debt at the instant of the change into the heir's [`Form`].
 trait DebtForm: Send + Sync + 'static {
-    /// The state as which the predecessor's table is read.
+    /// The type of state as which the predecessor's table is read.
     type State: Copy + 'static;
 
     type Debt: Copy + 'static;
 
-    /// Returns a state as the heir keeps it; `None` if nothing of it counts any more.
+    /// Returns a state as the heir keeps it, if it still counts.
     fn debt(&self, tag: Tag, entry: QuotaState<Self::State>) -> Option<Self::Debt>;
 
-    /// Returns until when a debt is owed, by the heir's clock.
+    /// Returns the time at which a debt is paid, by the heir's clock.
     fn ends(&self, debt: &Self::Debt) -> u64;
 
     /// See [`DebtSource::size`].
     fn size(&self, tag: Tag, debt: &Self::Debt) -> u64;
 }
 
-/// Stamps of a rule, counted from that of nothing; made of states of type `T`.
+/// Stamps of a rule, counted from the stamp of nothing, and made from states of type `T`.
 struct Words<R, T> {
     rule: R,
     /// The stamp of nothing.
@@ -433,13 +445,13 @@ struct Entries<A> {
     at: Timestamp,
 }
 
-/// What a change does to a state with its quota.
+/// How a change affects a state with its quota.
 #[derive(Clone, Copy)]
 pub(super) enum TableChange {
     /// Each key keeps its quota until it is asked about under another, and is converted then.
     None,
-    /// The same, but windows begin at other instants than the predecessor's, although quotas may be equal: in another time
-    /// zone, say.
+    /// The same, but windows begin at other instants than the predecessor's, even if the quotas are equal: in another
+    /// time zone, say.
     Schedule,
     /// All keys are converted to the heir's own quota.
     Quota,
@@ -480,10 +492,11 @@ mod tests {
 
     /// The counts of a great limit do not fit into the words of a small one, so the heir gets another table.
     #[test]
-    fn an_heir_warns_no_more_whichever_table_it_gets() {
+    fn an_heir_of_any_form_does_not_repeat_the_warning() {
         let window = |limit| SlidingWindow::new(Quota::per_minute(limit));
         for limit in [100, 100_000] {
-            let (before, after) = (MemoryStore::with_capacity(16).table(), MemoryStore::with_capacity(16).table());
+            let before = MemoryStore::with_capacity(16).table();
+            let after = MemoryStore::with_capacity(16).table();
             let heritage = before.heritage(&window(limit));
             before.in_use().unwrap().occupancy().note_evicted();
             assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
@@ -493,7 +506,7 @@ mod tests {
         }
     }
 
-    /// Else each change would keep the table before it for ever.
+    /// Otherwise each change would keep the table before it for ever.
     #[test]
     fn a_change_that_is_finished_frees_the_table_before_it() {
         fn frees<A: Algorithm + Copy>(algorithm: A, has_quotas: bool) {
@@ -522,14 +535,16 @@ mod tests {
         }
     }
 
-    /// Two layers share a limiter, and both change to the same heir. The heir made its table of keys with quotas in
-    /// between: then it inherited once more, and the two layers had a budget each.
+    /// Two layers share a limiter, and both change to the same heir. Once, when the heir had made its table of keys
+    /// with quotas in between, it inherited again, and each layer had a budget of its own.
     #[test]
     fn the_second_layer_shares_the_heir_of_the_first() {
         let quota = Quota::per_minute(10);
         let algorithm = TokenBucket::new(quota);
         let table = || MemoryStore::with_capacity(16).with_clock(ManualClock::starting_at(Timestamp::ZERO)).table();
-        let (before, heir, key) = (table(), table(), "key".into());
+        let before = table();
+        let heir = table();
+        let key = "key".into();
         let charge = |table: &MemoryTable<_, _>, quota| -> crate::values::Decision {
             table.charge(&algorithm, &Ask::charge(&key, 1).under(quota))
         };
@@ -539,12 +554,12 @@ mod tests {
         for changed in [None, Some(quota), None] {
             let _ = charge(&heir, changed);
             let _ = charge(&before, changed);
-            assert!(inherit().heir.is_none(), "the heir is the same, whichever tables it has by now");
+            assert!(inherit().heir.is_none(), "the heir is the same, with or without a table of keys with quotas");
         }
     }
 
-    /// The second change cut the count to the bits that the first lowered limit takes, if nothing else was owed from
-    /// before: a limit that is raised again would then admit what was used already.
+    /// The second change cut the count to the bits that the first lowered limit takes, if no other key had a debt from
+    /// before. A limit that is raised again would then have admitted the used units once more.
     #[test]
     fn a_count_in_an_overflow_slot_survives_two_lowered_limits() {
         const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
@@ -579,15 +594,17 @@ mod tests {
         }
     }
 
-    /// A page with more debtors than slots forgets those that owe least: of their own budgets, if these differ.
+    /// A page with more debtors than slots forgets the keys that owe least: measured by their own budgets, if these
+    /// differ.
     #[test]
-    fn debts_of_every_form_have_the_size_of_what_is_owed() {
+    fn every_form_sizes_debts_by_use() {
         const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
         fn sizes<F: DebtForm<State = FixedWindowState>>(form: F, of: [(u64, u64); 3]) -> [u64; 3] {
             let tables = Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16), 16);
             let source = FromTable { origin: Predecessor::new(&Arc::new(tables), NOW), form };
             of.map(|(used, limit)| {
-                let (state, tag) = (FixedWindowState { window: 1, used }, Tag::from_hash(7));
+                let state = FixedWindowState { window: 1, used };
+                let tag = Tag::from_hash(7);
                 let debt = source.form.debt(tag, QuotaState { state, quota: Quota::per_minute(limit) });
                 source.size(tag, &debt.expect("it is owed until the window ends"))
             })

@@ -1,4 +1,4 @@
-//! A set-associative table with its rule and what its keys inherit.
+//! A set-associative table with its rule and the debts that its keys inherit.
 //!
 //! The earlier rules are kept for buckets only: they convert the time on a receipt from before a change. A receipt of a
 //! window has the window's number.
@@ -16,25 +16,26 @@ use super::when_full::WhenFull;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-/// A set-associative table, the rule that judges its words, and what its keys inherit.
+/// A set-associative table, the rule that judges its words, and the debts that its keys inherit.
 pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
     /// Shared with the table.
     inherited: Option<Arc<InheritedStamps>>,
-    /// The rules of a bucket before, under whose charges something may still be owed, and until when they were in force; the
-    /// oldest first.
+    /// A bucket's earlier rules, if charges under them may still be owed, each with the time until which it was in
+    /// force; the oldest first.
     before: Vec<(R, Timestamp)>,
 }
 
-/// What keys owed at the instant of a change, as stamps.
+/// The keys' debts at the instant of a change, as stamps.
 struct InheritedStamps {
     debts: Arc<DebtCopies<u64, CopiedStamps>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
 }
 
-/// Charges from before so many changes can be refunded. The list is copied at each change, and takes 16 KiB at most.
+/// The number of earlier rules that are kept: charges from before this many changes can be refunded. The list is copied
+/// at each change, and takes 16 KiB at most.
 const MOST_BEFORE: usize = 256;
 
 impl<R: Codec> Ledger<R> {
@@ -47,14 +48,14 @@ impl<R: Codec> Ledger<R> {
         &self.rule
     }
 
-    /// Returns in how many slots a key is.
+    /// Returns the number of slots that a key is in.
     #[cfg(all(test, sluice_loom))]
     pub(super) fn copies(&self, hash: u64) -> usize {
         self.table.copies(hash)
     }
 
-    /// Lets the ledger begin with debts that `source` copies as stamps of `rule`, counted from that of nothing at
-    /// `now`; and its overflow slots with those that are listed. For a ledger that was not used yet.
+    /// Lets the ledger begin with debts that `source` copies as stamps of `rule`, counted from the stamp of nothing at
+    /// `now`; and its overflow slots with the debts in `overflow`. For an unused ledger.
     pub(super) fn inherit(
         &mut self,
         rule: R,
@@ -72,19 +73,19 @@ impl<R: Codec> Ledger<R> {
         overflow.iter().for_each(|(tag, debt)| self.inherit_overflow(now, *tag, base + debt));
     }
 
-    /// Remembers by which rules the receipts are read of the ledger before this one, which this one replaces at `now`.
+    /// Remembers the rules by which to read receipts of `from`, the ledger that this one replaces at `now`.
     pub(super) fn remember(&mut self, from: &Self, now: Timestamp, has_overflow: bool) {
         let forgotten = if from.has_past(now) || has_overflow {
             from.before.len().saturating_sub(MOST_BEFORE - 1)
         } else {
-            // All that was charged under them is paid, in overflow slots as well.
+            // All charges under them are paid, in overflow slots as well.
             from.before.len()
         };
         self.before = from.before[forgotten..].to_vec();
         self.before.push((from.rule, now));
     }
 
-    /// Lets the overflow slot of a tag begin with the debt that a stamp stands for. For a ledger that was not used yet.
+    /// Lets the overflow slot of a tag begin with the debt that a stamp stands for. For an unused ledger.
     pub(super) fn inherit_overflow(&self, now: Timestamp, tag: Tag, stamp: u64) {
         self.table.inherit_overflow(&self.rule, self.rule.read(now), tag, stamp);
     }
@@ -105,7 +106,7 @@ impl<R: Codec> Ledger<R> {
         self.table.peek(&self.rule, hash, cost, self.rule.read(now))
     }
 
-    /// Refunds what is still owed for a charge: see [`Rule::refunded`].
+    /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
     pub(super) fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
         if let Some(charged) = self.rule.charged(receipt, &self.before) {
             self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
@@ -159,7 +160,8 @@ impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
     }
 
     fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        let (rule, now) = (&self.rule, self.rule.read(at));
+        let rule = &self.rule;
+        let now = rule.read(at);
         let mut act = |set, tag, debt| {
             if rule.size(debt) > 0 {
                 if let Some(state) = rule.state(debt, own, at) {
@@ -170,8 +172,9 @@ impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
         let TablePart::Page(geometry, page) = part else {
             return self.table.overflow_debts(rule, now).for_each(|(tag, debt)| act(0, tag, debt));
         };
-        // Before the table: a debt that was inserted there and cleared here meanwhile is then in the table. In the other
-        // order it could be missed. This does for a key whose sets are in this page; `DebtCopies` for all others.
+        // The copies are read before the table: a debt that is moved from a copy into the table meanwhile is then found
+        // in the table. In the other order it could be missed. This covers a key whose sets are in this page;
+        // `DebtCopies` covers all other keys.
         if let Some(past) = &self.inherited {
             past.debts.each_left(geometry, page, |set, tag, debt| {
                 act(set, tag, rule.stamped(past.base + debt, rule.local(now, tag)));
@@ -185,15 +188,18 @@ impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
 
 #[cfg(feature = "test-util")]
 impl<R: Bounded> Ledger<R> {
-    /// Panics if an [invariant of the table](SetAssociativeTable::check_invariants) is broken, or if something that was
-    /// inherited is owed twice. `now` must be no earlier than any time that a thread has read.
+    /// Panics if an [invariant of the table](SetAssociativeTable::check_invariants) is broken, or if an inherited debt
+    /// is owed twice. `now` must be no earlier than any time that a thread has read.
     pub(super) fn check_invariants(&self, now: Timestamp) {
-        let (rule, at) = (&self.rule, self.rule.read(now));
+        let rule = &self.rule;
+        let at = rule.read(now);
         self.table.check_invariants(rule, at);
-        // Once all is paid, nothing of it is inserted any more, or cleared.
+        // Once all inherited debts are paid, they are not inserted or cleared any more.
         let Some(past) = self.inherited.as_ref().filter(|_| self.has_past(now)) else { return };
-        // Of tables of other sizes, a tag and a set do not say in which sets of this one the key may be.
-        let (geometry, mut meetings) = (self.geometry(), Meetings::default());
+        // For copies of other geometries, a tag and a set do not determine the sets of this table that the key may be
+        // in.
+        let geometry = self.geometry();
+        let mut meetings = Meetings::default();
         for page in 0..geometry.pages() {
             past.debts.each_left(geometry, page, |set, tag, debt| {
                 let own = rule.local(at, tag);
@@ -202,7 +208,7 @@ impl<R: Bounded> Ledger<R> {
                 if rule.size(debt) > 0 {
                     self.table.meet(set, tag, &mut meetings);
                     if let Some(flaw) = rule.flaw(debt, own, rule.most_units(true)) {
-                        panic!("of what is inherited, {tag:?} in set {set} {flaw}");
+                        panic!("the inherited debt of {tag:?} in set {set} {flaw}");
                     }
                 }
             });
@@ -272,14 +278,15 @@ mod tests {
         let quota = Quota::per_day(1).burst(heir.rule.most_units(false));
         let rule = TickBucket::holding(&quota, false, before.most_owed(NOW).unwrap()).unwrap();
         let rule = rule.continuing(before.rule(), NOW);
-        let (source, mut overflow) = (FromBucket(Arc::clone(before), rule), Vec::new());
+        let source = FromBucket(Arc::clone(before), rule);
+        let mut overflow = Vec::new();
         source.each(TablePart::Overflow, |_, tag, debt| overflow.push((tag, debt)));
         heir.inherit(rule, &before.geometries(NOW), NOW, &overflow, Box::new(source));
         heir.remember(before, NOW, !overflow.is_empty());
         heir
     }
 
-    /// Returns a bucket of one that inherits a debt of three.
+    /// Returns a bucket with a burst of one, in which the key inherits a debt of three.
     fn heir() -> Ledger<TickBucket> {
         let before = Arc::new(bucket_of_three(64));
         assert!(before.check::<Decision>(HASH, 3, || NOW, || NOW).is_allowed());
@@ -288,7 +295,7 @@ mod tests {
         heir
     }
 
-    /// Charges the key as if it had inherited nothing, so that what it did inherit is not cleared.
+    /// Charges the key as if it had inherited nothing, so that its inherited debt is not cleared.
     fn check_without_clearing(heir: &mut Ledger<TickBucket>, cost: u64) {
         let inherited = heir.table.inherited.take();
         assert!(heir.check::<Decision>(HASH, cost, || NOW, || NOW).is_allowed());
@@ -299,16 +306,16 @@ mod tests {
         bucket(3, keys, WhenFull::EvictLeast)
     }
 
-    /// Returns an heir for so many keys, of the same quota.
+    /// Returns an heir with this capacity, of the same quota.
     fn heir_with(keys: usize, before: &Arc<Ledger<TickBucket>>) -> Ledger<TickBucket> {
         after(before, bucket_of_three(keys))
     }
 
-    /// A thread was descheduled after it had inserted a key, before it cleared what the key had inherited. After a
-    /// second change the older of the two debts counted, if the capacity had changed as well: what had been charged
-    /// meanwhile was forgotten.
+    /// A thread was descheduled after it had inserted a key, before it cleared the key's inherited debt. After a second
+    /// change the older of the two debts counted, if the capacity had changed as well: the charges made meanwhile were
+    /// forgotten.
     #[test]
-    fn of_a_debt_that_is_found_twice_the_greater_counts() {
+    fn the_greater_debt_counts_if_two_are_found() {
         let before = Arc::new(bucket_of_three(64));
         assert!(before.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
         let mut heir = heir_with(128, &before);
@@ -321,8 +328,8 @@ mod tests {
         heir_of_heir.check_invariants(NOW);
     }
 
-    /// An heir had copied the page of the table without the key, and then copied the page of what the key had inherited
-    /// after that was cleared: all that the key owed was forgotten.
+    /// An heir had copied the page of the table before the key was inserted, and the page with the key's inherited debt
+    /// after that was cleared: the key's whole debt was forgotten.
     #[test]
     fn a_debt_that_moves_into_the_table_while_an_heir_copies_is_found() {
         let before = Arc::new(bucket_of_three(4_096));
@@ -343,9 +350,9 @@ mod tests {
     }
 
     /// Once no key owed anything from before the first change, the second one took all charges from before it for paid,
-    /// also those that an overflow slot still owed: their refunds were lost.
+    /// including charges that an overflow slot still owed: their refunds were lost.
     #[test]
-    fn what_is_owed_in_an_overflow_slot_is_refunded_after_two_changes() {
+    fn a_charge_in_an_overflow_slot_is_refunded_after_two_changes() {
         let with_overflow = || bucket(3, 64, WhenFull::Overflow);
         let after = |before| {
             let heir = after(&Arc::new(before), with_overflow());
@@ -355,7 +362,7 @@ mod tests {
         let before = with_overflow();
         let tick = before.rule().read(NOW).count + before.rule().capacity();
         before.inherit_overflow(NOW, Tag::from_hash(HASH), tick);
-        let receipt = Receipt::of(PaidAt { table: before.table.occupancy.number(), tick });
+        let receipt = Receipt::from_proof(PaidAt { table: before.table.occupancy.number(), tick });
         let heir = after(after(before));
         assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
         heir.refund(HASH, 2, receipt, NOW);
@@ -363,14 +370,13 @@ mod tests {
         heir.check_invariants(NOW);
     }
 
-    /// The decision was on the overflow slot alone: more seemed to remain than the next peek showed.
+    /// The decision counted the overflow slot alone: it showed more remaining units than the next peek.
     #[test]
-    fn a_key_that_inherits_and_shares_an_overflow_slot_is_shown_what_remains_beside_both() {
-        let of_ten = |keys| bucket(10, keys, WhenFull::Overflow);
-        let before = Arc::new(of_ten(64));
+    fn remaining_units_count_the_inherited_and_the_shared_debt() {
+        let before = Arc::new(bucket(10, 64, WhenFull::Overflow));
         let charge = |ledger: &Ledger<_>, hash, cost| ledger.check::<Decision>(hash, cost, || NOW, || NOW);
         assert!(charge(&before, HASH, 4).is_allowed());
-        let heir = after(&before, of_ten(1));
+        let heir = after(&before, bucket(10, 1, WhenFull::Overflow));
         // All sixteen slots are taken.
         assert!((100..116).all(|n: u64| charge(&heir, n << 40 | n, 1).is_allowed()));
         for (cost, left) in [(1, 5), (2, 3)] {
@@ -379,7 +385,7 @@ mod tests {
             let peeked = heir.peek::<Decision>(HASH, 0, NOW);
             assert_eq!((peeked.remaining(), peeked.reset_after()), (left, decision.reset_after()));
         }
-        // A refund is of what was inherited, and of no more than the charge.
+        // A refund lowers the inherited debt, and by the charge at most.
         let receipt = charge(&heir, HASH, 1).receipt();
         heir.refund(HASH, 5, receipt, NOW);
         assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 2 + 4);

@@ -1,26 +1,28 @@
-//! The memory store: tables of a fixed size in this process, by the settings in `settings`.
+//! The memory store: tables of a fixed size in this process, made from the settings in `settings`.
 //!
 //! *Where does a key's state live?* In one of the `tables` of its limiter, in one of two candidate sets. Tables of both
-//! kinds find it by `Geometry::candidate_sets` (`table/search`), and then by its tag: 28 bits of a keyed hash in words, all
-//! 64 behind locks.
+//! kinds find it by `Geometry::candidate_sets` (`table/search`), and then by its tag: 28 bits of a keyed hash in words,
+//! all 64 behind locks.
 //!
-//! - Under the limiter's own quota, buckets and windows that fit are words, without a lock (`table`). All other states are
-//!   behind locks (`locked`), without their quota.
+//! - Under the limiter's own quota, buckets and windows that fit are words, without a lock (`table`). All other states
+//!   are behind locks (`locked`), without their quota.
 //! - Keys with quotas of their own are in a second table, `quota_table`, with locks: states with their quotas
-//!   (`quota_state`), judged by `own_quota`. It is made by the first question under a quota, by `take_quotas` (a policy has
-//!   a `quota_fn`), or by a live change after which a key owes too much for words (`heir`). From then on it is asked about
-//!   all keys, if the algorithm takes quotas. The first table is not asked any more; it is neither emptied nor freed.
+//!   (`quota_state`), judged by `own_quota`. It is made by the first question under a quota, by `take_quotas` (a policy
+//!   has a `quota_fn`), or by a live change after which a key owes too much for words (`heir`). From then on it is
+//!   asked about all keys, if the algorithm takes quotas. The first table is not asked any more, but keeps its states
+//!   and its memory.
 //!
-//! *What happens to it on a live change?* The new limiter has tables of its own (`start`, `heir`), and copies page by page
-//! what keys owed in the old one (`debt_copies`): read as states (`read_states`), and converted into its own form once. A
-//! key moves from the copy into the table with its first request, which also copies its pages; the thread that calls
-//! `replace` copies all others. A key that is not asked about stays in the copy until its debt is paid. An algorithm of
-//! another kind, another clock or another stagger inherits nothing: all keys begin anew. `ledger` joins a table of words
-//! with its rule and with these copies.
+//! *Where does it go on a live change?* The new limiter has tables of its own (`start`, `heir`). It copies the debts of
+//! the old limiter's keys page by page (`debt_copies`): reads them as states (`read_states`), and converts them into
+//! its own form once. A key moves from the copy into the table with its first request, which also copies its pages; the
+//! thread that calls `replace` copies all others. A key that is not asked about stays in the copy until its debt is
+//! paid. An algorithm of another kind, another clock or another stagger inherits nothing: all keys begin anew. `ledger`
+//! joins a table of words with its rule and with these copies.
 //!
-//! *On an eviction?* A slot whose state owes nothing is free. If both sets of a new key are full of others, the state
-//! that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says otherwise;
-//! `locked` does both in `insert`. What it owed is forgiven; only the count (`occupancy`) goes on, also into heirs.
+//! *When is it evicted?* A slot whose state owes nothing is free. If both sets of a new key are full of other keys, the
+//! state that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says
+//! otherwise; `locked` does both in `insert`. The evicted key's debt is forgiven. Only the count of evictions
+//! (`occupancy`) remains, and heirs continue it.
 
 mod debt_copies;
 mod heir;
@@ -59,7 +61,7 @@ use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
     store: MemoryStore<C>,
-    /// What [`TableStart`] has in use, from the first question on: without another pointer in the way.
+    /// The tables that [`TableStart`] has in use, from the first question on: reached with one pointer less.
     tables: OnceLock<Arc<Tables<S>>>,
     start: Arc<TableStart<S>>,
 }
@@ -73,7 +75,7 @@ impl<S, C> Clone for MemoryTable<S, C> {
 impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     type Table = MemoryTable<A::State, C>;
 
-    /// Makes the table at once, so that a limiter that cannot have its memory fails when it is created.
+    /// Makes the table at once, so that a limiter whose memory cannot be allocated fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
         *table.start.made.lock() = Some(Tables::new(algorithm, &table.store, table.store.capacity));
@@ -97,12 +99,13 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
         self.in_use().map(|tables| &**tables).or(made.as_ref()).map_or(0, Tables::size_in_bytes)
     }
 
-    /// Returns how many keys and requests it has lost.
+    /// Returns how many keys the table has evicted, and how many requests it has turned away.
     pub(crate) fn counts(&self) -> TableStats {
         self.in_use().map_or_else(TableStats::default, |tables| tables.occupancy().counts())
     }
 
-    /// For tests, while no thread uses the table: panics if it is in disorder. Its clock must have shown no later time.
+    /// For tests, while no thread uses the table: panics if it is in disorder. `now` must be no earlier than any time
+    /// that its clock has shown.
     #[cfg(feature = "test-util")]
     pub(crate) fn check_invariants(&self, now: Timestamp) {
         let Some(tables) = self.in_use() else { return };
@@ -124,8 +127,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         hash: u64,
     ) -> T {
         let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
-        // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its answer in
-        // place: one that is made after the match would be copied.
+        // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its
+        // answer in place: an answer made after the match would be copied.
         match (&tables.key_table, algorithm.kind()) {
             (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
             (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
@@ -135,25 +138,25 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
     }
 
-    /// Decides, and charges what is admitted.
+    /// Decides, and charges the key if the request is admitted.
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        // One branch for all of these.
+        // One branch for all three rare cases.
         if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
             return T::from(self.charge_seldom(algorithm, ask, hash));
         }
         self.charge_own(algorithm, tables, ask, hash)
     }
 
-    /// Returns what [`charge`](Self::charge) would decide, if there is room for the key.
+    /// Returns the decision that [`charge`](Self::charge) would make, if there is room for the key.
     #[inline(always)]
     pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
         let now = ask.now(&self.store.clock);
-        if let Some(under) = tables.under(algorithm, ask) {
+        if let Some(under) = tables.judge_under_quota(algorithm, ask) {
             return T::from(self.peek_under(&under, algorithm, (hash, ask.cost(), now)));
         }
         match (&tables.key_table, algorithm.kind()) {
@@ -165,8 +168,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
     }
 
-    /// Clears what a key owes. After it, nothing is refunded that was charged before, also for one in 256 of the other
-    /// keys.
+    /// Clears a key's debt. Earlier charges to this key, and to one in 256 of the other keys, are not refunded any
+    /// more.
     #[cold]
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let tables = self.tables(algorithm);
@@ -207,10 +210,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let hash = tables.hash(charged.key());
         let Some(receipt) = tables.resets.open(hash, receipt) else { return };
         if charged.quota().is_some() | tables.quota_table.get().is_some() {
-            if let Some(under) = UnderQuota::of(algorithm, charged) {
+            if let Some(under) = UnderQuota::for_ask(algorithm, charged) {
                 match tables.quota_table.get() {
                     Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.store.clock.now()),
-                    // A live change to a limiter that is asked without quotas came after the charge.
+                    // After the charge came a live change to a limiter that is asked without quotas.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
                 }
@@ -230,7 +233,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
-        // Reading the gauges is no use of the table: it may still inherit.
+        // Reading the gauges does not put the table into use: it may still inherit.
         let now = self.store.clock.now();
         let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
@@ -239,7 +242,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         TableStats { capacity: self.capacity() as u64, live_keys: live, ..self.counts() }
     }
 
-    /// Hands on what it keeps, to [heirs](Self::inherit).
+    /// Returns a handle to its tables, for [heirs](Self::inherit).
     pub(crate) fn heritage<A: Algorithm<State = S>>(&self, algorithm: &A) -> Heritage {
         Heritage::new(Arc::clone(self.tables(algorithm)))
     }

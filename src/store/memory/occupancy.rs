@@ -1,4 +1,4 @@
-//! How full a table is: keys that were lost, a warning before, and an estimate of the live keys.
+//! How full a table is: counts of lost keys, a warning before keys are lost, and an estimate of the live keys.
 
 #[cfg(feature = "test-util")]
 use super::when_full::WhenFull;
@@ -17,9 +17,9 @@ pub(super) struct Occupancy {
     number: u64,
     evicted: AtomicU64,
     turned_away: AtomicU64,
-    /// The keys that a live change forgot, when it copied what they owed.
+    /// The keys that a live change forgot when it copied their debts.
     forgotten: AtomicU64,
-    /// What the predecessors have counted, of evicted keys and of those that were turned away.
+    /// The predecessors' counts of evicted keys, and of requests turned away.
     evicted_before: AtomicU64,
     turned_away_before: AtomicU64,
     /// The share of taken slots that sampled arrivals met, averaged, in parts of 2^16.
@@ -30,14 +30,15 @@ pub(super) struct Occupancy {
 
 const ONE: u32 = 1 << 16;
 
-/// What arrivals meet when three fifths of all slots are taken: less than that, since they choose the emptier of two
-/// candidate sets. From two thirds on, large tables begin to lose keys.
+/// The load that arrivals meet when three fifths of all slots are taken. It is less than three fifths, since arrivals
+/// choose the emptier of two candidate sets. From two thirds on, large tables begin to lose keys.
 const WORRYING: u32 = ONE / 20 * 11;
 
-/// One arrival in so many is sampled, so that threads rarely write to the same cache line.
+/// One arrival in `SAMPLE` is sampled, so that threads rarely write to the same cache line.
 const SAMPLE: u64 = 64;
 
-/// The average is over so many samples, some two thousand arrivals: a few that meet full sets warn of nothing.
+/// The average is over `WEIGHT` samples, some two thousand arrivals: a few arrivals that meet full sets cause no
+/// warning.
 const WEIGHT: u32 = 32;
 
 /// The slots of a set, in either kind of table.
@@ -57,14 +58,14 @@ impl Occupancy {
         }
     }
 
-    /// Goes on from the predecessor's counts, and suppresses the warning if that was logged.
+    /// Continues the predecessor's counts, and suppresses the warning if the predecessor has logged it.
     pub(super) fn inherit(&self, predecessor: &Self) {
         self.evicted_before.store(predecessor.evicted(), Ordering::Relaxed);
         self.turned_away_before.store(predecessor.turned_away(), Ordering::Relaxed);
         self.warned.store(predecessor.warned.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Notes that the emptier candidate set of a new key has so many free slots.
+    /// Notes that the emptier candidate set of a new key has `free` free slots.
     pub(super) fn note_arrival(&self, hash: u64, free: usize) {
         // Any bits of the hash that did not choose the set would do.
         if (hash >> 5) % SAMPLE != 0 {
@@ -72,7 +73,7 @@ impl Occupancy {
         }
         let free = u32::try_from(free).map_or(SLOTS, |free| free.min(SLOTS));
         let met = ONE - free * (ONE / SLOTS);
-        // Not one step: of two threads that meet here, one loses its sample, and nothing else.
+        // Not one atomic step: if two threads meet here, one sample is lost, and nothing else.
         let load = self.load.load(Ordering::Relaxed);
         let load = load - load / WEIGHT + met / WEIGHT;
         self.load.store(load, Ordering::Relaxed);
@@ -86,7 +87,7 @@ impl Occupancy {
         self.warn_once(log::table_filling_up);
     }
 
-    /// Notes that a live change had to forget so many keys.
+    /// Notes that a live change had to forget this number of keys.
     pub(super) fn note_forgotten(&self, keys: u64) {
         if keys > 0 {
             self.forgotten.fetch_add(keys, Ordering::Relaxed);
@@ -103,17 +104,17 @@ impl Occupancy {
         self.number
     }
 
-    /// Returns how many keys were evicted, with those that the predecessors have counted.
+    /// Returns how many keys were evicted, including the predecessors' counts.
     pub(super) fn evicted(&self) -> u64 {
         [&self.evicted, &self.forgotten, &self.evicted_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
     }
 
-    /// Returns how many requests were turned away, with those that the predecessors have counted.
+    /// Returns how many requests were turned away, including the predecessors' counts.
     pub(super) fn turned_away(&self) -> u64 {
         [&self.turned_away, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
     }
 
-    /// Returns both counts, and how much of them is the predecessors'.
+    /// Returns both counts, and the predecessors' part of each.
     pub(super) fn counts(&self) -> TableStats {
         let inherited = [&self.evicted_before, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed));
         TableStats {
@@ -130,7 +131,7 @@ impl Occupancy {
         self.warned.load(Ordering::Relaxed) > 0
     }
 
-    /// Panics if the table has evicted keys, or turned them away, that it should not have.
+    /// Panics if the table has evicted keys, or turned requests away, against the choice of `when_full`.
     #[cfg(feature = "test-util")]
     pub(super) fn check_invariants(&self, when_full: WhenFull) {
         let [evicted, turned_away] = [&self.evicted, &self.turned_away].map(|count| count.load(Ordering::Relaxed));
@@ -139,7 +140,7 @@ impl Occupancy {
     }
 
     fn warn_once(&self, warn: impl FnOnce()) {
-        // The load spares the cache line a write per arrival; the swap lets one thread warn, and no other.
+        // The load spares the cache line a write per arrival; the swap lets only one thread warn.
         if self.warned.load(Ordering::Relaxed) == 0 && self.warned.swap(1, Ordering::Relaxed) == 0 {
             warn();
         }
@@ -148,14 +149,14 @@ impl Occupancy {
 
 #[cold]
 pub(super) fn no_memory(keys: usize, bytes: usize) -> ! {
-    panic!("a store for {keys} keys takes {bytes} bytes, and there is not so much memory; choose a smaller capacity");
+    panic!("a store for {keys} keys takes {bytes} bytes, which cannot be allocated; choose a smaller capacity");
 }
 
-/// Live keys are counted in so many sets of a table that has more: keys are spread evenly over them.
+/// The number of sets in which live keys are counted, if a table has more: keys are spread evenly over all sets.
 pub(super) const SAMPLED_SETS: usize = 512;
 
-/// Estimates how many keys are live in `total` sets, if so many are in the `seen` ones. Rounded up, so that it is zero
-/// only if none was seen.
+/// Estimates how many keys are live in `total` sets, if `live` keys are in the `seen` sets. Rounded up, so that it is
+/// zero only if no live key was seen.
 pub(super) fn extrapolate(live: usize, seen: usize, total: usize) -> u64 {
     let live = (live as u128 * total as u128).div_ceil(seen.max(1) as u128);
     u64::try_from(live).unwrap_or(u64::MAX)

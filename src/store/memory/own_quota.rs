@@ -13,17 +13,18 @@ use crate::values::{Ask, Decision, Quota, Receipt};
 pub(super) struct UnderQuota<A> {
     /// The algorithm with the quota of the question.
     algorithm: A,
-    /// The quota of the limiter itself, by whose period windows are staggered: the instant at which the windows of a key
-    /// begin does not depend on its quota.
+    /// The quota of the limiter itself, by whose period windows are staggered: the instant at which the windows of a
+    /// key begin does not depend on its quota.
     own: Quota,
-    /// Whether a state from under another quota is converted. Else it is judged under that, and stays under it.
+    /// Whether a state from under another quota is converted. Otherwise it is judged under that quota, and keeps it.
     converts: bool,
 }
 
 impl<A: Algorithm> UnderQuota<A> {
-    /// Judges under the quota of a question, or else that of the limiter. `None` if the algorithm takes no quota.
+    /// Judges under the quota of a question, or under the limiter's if the question has no quota. Returns `None` if the
+    /// algorithm takes no quotas.
     #[inline]
-    pub(super) fn of(algorithm: &A, ask: &Ask<'_>) -> Option<Self> {
+    pub(super) fn for_ask(algorithm: &A, ask: &Ask<'_>) -> Option<Self> {
         let own = algorithm.quota();
         let algorithm = algorithm.under(ask.quota().unwrap_or(own))?;
         Some(Self { algorithm, own, converts: !ask.keeps_quota() })
@@ -41,8 +42,8 @@ impl<A: Algorithm> UnderQuota<A> {
         QuotaState { state, ..entry }
     }
 
-    /// Returns a state as it counts under the quota of this algorithm, and is kept from now on. `None` if the algorithm can
-    /// inherit nothing.
+    /// Returns a state as it counts, and is kept from now on, under the quota of this algorithm, if the algorithm can
+    /// inherit it.
     pub(super) fn taken_over(&self, entry: &QuotaState<A::State>, now: Timestamp) -> Option<QuotaState<A::State>> {
         self.converted(entry, now).map(|state| self.entry(state))
     }
@@ -52,8 +53,9 @@ impl<A: Algorithm> UnderQuota<A> {
         quota_change::converted(&self.algorithm, from.state, &from.quota, now)
     }
 
-    /// Decides on a state that is kept under another quota. Its conversion is kept even if nothing is charged: else the
-    /// debt would be paid at the old rate until the next charge, and no advertised wait be true.
+    /// Decides on a state that is kept under another quota. Its conversion is kept even if nothing is charged.
+    /// Otherwise the debt would be paid at the old rate until the next charge, and every advertised wait would be
+    /// wrong.
     #[cold]
     fn decide_under_another(
         &self,
@@ -93,28 +95,30 @@ impl<A: Algorithm> UnderQuota<A> {
     }
 }
 
-/// Ranks keys with different quotas by what they have used, so that a key at its limit is not forgotten for one that has
-/// sent a single request.
+/// Ranks keys with different quotas by their use, so that a key at its limit is not forgotten in favour of a key that
+/// has sent a single request.
 ///
-/// Neither the time that a debt takes to be paid does that, by which a fast plan is always the first to be forgotten; nor
-/// the units alone, by which a strict limit is; nor the share of the budget alone, by which a customer who has begun to
-/// use his is forgotten for any key whose whole budget is one unit. So it is the units times the root of the share, or
-/// units³ ÷ limit, and among equals `owed` itself, in steps of a millisecond for times.
+/// Three simpler ranks fail. By the time until a debt is paid, a fast plan is always forgotten first. By the units
+/// alone, a strict limit is always forgotten first. By the share of the budget alone, a customer with a large budget in
+/// part use is forgotten for any key whose whole budget is one unit. So the rank is in the order of the units times the
+/// root of the share, which is the order of units³ ÷ limit. Among equals `owed` itself decides, in steps of a
+/// millisecond for times.
 fn rank(peek: &Decision, owed: u64) -> u64 {
     let owed = (owed >> 20).min((1 << 30) - 1);
-    let (limit, used) = (peek.limit().max(1), peek.limit().saturating_sub(peek.remaining()));
+    let limit = peek.limit().max(1);
+    let used = peek.limit().saturating_sub(peek.remaining());
     if used == 0 {
         return owed;
     }
-    // Of more than 32 bits the lowest are cut, so that the third power has 96.
+    // All but the highest 32 bits are cut, so that the third power has at most 96 bits.
     let cut = (u64::BITS - used.leading_zeros()).saturating_sub(32);
     let cube = u128::from(used >> cut).pow(3);
     // As far to the left as possible, so that the quotient has 77 bits at least.
     let shift = cube.leading_zeros();
     let score = (cube << shift) / u128::from(limit);
     let bits = u128::BITS - score.leading_zeros();
-    // Of the score, the number of its bits is kept, and the first 26. The number is at least 78 - 127, and at most
-    // 128 - 32 + 54.
+    // The rank keeps the number of the score's bits, and the first 26 bits. The number is at least 78 - 127, and at
+    // most 128 - 32 + 54.
     let first = u64::try_from(score >> (bits - 26)).unwrap_or(u64::MAX);
     u64::from(bits + 3 * cut + 64 - shift) << 56 | first << 30 | owed
 }
@@ -146,8 +150,8 @@ impl<A: Algorithm> Algorithm for UnderQuota<A> {
         self.with(entry, |algorithm| algorithm.expires_at(&entry.state))
     }
 
-    /// A charge under a quota of another rate, or another period of windows, is not refunded: how much of it is still
-    /// owed is not known any more.
+    /// A charge under a quota of another rate, or another period of windows, is not refunded: its unpaid part is not
+    /// known any more.
     fn refund(&self, entry: QuotaState<A::State>, now: Timestamp, cost: u64, receipt: Receipt) -> QuotaState<A::State> {
         if !self.has_units_of(&entry.quota) {
             return entry;
@@ -164,7 +168,7 @@ impl<A: Algorithm> Algorithm for UnderQuota<A> {
     }
 
     fn phase(&self, draw: u64) -> Duration {
-        // Nearly always there is no phase, and then this is a comparison.
+        // Nearly always there is no phase. Then this costs one comparison.
         if self.algorithm.phase(u64::MAX).is_zero() {
             return Duration::ZERO;
         }
@@ -178,7 +182,7 @@ mod tests {
 
     #[test]
     fn ranks_are_in_the_order_of_the_third_power_of_the_units_by_the_limit() {
-        let of = |limit: u64, used: u64| rank(&Decision::allow(limit, limit - used), 1 << 29);
+        let rank_of = |limit: u64, used: u64| rank(&Decision::allow(limit, limit - used), 1 << 29);
         let most = Quota::MAX_UNITS;
         let limits = [1, 2, 3, 10, 1_000, u32::MAX.into(), 1 << 32, 1 << 40, most];
         let mut ranked: Vec<(f64, u64, String)> = Vec::new();
@@ -187,7 +191,7 @@ mod tests {
             for used in parts.into_iter().filter(|used| (1..=limit).contains(used)) {
                 #[allow(clippy::cast_precision_loss, reason = "all that a rank distinguishes")]
                 let score = (used as f64).powi(3) / limit as f64;
-                ranked.push((score, of(limit, used), format!("{used} of {limit}")));
+                ranked.push((score, rank_of(limit, used), format!("{used} of {limit}")));
             }
         }
         ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -196,12 +200,14 @@ mod tests {
             assert!(pair[0].1 <= pair[1].1 || is_nearly_equal, "{} and {}", pair[0].2, pair[1].2);
             assert!(pair[0].1 < pair[1].1 || is_nearly_equal, "{} and {}", pair[0].2, pair[1].2);
         }
-        // Only among equals, however long a debt lasts.
+        // The time that a debt lasts decides only among equals.
         for (limit, used) in limits.into_iter().flat_map(|limit| [(limit, 0), (limit, 1), (limit, limit)]) {
             let decision = Decision::allow(limit, limit - used);
             assert_eq!(rank(&decision, u64::MAX) >> 30, rank(&decision, 0) >> 30, "{used} of {limit}");
         }
-        // Nothing used comes first, and among equals what is owed for longer counts.
-        assert!(of(most, 0) < of(most, 1) && of(most, 1) < rank(&Decision::allow(most, most - 1), 1 << 40));
+        // A key that has used nothing ranks lowest. Among equals, the debt that lasts longer ranks higher.
+        assert!(
+            rank_of(most, 0) < rank_of(most, 1) && rank_of(most, 1) < rank(&Decision::allow(most, most - 1), 1 << 40)
+        );
     }
 }

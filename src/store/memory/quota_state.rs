@@ -1,11 +1,11 @@
-//! What is known of a key: its state always carries its quota.
+//! [`QuotaState`]: a key's state always comes with its quota.
 
 use std::any::{Any, TypeId};
 
 use crate::values::Quota;
 
-/// The state of a key, and the quota that it counts under. Tables keep either both, or, of keys under the limiter's own
-/// quota, something shorter that stands for both: the state alone, or a word.
+/// The state of a key, and the quota that it counts under. Tables keep both, or, for keys under the limiter's own
+/// quota, a shorter form that stands for both: the state alone, or a word.
 #[derive(Clone, Copy)]
 pub(super) struct QuotaState<S> {
     pub(super) state: S,

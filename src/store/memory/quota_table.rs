@@ -1,5 +1,5 @@
-//! The table of keys with quotas of their own: when it is made, and what it decides. [`heir`] makes it of what keys owe in the
-//! table without such quotas.
+//! The table of keys with quotas of their own: when it is made, and how it decides. [`heir`] makes it from the keys'
+//! debts in the table without such quotas.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::values::time::{Clock, Timestamp};
 use crate::values::{Ask, Decision};
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    /// Makes the table of keys with quotas, if the algorithm takes any. If this table is in use, returns once all keys are
-    /// copied.
+    /// Makes the table of keys with quotas, if the algorithm takes any. If the limiter is in use, returns once all keys
+    /// are copied.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         if UnderQuota::without_conversion(algorithm).is_none() {
-            // It would have no key, and yet be the one that is reset, counted and inherited from.
+            // The table would have no keys, yet resets, counts and heirs would use it.
             return;
         }
         self.start.set_takes_quotas();
@@ -34,8 +34,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         tables.quota_table.get_or_init(|| LockedTable::new(tables.capacity, self.store.when_full));
     }
 
-    /// Returns the table, made if there is none yet: of a store that was asked without quotas so far, its keys begin with
-    /// what they owe there.
+    /// Returns the table, and makes it if it does not exist yet. If the limiter was asked without quotas before, the
+    /// keys begin with their debts in the first table.
     #[inline]
     fn quota_table<'a, A: Algorithm<State = S>>(&self, algorithm: &A, tables: &'a Arc<Tables<S>>) -> &'a QuotaTable<S> {
         tables.quota_table.get().unwrap_or_else(|| self.make_quota_table(algorithm, tables))
@@ -55,8 +55,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.store.when_full))
         });
         if let Some(past) = quota_table.inherited().filter(|_| is_made) {
-            // Not on this thread, which answers a request. And not page by page as requests need them: the copies hold the
-            // store until all is copied.
+            // Not on this thread, which answers a request. And not page by page as requests need them: the copies keep
+            // the limiter's tables alive until all pages are copied.
             let shared = Arc::clone(&past);
             let thread = std::thread::Builder::new().name("tower-sluice-copy".to_owned());
             if thread.spawn(move || shared.copy_all()).is_err() {
@@ -66,16 +66,17 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         quota_table
     }
 
-    /// Decides, if keys have quotas of their own, or have been reset: seldom.
+    /// Decides in the rare case that keys have quotas of their own, or that a key was reset.
     #[cold]
     #[inline(never)]
     pub(super) fn charge_seldom<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>, hash: u64) -> Decision {
         let tables = self.tables(algorithm);
-        // Before the charge: a reset in between must count as one after it (see `Resets::count`).
+        // Before the charge: a reset in between must count as later than the charge (see `Resets::count`).
         let resets = tables.resets.count(hash);
-        let decision = match tables.under(algorithm, ask) {
+        let decision = match tables.judge_under_quota(algorithm, ask) {
             Some(under) => {
-                let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
+                let now = || ask.now(&self.store.clock);
+                let fresh = || self.store.clock.now();
                 self.quota_table(algorithm, tables).check(&under, hash, ask.cost(), now, fresh)
             }
             None => self.charge_own(algorithm, tables, ask, hash),

@@ -1,4 +1,5 @@
-//! How an heir reads a table: as states, each with the quota that it counts under, whatever form the table has for them.
+//! How an heir reads a table: as states, each with the quota that it counts under, although the table may keep them in
+//! another form.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::table::{Geometry, Tag};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// A table of either kind, and what its keys inherit.
+/// A table of either kind, with the debts that its keys inherit.
 pub(super) trait AnyTable {
     fn geometry(&self) -> Geometry;
 
@@ -19,19 +20,19 @@ pub(super) trait AnyTable {
 
     fn inherited(&self) -> Option<Arc<dyn PastDebts>>;
 
-    /// Returns whether something may still count at `now` of what was inherited key by key: overflow slots, which inherit
-    /// at once, are not looked at.
+    /// Returns whether debts that were inherited key by key may still count at `now`. Overflow slots, which inherit at
+    /// once, are not included.
     fn has_past(&self, now: Timestamp) -> bool;
 
-    /// Returns the most units that any key may owe at `now`, if that is known without a look at each key. What overflow
-    /// slots have inherited may be more.
+    /// Returns the most units that any key may owe at `now`, if that is known without reading each key. The inherited
+    /// debts of overflow slots may be greater.
     fn most_owed(&self, now: Timestamp) -> Option<u64>;
 
-    /// Clears what a key owes, in its overflow slot as well.
+    /// Clears a key's debt, in its overflow slot as well.
     fn reset(&self, hash: u64, now: Timestamp);
 
-    /// Returns how the keys are spread of which something may still count at `now`: the table's own geometry, and those of
-    /// what it inherits.
+    /// Returns the geometries by which keys with a debt at `now` are found: the table's own, and the geometries of its
+    /// inherited copies if these may still count.
     fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
         let before = self.inherited().filter(|_| self.has_past(now)).map_or_else(Vec::new, |past| past.geometries());
         let own = self.geometry();
@@ -42,18 +43,18 @@ pub(super) trait AnyTable {
 /// A part of a table.
 #[derive(Clone, Copy)]
 pub(super) enum TablePart {
-    /// The keys of a page, and those of the same page in copies of that geometry.
+    /// The keys of a page of the table, and of the same page in copies of that geometry.
     Page(Geometry, usize),
-    /// What keys share.
+    /// The states that keys share.
     Overflow,
 }
 
 /// A table whose keys' states may be of type `T`.
 pub(super) trait ReadStates<T>: AnyTable {
-    /// Returns whether they are.
+    /// Returns whether the states are of type `T`.
     fn is_read(&self) -> bool;
 
-    /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`; with
-    /// the limiter's `own` quota, if keys have no others.
+    /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`;
+    /// with the limiter's `own` quota, if keys have no others.
     fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>));
 }

@@ -1,4 +1,4 @@
-//! Resets, counted so that no charge from before one is refunded after it.
+//! Counts of resets, so that no charge from before a reset is refunded after it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,13 +7,14 @@ use crate::values::{Decision, Receipt};
 
 /// How often keys were reset, with one count for each 256th of all keys.
 ///
-/// A reset clears all that a key owes, so a refund of an earlier charge would be paid twice. Therefore receipts carry
-/// the count at the time of their charge, and a refund under another count is dropped. Until the first reset nothing is
-/// kept, and receipts are as the algorithm wrote them.
+/// A reset clears a key's whole debt, so a refund of an earlier charge would be paid twice. Therefore receipts carry
+/// the count at the time of their charge, and a refund under another count is dropped. Before the first reset there are
+/// no counts, and receipts are as the algorithm wrote them.
 #[derive(Default)]
 pub(super) struct Resets(OnceLock<Box<[AtomicU32]>>);
 
-/// One kibibyte of counts, from the first reset on. A reset drops the refunds of one in so many other keys.
+/// The number of counts: one kibibyte, from the first reset on. A reset drops the refunds of one in `COUNTS` other
+/// keys.
 const COUNTS: usize = 256;
 
 impl Resets {
@@ -24,11 +25,11 @@ impl Resets {
         Self(OnceLock::from(copies.collect::<Box<_>>()))
     }
 
-    /// Copies the counts as after a reset of all keys: nothing that was charged so far is refunded any more.
+    /// Copies the counts as after a reset of all keys: no earlier charge is refunded any more.
     pub(super) fn all_reset(&self) -> Self {
         let copy = self.inherited();
         for count in copy.counts() {
-            // As much as one reset counts.
+            // One reset adds two.
             count.fetch_add(2, Ordering::Relaxed);
         }
         copy
@@ -40,15 +41,15 @@ impl Resets {
         self.0.get().is_some()
     }
 
-    /// Returns a key's count. To be read before a charge: then a reset in between counts as one after the charge, and
-    /// its refund is dropped. Read after the charge, it could let a charge be refunded that the reset has cleared.
+    /// Returns a key's count. Read it before a charge: a reset in between then counts as later than the charge, and
+    /// drops the charge's refund. A count read after the charge could let a charge be refunded that the reset has
+    /// cleared.
     pub(super) fn count(&self, hash: u64) -> u32 {
         self.0.get().map_or(0, |counts| count_of(counts, hash).load(Ordering::Acquire))
     }
 
-    /// Runs what resets a key. Counts once before it, so that nothing is refunded from then on that was charged
-    /// earlier; and once after it, so that nothing is refunded that is charged meanwhile, since the reset may clear
-    /// that as well.
+    /// Runs the `reset` of a key. Counts once before it, so that earlier charges are not refunded any more; and once
+    /// after it, so that charges made meanwhile are not refunded: the reset may clear them as well.
     pub(super) fn run(&self, hash: u64, reset: impl FnOnce()) {
         let count = count_of(self.counts(), hash);
         count.fetch_add(1, Ordering::AcqRel);
@@ -56,7 +57,7 @@ impl Resets {
         count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the receipt as its algorithm wrote it; `None` if its key was reset since.
+    /// Returns the receipt as its algorithm wrote it, unless its key was reset after the charge.
     pub(super) fn open(&self, hash: u64, receipt: Receipt) -> Option<Receipt> {
         (receipt.changes() == stamp(self.count(hash))).then(|| receipt.after(0))
     }
@@ -72,16 +73,16 @@ pub(super) fn with_count(decision: Decision, count: u32) -> Decision {
     decision.with_receipt(decision.receipt().after(stamp(count)))
 }
 
-/// Returns a count in 16 bits: never that of a charge before the first reset, and the same again only after tens of
-/// thousands of resets.
+/// Returns a count in 16 bits. It is zero only before the first reset, and repeats only after tens of thousands of
+/// resets.
 fn stamp(count: u32) -> u16 {
     let most = u32::from(u16::MAX);
-    if count == 0 { 0 } else { u16::try_from((count - 1) % most + 1).expect("no more than the most") }
+    if count == 0 { 0 } else { u16::try_from((count - 1) % most + 1).expect("at most `u16::MAX`") }
 }
 
-/// Returns the count that a key shares with those whose hashes have the same eight bits; any eight would do.
+/// Returns the count that a key shares with the keys whose hashes have the same eight bits. Any eight bits would do.
 fn count_of(counts: &[AtomicU32], hash: u64) -> &AtomicU32 {
-    #[allow(clippy::cast_possible_truncation)] // The remainder is that of the low bits.
+    #[allow(clippy::cast_possible_truncation)] // The remainder depends on the low bits only.
     let index = (hash >> 40) as usize % COUNTS;
     &counts[index]
 }
@@ -91,8 +92,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_later_count_is_stamped_like_that_of_no_reset() {
-        let (most, last) = (u32::from(u16::MAX), u32::MAX);
+    fn only_the_count_before_the_first_reset_has_the_stamp_zero() {
+        let most = u32::from(u16::MAX);
+        let last = u32::MAX;
         for (count, expected) in [(0, 0), (1, 1), (most, u16::MAX), (most + 1, 1), (last, u16::MAX)] {
             assert_eq!(stamp(count), expected, "{count}");
         }

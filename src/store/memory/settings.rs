@@ -23,15 +23,15 @@ use crate::values::time::{Clock, Monotonic};
 ///
 /// # Memory
 ///
-/// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are
-/// not stored, only bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter
-/// takes next to none. The table never grows, and no task, no thread and no pass cleans up: a slot whose debt is paid
-/// *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a request
-/// from before a live change.
+/// For each key of capacity, two slots: **16 bytes for buckets and windows**, for keys of any length. Keys are not
+/// stored, only bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter
+/// takes almost no memory. The table never grows, and no task, no thread and no pass cleans up: a slot whose debt is
+/// paid *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a
+/// request from before a live change.
 ///
-/// What does not fit into a word takes a table with locks: buckets whose limit or burst is above 4,294,967,295, or whose
-/// limit is above four units per nanosecond; windows with greater limits than these; windows of the calendar; and
-/// algorithms of your own.
+/// States that do not fit into a word take a table with locks: buckets whose limit or burst is above 4,294,967,295, or
+/// whose limit is above four units per nanosecond; windows whose limits exceed the first table below; windows of the
+/// calendar; and algorithms of your own.
 ///
 /// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
 /// |---|---|---|
@@ -49,35 +49,35 @@ use crate::values::time::{Clock, Monotonic};
 ///
 /// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
 /// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
-/// with its state: as large, of 98 bytes per key, or 114 for sliding windows, whatever the number of different quotas.
-/// It comes on top of the first table, which stays: words that are never touched take no memory, but states that do not fit
-/// into words take 52 or 68 bytes per key there as well. It is made when the policy is. A key whose quota changes keeps what
-/// it has used: it is converted, as by a live change, at the first question under the other quota.
+/// with its state. It has the same capacity, and takes 98 bytes per key, or 114 for sliding windows, for any number of
+/// different quotas. It comes on top of the first table, which stays: words that are never touched take no memory, but
+/// states that do not fit into words take 52 or 68 bytes per key there as well. It is made when the policy is. A key
+/// whose quota changes keeps its used units: they are converted, as by a live change, at the first question under the
+/// other quota.
 ///
-/// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under a
-/// quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.
+/// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under
+/// a quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.
 ///
 /// # When it is full
 ///
 /// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate
-/// sets of a new key may be full of live keys; [`WhenFull`] chooses what happens then.
-/// [`RateLimiter::evicted_live`](crate::RateLimiter::evicted_live) and
-/// [`turned_away`](crate::RateLimiter::turned_away) count how often. A warning is logged
-/// once, when some three fifths of the slots are taken (more keys than its capacity), or when the first key is evicted
-/// or turned away.
+/// sets of a new key may be full of live keys; [`WhenFull`] chooses whether a key is evicted, or the new key is
+/// rejected or shares a budget. [`RateLimiter::evicted_live`](crate::RateLimiter::evicted_live) and
+/// [`turned_away`](crate::RateLimiter::turned_away) count how often. A warning is logged once, when some three fifths
+/// of the slots are taken (more keys than its capacity), or when the first key is evicted or turned away.
 ///
 /// # Accuracy
 ///
 /// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their candidate sets are equal: for a
 /// new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table
-/// with locks). The hash is SipHash-1-3 with a secret drawn for each store, so an attacker cannot choose keys that
-/// share.
+/// with locks). The hash is SipHash-1-3 with a secret drawn for each limiter, which its heirs keep, so an attacker
+/// cannot choose keys that share a slot.
 ///
 /// # Cost
 ///
 /// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
-/// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each, and a
-/// third for a new key with [`WhenFull::Overflow`].
+/// shares with one in 256 others. The table with locks takes one or two locks at each decision, for eight slots each,
+/// and a third lock for a new key with [`WhenFull::Overflow`].
 #[must_use]
 #[doc(alias("in memory", "hash map"))]
 pub struct MemoryStore<C = Monotonic> {
@@ -86,7 +86,7 @@ pub struct MemoryStore<C = Monotonic> {
     pub(super) clock: Arc<C>,
 }
 
-/// More would not fit into any memory, nor into the arithmetic of candidate sets.
+/// More keys would exceed any memory, and the arithmetic of candidate sets.
 const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
 
 /// Enough for most services: 1 MiB, and 3 in the table with locks.
@@ -104,7 +104,7 @@ impl MemoryStore {
     /// # Panics
     ///
     /// If `keys` is zero, or above 2^33 (2^27 where an address has 32 bits); and, when a limiter is made, if the memory
-    /// cannot be had.
+    /// cannot be allocated.
     #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
@@ -126,7 +126,7 @@ impl<C> MemoryStore<C> {
         MemoryStore { capacity: self.capacity, when_full: self.when_full, clock: Arc::new(clock) }
     }
 
-    /// Sets what happens to new keys for which there is no room.
+    /// Sets how new keys are treated when there is no room for them.
     pub const fn when_full(mut self, choice: WhenFull) -> Self {
         self.when_full = choice;
         self

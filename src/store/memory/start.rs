@@ -2,11 +2,11 @@
 //!
 //! | | `made` | `in_use` | moved here by |
 //! |---|---|---|---|
-//! | not made | none | none | [`MemoryStore::table`]; a live change that finds that it cannot inherit |
-//! | made | some | none | [`OpenStore::open`](crate::store::OpenStore::open), [`take_quotas`](MemoryTable::take_quotas) |
+//! | not made | none | none | [`MemoryStore::table`]; a live change that cannot inherit |
+//! | made | some | none | [`open`](crate::store::OpenStore::open), [`take_quotas`](MemoryTable::take_quotas) |
 //! | in use | none | some | the first question ([`tables`](MemoryTable::tables)); [`inherit`](MemoryTable::inherit) |
 //!
-//! Tables in use stay in use. Only tables that are not may inherit.
+//! Tables in use stay in use. Only tables that are not in use may inherit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,7 +20,7 @@ use crate::values::time::Clock;
 
 pub(super) struct TableStart<S> {
     pub(super) made: Lock<Option<Tables<S>>>,
-    /// Shared with what heirs copy from.
+    /// Shared with the `Predecessor` that heirs copy from.
     pub(super) in_use: OnceLock<Arc<Tables<S>>>,
     /// Whether keys may have quotas of their own.
     takes_quotas: AtomicBool,
@@ -42,7 +42,8 @@ impl<S> TableStart<S> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each time.
+    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each
+    /// time.
     pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
         MemoryTable::starting(self, TableStart::new(OnceLock::new(), false))
     }
@@ -66,7 +67,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         self.tables.get_or_init(|| Arc::clone(self.begin(algorithm)))
     }
 
-    /// Puts the tables that were made into use. From now on they inherit nothing.
+    /// Puts the made tables into use. From then on they cannot inherit.
     #[cold]
     #[inline(never)]
     fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {

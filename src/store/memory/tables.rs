@@ -18,14 +18,15 @@ use crate::util::keyed_hash::Secret;
 use crate::values::time::Clock;
 use crate::values::{Ask, PartitionKey, Quota};
 
-/// The tables of a limiter, and what an heir needs of them.
+/// The tables of a limiter, with the settings that an heir needs.
 pub(super) struct Tables<S> {
-    /// Those that these have inherited from.
+    /// The tables from which these have inherited.
     pub(super) predecessor: Weak<Self>,
     pub(super) secret: Secret,
     pub(super) capacity: usize,
     pub(super) key_table: KeyTable<S>,
-    /// Made as the head of `memory/mod.rs` lists. From then on it is asked about all keys, and `key_table` is not.
+    /// Made in the cases that the head of `memory/mod.rs` lists. From then on it is asked about all keys, and
+    /// `key_table` is not.
     pub(super) quota_table: OnceLock<QuotaTable<S>>,
     pub(super) resets: Resets,
     pub(super) terms: HeirTerms,
@@ -36,8 +37,8 @@ pub(super) struct Tables<S> {
 /// The table of keys with quotas of their own.
 pub(super) type QuotaTable<S> = LockedTable<QuotaState<S>>;
 
-/// The table of keys under the limiter's own quota. With a discriminant of its own, which each decision reads: one that is encoded in
-/// a field of a variant takes more instructions.
+/// The table of keys under the limiter's own quota. The enum has a discriminant of its own, which each decision reads:
+/// a discriminant encoded in a field of a variant takes more instructions.
 #[repr(u8)]
 pub(super) enum KeyTable<S> {
     /// One word per key, for buckets.
@@ -49,7 +50,7 @@ pub(super) enum KeyTable<S> {
     Locked(LockedTable<S>),
 }
 
-/// Evaluates one expression for whichever table it is, or another one for states behind locks.
+/// Evaluates one expression for a table of any kind, or a second expression for states behind locks.
 macro_rules! any_table {
     ($which:expr, $table:ident => $answer:expr) => {
         any_table!($which, $table => $answer, $table => $answer)
@@ -65,7 +66,7 @@ macro_rules! any_table {
 }
 pub(super) use any_table;
 
-/// What the states in a table depend on, for heirs.
+/// The settings that the states in a table depend on, for heirs.
 #[derive(Clone, Copy)]
 pub(super) struct HeirTerms {
     algorithm: TypeId,
@@ -75,17 +76,17 @@ pub(super) struct HeirTerms {
     pub(super) schedule: u64,
     /// Whether the windows of each key begin at an instant of its own.
     pub(super) staggered: bool,
-    /// Whether the states are those of buckets.
+    /// Whether the algorithm is a bucket.
     pub(super) is_bucket: bool,
 }
 
 impl HeirTerms {
-    /// Whether an heir with the terms `to` has the same algorithm, and each key keeps its phase. If that changes, its counts
-    /// are of no window of the heir.
+    /// Whether an heir with the terms `to` has the same algorithm, and each key keeps its phase. If a key's phase
+    /// changes, its counts match no window of the heir.
     pub(super) fn has_windows_of(&self, to: &Self) -> bool {
-        let same_period = || self.quota.period_nanos() == to.quota.period_nanos();
-        let same_algorithm = self.algorithm == to.algorithm || (self.is_bucket && to.is_bucket);
-        same_algorithm && self.staggered == to.staggered && (!to.staggered || same_period())
+        let has_same_algorithm = self.algorithm == to.algorithm || (self.is_bucket && to.is_bucket);
+        let has_same_period = self.quota.period_nanos() == to.quota.period_nanos();
+        has_same_algorithm && self.staggered == to.staggered && (!to.staggered || has_same_period)
     }
 }
 
@@ -118,7 +119,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
         }
     }
 
-    /// Makes a table of words, if there are words for that kind.
+    /// Makes a table of words, if states of that kind fit into words.
     fn key_table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<KeyTable<S>> {
         Some(match kind {
             Kind::Bucket { quota } => {
@@ -150,7 +151,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
         }
     }
 
-    /// Returns the table of keys under the limiter's own quota, also if that has handed its keys on.
+    /// Returns the table of keys under the limiter's own quota, even if it has handed its keys on.
     pub(super) fn without_quotas<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
         any_table!(&self.key_table, table => table)
     }
@@ -168,17 +169,25 @@ impl<S: Copy + Send + 'static> Tables<S> {
         self.without_quotas::<S>().size_in_bytes() + quotas
     }
 
-    /// Returns how to judge a question for which the keys' own quotas matter: since it has one, or since questions
-    /// before had.
+    /// Returns the algorithm that judges a question for which the keys' own quotas matter: the question has a quota, or
+    /// an earlier question had one.
     #[inline(always)]
-    pub(super) fn under<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Option<UnderQuota<A>> {
-        // One branch for all others.
-        if ask.quota().is_some() | self.quota_table.get().is_some() { UnderQuota::of(algorithm, ask) } else { None }
+    pub(super) fn judge_under_quota<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        ask: &Ask<'_>,
+    ) -> Option<UnderQuota<A>> {
+        // One branch for all other questions.
+        if ask.quota().is_some() | self.quota_table.get().is_some() {
+            UnderQuota::for_ask(algorithm, ask)
+        } else {
+            None
+        }
     }
 }
 
-/// No request must free more bytes than these, since that takes as much longer. A request may be the last to hold a
-/// table, if it came before a live change and is answered long after it.
+/// The most bytes that a request may free: the time grows with the size. A request may be the last to hold a table, if
+/// it came before a live change and is answered long after it.
 const LARGE: usize = 16 << 20;
 
 impl<S> Drop for Tables<S> {

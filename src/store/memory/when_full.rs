@@ -1,12 +1,12 @@
-//! The choices of what a full table does with a new key.
+//! [`WhenFull`]: how a full table treats a new key.
 
-/// What happens to a new key for which a [`MemoryStore`](super::MemoryStore) has no room.
+/// How a [`MemoryStore`](super::MemoryStore) treats a new key for which it has no room.
 ///
 /// `tests/store/flood.rs` measures it. Keys with a quota of one unit per second are abused at twenty requests per
-/// second, while an attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive
-/// key is entitled to its burst and 20.
+/// second, while an attacker sprays fresh keys that spend some units and never return. In twenty seconds an abusive key
+/// is entitled to its burst and 20.
 ///
-/// | live keys per slot | burst | a sprayed key spends | live keys evicted, of arrivals | an abusive key passes | entitled to |
+/// | live keys per slot | burst | a sprayed key spends | arrivals that evict | an abusive key passes | entitled to |
 /// |---|---|---|---|---|---|
 /// | 0.5 | any | any | none | no more | |
 /// | 1 | 20 | 1 | 51 % | 39 | 40 |
@@ -26,27 +26,29 @@
 #[non_exhaustive]
 #[doc(alias = "eviction")]
 pub enum WhenFull {
-    /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small
-    /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked
-    /// out.
+    /// Forgets the key that owes least, of the up to sixteen keys in the new key's candidate sets, and forgives its
+    /// small debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is
+    /// locked out.
     ///
-    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the same**, and
-    /// under a flood of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys
-    /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
-    /// password resets), choose one of the others, or add a policy with a wider key.
+    /// It protects a key only from keys that owe less. **With a burst of 1 all keys owe the same**, and under a flood
+    /// of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys spend the same
+    /// whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins, password resets),
+    /// choose another variant, or add a policy with a wider key.
     #[default]
     EvictLeast,
-    /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys. (Only a
-    /// [live change](crate::LimitsHandle#accuracy) between two floods forgets keys.)
+    /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys.
+    /// (Only a [live change](crate::LimitsHandle#accuracy) between two floods forgets keys.)
     Reject,
     /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that
-    /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
-    /// owes then, so that no key has its burst twice. A live change to a store with the same choice keeps what is
-    /// shared, and all keys of a shared budget begin with that, also those that were held. To
-    /// [reset](crate::limiter::Mode::Reset) a key resets the budget that it shares, or would share, for all keys of that.
+    /// are held; new keys share the units that the flood leaves. Once there is room, a new key begins with the debt of
+    /// its shared budget, so that no key has its burst twice. A live change to a store with the same choice keeps the
+    /// shared budgets, and all keys of a shared budget begin with its debt, including keys that had a slot.
+    /// [Resetting](crate::limiter::Mode::Reset) a key resets the budget that it shares, or would share, for all keys
+    /// that share it.
     ///
-    /// Keys with [quotas of their own](crate::Policy::quota_fn) share a budget only with keys of the same quota: each of the
-    /// 512 is one for each of up to eight quotas. Keys of a ninth are rejected, as with `Reject`, until one of these is paid.
-    /// If the quota of a key changes while it has no room, it shares another budget from then on.
+    /// Keys with [quotas of their own](crate::Policy::quota_fn) share a budget only with keys of the same quota: each
+    /// of the 512 is one budget for each of up to eight quotas. Keys of a ninth quota are rejected, as with `Reject`,
+    /// until one of the eight budgets is paid. If the quota of a key changes while it has no room, it shares another
+    /// budget from then on.
     Overflow,
 }

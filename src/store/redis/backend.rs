@@ -44,7 +44,7 @@ impl RedisBackend {
         self.names.key(tag, A::KIND)
     }
 
-    /// What a conversation asks of a key.
+    /// Returns the part of a conversation that charges one key.
     pub(super) fn part<'a, A: Scripted>(
         &'a self,
         target: Target<'a, A>,
@@ -54,11 +54,13 @@ impl RedisBackend {
         KeyPart::charging((target, &self.quotas), key, cost)
     }
 
-    /// Reads a state, and under which quota it is kept.
+    /// Reads a state, and the quota that it is kept under.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
         let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
-        let (answer, under) = (self.scripts.call(call, limits).await?, TextUnder::of(target));
-        let (now, text) = (answer.now, answer.text(0)?);
+        let answer = self.scripts.call(call, limits).await?;
+        let under = TextUnder::from_target(target);
+        let now = answer.now;
+        let text = answer.text(0)?;
         if text.standing.is_in_force(now) {
             return Ok(in_force(&under, &answer)?);
         }
@@ -69,16 +71,19 @@ impl RedisBackend {
         Ok(Applied { now, old, standing: Standing::default(), kept, charged: answer.admitted })
     }
 
-    /// Lets a key owe what it has cost: reads what it holds, computes, and replaces it unless it has changed meanwhile.
+    /// Adds units to the debt of a key: reads its value, computes the next one, and replaces it unless it has changed
+    /// meanwhile.
     async fn owe<A: Scripted>(
         &self,
         target: &Target<'_, A>,
         units: u64,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let (under, quota) = (TextUnder::of(target), self.quotas.carried(target));
+        let under = TextUnder::from_target(target);
+        let quota = self.quotas.carried(target);
         let mut attempts = Attempts::new(limits.deadline);
-        let (mut swap, mut owing) = (None, None);
+        let mut swap = None;
+        let mut owing = None;
         loop {
             let answer = self.scripts.call(script::swap(self.key::<A>(target.tag()), swap), limits).await?;
             if let Some(applied) = owing.filter(|_| answer.admitted > 0) {
@@ -90,7 +95,8 @@ impl RedisBackend {
             }
             let (applied, next) = under.owing(answer.old(0)?, answer.now, quota, units)?;
             let Some(next) = next else { return Ok(applied) };
-            (swap, owing) = (Some(next), Some(applied));
+            swap = Some(next);
+            owing = Some(applied);
         }
     }
 
@@ -100,10 +106,11 @@ impl RedisBackend {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let (key, send) = (|| self.key::<A>(target.tag()), |call| self.scripts.call(call, limits));
+        let key = || self.key::<A>(target.tag());
+        let send = |call| self.scripts.call(call, limits);
         match transition {
             Transition::Charge { cost, count } => {
-                let mut part = self.part(target.copied(), cost).times(count, limits.requests);
+                let mut part = self.part(target.copied(), cost).with_count(count, limits.requests);
                 converse(Monotonic.now(), &mut [&mut part], script::alone, send).await?;
                 Ok(part.found)
             }
@@ -119,7 +126,7 @@ impl RedisBackend {
             }
             Transition::Ban { span } => {
                 let answer = send(script::ban(key(), span)).await?;
-                Ok(in_force(&TextUnder::of(target), &answer)?)
+                Ok(in_force(&TextUnder::from_target(target), &answer)?)
             }
             Transition::Owe { units } => self.owe(target, units, limits).await,
         }
@@ -128,7 +135,8 @@ impl RedisBackend {
 
 /// The outcome of a call on a key whose standing is in force: it has charged nothing.
 fn in_force<A: Scripted>(under: &TextUnder<'_, A>, answer: &ScriptReply) -> Result<Applied<A::State>, BadReply> {
-    let (now, text) = (answer.now, answer.text(0)?);
+    let now = answer.now;
+    let text = answer.text(0)?;
     answer.charged_nothing()?;
     if !text.standing.is_in_force(now) {
         return Err(BadReply::State);
@@ -174,8 +182,8 @@ mod tests {
     use crate::values::time::Timestamp;
     use crate::values::{Outcome, PartitionKey};
 
-    /// A process whose clock is wrong by a year charges the window of the server's time: in a second call for a new key,
-    /// since the first one charged nothing, and in one call for a key whose window has begun.
+    /// A process whose clock is wrong by a year charges the window of the server's time: in a second call for a new
+    /// key, since the first one charged nothing, and in one call for a key whose window has begun.
     #[tokio::test]
     async fn windows_of_the_calendar_begin_by_the_server_s_clock() {
         let server = RedisServer::start();
@@ -186,8 +194,7 @@ mod tests {
         let charge_at = async |asked| {
             let limits = CallLimits { deadline: redis.deadline(), requests: 1 };
             let mut part = backend.part(Target::new(&window, None, window.quota(), tag), 1);
-            let send = |call| backend.scripts.call(call, limits);
-            converse(asked, &mut [&mut part], script::alone, send).await.unwrap();
+            converse(asked, &mut [&mut part], script::alone, |call| backend.scripts.call(call, limits)).await.unwrap();
             part.found.replay(&window, 1, 1).unwrap().0[0]
         };
         let year = Duration::from_secs(366 * 86_400);

@@ -21,9 +21,9 @@ pub(super) struct Batcher<A: Scripted> {
 }
 
 impl<A: Scripted> Batching for Batcher<A> {
-    /// Returns `None` if a lease pays, or if a call of the key's own would take one, which a call for several keys does
-    /// not.
-    /// Nor for a quota that Redis cannot keep, which is then reported as the error of a call of its own.
+    /// Returns `None` if a lease pays, or if a call of the key's own would take one, since a call for several keys
+    /// takes no lease. Also returns `None` for a quota that Redis cannot keep, so that the key's own call reports the
+    /// error.
     fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
         let query = KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?;
         if query.is_in_demand(ask.cost()) {
@@ -34,7 +34,7 @@ impl<A: Scripted> Batching for Batcher<A> {
     }
 }
 
-/// The part of one request that concerns one of several limiters on the same Redis.
+/// The part of a request for one of several limiters on the same Redis.
 struct RedisClaim(Box<dyn ClaimPart>);
 
 impl Claim for RedisClaim {
@@ -42,17 +42,18 @@ impl Claim for RedisClaim {
         self.0.backend().redis.id()
     }
 
-    /// In one call if one server has all keys. If not, makes one call after the other: when one is rejected, those before it
-    /// are refunded, and those after it only report what is left. All calls together have one deadline.
+    /// Makes one call if one server has all keys, and otherwise one call after the other: when one is rejected, the
+    /// earlier ones are refunded, and the later ones only report the units left. All calls together have one deadline.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
         let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
         let mut claims: Vec<_> = std::iter::once(self).chain(others).map(|claim| claim.0).collect();
         Box::pin(async move {
             let backend = claims[0].backend();
-            let (scripts, deadline) = (backend.scripts.clone(), backend.redis.deadline());
+            let scripts = backend.scripts.clone();
+            let deadline = backend.redis.deadline();
             let send = |call| scripts.call(call, CallLimits { deadline, requests: 1 });
             let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
-            // Until a call is rejected. From then on, calls only report what is left.
+            // Until a call is rejected. From then on, calls only report the units left.
             let mut charges_any = true;
             let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
             while let Some(group) = groups.pop_front() {
@@ -76,7 +77,7 @@ impl Claim for RedisClaim {
                         }
                         group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
                     }
-                    // The script was not run. While keys move between nodes, those of one call may be on both.
+                    // The script was not run. While keys move between two nodes, one call may have keys on both.
                     Err(fault) if group.len() > 1 && fault.wants_single_keys() => {
                         group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
                     }
@@ -95,7 +96,7 @@ impl Claim for RedisClaim {
     }
 }
 
-/// Refunds what was charged, the last charge first, see [`Receipt`](crate::values::Receipt).
+/// Refunds the charges, the last one first, see [`Receipt`](crate::values::Receipt).
 fn roll_back(claims: &[Box<dyn ClaimPart>], answers: &mut [Option<Answered>]) {
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
@@ -104,7 +105,7 @@ fn roll_back(claims: &[Box<dyn ClaimPart>], answers: &mut [Option<Answered>]) {
     }
 }
 
-/// Returns which claims can share a call, in their order: their keys are on one node, and no two are the same.
+/// Groups the claims that can share a call, in their order: their keys are on one node, and all different.
 fn groups(claims: &[Box<dyn ClaimPart>]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, claim) in claims.iter().enumerate() {
@@ -129,11 +130,11 @@ trait ClaimPart: ConversationPart {
     /// Returns the decision of this limiter by itself.
     fn judge(&self) -> Decision;
 
-    /// Records the outcome. Returns the decision, with the receipt by which it can be refunded if all claims were charged, and
-    /// without a charge if none was.
+    /// Records the outcome. Returns the decision: with a receipt for its refund if all claims were charged, and
+    /// otherwise without a charge.
     fn conclude(&self, alone: Decision, are_charged: bool, seen: Observation) -> Result<Decision, BadReply>;
 
-    /// Refunds what a decision has charged, if anything, in the background. Returns the decision without the charge.
+    /// Refunds the charge of a decision, if it has one, in the background. Returns the decision without the charge.
     fn refund(&self, decision: Decision) -> Decision;
 }
 

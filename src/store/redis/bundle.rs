@@ -1,8 +1,8 @@
-//! Calls of scripts, in bundles: those with the same script and the same arguments for different keys are made as one.
+//! Calls of scripts, in bundles: calls with the same script and the same arguments for different keys are made as one.
 //!
-//! As with Nagle's algorithm, a call that finds none in flight is made at once. One that does joins a bundle. The first
-//! one begins it, with a task that lets the other tasks of the runtime run once, and then sends what has come together:
-//! so a bundle is as large as the load makes it, and waits for no timer.
+//! As with Nagle's algorithm, a call that finds no other in flight is made at once. Otherwise it joins a bundle. The
+//! first call of a bundle spawns a task that lets the other tasks of the runtime run once, and then sends all calls
+//! that have joined. So a bundle is as large as the load makes it, and waits for no timer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,11 +20,11 @@ use super::script::ScriptReply;
 use crate::store::remote::CallLimits;
 use crate::util::lock::Lock;
 
-/// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for so many, of one
-/// request each.
-const MOST: usize = 32;
+/// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for 32 keys
+/// with one request each.
+const MAX_KEYS: usize = 32;
 
-/// How a limiter calls scripts. Clones share their bundles.
+/// Calls the scripts of a limiter. Clones share their bundles.
 #[derive(Clone)]
 pub(crate) struct ScriptCaller {
     redis: Redis,
@@ -33,18 +33,19 @@ pub(crate) struct ScriptCaller {
 
 #[derive(Default)]
 struct BundleState {
-    /// Calls that are in flight, and bundles that are, or that will be.
+    /// The number of calls in flight, and of bundles that are in flight or not sent yet.
     in_flight: AtomicUsize,
-    /// The bundles that were not sent yet, the oldest first: in most cases one, or none.
+    /// The bundles that were not sent yet, the oldest first: in most cases at most one.
     open: Lock<Vec<Bundle>>,
 }
 
 struct Bundle {
-    /// Its task runs there. Other runtimes have bundles of their own: one that is not driven delays its own calls only.
+    /// The runtime of its task. Other runtimes have bundles of their own: a runtime that is not driven delays only its
+    /// own calls.
     runtime: Id,
     script: &'static Script,
     args: SmallVec<[u64; 8]>,
-    /// That of the call that began it: no other ends earlier.
+    /// The deadline of its first call: no other member's ends earlier.
     deadline: Instant,
     members: Vec<BundleMember>,
 }
@@ -56,13 +57,13 @@ struct BundleMember {
     answer: oneshot::Sender<BundleAnswer>,
 }
 
-/// Those of one call.
+/// The keys of one call.
 type Keys = SmallVec<[Key; 1]>;
 
 enum BundleAnswer {
     Reply(ScriptReply),
     Failed(Fault),
-    /// Nothing was charged. The call is to be made alone.
+    /// Nothing was charged. The caller makes the call alone.
     Alone(Keys),
 }
 
@@ -76,8 +77,8 @@ impl ScriptCaller {
         self.call(call, CallLimits { deadline: self.redis.deadline(), requests: 1 }).await
     }
 
-    /// Makes a call, in a bundle perhaps. What comes of it is what would come of the call by itself. If this is dropped, or if
-    /// no answer came, the script may have run nevertheless; but not if this is dropped before its bundle was sent.
+    /// Makes a call, perhaps in a bundle. The outcome is the same as of a call by itself. If this is dropped, or if no
+    /// answer came, the script may have run nevertheless, unless this was dropped before its bundle was sent.
     pub(crate) async fn call(&self, mut call: ScriptCall, limits: CallLimits) -> Result<ScriptReply, Fault> {
         // A text is for one key.
         let is_bundled = call.script.is_bundled && call.texts.is_empty();
@@ -94,21 +95,22 @@ impl ScriptCaller {
         Ok(ScriptReply::read(self.redis.call_by(&call, limits).await?, call.keys.len())?)
     }
 
-    /// Moves the keys of a call into a bundle, and returns where the answer will be; `None` if it is to be made at once.
+    /// Moves the keys of a call into a bundle, and returns the receiver of its answer; `None` if the caller makes the
+    /// call at once.
     fn join(&self, call: &mut ScriptCall, limits: CallLimits) -> Option<oneshot::Receiver<BundleAnswer>> {
-        // Relaxed: it decides nothing but which of two ways is quicker.
+        // Relaxed: a stale count only costs time.
         if self.state.in_flight.load(Ordering::Relaxed) == 0 || !self.redis.has_one_node() {
             return None;
         }
         let runtime = Handle::try_current().ok()?;
         let mut open = self.state.open.lock();
         let joined = open.iter_mut().find(|bundle| bundle.takes(call, runtime.id()));
-        // Otherwise it would be given up too late, or much too early.
-        let has_time = |bundle: &Bundle| {
+        // Otherwise the call would be given up too late, or much too early.
+        let has_time = joined.as_ref().is_none_or(|bundle| {
             let later = limits.deadline.checked_duration_since(bundle.deadline);
             later.is_some_and(|later| later <= self.redis.timeout() / 16)
-        };
-        if joined.as_ref().is_some_and(|bundle| !has_time(bundle)) {
+        });
+        if !has_time {
             return None;
         }
         let (sender, answer) = oneshot::channel();
@@ -117,9 +119,10 @@ impl ScriptCaller {
             bundle.members.push(member);
             return Some(answer);
         }
-        let mut members = Vec::with_capacity(MOST / member.keys.len().max(1));
+        let mut members = Vec::with_capacity(MAX_KEYS / member.keys.len().max(1));
         members.push(member);
-        let (runtime_id, args) = (runtime.id(), call.args.clone());
+        let runtime_id = runtime.id();
+        let args = call.args.clone();
         open.push(Bundle { runtime: runtime_id, script: call.script, args, deadline: limits.deadline, members });
         // Unlocked before the spawn: a runtime that shuts down drops the task on the spot, and that locks.
         drop(open);
@@ -129,7 +132,7 @@ impl ScriptCaller {
     }
 }
 
-/// Counts a call, or a bundle, as in flight until it is dropped.
+/// Counts a call, or a bundle, as in flight until this is dropped.
 struct InFlight(Arc<BundleState>);
 
 impl InFlight {
@@ -150,7 +153,7 @@ impl Bundle {
         self.runtime == runtime
             && std::ptr::eq(self.script, call.script)
             && self.args == call.args
-            && (self.members.len() + 1) * call.keys.len() <= MOST
+            && (self.members.len() + 1) * call.keys.len() <= MAX_KEYS
     }
 }
 
@@ -162,14 +165,15 @@ async fn send(redis: Redis, mut begun: Begun) {
     // Calls that were cancelled by now charge nothing.
     members.retain(|member| !member.answer.is_closed());
     let Some(first) = members.first() else { return };
-    // If the server is failing, one call may probe it, and no other waits for that one.
+    // If the server is failing, one call may probe it, and no other call waits for the probe.
     if members.len() == 1 || redis.is_failing(|| first.keys[0].slot()) {
         for BundleMember { keys, answer, .. } in members {
             let _ = answer.send(BundleAnswer::Alone(keys));
         }
         return;
     }
-    let (size, requests) = (first.keys.len(), members.iter().map(|member| member.requests).sum());
+    let size = first.keys.len();
+    let requests = members.iter().map(|member| member.requests).sum();
     let mut keys = Keys::with_capacity(size * members.len());
     let answers: Vec<_> = members.into_iter().map(|member| (keys.extend(member.keys), member.answer).1).collect();
     let call = ScriptCall { script, keys, args, texts: Vec::new() };
@@ -184,12 +188,12 @@ async fn send(redis: Redis, mut begun: Begun) {
             Err(fault) if fault.wants_single_keys() => alone(),
             Err(fault) => BundleAnswer::Failed(fault.clone()),
         };
-        // One that was cancelled meanwhile needs no answer.
+        // A call that was cancelled meanwhile needs no answer.
         let _ = answer.send(outcome);
     }
 }
 
-/// The task of a bundle. When this is dropped before the bundle was taken, as by a runtime that shuts down, the bundle is
+/// The task of a bundle. If this is dropped before the bundle was taken, as when a runtime shuts down, the bundle is
 /// dropped with it, and its calls end.
 struct Begun {
     runtime: Id,
@@ -198,7 +202,8 @@ struct Begun {
 }
 
 impl Begun {
-    /// Takes the oldest bundle of this runtime, which has a task for each: whichever task runs first, calls keep their order.
+    /// Takes the oldest bundle of this runtime, which has one task per bundle. So calls keep their order in any order
+    /// of the tasks.
     fn take(&mut self) -> Option<Bundle> {
         if std::mem::replace(&mut self.has_taken, true) {
             return None;

@@ -1,5 +1,5 @@
-//! Requests whose retries are free. Their records, and the budgets of free retries, are on the server beside the states of
-//! keys, and one call decides by all three.
+//! Requests whose retries are free. Their records and the budgets of free retries are on the server, beside the states
+//! of keys. One call decides by all three.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ use crate::store::{MemoryStore, MemoryTable};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, ChargingOnce, Decision, LimiterError, PartitionKey, Quota, Receipt, Retry};
 
-/// Charges the requests of one limiter once.
+/// Charges each request of one limiter once, retries included.
 pub(super) struct OnceCharger<A: Scripted> {
     inner: Arc<StoreInner<A::State, RedisBackend>>,
     algorithm: A,
@@ -41,8 +41,8 @@ impl<A: Scripted> OnceCharger<A> {
 }
 
 impl<A: Scripted> ChargingOnce for OnceCharger<A> {
-    /// In a call of its own: no lease pays, and no other request shares it. The negative cache knows no records, so it
-    /// decides only on what exceeds the [look-ups](Lookups).
+    /// Decides in a call of its own: no lease pays, and no other request shares it. The negative cache knows no
+    /// records, so it decides only on requests beyond the [look-ups](Lookups).
     fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer {
         let budget = A::budget(retry.budget);
         let query =
@@ -54,7 +54,8 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
         if let Some(rejection) = query.peek_rejection(cost).filter(|_| !self.lookups.admit(ask.key())) {
             return rejection.into();
         }
-        let (budget_key, record) = (self.budget(ask.key()), self.record(ask.key(), retry));
+        let budget_key = self.budget(ask.key());
+        let record = self.record(ask.key(), retry);
         let ends = retry.record_ends.clone();
         Answer::Pending(Box::pin(async move {
             decide(&query, &budget, (budget_key, record), cost, ends.as_deref()).await.map_err(failed)
@@ -76,7 +77,7 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
         let raise = script::raise_record(self.record(key, retry), retry.free_retries);
         let redis = self.inner.backend.redis.clone();
         runtime.spawn(async move {
-            // One after the other, so that no retry takes the record before the budget has what it needs.
+            // One after the other, so that no retry takes the record before the budget has the units for it.
             if let Some(refund) = refund {
                 redis.call(&refund).await?;
             }
@@ -90,8 +91,8 @@ fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
     budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
 }
 
-/// Decides in a conversation about the key. The budget has no quota behind it: what is used of it stays used as a share, the
-/// safe side.
+/// Decides in a conversation about the key. The budget has no quota behind it. If its quota changes, the used share
+/// stays used, which is the safe side.
 async fn decide<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
     budget: &A::Budget,
@@ -103,17 +104,14 @@ async fn decide<A: Scripted>(
     let mut part = backend.part(query.target(), cost);
     let asked = Monotonic.now();
     let compose = |mut charges: Charges| {
-        script::decide_once(
-            charges.remove(0),
-            ScriptCharge::new(budget, budget_key.clone(), cost, asked),
-            record.clone(),
-        )
+        let budget_charge = ScriptCharge::new(budget, budget_key.clone(), cost, asked);
+        script::decide_once(charges.remove(0), budget_charge, record.clone())
     };
     let limits = CallLimits { deadline: backend.redis.deadline(), requests: 1 };
     let send = |call| backend.scripts.call(call, limits);
     let (answer, seen) = converse(asked, &mut [&mut part], compose, send).await?;
     if let Some((ends, left)) = record_ends.zip(answer.record_left()) {
-        // No later than on the server.
+        // Never later than the record ends on the server.
         let _ = ends.set(seen.sent.saturating_add(left));
     }
     let is_banned = part.found.standing.banned_until > answer.now;
@@ -129,16 +127,16 @@ async fn decide<A: Scripted>(
     }
 }
 
-/// How many calls are made for requests whose key is known to be used up, in case they are free retries: 10 per second and
-/// key, and 100 at once. Otherwise a client could make a call of each of its rejections, by an idempotency key. A retry
-/// beyond them is rejected, and is not used up.
+/// Limits the calls for requests whose key is known to be used up, in case they are free retries: 10 per second and
+/// key, and 100 at once. Otherwise a client could turn each of its rejections into a call, with an idempotency key. A
+/// retry beyond the limit is rejected, and is not used up.
 struct Lookups {
     limit: TokenBucket,
     keys: MemoryTable<<TokenBucket as Algorithm>::State>,
 }
 
 impl Lookups {
-    /// Keys that are forgotten, since more are in demand, have all of their look-ups again.
+    /// Keys that are evicted for others have all of their look-ups again.
     fn new() -> Self {
         Self {
             limit: TokenBucket::new(Quota::per_second(10).burst(100)),

@@ -1,5 +1,5 @@
-//! The conversation with the server by which a decision is made, about one key or several: each call carries the quotas of
-//! its keys, and is made again as long as a key is kept under another one, or our clock is wrong.
+//! The conversation with the server that makes a decision, about one key or several. Each call carries the quotas of
+//! its keys. It is made again while a key is kept under another quota, or our clock is wrong.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,18 +15,18 @@ use crate::store::{SharingStats, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Quota, Receipt};
 
-/// Whether keys of a limiter may have quotas of their own, and how often one was converted.
+/// Whether keys of a limiter may have quotas of their own, and how often keys were converted.
 #[derive(Default)]
 pub(super) struct Quotas {
-    /// Since questions have some, or since a key was found to have one. From then on, all calls carry the quotas of their
-    /// keys.
+    /// Set once a question has a quota, or a key is found to have one. From then on, all calls carry the quotas of
+    /// their keys.
     are_carried: AtomicBool,
     conversions: AtomicU64,
     lost: AtomicU64,
 }
 
 impl Quotas {
-    /// The quota that a call carries, if any. To be read once per call: another thread may note quotas meanwhile.
+    /// Returns the quota that a call carries, if any. Read it once per call: another thread may note quotas meanwhile.
     pub(super) fn carried<A: Scripted>(&self, target: &Target<'_, A>) -> Option<Quota> {
         if target.quota().is_some() {
             self.note();
@@ -35,7 +35,7 @@ impl Quotas {
     }
 
     fn note(&self) {
-        // Relaxed: a call without the quota of its key is answered as one with the wrong quota, and made once more.
+        // Relaxed: a call without the quota of its key is answered as a call with the wrong quota, and made once more.
         self.are_carried.store(true, Ordering::Relaxed);
     }
 
@@ -68,7 +68,7 @@ impl<A: Scripted> Subject<A> for (Target<'_, A>, &Quotas) {
     }
 }
 
-/// What a conversation asks of one key, and what it has heard.
+/// The part of a conversation about one key: the question, and the last answer.
 pub(super) struct KeyPart<A: Scripted, S> {
     pub(super) subject: S,
     pub(super) key: Key,
@@ -76,37 +76,38 @@ pub(super) struct KeyPart<A: Scripted, S> {
     /// How many requests there are, and how many of them wait: others are not charged under another quota.
     count: u32,
     waiting: u32,
-    /// Of a refund.
+    /// The receipt of the charge, if this is a refund.
     receipt: Option<Receipt>,
-    /// What the last call was made with: the time on our clock, the quota, and whether a conversion.
+    /// The arguments of the last call: the time on our clock, the quota, and whether it had a conversion.
     asked: Timestamp,
     carried: Option<Quota>,
     is_converting: bool,
     /// How to convert the key with the next call.
     conversion: Option<Swap>,
-    /// The quota behind the state, and the algorithm under it, once the key is charged under that: its conversion was lost.
+    /// The quota behind the state, and the algorithm under it. Set if a call charges the key under this quota, because
+    /// its conversion was lost, or refunds it under this quota.
     pub(super) kept: Option<(Option<Quota>, A)>,
-    /// What the last call has read.
+    /// The state that the last call has read.
     pub(super) found: Applied<A::State>,
     /// Whether the key was only read, and stays under another quota.
     pub(super) is_foreign: bool,
 }
 
-/// What a call charges each of its keys.
+/// The charges of a call, one for each of its keys.
 pub(super) type Charges = SmallVec<[ScriptCharge; 4]>;
 
 /// A [`KeyPart`] without its algorithm in the type.
 pub(super) trait ConversationPart: Send {
-    /// What the next call charges.
+    /// Returns the charge of the next call.
     fn charge(&mut self, asked: Timestamp) -> ScriptCharge;
 
-    /// Takes what a call has answered about the key at `index`. Returns whether that is the outcome; if not, the call has
+    /// Takes a call's answer about the key at `index`. Returns whether that is the outcome; if not, the call has
     /// charged nothing, and is made again. `may_repeat` says whether it would have charged this key.
     fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply>;
 }
 
 impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
-    /// A charge of `cost`; of 0, it only reads the key.
+    /// A charge of `cost`. With a cost of 0, it only reads the key.
     pub(super) fn charging(subject: S, key: Key, cost: u64) -> Self {
         let asked = Timestamp::ZERO;
         let found = Applied { now: asked, old: None, standing: Standing::NONE, kept: None, charged: 0 };
@@ -127,12 +128,12 @@ impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
         }
     }
 
-    /// So many charges, for `waiting` of which requests wait.
-    pub(super) fn times(self, count: u32, waiting: u32) -> Self {
+    /// Makes this `count` charges. Requests wait for `waiting` of them.
+    pub(super) fn with_count(self, count: u32, waiting: u32) -> Self {
         Self { count, waiting: waiting.min(count), ..self }
     }
 
-    /// The refund of such a charge.
+    /// Makes this the refund of such a charge.
     pub(super) fn refunding(self, receipt: Receipt) -> Self {
         Self { receipt: Some(receipt), ..self }
     }
@@ -146,25 +147,32 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
             None => (target.algorithm(), self.subject.quotas().carried(&target)),
         };
         let conversion = self.conversion.take();
-        (self.asked, self.carried, self.is_converting) = (asked, quota, conversion.is_some());
+        self.asked = asked;
+        self.carried = quota;
+        self.is_converting = conversion.is_some();
         let mut charge = ScriptCharge::new(algorithm, self.key.clone(), self.cost, asked);
         charge.count = if self.kept.is_some() { self.waiting } else { self.count };
         if let Some(receipt) = self.receipt {
             charge = charge.refunding(target.algorithm(), self.cost, receipt, asked);
         }
-        charge.under(OwnQuota { quota, conversion })
+        charge.with_own_quota(OwnQuota { quota, conversion })
     }
 
     fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply> {
-        let (target, quotas) = (self.subject.target(), self.subject.quotas());
-        let (now, under, text) = (answer.now, TextUnder::of(&target), answer.text(index)?);
+        let target = self.subject.target();
+        let quotas = self.subject.quotas();
+        let now = answer.now;
+        let under = TextUnder::from_target(&target);
+        let text = answer.text(index)?;
         let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: answer.admitted };
-        (self.found, self.is_foreign) = (found, false);
+        self.found = found;
+        self.is_foreign = false;
         if text.standing.is_in_force(now) {
             if may_repeat {
                 answer.charged_nothing()?;
             }
-            (self.found.standing, self.found.old) = (text.standing, under.state_at(&text, text.standing.until())?);
+            self.found.standing = text.standing;
+            self.found.old = under.state_at(&text, text.standing.until())?;
             return Ok(true);
         }
         let is_here = text.is_under(self.carried);
@@ -175,8 +183,8 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
             let algorithm = self.kept.as_ref().map_or(target.algorithm(), |(_, kept)| kept);
             self.found.old = text.state(algorithm, now)?;
             self.found.kept = self.kept.as_ref().map(|(_, kept)| kept.quota());
-            // If our clock is so wrong that the call did not have the window of the server's time, then nothing was charged
-            // that would be.
+            // If our clock is so wrong that the call did not have the window of the server's time, the script charged
+            // nothing, although there may be units left.
             let is_uncovered = may_repeat && answer.admitted == 0 && !algorithm.covers(self.asked, now);
             let is_refund = self.receipt.is_some();
             return Ok(is_refund || !is_uncovered || algorithm.decide(self.found.old, now, self.cost).1.is_none());
@@ -184,14 +192,16 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         quotas.note();
         let kept = under.kept(text.quota)?;
         if self.receipt.is_some() {
-            // It is made under the quota of the state, if that has its units; else the charge stays.
+            // The refund is made under the quota of the state, if the two have the same units. Otherwise the charge
+            // stays.
             let is_refundable = quota_change::has_units_of(target.algorithm(), &kept.quota());
             self.kept = is_refundable.then_some((text.quota, kept));
             return Ok(!is_refundable);
         }
         let is_lost = self.is_converting || self.kept.is_some();
         if may_repeat && is_lost && self.cost <= kept.max_cost() {
-            // On a hot key it would be lost again and again, and a charge under the quota that the key has is not.
+            // On a hot key, conversions would be lost again and again. A charge under the key's present quota is not
+            // lost.
             self.kept = Some((text.quota, kept));
             return Ok(false);
         }
@@ -207,11 +217,11 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
     }
 }
 
-/// Makes calls until their answer holds: one, unless a key has another quota until now, or our clock is so wrong that a call
-/// did not have the window of the server's time. If a key changes while it is converted, one more call charges it under the
-/// quota that it has. Returns the last answer.
+/// Makes calls until an answer holds. One call is enough, unless a key has another quota until now, or our clock is so
+/// wrong that the call did not have the window of the server's time. If a key changes while it is converted, one more
+/// call charges it under the quota that it has. Returns the last answer.
 ///
-/// Our clock shows `asked`. `compose` makes a call of what it charges each key, and `send` makes that call.
+/// Our clock shows `asked`. `compose` builds a call from the charges of its keys, and `send` sends it.
 pub(super) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Result<ScriptReply, Fault>>>(
     mut asked: Timestamp,
     parts: &mut [&mut P],
@@ -221,10 +231,11 @@ pub(super) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Re
     loop {
         let call = compose(parts.iter_mut().map(|part| part.charge(asked)).collect());
         let are_charged: SmallVec<[bool; 4]> = (0..parts.len()).map(|index| script::is_charge(&call, index)).collect();
-        let (is_once, sent) = (script::is_once(&call), Monotonic.now());
+        let is_once = script::is_once(&call);
+        let sent = Monotonic.now();
         let answer = send(call).await?;
         let seen = Observation { server: answer.now, sent, answered: Monotonic.now() };
-        // A free retry has charged the budget, whatever the key holds.
+        // A free retry has charged the budget, for any state of the key.
         let may_repeat = !(is_once && answer.is_free_retry());
         let mut holds = true;
         for (index, part) in parts.iter_mut().enumerate() {

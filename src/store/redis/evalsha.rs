@@ -1,5 +1,5 @@
-//! One run of a script (an `EVALSHA`) as data: the script, its keys and its arguments. Nothing is sent here:
-//! [`connection`](super::connection) does that.
+//! One run of a script (an `EVALSHA`) as data: the script, its keys and its arguments.
+//! [`connection`](super::connection) sends it.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use super::key::Key;
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     hash: OnceLock<String>,
-    /// Whether it decides on any number of requests that are charged alike, each by itself: then calls may share a run.
+    /// Whether it decides on any number of requests with equal arguments, each by itself: then calls may share a run.
     pub(crate) is_bundled: bool,
 }
 
@@ -34,9 +34,10 @@ impl Script {
 pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
     pub(crate) keys: SmallVec<[Key; 1]>,
-    /// Whole numbers below 2^53, which a script reads exactly; those of a quota are text to it, and may be greater.
+    /// Whole numbers below 2^53, which a script reads exactly. The numbers of a quota are text to it, and may be
+    /// greater.
     pub(crate) args: SmallVec<[u64; 8]>,
-    /// Behind the numbers: what was read from keys, and what is to be put in its place.
+    /// Behind the numbers: texts that were read from keys, and the texts that replace them.
     pub(crate) texts: Vec<String>,
 }
 

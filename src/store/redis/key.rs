@@ -5,9 +5,10 @@ use crate::values::PartitionKey;
 
 /// The name of a key on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///
-/// The tag is 128 bits of a SHA-256 of the [`PartitionKey`], so a client's bytes never reach the server: they can
-/// neither imitate another key nor be read there. With a secret, a tag can neither be found by trying keys nor be made
-/// to fall into a chosen slot of a cluster. All budgets of one client carry the same tag, and so are in one slot.
+/// The tag is 128 bits of a SHA-256 of the [`PartitionKey`], so a client's bytes never reach the server: they cannot
+/// imitate another key, and nobody can read them there. With a secret, trying keys does not find the key of a tag, and
+/// a client cannot make its tag fall into a chosen slot of a cluster. All budgets of one client carry the same tag, so
+/// they are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     text: Box<str>,
@@ -36,30 +37,30 @@ impl KeyNames {
         &self.tags
     }
 
-    /// Returns what stands for a key of this limiter, in its names and in the tables of this process.
+    /// Returns the tag that stands for a key of this limiter, in its names and in the tables of this process.
     pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
         self.tags.of(key)
     }
 
-    /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets, `f`
-    /// and `s` for fixed and sliding windows, `c` for those of the calendar, `q` for queues, `p` for the pace of a partner,
-    /// `n` for the number of units in flight.
+    /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets,
+    /// `f` and `s` for fixed and sliding windows, `c` for calendar windows, `q` for queues, `p` for the pace of a
+    /// partner, `n` for the number of units in flight.
     pub(crate) fn key(&self, tag: KeyTag, kind: char) -> Key {
-        self.of_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
+        self.with_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
     }
 
-    /// Returns the name of the budget of free retries, by this kind of algorithm: `r` and its letter.
+    /// Returns the name of the budget of free retries that this kind of algorithm keeps: `r` and its letter.
     pub(crate) fn budget_of_retries(&self, tag: KeyTag, kind: char) -> Key {
-        self.of_kind(tag, &["r", kind.encode_utf8(&mut [0; 4])])
+        self.with_kind(tag, &["r", kind.encode_utf8(&mut [0; 4])])
     }
 
     /// Returns the name of the record of a request by the key with this tag: `o` ("once") and the tag of the request.
     pub(crate) fn record(&self, tag: KeyTag, request: KeyTag) -> Key {
-        self.of_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
+        self.with_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
     }
 
-    /// No two kinds are equal, and none has a colon: so names differ whatever limiters are called.
-    fn of_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
+    /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
+    fn with_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
         let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
@@ -82,13 +83,14 @@ impl Key {
     }
 }
 
-/// The CRC by which a cluster assigns slots (CRC-16/XMODEM; Redis cluster specification, "Key distribution model").
+/// The CRC from which a cluster computes slots (CRC-16/XMODEM; Redis cluster specification, "Key distribution model").
 pub(super) fn crc16(bytes: &[u8]) -> u16 {
     const TABLE: [u16; 256] = {
         let mut table = [0; 256];
         let mut index: u16 = 0;
         while index < 256 {
-            let (mut crc, mut bit) = (index << 8, 0);
+            let mut crc = index << 8;
+            let mut bit = 0;
             while bit < 8 {
                 crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
                 bit += 1;
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_cluster_specification() {
+    fn slots_follow_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
     }
 
@@ -131,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Whatever its name is, no limiter has a key of another one's records or budgets.
+    /// A limiter of any name shares no key with another limiter's records or budgets.
     #[test]
     fn records_and_budgets_of_retries_have_names_of_their_own_in_the_slot_of_their_key() {
         let key = PartitionKey::from("alice");
@@ -158,7 +160,8 @@ mod tests {
             assert!(key.as_str().bytes().all(|byte| byte.is_ascii_graphic()));
             nodes[usize::from(key.slot()) * 3 / usize::from(SLOTS)] += 1;
         }
-        // As often as by chance: chi-squared with two degrees of freedom is above 9.2 once in a hundred times; the keys are fixed.
+        // As often as by chance: chi-squared with two degrees of freedom is above 9.2 in 1 % of samples. The keys are
+        // fixed.
         let chi: u32 = nodes.iter().map(|count| count.abs_diff(3_333).pow(2) / 3_333).sum();
         assert!(chi < 10, "{nodes:?}");
     }

@@ -2,13 +2,13 @@
 //!
 //! The path of a request:
 //!
-//! 1. `store` has the settings. The table that is made of them (`store::remote`) answers from a lease or from the negative
-//!    cache, and otherwise makes a query, which may share a call with others for its key.
-//! 2. `backend` holds a `conversation` about the key. So do `batch`, about the keys of several limiters, and `charge_once`,
-//!    about requests whose retries may be free.
-//! 3. `bundle` makes the calls, those that differ in their keys alone as one while others are in flight.
-//! 4. `script` has the Lua scripts: it makes the calls, and reads the replies. A call names its keys as `key` spells them,
-//!    and is plain data, see `evalsha`.
+//! 1. `store` has the settings. The table that is made from them (`store::remote`) answers from a lease or from the
+//!    negative cache, and otherwise makes a query, which may share a call with others for its key.
+//! 2. `backend` holds a `conversation` about the key. So do `batch`, about the keys of several limiters, and
+//!    `charge_once`, about requests whose retries may be free.
+//! 3. `bundle` makes the calls. While others are in flight, it sends calls that differ only in their keys as one.
+//! 4. `script` has the Lua scripts: it makes the calls, and reads the replies. A call names its keys as `key` spells
+//!    them, and is plain data, see `evalsha`.
 //! 5. `connection` finds the node and sends it the call.
 
 mod backend;
@@ -28,7 +28,7 @@ mod servers;
 #[path = "../../../tests/support/timing.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod timing;
-// Lua prints whole numbers of up to 2^53 where `long` has 64 bits; the scripts count on a server of which that is true.
+// Lua prints whole numbers of up to 2^53 where `long` has 64 bits; the scripts need such a server.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod simulation;
 mod store;

@@ -31,31 +31,30 @@ use crate::values::{Description, LimiterError};
 ///
 /// # Cost
 ///
-/// One round trip per decision, also of cost 0: one script, which reads the server's clock, decides, and sets the
-/// expiry to when the key owes nothing any more. Requests for one key that come while a call for it is in flight on
-/// their runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is
-/// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
-/// look at a table in this process, of 1 MiB.
+/// One round trip per decision, also for cost 0: one script reads the server's clock, decides, and lets the key expire
+/// when it owes nothing any more. Requests for one key that come while a call for it is in flight on their runtime
+/// share the next call: they may wait for the time of two calls, but at most for the timeout. A key that is used up
+/// costs one call per advertised wait, or per half a second if the wait is longer. Otherwise a request for it only
+/// reads a table of 1 MiB in this process.
 ///
-/// What is asked about different keys while a call of this store is in flight goes to the server as one run of the script
-/// for up to 32 keys, a *bundle*: it waits for no timer, only for the tasks that its runtime has ready, and takes the
-/// server and this process about half of what single calls take. Each key is decided as if it were alone. Requests that the
-/// same policies of a layer decide in one call share bundles as well, ten of them where there are three policies. Not in a
-/// cluster.
+/// Requests for different keys that come while a call of this store is in flight go to the server as one run of the
+/// script for up to 32 keys, a *bundle*. A bundle waits for no timer, only for the tasks that its runtime has ready,
+/// and takes the server and this process about half the time of single calls. Each key is decided as if it were alone.
+/// Requests that the same policies of a layer decide in one call share bundles as well, ten of them where there are
+/// three policies. Clusters get no bundles.
 ///
-/// Requests with an idempotency key, of a policy that [charges retries once](crate::Policy::charge_once), are an exception:
-/// each is decided in a call of its own, and recorded by a second one that nobody waits for.
+/// Requests with an idempotency key, of a policy that [charges retries once](crate::Policy::charge_once), are an
+/// exception: each is decided in a call of its own, and recorded by a second call in the background.
 ///
 /// # Accuracy
 ///
-/// That of the algorithm, to the microsecond of the server's clock: exact over all processes. A refund or a reset by
-/// another process is noticed here within half a second and the time of one call, if the key is known here as used up:
-/// until then, its requests are rejected although a unit is free.
+/// As accurate as the algorithm, to the microsecond of the server's clock, and exact over all processes. A refund or a
+/// reset by another process is noticed here within half a second and the time of one call, if the key is known here as
+/// used up: until then, its requests are rejected although a unit is free.
 ///
-/// Only the server's clock counts. When it is set forward by a step (by an administrator, or by an `ntpd` that may
-/// step), that pays off debts: up to min(burst, rate × step) per key is admitted twice, and windows that it skips are
-/// over. When it is set back, a key counts as owing a full bucket at most. Let the server's clock be slewed, not
-/// stepped.
+/// Only the server's clock counts. A step forward (by an administrator, or by an `ntpd` that may step) pays off debts:
+/// up to min(burst, rate × step) per key is admitted twice, and windows that it skips are over. After a step back, a
+/// key counts as owing a full bucket at most. Slew the server's clock, do not step it.
 ///
 /// Windows of the calendar begin by the server's clock, too, and their bounds come with the call. A process whose own
 /// clock is wrong by more than half a window makes a second call when it begins a key's window. Processes that share
@@ -63,82 +62,84 @@ use crate::values::{Description, LimiterError};
 ///
 /// # Which quotas fit
 ///
-/// Up to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) units, such as a month of 10 TB in bytes, are counted to the unit.
-/// The scripts compute with whole microseconds and numbers below 2^53. Some quotas do not fit into these.
-/// [`Scripted::fits`] reports them as an [`UnfitQuota`](super::UnfitQuota), and a limiter panics when it is made:
+/// Up to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) units, such as a month of 10 TB in bytes, are counted to the
+/// unit. The scripts compute with whole microseconds and numbers below 2^53, and some quotas do not fit these.
+/// [`Scripted::fits`] reports such a quota as an [`UnfitQuota`](super::UnfitQuota), and creating a limiter with it
+/// panics:
 ///
 /// - a window whose period is no whole number of microseconds, or 2^50 of them (35 years) or longer;
 /// - a window that is staggered;
 /// - a bucket that takes 2^51 microseconds (71 years) or longer to fill;
-/// - a bucket that is exact only in more than 2^52 parts of a microsecond. That takes a limit above 4.5 × 10^12 *and* a period
-///   that is no whole number of microseconds.
+/// - a bucket that is exact only in more than 2^52 parts of a microsecond. That takes a limit above 4.5 × 10^12 *and* a
+///   period that is no whole number of microseconds.
 ///
-/// On the server, a key of a bucket takes some 150 bytes, and one of a window 165 to 180; great units take up to 48 more. The
-/// [guide](crate::guide::capacity#the-formulas) has the figures.
+/// On the server, the key of a bucket takes some 150 bytes, and the key of a window 165 to 180; great units take up to
+/// 48 more. The [guide](crate::guide::capacity#the-formulas) has the figures.
 ///
 /// # Another quota
 ///
-/// A store with another quota may have the same name: processes with the old one and with the new one share the state,
-/// as while a change is rolled out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket
-/// at most: so the same share of the bucket is used up, no client gets more than the new burst, and none waits for
-/// longer than the new bucket takes to fill. A window continues to count under the new limit; with another period, what
-/// was used may count until the end of the next window. A window of the calendar counts until the end of the present
-/// one, also in another zone or with another anchor.
+/// A store with another quota may have the same name: processes with the old quota and with the new one share the
+/// state, as during the rollout of a change. A bucket's debt is kept as the time at which it will be paid, and is a
+/// full bucket at most: so the same share of the bucket is used up, no client gets more than the new burst, and a
+/// client waits at most for the time that the new bucket takes to fill. A window continues to count under the new
+/// limit; with another period, used units may count until the end of the next window. The units of a calendar window
+/// count until the end of the present window, also in another zone or with another anchor.
 ///
 /// # Quotas of the keys' own
 ///
 /// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
-/// [`quota_fn`](crate::Policy::quota_fn), each key is stored with its quota, 25 to 50 bytes more. A key whose quota changes
-/// keeps what it has used, as in memory, and also what it owes beyond a smaller bucket: the first charge under the other
-/// quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at the old rate; a
-/// peek, a cost of 0 and one that can never be admitted convert nothing. A conversion rounds what a bucket owes up, by less
-/// than a microsecond, and cuts it at 71 years. Keys from before are converted in the same way, from the limiter's own
-/// quota. [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) shows the quota of the key's last charge while it owes
-/// something, and the limiter's own after that.
+/// [`quota_fn`](crate::Policy::quota_fn), each key is stored with its quota, 25 to 50 bytes more. A key whose quota
+/// changes keeps its used units, as in memory, and also its debt beyond a smaller bucket: the first charge under the
+/// other quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at the
+/// old rate; a peek, a cost of 0 and a cost that can never be admitted convert nothing. A conversion rounds a bucket's
+/// debt up, by less than a microsecond, and cuts it at 71 years. Keys from before are converted in the same way, from
+/// the limiter's own quota. [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) shows the quota of the key's last
+/// charge while it owes something, and the limiter's own after that.
 ///
-/// A charge is refunded if the key has the same rate by then, or windows of the same period; otherwise it stays. A window's
-/// count that was brought into a shorter period ends with that: give all quotas of a limiter with windows one period. A
-/// quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
+/// A charge is refunded if the key has the same rate by then, or windows of the same period; otherwise it stays. The
+/// count of a window that was brought into a shorter period ends with that period: give all quotas of a limiter with
+/// windows one period. A quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
 ///
-/// While a new plan is rolled out, processes may disagree on the quota of a key. Each charge that finds the other's quota
-/// then costs a second round trip. If another process changes the key in between, as on a hot key nearly always, a third one
-/// charges it under the quota that it has: the decision shows that quota, and is refunded only if the two have the same rate,
-/// or windows of the same period. In all, a bucket admits no more than one with the greater burst and the greater rate of the two, and windows of one period
-/// no more than the greater limit.
+/// While a new plan is rolled out, processes may disagree on the quota of a key. Each charge that finds the other's
+/// quota then costs a second round trip. If another process changes the key in between, which on a hot key is nearly
+/// always the case, a third one charges it under the quota that it has: the decision shows that quota, and is refunded
+/// only if the two have the same rate, or windows of the same period. In all, a bucket admits at most the units of a
+/// bucket with the greater burst and the greater rate of the two, and windows of one period at most the greater limit.
 ///
 /// # Bans and debts
 ///
-/// The [ban](crate::Penalty#on-several-machines) of a key, and what it [owes](crate::Policy::owe_shortfalls) beyond its
-/// budget, stand before its state, some 20 bytes more: the scripts read both with it, so a decision takes no further call.
-/// While one of them lasts, a charge is rejected, and a refund of an earlier charge does nothing. A ban is made by one call,
-/// and a debt by two, in the background. Both end by the server's clock; a debt is forgiven after 35 years.
+/// The [ban](crate::Penalty#on-several-machines) of a key, and its [debt](crate::Policy::owe_shortfalls) beyond its
+/// budget, stand before its state and take some 20 bytes more: the scripts read both with it, so a decision takes no
+/// further call. While one of them lasts, a charge is rejected, and a refund of an earlier charge does nothing. A ban
+/// is made by one call, and a debt by two, in the background. Both end by the server's clock; a debt is forgiven after
+/// 35 years.
 ///
 /// # When Redis is out of reach
 ///
 /// A [decision](crate::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a
-/// call, refunds a lease first, or needs several nodes: one deadline holds for all that a decision does. While the
-/// circuit breaker of the node is open it fails at once. The policy [says](crate::FailureMode) what happens to the
-/// request then. For the [local fallback](crate::FailureMode::LocalFallback) this store also counts what Redis admits
-/// in a [`MemoryStore`](crate::store::MemoryStore) for 65,536 keys. The fallback only counts up: what is refunded on Redis stays charged there,
-/// until time has paid it off. What fallbacks admit is not reported to Redis: over an outage and the recovery, *n*
-/// processes admit up to *n* + 1 times the quota.
+/// call, refunds a lease first, or needs several nodes: one deadline holds for all calls of a decision. While the
+/// circuit breaker of the node is open it fails at once. Then the [policy](crate::FailureMode) decides about the
+/// request. For the [local fallback](crate::FailureMode::LocalFallback) this store also counts the units that Redis
+/// admits in a [`MemoryStore`](crate::store::MemoryStore) for 65,536 keys. The fallback only counts up: units that are
+/// refunded on Redis stay charged there, until time has paid them off. Units that fallbacks admit are not reported to
+/// Redis: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
 ///
-/// If a key of ours holds something else, of another type or another format, its requests fail, and the value is left
-/// as it is: its writer may need it. [Reset](crate::limiter::Mode::Reset) removes it.
+/// If one of our keys holds a value of another type or format, its requests fail, and the value stays as it is: its
+/// writer may need it. [Reset](crate::limiter::Mode::Reset) removes it.
 ///
-/// A call whose answer got lost is not repeated, so what it may have charged stays charged. When a primary fails and a
-/// replica takes over, what was not replicated is forgotten: up to burst + rate × lag per key is admitted twice.
+/// A call whose answer got lost is not repeated, so its charge stays if it made one. When a primary fails and a replica
+/// takes over, charges that were not replicated are lost: up to burst + rate × lag per key is admitted twice.
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped while it is being decided may have been charged; before its bundle was sent, it has not. A lease that its call takes is kept all
-/// the same, and the circuit breaker counts the outcome of the call all the same.
+/// A request that is dropped while it is being decided may have been charged, unless its bundle was not sent yet. A
+/// lease that its call takes is kept, and the circuit breaker counts the outcome of the call.
 #[derive(Debug)]
 pub struct RedisStore(RemoteStore<RedisBackend>);
 
 impl RedisStore {
-    /// Creates a store for the one limiter that is called `name`: limiters that share `redis` need different names, and
-    /// those of several processes that are to share their budgets need the same.
+    /// Creates a store for the one limiter that is called `name`. Limiters that share `redis` need different names;
+    /// limiters of several processes that share their budgets need the same name.
     #[must_use]
     pub fn new(redis: &Redis, name: &str) -> Self {
         let backend = RedisBackend::new(redis, name);
@@ -158,7 +159,7 @@ impl RedisStore {
         Self(self.0.leasing(most, lifetime))
     }
 
-    /// Lets no request wait for another one's call for the same key: see [`RemoteStore::without_coalescing`].
+    /// Lets no request wait for another request's call for the same key: see [`RemoteStore::without_coalescing`].
     #[must_use]
     pub fn without_coalescing(self) -> Self {
         Self(self.0.without_coalescing())
@@ -204,7 +205,8 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         algorithm: &A,
         description: Description,
     ) -> Description {
-        let (inner, algorithm) = (Arc::clone(limiter), algorithm.clone());
+        let inner = Arc::clone(limiter);
+        let algorithm = algorithm.clone();
         let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
         description.batching(Batcher { inner, algorithm }).charging_once(once)
     }

@@ -220,7 +220,9 @@ impl Lease {
         let remaining =
             self.decision.remaining().saturating_add(u64::from(self.left).saturating_mul(self.price.cost)).min(limit);
         let reset = self.decision.reset_after().saturating_sub(now.saturating_since(self.since));
-        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(LeaseReceipt(self.since)))
+        Decision::allow(limit, remaining)
+            .with_reset_after(reset)
+            .with_receipt(Receipt::from_proof(LeaseReceipt(self.since)))
     }
 }
 

@@ -92,7 +92,7 @@ impl<T> Clone for FlightRef<T> {
 
 impl<T> FlightRef<T> {
     fn shard(&self) -> MutexGuard<'_, HashMap<FlightKey, Flight<T>>> {
-        self.single_flight.shards.of(self.key.tag.short())
+        self.single_flight.shards.lock(self.key.tag.short())
     }
 
     /// Returns the flight, if it has not ended.
@@ -155,7 +155,7 @@ impl<T> SingleFlight<T> {
     pub(crate) fn join(self: &Arc<Self>, key: FlightKey, cost: u64, deadline: Instant) -> Join<T> {
         let now = Instant::now();
         let flight_of = |id| FlightRef { single_flight: Arc::clone(self), key, id };
-        let mut shard = self.shards.of(key.tag.short());
+        let mut shard = self.shards.lock(key.tag.short());
         match shard.entry(key) {
             Entry::Vacant(entry) => {
                 // Relaxed: an id need only be unique.

@@ -13,7 +13,7 @@ use super::store::RemoteStore;
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, SharingStats, Stats, next_table_number};
 use crate::values::{
-    Answer, Ask, Description, Heritage, Inheritance, KeepsStanding, Mode, PartitionKey, Pending, Receipt,
+    Answer, Ask, Decision, Description, Heritage, Inheritance, KeepsStanding, Mode, PartitionKey, Pending, Receipt,
 };
 
 /// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, and the knowledge of this process about them. Made
@@ -83,7 +83,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         B: Backend<A>,
     {
         if ask.mode() == Mode::Fallback {
-            let decision = self.inner.fallback.charge(algorithm, ask);
+            let decision: Decision = self.inner.fallback.charge(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
         }
         let query = match KeyQuery::of(&self.inner, algorithm, ask) {

@@ -1,9 +1,9 @@
-//! The two words in which a [`Decision`](super::Decision) keeps its units, with what has room below them.
+//! The two words in which a [`Decision`](super::Decision) keeps its units, and below them its flags and its delay.
 
 use crate::values::Quota;
 
-/// The limit, in the highest 50 bits, so that it is read by a shift. Below it 12 bits of the delay, and in the lowest two
-/// the [`OutcomeKind`].
+/// The limit, in the highest 50 bits, so that it is read by a shift. Below it 12 bits of the delay, and in the lowest
+/// two the [`OutcomeKind`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) u64);
 
@@ -77,7 +77,7 @@ impl Remaining {
     }
 }
 
-/// A custom limiter may have any limit. Of those in this crate none is greater.
+/// A custom limiter may have any limit. The limiters of this crate stay below.
 #[inline(always)]
 pub(super) const fn at_most_max(units: u64) -> u64 {
     if units > Quota::MAX_UNITS { Quota::MAX_UNITS } else { units }
@@ -91,6 +91,6 @@ pub(super) enum OutcomeKind {
     Reject,
     /// Rejected until requests of the key are over.
     UntilReleased,
-    /// Rejected whatever the wait.
+    /// Rejected with any wait.
     Never,
 }

@@ -76,13 +76,13 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
 ///
 /// # Contract
 ///
-/// A clock should never run backwards. If it does, no key gains by it: a key is admitted its burst, and what is
-/// restored while the clock goes forward. Keys wait until the clock has caught up with what they already spent, and the
+/// A clock should never run backwards. If it does, no key gains by it: a key is admitted its burst, and the units that
+/// are restored while the clock goes forward. Keys wait until the clock has caught up with their spent units, and the
 /// advertised waits include that. Time that passes twice counts twice.
 ///
-/// Nor should it jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead blocks not
-/// only the key that it was made for, but all keys in the same two pages of the table, 1,024 at most, until the clock
-/// catches up.
+/// And it should not jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead blocks
+/// not only the key that it was made for, but all keys in the same two pages of the table, 1,024 at most, until the
+/// clock catches up.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
@@ -137,7 +137,7 @@ impl Clock for Monotonic {
 
 #[cfg(test)]
 std::thread_local! {
-    /// What [`Monotonic`] reads on this thread in place of the system's clock: a simulation has a time of its own.
+    /// The clock that [`Monotonic`] reads on this thread in place of the system's: a simulation has a time of its own.
     pub(crate) static SIMULATED: std::cell::Cell<Option<fn() -> Timestamp>> = const { std::cell::Cell::new(None) };
 }
 
@@ -152,7 +152,7 @@ fn system_now() -> Timestamp {
     Timestamp(epoch_nanos.saturating_add(nanos_of(start.elapsed())))
 }
 
-/// The operating system's wall clock: what processes on several machines have in common, as far as their clocks are
+/// The operating system's wall clock: the time that processes on several machines share, as far as their clocks are
 /// synchronised. It may be set back, and may be stepped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wall;
@@ -162,7 +162,7 @@ impl Clock for Wall {
         Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos_of))
     }
 
-    /// Lower than any address, and not that of [`Monotonic`].
+    /// Lower than any address, and different from [`Monotonic`]'s.
     fn id(&self) -> Option<NonZeroUsize> {
         NonZeroUsize::new(2)
     }

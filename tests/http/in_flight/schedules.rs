@@ -1,5 +1,5 @@
-//! Random schedules of requests whose services and bodies end in every way, against a naive model: what is in flight, and
-//! what the windows were charged, is exact after each step.
+//! Random schedules of requests whose services and bodies end in every way, against a naive model: what is in flight,
+//! and what the windows were charged, is exact after each step.
 
 use std::future::{Ready, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

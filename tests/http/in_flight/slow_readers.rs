@@ -1,5 +1,5 @@
-//! Clients that read slowly, or not at all: a request is in flight until the server has taken the last frame of its body,
-//! and a server takes no more frames than it can send.
+//! Clients that read slowly, or not at all: a request is in flight until the server has taken the last frame of its
+//! body, and a server takes no more frames than it can send.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -58,8 +58,8 @@ async fn this_process_holds_units() {
     tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin())).await.unwrap().unwrap();
 }
 
-/// Takes all units as soon as the server hands them out: not before the lease of the process that holds three has ended,
-/// and at the first attempt after that.
+/// Takes all units as soon as the server hands them out: not before the lease of the process that holds three has
+/// ended, and at the first attempt after that.
 async fn take_all_after_the_lease<'a>(server: &RedisServer, limiter: &'a RedisConcurrency) -> Taken<'a> {
     loop {
         let (end, began) = (fields(server).iter().map(|(_, end)| *end).max(), server_time(server));

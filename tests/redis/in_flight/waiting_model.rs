@@ -32,8 +32,8 @@ impl Model {
     }
 }
 
-/// A process, as far as this one can have several: with a runtime and connections of its own. It has one thread, so that
-/// it reports its requests in the order in which they were served.
+/// A process, as far as this one can have several: with a runtime and connections of its own. It has one thread, so
+/// that it reports its requests in the order in which they were served.
 struct Process {
     limiter: Arc<RedisConcurrency>,
     runtime: Runtime,
@@ -138,7 +138,8 @@ impl World {
         until("it has left", || limiter.stats().backlog.unwrap().waiting() <= others).await;
     }
 
-    /// Stops all tasks of a process, and what its requests hold is never released: only its lease ends, and that at once.
+    /// Stops all tasks of a process, and what its requests hold is never released: only its lease ends, and that at
+    /// once.
     async fn kill(&mut self, process: usize) {
         let killed = self.processes[process].take().unwrap();
         killed.runtime.shutdown_background();

@@ -77,8 +77,8 @@ pub(crate) fn main_thread(calls: f64, keys: f64, decided: f64) -> f64 {
     calls * (SCRIPT_NANOS + READ_NANOS) + further(keys, calls) * KEY_NANOS + further(decided, keys) * DECIDED_NANOS
 }
 
-/// The processors that the main threads of Redis are busy with. In a cluster, and with few calls in flight, each call has
-/// one key.
+/// The processors that the main threads of Redis are busy with. In a cluster, and with few calls in flight, each call
+/// has one key.
 pub(crate) fn processors(rates: &Rates) -> f64 {
     main_thread(rates.calls, rates.calls, rates.decided) / 1e9
 }

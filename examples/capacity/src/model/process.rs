@@ -1,5 +1,5 @@
-//! What one process knows of the keys: rejections, leases, and what DynamoDB answered last. Sizes and rules are those of
-//! `src/store/remote`.
+//! What one process knows of the keys: rejections, leases, and what DynamoDB answered last. Sizes and rules are those
+//! of `src/store/remote`.
 
 use super::load::Leasing;
 use super::server::{Hint, Key, Kind, Limit, State};

@@ -1,8 +1,8 @@
 //! Which part of a load is simulated: all requests for the keys of a few sets of the tables.
 //!
-//! The tables of a process have 2,048 sets, and a key has the same set in all processes. What happens in one set does not
-//! depend on the others, so a few sets show what happens in all ("set sampling", as for hardware caches). The rates are
-//! the real ones, in all processes: only keys are left out.
+//! The tables of a process have 2,048 sets, and a key has the same set in all processes. What happens in one set does
+//! not depend on the others, so a few sets show what happens in all ("set sampling", as for hardware caches). The rates
+//! are the real ones, in all processes: only keys are left out.
 //!
 //! Hot keys are few, and might all be in other sets. So up to eight keys of each band have a set of their own in the
 //! sample, which they share with keys as cold as any. What is counted is scaled to the rate of each band.

@@ -108,8 +108,8 @@ impl Server {
         Self { limit, states: HashMap::new() }
     }
 
-    /// Charges as many of `count` requests as fit in. A key that is new to the simulation was asked for before, for `share`
-    /// of its limit.
+    /// Charges as many of `count` requests as fit in. A key that is new to the simulation was asked for before, for
+    /// `share` of its limit.
     pub(crate) fn charge(&mut self, key: Key, now: u64, count: u32, share: f64) -> Reply {
         let Self { limit, states } = self;
         let state = states.entry(key).or_insert_with(|| limit.drawn(share, &mut Random::new(key)));

@@ -10,7 +10,8 @@ use super::simulation::estimate;
 /// Keys, requests per second, and processes.
 const SIZES: [(u64, u64, u32); 3] = [(1_000_000, 10_000, 8), (10_000_000, 100_000, 32), (100_000_000, 1_000_000, 128)];
 
-/// The algorithm of a row; the exponent of Zipf's law and the rejected requests, in thousandths; and the size of leases.
+/// The algorithm of a row; the exponent of Zipf's law and the rejected requests, in thousandths; and the size of
+/// leases.
 const ROWS: [(&str, Kind, u32, u32, u32); 5] = [
     ("uniform, buckets", Kind::Bucket, 0, 0, 0),
     ("Zipf, buckets", Kind::Bucket, 1_000, 50, 0),

@@ -1,38 +1,38 @@
-//! [`LocalEntry`]: what one process has in flight of one key, and what it knows of the server's count of it.
+//! [`LocalEntry`]: the units of one key that one process has in flight, and its knowledge of the server's count of them.
 //!
-//! Plain transitions, without locks and clocks: the model in the package `tower-sluice-protocols` explores this file as it
-//! is. So it imports nothing else of the crate.
+//! Plain transitions, without locks and clocks: the model in the package `tower-sluice-protocols` explores this file as
+//! it is. So it imports only [`Timestamp`] from the crate.
 
 use std::time::Duration;
 
 use crate::values::time::Timestamp;
 
-/// What the process has in flight of one key.
+/// The units of one key that the process has in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LocalEntry {
-    /// The units of requests that are not over, whoever has admitted them.
+    /// The units of requests that are not over, admitted by the server or by the fallback.
     pub(super) units: u64,
     /// The number of the field that calls use.
     pub(super) number: u64,
-    /// The units in that field, as far as the calls that have ended say. Units that the fallback has admitted are not in
-    /// it before the next renewal.
+    /// The units in that field, as far as the calls that have ended say. Units that the fallback has admitted are not
+    /// in it before the next renewal.
     pub(super) counted: u64,
     /// The calls under way on that field, and on earlier ones.
     pub(super) calls: u32,
     pub(super) older_calls: u32,
     pub(super) renewal: Option<RenewalProgress>,
-    /// When the field had exactly what was in flight: when it was begun.
+    /// When the field last had exactly the units in flight: when the entry was made, or when the last renewal was sent.
     pub(super) exact: Timestamp,
-    /// When the last call began with which the server may have begun a lease.
+    /// When the last call began that may have started a lease on the server.
     pub(super) leased: Timestamp,
-    /// Whether the server may have units that nobody holds, or lack some: a call has failed, and may have run.
+    /// Whether the server may count units that no request holds, or may lack some: a call has failed, and may have run.
     pub(super) is_unsure: bool,
 }
 
 /// A renewal under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RenewalProgress {
-    /// When it began; once it is sent, when that was.
+    /// When it began, or when it was sent, once it is.
     pub(super) since: Timestamp,
     pub(super) is_sent: bool,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Renewal {
 pub(crate) enum CallEnd {
     Ran,
     NotRun,
-    /// It may have run, or has found something else than it should have.
+    /// It may have run, or it has found another state than expected.
     Unknown,
 }
 
@@ -94,18 +94,18 @@ impl LocalEntry {
         if self.number == number {
             self.counted = self.counted.saturating_add(units);
         } else {
-            // The renewal may have left without them.
+            // The renewal may have been sent without them.
             self.is_unsure = true;
         }
     }
 
-    /// Ends a call that took none.
+    /// Ends a call that took no units.
     pub(super) fn took_none(&mut self, number: u64, end: CallEnd) {
         self.end_call(number);
         self.is_unsure |= end == CallEnd::Unknown;
     }
 
-    /// Releases units of a request that is over. Returns what is to be released on the server, now.
+    /// Releases units of a request that is over. Returns the release to send to the server at once, if there is one.
     pub(super) fn release(&mut self, units: u64) -> Option<Release> {
         debug_assert!(self.units >= units, "{units} units are released, and {} are in flight", self.units);
         self.units = self.units.saturating_sub(units);
@@ -118,7 +118,7 @@ impl LocalEntry {
         self.is_unsure |= end != CallEnd::Ran;
     }
 
-    /// Ends a renewal. Returns what is to be released on the server, since it was released here meanwhile.
+    /// Ends a renewal. Returns the release to send to the server for units that were released here meanwhile.
     pub(super) fn renewed(&mut self, renewal: Renewal, end: CallEnd) -> Option<Release> {
         if self.number != renewal.number {
             // It took too long, and another has begun.
@@ -126,7 +126,8 @@ impl LocalEntry {
         }
         self.renewal = None;
         if end == CallEnd::Ran {
-            (self.counted, self.exact) = (self.counted.saturating_add(renewal.units), renewal.sent);
+            self.counted = self.counted.saturating_add(renewal.units);
+            self.exact = renewal.sent;
         } else {
             self.is_unsure = true;
         }
@@ -141,7 +142,8 @@ impl LocalEntry {
         }
     }
 
-    /// Begins a call that releases what the field has too much. Units that a renewal is moving there are not in it yet.
+    /// Begins a call that releases the surplus of the field over the units in flight. Units that a renewal is moving
+    /// there are not in it yet.
     fn next_release(&mut self) -> Option<Release> {
         let units = self.counted.saturating_sub(self.units);
         if units == 0 {
@@ -163,7 +165,8 @@ impl LocalEntry {
         }
     }
 
-    /// Begins or continues a renewal, if it is due. Returns what to send, once no call on an earlier field is under way.
+    /// Begins or continues a renewal, if it is due. Returns the renewal to send, once the calls on earlier fields have
+    /// ended, or have taken a quarter of a lease.
     pub(super) fn renew(
         &mut self,
         next_number: impl FnOnce() -> u64,
@@ -173,21 +176,24 @@ impl LocalEntry {
         if !self.is_due(now, lease) {
             return None;
         }
-        // One that was sent and is not back was lost, or its runtime is blocked: it is replaced by another.
+        // A renewal that was sent and has no answer was lost, or its runtime is blocked: another replaces it.
         if self.renewal.is_none_or(|renewal| renewal.is_sent) {
             self.older_calls += self.calls;
-            (self.number, self.counted, self.calls) = (next_number(), 0, 0);
+            self.number = next_number();
+            self.counted = 0;
+            self.calls = 0;
             self.renewal = Some(RenewalProgress { since: now, is_sent: false });
             if !self.is_due(now, lease) {
                 return None;
             }
         }
         self.renewal = Some(RenewalProgress { since: now, is_sent: true });
-        (self.is_unsure, self.leased) = (false, now);
+        self.is_unsure = false;
+        self.leased = now;
         Some(Renewal { number: self.number, units: self.units.saturating_sub(self.counted), sent: now })
     }
 
-    /// Nothing has to be repaired of a key without units once the lease of the last call has ended.
+    /// Once the lease of its last call has ended, a key without units needs no repair.
     pub(super) fn forget_ended_lease(&mut self, now: Timestamp, lease: Duration) {
         if self.units == 0 && now.saturating_since(self.leased) > lease + lease / PATIENCE_DIVISOR {
             self.is_unsure = false;

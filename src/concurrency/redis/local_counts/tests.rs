@@ -24,13 +24,13 @@ struct Sent {
     number: u64,
     call: Call,
     began: Timestamp,
-    /// `None` until it has run.
+    /// Set once it has run.
     answer: Option<bool>,
-    /// Whether its caller waits no more.
+    /// Whether its caller has given up.
     is_given_up: bool,
 }
 
-/// What the scripts do: units and the end of their lease, by process and number.
+/// The server, with the effects of the scripts: units and the end of their lease, by process and number.
 #[derive(Default)]
 struct Server(HashMap<(usize, u64), (u64, Timestamp)>);
 
@@ -63,6 +63,10 @@ impl Server {
     }
 }
 
+fn at_second(seconds: u64) -> Timestamp {
+    Timestamp::from_nanos(seconds * 1_000_000_000)
+}
+
 struct World {
     random: Xorshift,
     tag: KeyTag,
@@ -79,8 +83,11 @@ struct World {
 impl World {
     fn new(random: Xorshift) -> Self {
         let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
-        let (processes, server) = ([LocalCounts::new(), LocalCounts::new()], Server::default());
-        let (sent, requests, now) = (Vec::new(), Vec::new(), Timestamp::from_nanos(0));
+        let processes = [LocalCounts::new(), LocalCounts::new()];
+        let server = Server::default();
+        let sent = Vec::new();
+        let requests = Vec::new();
+        let now = Timestamp::from_nanos(0);
         Self { random, tag, now, processes, server, sent, requests, has_lost: false }
     }
 
@@ -121,7 +128,7 @@ impl World {
         }
     }
 
-    /// Reports the answer to the caller, or, if there is none, that it gives up: then the call may run later.
+    /// Reports the answer to the caller. Without an answer, the caller gives up, and the call may run later.
     fn end_call(&mut self, index: usize) {
         let Sent { process, number, call, answer, is_given_up, .. } = self.sent[index];
         if is_given_up {
@@ -155,15 +162,16 @@ impl World {
     /// Time passes, and calls that take too long are given up.
     fn tick(&mut self) {
         self.now = self.now.saturating_add(TICK);
-        let (now, tag, processes) = (self.now, self.tag, &self.processes);
+        let now = self.now;
+        let tag = self.tag;
+        let processes = &self.processes;
         self.server.0.retain(|(process, _), (_, end)| {
             let has_ended = *end <= now;
             self.has_lost |= has_ended && processes[*process].units(tag) > 0;
             !has_ended
         });
-        let is_late = |sent: &Sent, now: Timestamp| now.saturating_since(sent.began) >= LEASE / PATIENCE_DIVISOR - TICK;
         for index in (0..self.sent.len()).rev() {
-            if is_late(&self.sent[index], self.now) {
+            if now.saturating_since(self.sent[index].began) >= LEASE / PATIENCE_DIVISOR - TICK {
                 self.end_call(index);
             }
         }
@@ -198,11 +206,11 @@ impl World {
         }
     }
 
-    /// Without a loss of data, the server has at least what it has admitted: so it never admits too much.
+    /// Without a loss of data, the server has at least the units that it has admitted, so it never admits too many.
     fn check(&self) {
         for process in 0..2 {
-            let of = |units: u64, its: usize| if its == process { units } else { 0 };
-            let held = self.requests.iter().map(|(its, units, _)| of(*units, *its)).sum::<u64>();
+            let requests = self.requests.iter().filter(|(holder, ..)| *holder == process);
+            let held = requests.map(|(_, units, _)| units).sum::<u64>();
             assert_eq!(self.processes[process].units(self.tag), held);
         }
         if !self.has_lost {
@@ -259,31 +267,30 @@ fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
 fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
     let counts = LocalCounts::new();
     let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
-    let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-    let number = counts.begin(tag, at(0));
+    let number = counts.begin(tag, at_second(0));
     counts.took(tag, number, 3);
-    assert!(counts.due(at(7), LEASE).is_empty() && counts.renew(tag, at(7), LEASE).is_none());
-    assert_eq!(counts.due(at(8), LEASE), [tag]);
+    assert!(counts.due(at_second(7), LEASE).is_empty() && counts.renew(tag, at_second(7), LEASE).is_none());
+    assert_eq!(counts.due(at_second(8), LEASE), [tag]);
 
     // A call on the earlier field is waited for, but not for ever: its runtime may be blocked.
-    let blocked = counts.begin(tag, at(8));
-    assert!(counts.renew(tag, at(8), LEASE).is_none());
-    let newer = counts.begin(tag, at(9));
+    let blocked = counts.begin(tag, at_second(8));
+    assert!(counts.renew(tag, at_second(8), LEASE).is_none());
+    let newer = counts.begin(tag, at_second(9));
     assert!(newer > blocked);
     counts.took(tag, newer, 1);
-    assert!(counts.due(at(11), LEASE).is_empty());
-    // Released after the renewal, which moves what is left of the other units.
+    assert!(counts.due(at_second(11), LEASE).is_empty());
+    // Not released on the server: the renewal moves one unit fewer.
     assert_eq!(counts.release(tag, 1), None);
-    let renewal = counts.renew(tag, at(12), LEASE).unwrap();
+    let renewal = counts.renew(tag, at_second(12), LEASE).unwrap();
     assert_eq!((renewal.number, renewal.units), (newer, 2));
     assert_eq!(counts.release(tag, 2), None);
     assert_eq!(counts.renewed(tag, renewal, CallEnd::Ran), Some(Release { number: newer, units: 2 }));
     counts.released(tag, newer, CallEnd::Ran);
     assert_eq!(counts.units(tag), 1);
 
-    // What it took after all is reported by a further renewal.
+    // A further renewal reports the units that the blocked call took after all.
     counts.took(tag, blocked, 2);
-    let renewal = counts.renew(tag, at(13), LEASE).unwrap();
+    let renewal = counts.renew(tag, at_second(13), LEASE).unwrap();
     assert_eq!(renewal.units, 3);
 }
 
@@ -291,32 +298,30 @@ fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
 fn a_renewal_that_does_not_come_back_is_replaced() {
     let counts = LocalCounts::new();
     let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
-    let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-    let number = counts.begin(tag, at(0));
+    let number = counts.begin(tag, at_second(0));
     counts.took(tag, number, 2);
-    let lost = counts.renew(tag, at(8), LEASE).unwrap();
-    assert!(counts.renew(tag, at(11), LEASE).is_none());
-    let second = counts.renew(tag, at(12), LEASE).unwrap();
+    let lost = counts.renew(tag, at_second(8), LEASE).unwrap();
+    assert!(counts.renew(tag, at_second(11), LEASE).is_none());
+    let second = counts.renew(tag, at_second(12), LEASE).unwrap();
     assert!(second.number > lost.number && second.units == 2);
-    // The first one comes back after all: what it says is of the past.
+    // The first one comes back after all: its result is out of date.
     assert_eq!(counts.renewed(tag, lost, CallEnd::Ran), None);
-    assert!(counts.due(at(15), LEASE).is_empty(), "the second is still under way");
+    assert!(counts.due(at_second(15), LEASE).is_empty(), "the second is still under way");
     assert_eq!(counts.renewed(tag, second, CallEnd::Ran), None);
     assert_eq!(counts.release(tag, 2), Some(Release { number: second.number, units: 2 }));
 }
 
 #[test]
-fn what_may_have_failed_is_renewed_at_once() {
+fn a_call_that_may_have_failed_is_renewed_at_once() {
     let counts = LocalCounts::new();
     let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
-    let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-    let number = counts.begin(tag, at(0));
+    let number = counts.begin(tag, at_second(0));
     counts.took(tag, number, 1);
     let release = counts.release(tag, 1).unwrap();
-    assert!(counts.due(at(1), LEASE).is_empty(), "the call is under way");
+    assert!(counts.due(at_second(1), LEASE).is_empty(), "the call is under way");
     counts.released(tag, release.number, CallEnd::Unknown);
     for second in 1..4 {
-        let renewal = counts.renew(tag, at(second), LEASE).expect("the server may still count one");
+        let renewal = counts.renew(tag, at_second(second), LEASE).expect("the server may still count one");
         assert_eq!(renewal.units, 0);
         let end = if second < 3 { CallEnd::Unknown } else { CallEnd::Ran };
         assert_eq!(counts.renewed(tag, renewal, end), None);
@@ -328,13 +333,12 @@ fn what_may_have_failed_is_renewed_at_once() {
 fn a_failed_call_without_units_is_forgotten_when_its_lease_has_ended() {
     let counts = LocalCounts::new();
     let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
-    let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-    let number = counts.begin(tag, at(0));
+    let number = counts.begin(tag, at_second(0));
     counts.took_none(tag, number, CallEnd::Unknown);
-    assert_eq!(counts.due(at(1), LEASE), [tag], "the server may have taken units");
-    assert!(counts.due(at(21), LEASE).is_empty());
+    assert_eq!(counts.due(at_second(1), LEASE), [tag], "the server may have taken units");
+    assert!(counts.due(at_second(21), LEASE).is_empty());
     assert!(counts.is_empty());
-    let number = counts.begin(tag, at(30));
+    let number = counts.begin(tag, at_second(30));
     counts.took_none(tag, number, CallEnd::NotRun);
     assert!(counts.is_empty());
 }

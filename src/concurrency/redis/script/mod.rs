@@ -1,4 +1,4 @@
-//! The scripts that count requests in flight on the server, and what their replies mean.
+//! The scripts that count requests in flight on the server, and how to read their replies.
 
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
@@ -25,15 +25,15 @@ static RENEW: Script = in_flight_script!("renew");
 
 static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
 
-/// What one process has in flight is in one field of the key's hash. The process begins a field of a higher number each
-/// time it [renews](renew).
+/// The units that one process has in flight are in one field of the key's hash. The process begins a field of a higher
+/// number each time it [renews](renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessField {
     pub(super) process: u64,
     pub(super) number: u64,
 }
 
-/// The call that takes `cost` units, if no more than `limit` are then in flight, and lets the lease of the field end
+/// The call that takes `cost` units, if at most `limit` are in flight afterwards, and lets the lease of the field end
 /// `lease` microseconds from now. Only reads if the cost is zero, or can never be admitted.
 pub(super) fn take(key: Key, field: ProcessField, cost: u64, limit: u64, lease: u64) -> ScriptCall {
     let units = if cost > limit { 0 } else { cost };

@@ -11,19 +11,21 @@ use crate::store::redis::variant::{Changes, all_are_noticed};
 
 const SECOND: u64 = 1_000_000;
 
-/// What the server should have: units, end and length of the lease, by process and number; and when it forgets the key.
+/// The expected state of the server: units, end and length of the lease, by process and number; and when it forgets the
+/// key.
 #[derive(Default)]
 struct Model(BTreeMap<(u64, u64), (u64, u64, u64)>, u64);
 
 impl Model {
-    /// Drops what has ended, corrects what is from the future, and returns the sum of the rest.
+    /// Drops leases that have ended, corrects ends that are too far in the future, and returns the sum of the units
+    /// left.
     fn total(&mut self, now: u64) -> u64 {
         self.0.values_mut().for_each(|(_, end, lease)| *end = (*end).min(now + *lease));
         self.0.retain(|_, (_, end, _)| *end > now);
         self.0.values().map(|(units, ..)| units).sum()
     }
 
-    /// When the last lease ends, with one that begins now.
+    /// When the last lease ends, if another begins now.
     fn last_end(&self, now: u64, lease: u64) -> u64 {
         self.0.values().map(|(_, end, _)| *end).max().unwrap_or(0).max(now + lease)
     }
@@ -53,7 +55,8 @@ impl Model {
     }
 
     fn renew(&mut self, now: u64, field: ProcessField, units: u64, lease: u64) -> (u32, u64) {
-        let (total, last_end) = (self.total(now), self.last_end(now, lease));
+        let total = self.total(now);
+        let last_end = self.last_end(now, lease);
         self.0.retain(|(process, number), _| *process != field.process || *number >= field.number);
         let own = self.0.get(&(field.process, field.number)).map_or(0, |(units, ..)| *units);
         if own + units > 0 {
@@ -76,7 +79,9 @@ fn scripts_count_as_the_model_does() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&TAKE, &RENEW, &RELEASE]);
     for trace in 0..40 {
-        let (mut model, mut now, mut expected) = (Model::default(), START, Vec::new());
+        let mut model = Model::default();
+        let mut now = START;
+        let mut expected = Vec::new();
         let scale = random.pick(&[1, 120_000_000_000_000]);
         for _ in 0..100 {
             now = match random.below(40) {
@@ -87,7 +92,8 @@ fn scripts_count_as_the_model_does() {
                 _ => now + random.below(SECOND),
             };
             let field = ProcessField { process: random.below(3) + (1 << 51), number: random.below(3) };
-            let (units, lease) = (random.below(5) * scale, random.pick(&[SECOND, 4 * SECOND]));
+            let units = random.below(5) * scale;
+            let lease = random.pick(&[SECOND, 4 * SECOND]);
             let (call, answer) = match random.below(8) {
                 0..=3 => {
                     let limit = random.pick(&[5, 8]) * scale;
@@ -135,13 +141,13 @@ fn replies_become_decisions() {
     assert_eq!(ask(3).0, Decision::reject_until_released(5, 2));
     let (last, answer) = ask(2);
     assert_eq!(last, Decision::allow(5, 0));
-    // Under a smaller limit, Rust would have rejected what the script has admitted.
+    // Under a smaller limit, Rust would have rejected the request that the script has admitted.
     assert_eq!(decision(&answer, 2, 4), Err(BadReply::Disagreement));
 }
 
-/// A hash with any field that is none of ours is an error, and stays as it is.
+/// A hash with a foreign field is an error, and stays unchanged.
 #[test]
-fn what_is_no_unit_in_flight_is_an_error() {
+fn a_foreign_hash_is_an_error() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW]);
     let field = ProcessField { process: 1, number: 1 };
     let end = START + SECOND;
@@ -169,9 +175,10 @@ fn what_is_no_unit_in_flight_is_an_error() {
     }
 }
 
-/// Processes that were cut off may have any number of units in flight: what does not fit into a double is cut.
+/// Processes that were cut off may have any number of units in flight: the script cuts a sum that does not fit into a
+/// double.
 #[test]
-fn more_units_in_flight_than_a_double_holds_leave_room_for_none() {
+fn more_units_in_flight_than_a_double_holds_reject_every_request() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW]);
     let field = ProcessField { process: 1, number: 1 };
     let most = (1_u64 << 51) - 1;
@@ -183,7 +190,7 @@ fn more_units_in_flight_than_a_double_holds_leave_room_for_none() {
         let rejection = Decision::reject_until_released(Quota::MAX_UNITS, 0);
         assert_eq!(decision(&answer, 1, Quota::MAX_UNITS), Ok(rejection));
     }
-    // The most that a process reports, beside as much that it has taken there.
+    // The most units that a process reports, beside the same number that it has taken there.
     let answer = server.run(START, &take(key("b"), field, Quota::MAX_UNITS, Quota::MAX_UNITS, SECOND));
     assert_eq!(decision(&answer, Quota::MAX_UNITS, Quota::MAX_UNITS), Ok(Decision::allow(Quota::MAX_UNITS, 0)));
     assert_eq!(server.run(START, &renew(key("b"), field, u64::MAX, SECOND)).admitted, 1);
@@ -199,8 +206,8 @@ fn mistakes_in_the_scripts_are_noticed() {
             block: include_str!("lua/open.lua"),
             properties: &[
                 scripts_count_as_the_model_does,
-                what_is_no_unit_in_flight_is_an_error,
-                more_units_in_flight_than_a_double_holds_leave_room_for_none,
+                a_foreign_hash_is_an_error,
+                more_units_in_flight_than_a_double_holds_reject_every_request,
             ],
             changes: &[
                 ("reply[1] * 1000000 + reply[2]", "reply[1] * 1000000"),

@@ -14,8 +14,8 @@ pub(super) const LARGEST: u128 = 10_u128.pow(15) - 1;
 /// The longest wait that is advertised, in seconds: clients keep it as milliseconds in a signed 32-bit timer.
 pub(super) const LONGEST_WAIT: u128 = ((1 << 31) - 1) / 1_000;
 
-/// `Measure` takes this part of a bucket's capacity off what is left, since the state of a store that counts in ticks may
-/// be a tick too low. So its `t` may be shorter than the oracle's.
+/// `Measure` takes this part of a bucket's capacity off the remaining units, since the state of a store that counts in
+/// ticks may be a tick too low. So its `t` may be shorter than the oracle's.
 const TICKS: u128 = 1 << 32;
 
 /// A bucket as one would explain it: a debt in nanoseconds times `limit` that decreases with time.
@@ -45,7 +45,8 @@ impl Bucket {
     }
 
     pub(super) fn decide(&mut self, now: u64, cost: u64) -> Decision {
-        let (now, limit) = (self.scaled(now.into()), u128::from(self.quota.limit()));
+        let now = self.scaled(now.into());
+        let limit = u128::from(self.quota.limit());
         let capacity = self.capacity();
         let after = self.paid_at.saturating_sub(now) + u128::from(cost) * self.interval();
         let span = |scaled: u128| {
@@ -67,8 +68,8 @@ impl Bucket {
         decision.with_reset_after(span(debt))
     }
 
-    /// Returns the `r` of an admission, the whole units left, and its `t`: the seconds, rounded up, in which what is left
-    /// is earned; with none left, the time to the next unit. At least 1.
+    /// Returns the `r` of an admission, the whole units left, and its `t`: the seconds, rounded up, in which the
+    /// remaining units are earned; with zero units left, the time to the next unit. At least 1.
     ///
     /// `t` has a range, since it is computed from a [`Decision`], which rounds the debt up, and `Measure` allows for a
     /// tick.

@@ -43,7 +43,8 @@ fn written(
     for (name, value) in lines {
         headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    let (status, mut deferred) = (StatusCode::from_u16(status).unwrap(), headers.clone());
+    let status = StatusCode::from_u16(status).unwrap();
+    let mut deferred = headers.clone();
     writer.write(status, &mut headers, readings.iter().copied(), at_2026);
     let kept = match readings {
         [reading] => writer.fields_of_one(*reading),

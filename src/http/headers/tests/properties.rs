@@ -9,8 +9,8 @@ use super::*;
 use crate::http::headers::partition::Mark;
 use crate::values::{PartitionKey, Quota};
 
-/// For `pk`. A writer with a secret interns no constants either, of which a process has a bounded number that other
-/// tests need.
+/// For `pk`. A writer with a secret does not intern constants: their number in a process is bounded, and other tests
+/// need them.
 const SECRET: [u8; 16] = [1; 16];
 
 fn quota() -> impl Strategy<Value = Quota> {
@@ -46,7 +46,7 @@ struct Sent {
 }
 
 impl Sent {
-    fn by(writer: &Writer, decision: &Decision) -> Self {
+    fn computed(writer: &Writer, decision: &Decision) -> Self {
         let mut fields = HeaderMap::new();
         writer.write(StatusCode::OK, &mut fields, [reading(0, decision)].into_iter(), at_2026);
         let only_member = |name: HeaderName, keys: &[&str], required| {
@@ -54,17 +54,19 @@ impl Sent {
             let [(_, parameters)] = &members[..] else { panic!("not one policy: {members:?}") };
             parameters.iter().copied().map(u128::from).collect::<Vec<_>>()
         };
-        let (policy, state) = (only_member(RATELIMIT_POLICY, POLICY, 2), only_member(RATELIMIT, STATE, 1));
+        let policy = only_member(RATELIMIT_POLICY, POLICY, 2);
+        let state = only_member(RATELIMIT, STATE, 1);
         Self { q: policy[0], w: policy[1], r: state[0], t: state.get(1).copied() }
     }
 
-    /// Compares the advertised rate, q / w, with that of the quota.
+    /// Compares the advertised rate, q / w, with the quota's.
     fn compare_rate(&self, quota: &Quota) -> Ordering {
-        let (advertised, enforced) = (self.q * quota.period().as_nanos(), u128::from(quota.limit()) * self.w * NANOS);
+        let advertised = self.q * quota.period().as_nanos();
+        let enforced = u128::from(quota.limit()) * self.w * NANOS;
         advertised.cmp(&enforced)
     }
 
-    /// Whether a client that takes what is left in `t` seconds is faster than the advertised rate.
+    /// Whether a client that takes the remaining units in `t` seconds is faster than the advertised rate.
     fn invites_too_much(&self, t: u128) -> bool {
         self.r * self.w > self.q * t
     }
@@ -84,7 +86,7 @@ struct Request {
     cost: u64,
 }
 
-/// A request that the oracle has decided, and what was sent.
+/// A request that the oracle has decided, and the fields that were sent.
 struct Answered {
     now: u64,
     cost: u64,
@@ -113,7 +115,7 @@ impl Trace {
         let answer = |&Request { after, cost }: &Request| {
             now += after;
             let decision = bucket.decide(now, cost);
-            Answered { now, cost, bucket, decision, sent: Sent::by(&writer, &decision) }
+            Answered { now, cost, bucket, decision, sent: Sent::computed(&writer, &decision) }
         };
         self.requests.iter().map(answer).collect()
     }
@@ -177,14 +179,14 @@ proptest! {
     #[test]
     fn advertised_rate_never_exceeds_quota(quota in quota()) {
         for terms in [Terms::bucket(quota), Terms::fixed_window(quota), Terms::sliding_window(quota)] {
-            let sent = Sent::by(&writer_of_one(terms), &Decision::allow(1, 1));
+            let sent = Sent::computed(&writer_of_one(terms), &Decision::allow(1, 1));
             prop_assert!(sent.w >= 1 && sent.compare_rate(&quota).is_le(), "{terms:?}: {sent:?}");
         }
     }
 
     #[test]
     fn advertised_quota_of_a_bucket_holds_its_burst(quota in quota()) {
-        let sent = Sent::by(&writer_of_one(Terms::bucket(quota)), &Decision::allow(1, 1));
+        let sent = Sent::computed(&writer_of_one(Terms::bucket(quota)), &Decision::allow(1, 1));
         prop_assert!(sent.q >= u128::from(quota.max_burst()) || sent.w == LARGEST, "{sent:?}");
     }
 
@@ -225,12 +227,12 @@ proptest! {
         }
     }
 
-    /// A client that spreads what a sliding window has left over the advertised time keeps to its rate.
+    /// A client that spreads a sliding window's remaining units over the advertised time keeps to its rate.
     #[test]
     fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..Quota::MAX_UNITS, reset: u32) {
         let left = left % quota.limit() + 1;
         let decision = Decision::allow(quota.limit(), left).with_reset_after(Duration::from_millis(reset.into()));
-        let sent = Sent::by(&writer_of_one(Terms::sliding_window(quota)), &decision);
+        let sent = Sent::computed(&writer_of_one(Terms::sliding_window(quota)), &decision);
         prop_assert_eq!(sent.r, u128::from(left));
         let t = sent.t.expect("an admission has a `t`");
         if sent.compare_rate(&quota).is_eq() {

@@ -1,4 +1,4 @@
-//! Which responses carry which fields, and of which policies.
+//! Which responses carry which fields, for which policies.
 
 use super::*;
 use crate::values::{PartitionKey, Quota};
@@ -10,14 +10,15 @@ fn all_policies_that_decided_are_listed_in_order() {
     let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))]
         .map(|(name, terms)| described(name, terms));
     let writer = Arc::new(Writer::new(&RateLimitFields::default(), policies).unwrap());
-    let (a, b) = (Decision::allow(10, 9), Decision::allow(5_000, 77).with_reset_after(Duration::from_secs(60)));
+    let a = Decision::allow(10, 9);
+    let b = Decision::allow(5_000, 77).with_reset_after(Duration::from_secs(60));
     let policy = r#"ratelimit-policy: "per-second";q=10;w=1, "day";q=5000;w=86400"#;
     assert_eq!(
         written(&writer, 200, &[], &[reading(0, &a), reading(1, &a), reading(2, &b)]),
         format!(r#"ratelimit: "per-second";r=9;t=1, "day";r=77;t=60; {policy}"#)
     );
     assert_eq!(written(&writer, 200, &[], &[reading(2, &b)]), format!(r#"ratelimit: "day";r=77;t=60; {policy}"#));
-    // Decided by no advertised policy, or by none.
+    // Decided by no advertised policy, or by no policy at all.
     assert_eq!(written(&writer, 200, &[], &[reading(1, &a)]), "");
     assert_eq!(written(&writer, 200, &[], &[]), "");
     assert_eq!(written(&writer, 103, &[], &[reading(0, &a)]), "");
@@ -106,7 +107,8 @@ fn a_policy_that_rejects_comes_before_one_with_less_left_and_the_longest_wait_fi
     let draft07 = writer_of(&RateLimitFields::draft07(), &SECOND_MINUTE_HOUR);
     let rejected = |left, wait| Decision::reject(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
     let empty = Decision::allow(100, 0).with_reset_after(Duration::from_secs(30));
-    let (short, long) = (rejected(3, Some(Duration::from_secs(5))), rejected(3, Some(Duration::from_secs(6))));
+    let short = rejected(3, Some(Duration::from_secs(5)));
+    let long = rejected(3, Some(Duration::from_secs(6)));
     let never = rejected(3, None);
     let state = |readings: &[PolicyReading<'_>]| written(&draft07, 429, &[], readings);
     assert_eq!(
@@ -223,7 +225,8 @@ fn units_in_flight_are_advertised_without_a_time() {
     let terms = [("in-flight", Terms::concurrency(4)), ("rate", Terms::bucket(Quota::per_second(10)))];
     let writer = writer_of(&RateLimitFields::default(), &terms);
     let policies = r#"ratelimit-policy: "in-flight";q=4;qu="concurrent-requests", "rate";q=10;w=1"#;
-    let (some, rate) = (Decision::allow(4, 1), Decision::allow(10, 9));
+    let some = Decision::allow(4, 1);
+    let rate = Decision::allow(10, 9);
     for (decision, left) in [(some, 1), (Decision::reject_until_released(4, 1), 0)] {
         assert_eq!(
             written(&writer, 200, &[], &[reading(0, &decision), reading(1, &rate)]),
@@ -257,7 +260,8 @@ fn a_quota_of_bytes_is_advertised_with_its_unit() {
 fn a_policy_for_some_requests_is_listed_where_it_has_decided() {
     let terms = Some(Terms::bucket(Quota::per_second(10)));
     let conditional = |name| Described { is_conditional: true, ..described(name, terms) };
-    let (all, writes) = (r#""all";q=10;w=1"#, r#""writes";q=10;w=1"#);
+    let all = r#""all";q=10;w=1"#;
+    let writes = r#""writes";q=10;w=1"#;
     let decision = Decision::allow(10, 9);
     for fields in [RateLimitFields::default(), RateLimitFields::default().partition_key()] {
         let writer = Arc::new(Writer::new(&fields, [described("all", terms), conditional("writes")]).unwrap());

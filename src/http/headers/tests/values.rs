@@ -86,7 +86,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
     assert_eq!(compared, 17);
 }
 
-/// `vectors/negative.json`: the parser of these tests rejects what is no value of these fields.
+/// `vectors/negative.json`: the parser of these tests rejects text that is no value of these fields.
 #[test]
 fn invalid_values_are_recognised() {
     for example in vectors(include_str!("../../../../tests/vectors/negative.json")) {
@@ -105,8 +105,8 @@ fn policy_of(terms: Terms) -> String {
     all.split("; ").find_map(|line| line.strip_prefix("ratelimit-policy: \"p\";")).unwrap().to_owned()
 }
 
-/// Buckets advertise a window of whole seconds in which the burst fits, at no more than the enforced rate. Also windows
-/// that are no whole seconds, and quotas that no such window fits.
+/// Buckets advertise a window of whole seconds in which the burst fits, at the enforced rate or a lower one. Also
+/// windows that are no whole seconds, and quotas that no such window fits.
 #[test]
 fn a_policy_is_advertised_at_its_exact_rate() {
     let quota = |limit, seconds| Quota::per(limit, Duration::from_secs(seconds));

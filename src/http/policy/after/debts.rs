@@ -1,4 +1,4 @@
-//! Debts: what requests have cost beyond what their keys had left, as the instant at which it is paid.
+//! Debts: the cost of requests beyond the units that their keys had left, as the instant at which it is paid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use crate::http::policy::expiring::{Ends, ExpiringTable};
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{PartitionKey, Quota};
 
-/// What a policy's keys owe, for up to 65,536 of them (5 MiB from the first debt on). Of more, those that are paid
-/// first are forgiven, which is counted.
+/// The debts of a policy's keys, for up to 65,536 of them (5 MiB from the first debt on). If there are more, the
+/// debts that would be paid first are forgiven, which is counted.
 ///
-/// A key that owes something has two accounts: that of its limiter, which is used up when a debt begins, and its debt.
-/// The debt is an account by GCRA (ITU-T I.371) whose full bucket may be exceeded: what is charged to the limiter while
-/// the debt lasts is charged to it, too. So it is paid as fast as the quota restores units, and no faster, whatever the
-/// limiter restores meanwhile.
+/// A key that owes something has two accounts: the limiter's, which is used up when a debt begins, and its debt. The
+/// debt is an account by GCRA (ITU-T I.371) whose full bucket may be exceeded: each charge to the limiter while the
+/// debt lasts is added to the debt, too. So the debt is paid exactly as fast as the quota restores units, even if the
+/// limiter restores more meanwhile.
 pub(in crate::http::policy) type Debts = ExpiringTable<Debt>;
 
-/// What a key owes: when it will owe nothing any more, at the rate of its quota. A window's limit is its burst.
+/// The debt of a key: the instant at which it is paid, at the rate of the key's quota. A window's limit is its burst.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http::policy) struct Debt {
     paid_at: Timestamp,
@@ -32,12 +32,13 @@ impl Ends for Debt {
 }
 
 impl Debt {
-    /// The debt that is paid in so long.
+    /// The debt that is paid in the time `paid_in`.
     fn paid_after(paid_in: Duration, now: Timestamp, quota: Quota) -> Option<Self> {
         Some(Self { paid_at: now.saturating_add(paid_in), quota })
     }
 
-    /// The time that it takes to pay it under a quota: one that was made under another quota is converted by its units.
+    /// The time that it takes to pay the debt under `quota`. A debt that was made under another quota keeps its
+    /// units.
     fn paid_in(self, now: Timestamp, quota: Quota) -> Duration {
         let left = self.paid_at.saturating_since(now);
         if self.quota.has_rate_of(&quota) {
@@ -51,15 +52,16 @@ impl Debt {
 }
 
 impl Debts {
-    /// Charges a request to the debt of its key, if there is one. Returns whether there is; or how long the request has to
-    /// wait, if the key owes too much.
+    /// Charges a request to the debt of its key, if there is one. Returns whether there is one. If the key owes too
+    /// much, returns the time that the request has to wait.
     fn spend(&self, key: &PartitionKey, quota: Quota, units: u64) -> Result<bool, Duration> {
         if self.is_over() {
             return Ok(false);
         }
         self.update(key, |debt, now| {
             let Some(owed) = debt.map(|debt| debt.paid_in(now, quota)) else { return Ok(false) };
-            let (after, full) = (owed.saturating_add(quota.time_to_restore(units)), time_of_burst(quota));
+            let after = owed.saturating_add(quota.time_to_restore(units));
+            let full = time_of_burst(quota);
             if after > full {
                 return Err(after - full);
             }
@@ -73,7 +75,8 @@ impl Debts {
         self.change(key, quota, |owed| owed.saturating_sub(quota.time_to_restore(units)));
     }
 
-    /// Adds what a request has cost beyond its charge: what its limiter was charged for it, and what that had not left.
+    /// Adds the cost of a request beyond its charge: the units that its limiter was `charged` for it, and the units
+    /// that the limiter had not left, which are `owed`.
     pub(in crate::http::policy) fn add(&self, key: &PartitionKey, quota: Quota, charged: u64, owed: u64) {
         let charged = quota.time_to_restore(charged);
         if owed == 0 {
@@ -87,7 +90,7 @@ impl Debts {
         });
     }
 
-    /// Changes the time in which a key pays what it owes, if it owes something.
+    /// Changes the time in which a key pays its debt, if it has one.
     fn change(&self, key: &PartitionKey, quota: Quota, change: impl FnOnce(Duration) -> Duration) {
         if !self.is_over() {
             self.update(key, |debt, now| {
@@ -96,9 +99,13 @@ impl Debts {
         }
     }
 
-    /// The units that a key has left, and the time until it owes nothing, if it owes something. Without a quota, under that
-    /// of its last request.
-    pub(in crate::http::policy) fn left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<(u64, Duration)> {
+    /// The units that a key has left, and the time until its debt is paid, if it has one. Without a `quota`, by the
+    /// quota of the key's last request.
+    pub(in crate::http::policy) fn units_left(
+        &self,
+        key: &PartitionKey,
+        quota: Option<Quota>,
+    ) -> Option<(u64, Duration)> {
         let (debt, now) = self.get(key)?;
         let quota = quota.unwrap_or(debt.quota);
         let owed = debt.paid_in(now, quota);
@@ -112,8 +119,8 @@ fn time_of_burst(quota: Quota) -> Duration {
     quota.time_to_restore(quota.max_burst())
 }
 
-/// What a request was charged to the debt of its key, since there is one. Unless it is [kept](Self::keep), it is taken
-/// back when this is dropped.
+/// The charge of a request to the debt of its key. Unless it is [kept](Self::keep), it is taken back when this is
+/// dropped.
 pub(crate) struct DebtCharge {
     debts: Arc<Debts>,
     key: PartitionKey,
@@ -127,15 +134,15 @@ impl DebtCharge {
     ///
     /// # Errors
     ///
-    /// If the key owes so much that the request has to wait: how long.
+    /// If the debt is too large for the request to be admitted now: the time that it has to wait.
     pub(in crate::http::policy) fn new(
         debts: &Arc<Debts>,
         key: &PartitionKey,
         quota: Quota,
         units: u64,
     ) -> Result<Option<Self>, Duration> {
-        let charge = || Self { debts: Arc::clone(debts), key: key.clone(), quota, units, is_kept: false };
-        Ok(debts.spend(key, quota, units)?.then(charge))
+        let is_in_debt = debts.spend(key, quota, units)?;
+        Ok(is_in_debt.then(|| Self { debts: Arc::clone(debts), key: key.clone(), quota, units, is_kept: false }))
     }
 
     /// Keeps it: the request was admitted.

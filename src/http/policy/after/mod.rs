@@ -1,4 +1,4 @@
-//! What happens after the decision on a request, by its response: its final cost, its debt, its retries.
+//! The effects of a response on the accounts of its request's key: the final cost, the debt, the retries.
 
 mod charge_once;
 mod debts;
@@ -13,25 +13,25 @@ pub(crate) use self::open_charges::OpenCharges;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::values::Ask;
 
-/// What the response of a request changes.
+/// The settings of a policy for the time after the decision, until the response is over.
 #[derive(Default)]
 pub(crate) struct After {
     pub(super) bill: Option<Bill>,
     pub(super) retries: Option<Box<Retries>>,
-    /// Whether what a request holds is released when its response begins, and not when that has ended.
+    /// Whether the units that a request holds are released when its response begins, and not when that has ended.
     pub(crate) releases_at_head: bool,
     pub(crate) owes_shortfalls: bool,
 }
 
-/// What the final cost of a request depends on.
+/// The source of the final cost of a request.
 pub(super) enum Bill {
-    /// The head of the response: what was charged, or nothing.
+    /// The head of the response decides between the full charge and nothing.
     When(Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>),
-    /// The head of the response.
+    /// The head of the response determines the cost.
     Cost(Box<dyn Fn(&ResponseHead<'_>) -> u64 + Send + Sync>),
-    /// What the handler reports until the body of the response has ended.
+    /// The handler reports the cost until the body of the response has ended.
     ByHandler,
-    /// The bytes of the body of the response.
+    /// The cost is the number of bytes of the body of the response.
     ContentBytes,
 }
 
@@ -46,7 +46,7 @@ impl After {
         self.bill.is_some()
     }
 
-    /// The final cost of a request that was charged `charged`, if the head of its response decides.
+    /// The final cost of a request that was charged `charged` units, if the head of its response decides.
     pub(crate) fn cost_by_head(&self, charged: u64, response: &ResponseHead<'_>) -> Option<u64> {
         match self.bill.as_ref()? {
             Bill::When(condition) if condition(response) => Some(charged),

@@ -12,14 +12,14 @@ use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 
 /// The refundable charges of a policy that are not settled yet, by key.
 ///
-/// A rejection that such charges cause is no misconduct, and may be brief: they may be refunded within the time that a
-/// response takes. How many are excused is bounded: otherwise, a client that holds one response open could send what it
-/// likes. Bounded by the requests in flight.
+/// A rejection that such charges cause is no misconduct, and may be brief: they may be refunded within the time that
+/// a response takes. Each open charge excuses a bounded number of rejections: otherwise, a client that holds one
+/// response open could send without limit. The number of charges is bounded by the requests in flight.
 pub(crate) struct OpenCharges {
     /// Sharded by hash, so that requests of different keys seldom take the same lock.
     shards: Shards<ChargeShard>,
     secret: Secret,
-    /// The moving average of the duration of all responses, in nanoseconds; zero while none is known.
+    /// The moving average of the duration of all responses, in nanoseconds; zero while it is unknown.
     mean: AtomicU64,
 }
 
@@ -33,17 +33,18 @@ struct ChargeShard {
 struct Recent {
     /// A part of the key's hash.
     tag: u32,
-    /// In microseconds, 71 minutes at most; zero while none is known.
+    /// In microseconds, 71 minutes at most; zero while it is unknown.
     mean: u32,
 }
 
-/// Two requests of different keys take the same lock in one of so many cases. It is held for one lookup.
+/// The number of shards. Two requests of different keys take the same lock in one of `SHARDS` cases. It is held for
+/// one lookup.
 const SHARDS: usize = 16;
 
 /// The keys of a shard whose durations are known, 1,024 in all: 8 KiB.
 const RECENT: usize = 64;
 
-/// The expected duration of a response while none is known.
+/// The expected duration of a response before the first one has ended.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// The bounds of advertised waits: less would make clients retry in a busy loop, and more would be no estimate.
@@ -55,7 +56,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// for longer by holding a response open.
 const LATE: u32 = 4;
 
-/// The rejections that each open charge excuses: about as many as a client has in flight that is not told to wait yet.
+/// The rejections that each open charge excuses: about the number of requests that a client has in flight before a
+/// response advertises a wait.
 const EXCUSED: u64 = 10;
 
 #[derive(Clone, Copy)]
@@ -72,7 +74,7 @@ impl OpenCharges {
     /// Locks the shard of a key. Returns the key's hash, too.
     fn shard(&self, key: &PartitionKey) -> (MutexGuard<'_, ChargeShard>, u64) {
         let hash = self.secret.hash(key.as_bytes());
-        (self.shards.of(hash), hash)
+        (self.shards.lock(hash), hash)
     }
 
     /// Opens a charge, whose response is awaited from `now` on.
@@ -85,8 +87,8 @@ impl OpenCharges {
         open.newest = now;
     }
 
-    /// Closes a charge that was [opened](Self::open): it is settled after its response `took` so long, or has no
-    /// response.
+    /// Closes a charge that was [opened](Self::open): it is settled after its response, which `took` this time, or it
+    /// has no response.
     pub(crate) fn close(&self, key: &PartitionKey, cost: u64, took: Option<Duration>) {
         let (mut shard, hash) = self.shard(key);
         if let Some(took) = took {
@@ -118,12 +120,12 @@ impl OpenCharges {
         self.mean.store(averaged(self.mean.load(Ordering::Relaxed), took), Ordering::Relaxed);
     }
 
-    /// Returns the refundable units of a key, and the expected time until they are refunded; `None` if there are none.
+    /// Returns the refundable units of a key, and the expected time until they are refunded, if there are any.
     ///
-    /// The time is that of the key's own responses. While none is known it is that of all, and [`UNKNOWN`] at most, since
-    /// a stranger may send requests that take as long as it likes.
+    /// The time is the mean duration of the key's own responses. While it is unknown, it is the mean duration of all
+    /// responses, and [`UNKNOWN`] at most, since a stranger may send requests that take any time.
     ///
-    /// Charges whose responses take more than [`LATE`] times as long as usual (and more than 1 s) do not count:
+    /// Charges whose responses take more than [`LATE`] times the usual duration (and more than 1 s) do not count:
     /// otherwise, a client could avoid bans by holding a response open.
     pub(crate) fn expected(&self, key: &PartitionKey, now: Timestamp) -> Option<(u64, Duration)> {
         let (open, own) = {
@@ -140,8 +142,8 @@ impl OpenCharges {
     }
 }
 
-/// A moving average with another sample, which has a weight of one eighth, like a round trip in RFC 6298. Zero stands for
-/// none.
+/// A moving average with another sample, which has a weight of one eighth, like a round trip in RFC 6298. A mean of
+/// zero means that there are no samples yet.
 const fn averaged(mean: u64, took: u64) -> u64 {
     if mean == 0 { took } else { mean - mean / 8 + took / 8 }
 }
@@ -173,8 +175,8 @@ impl ChargeShard {
 
 impl Default for OpenCharges {
     fn default() -> Self {
-        let shard = || ChargeShard { open: HashMap::new(), recent: [Recent::default(); RECENT] };
-        Self { shards: Shards::new(SHARDS, shard), secret: Secret::random(), mean: AtomicU64::new(0) }
+        let new_shard = || ChargeShard { open: HashMap::new(), recent: [Recent::default(); RECENT] };
+        Self { shards: Shards::new(SHARDS, new_shard), secret: Secret::random(), mean: AtomicU64::new(0) }
     }
 }
 
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
     use crate::values::Quota;
 
-    /// A response of this key that takes so long.
+    /// Completes a request of this key, whose response takes `took`.
     fn respond(charges: &OpenCharges, key: &PartitionKey, took: Duration) {
         charges.open(key, 0, Timestamp::from_nanos(0));
         charges.close(key, 0, Some(took));
@@ -202,7 +204,8 @@ mod tests {
 
     #[test]
     fn charges_are_expected_until_they_are_settled() {
-        let (charges, key) = (OpenCharges::default(), PartitionKey::from("key"));
+        let charges = OpenCharges::default();
+        let key = PartitionKey::from("key");
         let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
         assert_eq!(charges.expected(&key, at(0)), None);
         charges.open(&key, 2, at(0));
@@ -214,13 +217,16 @@ mod tests {
         assert_eq!(charges.expected(&key, at(20)), None);
     }
 
-    /// Requests of others that took 30 seconds made a key wait for nearly as long whose own take 52 ms.
+    /// Regression: a key whose own requests take 52 ms waited nearly 30 seconds, since requests of others took that
+    /// time.
     #[test]
     fn slow_responses_to_others_lengthen_no_wait() {
         // A fixed secret: with a random one, two keys may share a slot.
         let charges = OpenCharges { secret: Secret::from_bytes([7; 16]), ..OpenCharges::default() };
         let now = Timestamp::from_nanos(0);
-        let (key, fresh, millis) = (PartitionKey::from("key"), PartitionKey::from("fresh"), Duration::from_millis);
+        let key = PartitionKey::from("key");
+        let fresh = PartitionKey::from("fresh");
+        let millis = Duration::from_millis;
         for _ in 0..20 {
             respond(&charges, &key, millis(52));
         }
@@ -231,9 +237,9 @@ mod tests {
             charges.open(key, 1, now);
         }
         assert_eq!(charges.expected(&key, now), Some((1, millis(52))));
-        // Nothing is known of this one, and no more than a second is assumed.
+        // The durations of this key are unknown, so at most a second is assumed.
         assert_eq!(charges.expected(&fresh, now), Some((1, UNKNOWN)));
-        // As many strangers as take every slot: its own durations are forgotten.
+        // Enough strangers to take every slot: the key's own durations are forgotten.
         for stranger in 0..10_000_u32 {
             respond(&charges, &PartitionKey::from(stranger), Duration::from_secs(30));
         }
@@ -242,7 +248,8 @@ mod tests {
 
     #[test]
     fn responses_are_late_after_four_times_the_usual_duration_but_never_within_a_second() {
-        let (key, millis) = (PartitionKey::from("key"), Duration::from_millis);
+        let key = PartitionKey::from("key");
+        let millis = Duration::from_millis;
         for (usual, last) in [(millis(20), UNKNOWN), (millis(250), UNKNOWN), (millis(300), 4 * millis(300))] {
             let charges = OpenCharges::default();
             respond(&charges, &key, usual);
@@ -259,7 +266,8 @@ mod tests {
     #[test]
     fn the_expected_wait_is_the_mean_duration_within_bounds() {
         let key = PartitionKey::from("key");
-        let (millis, hour) = (Duration::from_millis, Duration::from_secs(3_600));
+        let millis = Duration::from_millis;
+        let hour = Duration::from_secs(3_600);
         for (durations, expected) in [
             (&[millis(80)][..], millis(80)),
             (&[millis(80), millis(160)], millis(90)),

@@ -1,4 +1,4 @@
-//! What a policy takes over from the one that it replaces: counts, metrics, bans, debts.
+//! The state that a policy takes over from its predecessor: counts, metrics, bans, debts.
 
 mod metrics;
 mod penalty;
@@ -12,9 +12,9 @@ use self::penalty::PenaltyRecord;
 pub(crate) use self::record::PolicyRecord;
 use crate::values::PartitionKey;
 
-/// What the policies of one name have in common, one after the other.
+/// The state that a policy passes on to the next policy of its name.
 pub(crate) struct PolicyHeritage {
-    /// Shared by a policy and those whose limiters have inherited from its own.
+    /// Shared by a policy and the policies whose limiters have inherited from its own.
     pub(super) lineage: Arc<()>,
     pub(crate) record: Arc<PolicyRecord>,
     pub(crate) meter: PolicyMeter,
@@ -29,12 +29,12 @@ impl PolicyHeritage {
         Self { lineage: Arc::default(), record: Arc::default(), meter, penalty: None, former_bans: None }
     }
 
-    /// Whether the limiter has inherited, perhaps through others, from that of `old`.
+    /// Whether the limiter has inherited, perhaps through others, from the limiter of `old`.
     pub(crate) fn is_of_line(&self, old: &Self) -> bool {
         Arc::ptr_eq(&self.lineage, &old.lineage)
     }
 
-    /// Lifts the ban of a key, also one that is kept while there is no penalty.
+    /// Lifts the ban of a key, also a ban that is kept while there is no penalty.
     pub(super) fn lift_ban(&self, key: &PartitionKey) {
         if let Some(penalty) = &self.penalty {
             penalty.lift(key);

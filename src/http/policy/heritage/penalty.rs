@@ -28,33 +28,36 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 ///
 /// # Which rejections count
 ///
-/// Those of requests that come before the end of a wait that an earlier rejection of the key advertised. A client
-/// that waits as advertised is never banned, however often it is rejected. A policy's penalty counts that policy's own
-/// rejections only: not those by other policies of the layer, nor by inner layers. These do not count either:
+/// A rejection counts if its request comes before the end of a wait that an earlier rejection of the key advertised.
+/// A client that waits as advertised is never banned, however often it is rejected. A policy's penalty counts the
+/// policy's own rejections only, and no rejections by other policies of the layer or by inner layers. These do not
+/// count either:
 ///
-/// - rejections while the key is banned: a ban ends when its first response said so;
+/// - rejections while the key is banned: a ban ends at the time that its first response advertised;
 /// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait;
 /// - rejections of requests that would fit if the [refundable charges](crate::Policy::charge_when) of the key were
-///   refunded whose responses are awaited: the limit may turn out not to be used up. Ten for each of these charges;
-///   beyond, and once their responses are far overdue, rejections count.
+///   refunded whose responses are awaited: the limit may turn out not to be used up. Ten rejections are excused for
+///   each of these charges; further rejections count, and so do rejections once the responses are far overdue.
 ///
-/// Of concurrent requests of a client, rejections count from the second one on, since the first has advertised a wait
-/// by then. Let the quota of rejections exceed the requests that a well-behaved client has in flight.
+/// If a client sends requests concurrently, rejections count from the second one on, since the first one has
+/// advertised a wait by then. Let the quota of rejections exceed the requests that a well-behaved client has in
+/// flight.
 ///
 /// # Memory
 ///
-/// In this process's memory: up to 65,536 banned keys, as many with an advertised wait, and as many with counted
-/// rejections; some 5 MiB once all three tables are used, and none before the first rejection. A flood of more keys
-/// evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
+/// In this process's memory: up to 65,536 banned keys, 65,536 keys with an advertised wait, and 65,536 keys with
+/// counted rejections; some 5 MiB once all three tables are used, and nothing before the first rejection. A flood of
+/// more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
 ///
 /// # On several machines
 ///
-/// A limit on a server that [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the
-/// budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key, all reject it, by
-/// the calls that they make anyway. A ban begins there by a call in the background, so it ends later than the first response
-/// said by the time of that call; all other responses say when. And [`RateLimitLayer::reset`](crate::RateLimitLayer::reset)
-/// in one process lifts the ban in all. While the server does not answer, a process rejects the keys that it has banned, or
-/// has seen to be banned. A limit in memory is of one process, and so are its bans.
+/// A limit on a server that [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them
+/// with the budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key,
+/// all reject it, by the calls that they make anyway. A ban begins there by a call in the background, so it ends
+/// later than the first response advertised, by the duration of the call; all other responses advertise the exact
+/// time. And [`RateLimitLayer::reset`](crate::RateLimitLayer::reset) in one process lifts the ban in all. While the
+/// server does not answer, a process rejects the keys that it has banned, or has seen to be banned. A limit in memory
+/// belongs to one process, and so do its bans.
 #[must_use]
 #[doc(alias("ban", "block", "fail2ban"))]
 pub struct Penalty {
@@ -69,13 +72,13 @@ pub struct Penalty {
 pub(crate) struct PenaltyRecord {
     bans: Deadlines,
     advised: Deadlines,
-    /// The type of the clock. Penalties that share the record read the same clock, so one with a clock of another type
-    /// does not share it.
+    /// The type of the clock. Penalties that share the record read the same clock, so a penalty with a clock of
+    /// another type does not share it.
     clock: TypeId,
 }
 
-/// A server is asked to ban a key once in this time.
-const MAKES_ONE_CALL: Duration = Duration::from_secs(1);
+/// The time in which a server is asked at most once to ban a key.
+const CALL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl PenaltyRecord {
     /// Forgets the ban and the advertised wait of a key.
@@ -96,15 +99,15 @@ impl Penalty {
         if let Err(error) = Quota::try_per(1, ban) {
             panic!("a ban of {ban:?}: {error}");
         }
-        Self::by(rejections, ban, Monotonic)
+        Self::with_parts(rejections, ban, Monotonic)
     }
 
     /// Uses `clock`, for tests. Forgets all records.
     pub fn with_clock(self, clock: impl Clock + Clone) -> Self {
-        Self::by(self.rejections, self.ban, clock)
+        Self::with_parts(self.rejections, self.ban, clock)
     }
 
-    fn by<C: Clock + Clone>(rejections: Quota, ban: Duration, clock: C) -> Self {
+    fn with_parts<C: Clock + Clone>(rejections: Quota, ban: Duration, clock: C) -> Self {
         let deadlines = || Deadlines::new(CAPACITY, Arc::new(clock.clone()));
         let record = PenaltyRecord { bans: deadlines(), advised: deadlines(), clock: TypeId::of::<C>() };
         let store = MemoryStore::default().with_clock(clock);
@@ -123,12 +126,12 @@ impl Penalty {
     /// The rest of the ban of a key, if it is banned.
     #[inline]
     pub(crate) fn banned_for(&self, key: &PartitionKey) -> Option<Duration> {
-        self.record.bans.left(key)
+        self.record.bans.time_left(key)
     }
 
     /// The rest of the advertised wait of a key, if there is one.
     pub(crate) fn advised_for(&self, key: &PartitionKey) -> Option<Duration> {
-        self.record.advised.left(key)
+        self.record.advised.time_left(key)
     }
 
     /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now.
@@ -148,8 +151,8 @@ impl Penalty {
             self.record.bans.begin(key, self.ban);
             return self.banned_for(key);
         };
-        // Of several requests at once, the first has begun the ban, and makes the call.
-        let has_begun = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(MAKES_ONE_CALL));
+        // If several requests arrive at once, the first one begins the ban, and makes the call.
+        let has_begun = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(CALL_INTERVAL));
         if !has_begun {
             self.remember(key, self.ban);
             let ban = server.ban(key, self.ban);
@@ -159,18 +162,18 @@ impl Penalty {
         self.banned_for(key)
     }
 
-    /// Records the ban that a server has replied with, for outages.
+    /// Records the ban in a server's reply, for outages.
     pub(crate) fn remember(&self, key: &PartitionKey, left: Duration) {
         self.record.bans.extend(key, left);
     }
 
-    /// Counts a rejection. Returns whether the key is not to be banned for it.
+    /// Counts a rejection. Returns whether it causes no ban.
     fn tolerates(&self, key: &PartitionKey, rejection: &Decision) -> bool {
         if rejection.retry_after().is_none() || self.advised_for(key).is_none() {
             return true;
         }
-        let another = self.misconduct.decide(&Ask::charge(key, 1));
-        matches!(another, Answer::Ready(Ok(decision)) if decision.is_allowed())
+        let answer = self.misconduct.decide(&Ask::charge(key, 1));
+        matches!(answer, Answer::Ready(Ok(decision)) if decision.is_allowed())
     }
 
     /// Records the wait that the response to a rejected request advertises.
@@ -178,7 +181,7 @@ impl Penalty {
         self.record.advised.extend(key, wait);
     }
 
-    /// Inherits the record of another penalty, and the counts of `old` if that was in force until now. Returns the step
+    /// Inherits the record of another penalty, and the counts of `old` if it was in force until now. Returns the step
     /// to run once this penalty is in force.
     pub(crate) fn inherit(&mut self, record: &Arc<PenaltyRecord>, old: Option<&Self>) -> Option<Finish> {
         if self.record.clock != record.clock {
@@ -195,7 +198,7 @@ impl Penalty {
         self.record.lift(key);
     }
 
-    /// How full the table of bans is.
+    /// The occupancy of the table of bans.
     pub(crate) fn ban_table(&self) -> TableStats {
         self.record.bans.stats()
     }
@@ -212,16 +215,16 @@ type Deadlines = ExpiringTable<Timestamp>;
 
 impl Deadlines {
     #[inline]
-    fn left(&self, key: &PartitionKey) -> Option<Duration> {
+    fn time_left(&self, key: &PartitionKey) -> Option<Duration> {
         self.get(key).map(|(end, now)| end.saturating_since(now))
     }
 
-    /// Sets the deadline of a key that has none. If several threads do so at once, the first one does.
+    /// Sets the deadline of a key without one. If several threads do so at once, the first one does.
     fn begin(&self, key: &PartitionKey, span: Duration) {
         self.update(key, |end, now| *end = Some(end.unwrap_or_else(|| now.saturating_add(span))));
     }
 
-    /// Sets the deadline of a key that has none, or an earlier one.
+    /// Sets the deadline of a key without one, or with an earlier one.
     fn extend(&self, key: &PartitionKey, span: Duration) {
         self.update(key, |end, now| *end = (*end).max(Some(now.saturating_add(span))));
     }
@@ -244,7 +247,8 @@ mod tests {
 
     #[test]
     fn more_premature_retries_than_the_quota_are_a_ban() {
-        let (penalty, key) = (penalty(), PartitionKey::from("a"));
+        let penalty = penalty();
+        let key = PartitionKey::from("a");
         let rejection = Decision::reject(1, 0, Some(HOUR));
         assert_eq!(penalty.note_rejection(None, &key, &rejection), None, "no wait was advertised before");
         penalty.advise(&key, HOUR);
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(penalty.note_rejection(None, &key, &rejection), Some(HOUR));
     }
 
-    /// Counts the bans that it is asked for.
+    /// A server that counts the requests for bans.
     #[derive(Default)]
     struct Server(AtomicU64);
 
@@ -267,13 +271,14 @@ mod tests {
         }
     }
 
-    /// Premature retries that come before the server answers find its ban to have begun. A ban that was lifted there by
-    /// another process is made again.
+    /// Premature retries that come before the server answers see that the ban has begun. A ban that was lifted there
+    /// by another process is made again.
     #[test]
     fn a_server_is_asked_for_a_ban_once_in_a_second() {
         let clock = ManualClock::new();
         let penalty = Penalty::new(Quota::per_hour(1), HOUR).with_clock(clock.clone());
-        let (server, key) = (Arc::new(Server::default()), PartitionKey::from("a"));
+        let server = Arc::new(Server::default());
+        let key = PartitionKey::from("a");
         let keeper: Arc<dyn KeepsStanding> = server.clone();
         let rejection = Decision::reject(1, 0, Some(HOUR));
         penalty.advise(&key, HOUR);
@@ -293,7 +298,8 @@ mod tests {
 
     #[test]
     fn a_rejection_without_a_wait_does_not_count() {
-        let (penalty, key) = (penalty(), PartitionKey::from("a"));
+        let penalty = penalty();
+        let key = PartitionKey::from("a");
         penalty.advise(&key, HOUR);
         for _ in 0..3 {
             assert_eq!(penalty.note_rejection(None, &key, &Decision::reject(1, 1, None)), None);

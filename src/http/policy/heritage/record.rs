@@ -1,4 +1,4 @@
-//! The record of a policy: what a policy that replaces it continues to count.
+//! The record of a policy: the counts that its replacement continues.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,8 @@ use crate::http::policy::expiring::CAPACITY;
 use crate::limiter::Health;
 use crate::values::time::Clock;
 
-/// The counters of a policy, the health of its limiter, its open charges, and what its keys owe. Shared with the policy of
-/// its name that replaces it.
+/// The counters of a policy, the health of its limiter, its open charges, and the debts of its keys. Shared with the
+/// policy of its name that replaces it.
 ///
 /// Counters are relaxed: nothing is published through them.
 #[derive(Default)]
@@ -29,12 +29,12 @@ impl PolicyRecord {
         self.open_charges.get_or_init(Box::default)
     }
 
-    /// What keys owe, if one has ever owed something.
+    /// The debts of keys, if a key has ever owed something.
     pub(in crate::http::policy) fn debts(&self) -> Option<&Arc<Debts>> {
         self.debts.get()
     }
 
-    /// What keys owe, by this clock if none has owed anything yet.
+    /// The debts of keys. The first call makes the table, with this clock.
     pub(in crate::http::policy) fn debts_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &Debts {
         self.debts.get_or_init(|| Arc::new(Debts::new(CAPACITY, clock())))
     }

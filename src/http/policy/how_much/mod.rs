@@ -1,4 +1,4 @@
-//! How much a request is charged when it comes: its cost, under the quota of its key.
+//! The charge of a request when it comes: its cost, under the quota of its key.
 
 mod quota_check;
 
@@ -7,10 +7,10 @@ use crate::http::head::RequestHead;
 use crate::util::log;
 use crate::values::{Description, PartitionKey, Quota, Shape};
 
-/// The cost that is charged when a request comes, and the quota that it is charged under.
+/// The cost that is charged when a request comes, and the quota under which it is charged.
 pub(crate) struct HowMuch {
     pub(super) cost: Cost,
-    /// `None` if all keys have the limiter's.
+    /// The quotas of keys, unless all keys have the limiter's quota.
     pub(super) quota: Option<QuotaOf>,
     quota_check: QuotaCheck,
 }
@@ -43,8 +43,8 @@ impl HowMuch {
         }
     }
 
-    /// The quota of the key of a request, if it has one of its own. Logs if that goes back and forth within the first 1,000
-    /// requests of the policy; costs one relaxed load once that is settled.
+    /// The quota of the key of a request, if it has one of its own. Logs if the quota of a key goes back and forth
+    /// within the first 1,000 requests of the policy; costs one relaxed load once the check has ended.
     #[inline]
     pub(super) fn quota_of(
         &self,
@@ -64,7 +64,7 @@ impl HowMuch {
 fn as_limited(limiter: &Description, quota: Option<Quota>) -> Option<Quota> {
     match limiter.terms().and_then(|terms| terms.shape()) {
         Some(Shape::FixedWindow | Shape::SlidingWindow) => quota.map(Quota::without_burst),
-        // The windows of all keys are those of the calendar.
+        // All keys have the windows of the calendar.
         Some(Shape::CalendarWindow) => {
             let period = limiter.terms().and_then(|terms| terms.quota())?.period();
             Quota::try_per(quota?.limit(), period).ok()
@@ -80,7 +80,7 @@ mod tests {
     use crate::limiter::{IntoLimiter, RateLimiter};
     use crate::store::MemoryStore;
 
-    /// Otherwise responses would advertise a burst, or a period, that no limiter applies.
+    /// Otherwise, responses would advertise a burst, or a period, that no limiter applies.
     #[test]
     fn the_quota_of_a_key_is_the_one_that_its_algorithm_applies() {
         fn check(algorithm: impl Algorithm) {

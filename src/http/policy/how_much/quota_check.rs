@@ -7,20 +7,20 @@ use crate::http::key::Streak;
 use crate::util::lock::Lock;
 use crate::values::{PartitionKey, Quota};
 
-/// Whether each key among the first thousand requests of a policy keeps its quota. A change is that of a customer's plan; one
-/// that is taken back at once shows that the quota is not the key's.
+/// Checks whether each key among the first thousand requests of a policy keeps its quota. A single change is a change
+/// of the customer's plan; a change that is taken back at once shows that the quota depends on the request.
 #[derive(Debug)]
 pub(super) struct QuotaCheck {
-    /// By a hash of the key.
+    /// Keyed by a hash of the key.
     seen: Lock<HashMap<u64, Seen>>,
     streak: Streak,
 }
 
-/// The quotas of a key; `None` is the policy's own.
+/// The quotas of a key; `None` stands for the policy's own quota.
 #[derive(Debug)]
 struct Seen {
     last: Option<Quota>,
-    /// The one before the last change, if there was a change.
+    /// The quota before the last change, if there was a change.
     before: Option<Option<Quota>>,
 }
 
@@ -29,7 +29,8 @@ impl QuotaCheck {
         Self { seen: Lock::default(), streak: Streak::new() }
     }
 
-    /// Records the quota of a request; returns `true` once, to the first that finds a quota back that had changed.
+    /// Records the quota of a request. Returns `true` once, for the first request whose key is back at the quota
+    /// before its last change.
     #[inline]
     pub(super) fn record(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
         !self.streak.is_decided() && self.compare(key, quota)
@@ -40,7 +41,7 @@ impl QuotaCheck {
         // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
         let mut seen = self.seen.lock();
         if self.streak.is_decided() {
-            // By another thread, meanwhile.
+            // Another thread has decided meanwhile.
             return false;
         }
         let mut hasher = DefaultHasher::new();
@@ -74,7 +75,7 @@ mod tests {
     const LOGIN: Option<Quota> = Some(Quota::per_hour(5));
     const OTHER: Option<Quota> = Some(Quota::per_second(100));
 
-    /// Returns which of these requests find that the quota of a key alternates.
+    /// Returns the indices of the requests that find that the quota of a key alternates.
     fn reported(requests: impl IntoIterator<Item = (u32, Option<Quota>)>) -> Vec<usize> {
         let check = QuotaCheck::new();
         let record = |(number, (key, quota)): (usize, (u32, _))| check.record(&key.into(), quota).then_some(number);
@@ -97,7 +98,7 @@ mod tests {
         let none: [usize; 0] = [];
         assert_eq!(reported((0..3_000).map(|number| (number % 7, if number % 7 < 3 { LOGIN } else { OTHER }))), none);
         assert_eq!(reported((0..3_000).map(|number| (1, if number < 500 { LOGIN } else { OTHER }))), none);
-        // Beyond the first thousand, nothing is looked at.
+        // Requests beyond the first thousand are not checked.
         assert_eq!(
             reported((0..3_000).map(|number| (1, if number % 2 == 0 || number < 999 { LOGIN } else { OTHER }))),
             none

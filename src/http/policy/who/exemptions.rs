@@ -13,8 +13,8 @@ use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
 use crate::util::log;
 
-/// Requests that a policy does not apply to: those of some networks, with some header values, or to some paths. A
-/// request that meets one of them is exempt. See [`Policy::exempt`](crate::Policy::exempt).
+/// Requests to which a policy does not apply: from some networks, with some header values, or to some paths. A
+/// request that meets one of these conditions is exempt. See [`Policy::exempt`](crate::Policy::exempt).
 ///
 /// ```
 /// use http::HeaderName;
@@ -34,8 +34,8 @@ use crate::util::log;
 ///
 /// # Cost
 ///
-/// Each request is compared with all networks and paths, one after the other, and one that has an exempt header is hashed
-/// (SHA-256) once per value of it. Nothing is allocated.
+/// Each request is compared with all networks and paths, one after the other, and the value of an exempt header is
+/// hashed (SHA-256) once per exempt value of the header. Nothing is allocated.
 #[derive(Clone, Default)]
 #[must_use]
 #[doc(alias("allowlist", "whitelist", "bypass"))]
@@ -56,31 +56,34 @@ enum Path {
 }
 
 impl Exemptions {
-    /// Exempts nothing yet.
+    /// Makes exemptions that exempt no request yet.
     pub const fn new() -> Self {
         Self { networks: Vec::new(), headers: Vec::new(), paths: Vec::new() }
     }
 
     /// Exempts clients in these networks (`10.0.0.0/8`, `fd00::/8`) or with these addresses (`192.0.2.7`).
     ///
-    /// `client` finds the address, and should be the one that finds it for the key: [`ClientIp::peer`] without proxies
-    /// in front of this server. A client can only be exempt by an address that it has:
+    /// `client` finds the address, and should be the [`ClientIp`] that also finds it for the key; without proxies in
+    /// front of this server, [`ClientIp::peer`]. A client can only be exempt by an address that it has:
     ///
     /// - A forwarding header of a peer that is not trusted is not read.
-    /// - A request that has one all the same (`X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `Via`, or the header that
-    ///   `client` reads) is not exempt: its peer is a proxy that `client` does not know, and anybody may be behind it.
-    ///   So a proxy in an exempt network that was forgotten exempts nobody, unless it sends no such header, or is itself
-    ///   behind a proxy that is trusted, which reports it as the client: list every proxy.
-    /// - A client that a trusted proxy does not report is not exempt, nor is that proxy.
-    /// - IPv4 networks are IPv4 addresses, also in their notation as IPv6 (`::ffff:10.0.0.1`), but no addresses of NAT64
-    ///   or 6to4.
+    /// - A request from such a peer that has a forwarding header all the same (`X-Forwarded-For`, `Forwarded`,
+    ///   `X-Real-IP`, `Via`, or the header that `client` reads) is not exempt: its peer is a proxy that `client` does
+    ///   not know, and any client may be behind it. So a forgotten proxy in an exempt network exempts no client,
+    ///   unless it sends no such header, or is itself behind a trusted proxy, which reports it as the client: list
+    ///   every proxy.
+    /// - If a trusted proxy does not report its client, the client is not exempt, and the proxy is not exempt,
+    ///   either.
+    /// - IPv4 networks match IPv4 addresses, also in their notation as IPv6 (`::ffff:10.0.0.1`), but no addresses of
+    ///   NAT64 or 6to4.
     ///
     /// If the server does not provide the peer's address (see [`PeerIp`](crate::key::PeerIp)), no request is exempt by
     /// its network, which is logged once.
     ///
     /// # Errors
     ///
-    /// If one is malformed or has bits set beyond its prefix, or if they span, all together, half of all addresses.
+    /// If a network is malformed or has bits set beyond its prefix, or if the networks together span half of all
+    /// addresses.
     pub fn networks(
         mut self,
         client: ClientIp,
@@ -99,12 +102,13 @@ impl Exemptions {
         Ok(self)
     }
 
-    /// Exempts requests with this header, if it comes once and has exactly this value (but for white space around it,
-    /// which is no part of a value). A second call for the same header adds a value, so that one can be replaced by
-    /// another without a gap.
+    /// Exempts requests with this header, if it comes once and has exactly this value (except for white space around
+    /// it, which is no part of a value). A second call for the same header adds a value, so that a value can be
+    /// replaced without a gap.
     ///
-    /// The value is a password: choose it at random, and send it over connections that nobody reads. It is compared in
-    /// constant time, and never logged; only its hash is kept. The request goes on to the service with the header.
+    /// The value is a password: choose it at random, and send it over connections that no third party can read. It is
+    /// compared in constant time, and never logged; only its hash is kept. The request goes on to the service with
+    /// the header.
     ///
     /// # Errors
     ///
@@ -117,24 +121,24 @@ impl Exemptions {
         Ok(self)
     }
 
-    /// Exempts requests to this path, or to all paths below it if it ends in `/*`. Without the query.
+    /// Exempts requests to this path, or to all paths below it if it ends in `/*`. The query is ignored.
     ///
-    /// Paths are compared as they were sent, byte for byte, and not normalised: `/healthz` exempts neither `/healthz/`
-    /// nor `//healthz`, `/Healthz` or `/%68ealthz`. A request that is spelled in another way is charged, as if it were not
-    /// exempt.
+    /// Paths are compared as they were sent, byte for byte, and not normalised: `/healthz` does not exempt
+    /// `/healthz/`, `//healthz`, `/Healthz` or `/%68ealthz`. A request that is spelled in another way is charged, as
+    /// if it were not exempt.
     ///
-    /// The `*` stands for paths that are the same to all servers. It matches none in which `%`, `;`, `\`, an empty
-    /// segment (`//`) or one of dots (`..`) occurs: `/assets/../login`, `/assets/%2e%2e/login` and `/assets/..;/login` may be
-    /// `/login` to what routes them, and are charged. So is a file with a space in its name.
+    /// The `*` stands for paths that all servers read the same way. It does not match a path with `%`, `;`, `\`, an
+    /// empty segment (`//`) or a segment of dots (`..`): a router may read `/assets/../login`, `/assets/%2e%2e/login`
+    /// and `/assets/..;/login` as `/login`, so they are charged. A file with a space in its name is charged, too.
     ///
-    /// Do not exempt paths if the service routes requests by something else, such as the header `X-Original-URL`. The path
-    /// is that of the request as the layer sees it: inside of a router that cuts off a prefix, without the prefix. gRPC
-    /// methods are paths, such as `/grpc.health.v1.Health/*`.
+    /// Do not exempt paths if the service routes requests by anything but the path, such as the header
+    /// `X-Original-URL`. The layer compares the path that it sees itself: inside of a router that cuts off a prefix,
+    /// the path without the prefix. gRPC methods are paths, such as `/grpc.health.v1.Health/*`.
     ///
     /// # Errors
     ///
-    /// If no request has this path; if it has a `*` that is not a whole last segment; or if it is `/*`, which would exempt
-    /// all requests.
+    /// If no request has this path; if it has a `*` that is not a whole last segment; or if it is `/*`, which would
+    /// exempt all requests.
     pub fn path(mut self, path: &str) -> Result<Self, ExemptionError> {
         let written = || path.to_owned();
         let prefix = path.strip_suffix('*');
@@ -181,7 +185,7 @@ impl Path {
     }
 }
 
-/// Returns whether no server takes this part of a path, which follows a slash, for another one. The last segment may be
+/// Returns whether all servers read this part of a path, which follows a slash, the same way. The last segment may be
 /// empty.
 fn is_plain(rest: &str) -> bool {
     let is_dots = |segment: &str| segment.bytes().all(|byte| byte == b'.');
@@ -191,8 +195,8 @@ fn is_plain(rest: &str) -> bool {
         && folders.is_none_or(|folders| !folders.split('/').any(is_dots))
 }
 
-/// Returns whether a header comes once, and its value has this hash. The time does not depend on how much of the value is
-/// right.
+/// Returns whether a header comes once, and its value has this hash. The time does not depend on the number of
+/// correct bytes.
 fn has_value(headers: &HeaderMap, name: &HeaderName, hash: &Hash) -> bool {
     let Some(value) = only_line(headers, name) else { return false };
     let sent: Hash = Sha256::digest(trimmed(value)).into();
@@ -200,7 +204,7 @@ fn has_value(headers: &HeaderMap, name: &HeaderName, hash: &Hash) -> bool {
     black_box(difference) == 0
 }
 
-/// Shows no value of a header.
+/// Shows no values of headers.
 impl fmt::Debug for Exemptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
@@ -223,8 +227,8 @@ impl Except {
         Box::new(Self { exemptions, warning: Once::new() })
     }
 
-    /// Returns whether a request is exempt from this policy. If the server lacks what it takes to say so, the request is
-    /// not exempt, and the mistake is logged once.
+    /// Returns whether a request is exempt from this policy. If the server does not provide the peer's address, the
+    /// request is not exempt, and the mistake is logged once.
     pub(super) fn exempts(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         self.exemptions.match_any(head).unwrap_or_else(|error| {
             self.warning.call_once(|| log::networks_unknown(policy, &error));
@@ -233,11 +237,11 @@ impl Except {
     }
 }
 
-/// Why a request cannot be exempt as it was written.
+/// The reason why an exemption is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExemptionError {
-    /// It is no network and no address.
+    /// The text is no network and no address.
     Network(TrustedProxiesError),
     /// The networks span half of all addresses or more, so that the policy would limit few clients, if any.
     #[non_exhaustive]
@@ -254,13 +258,13 @@ pub enum ExemptionError {
     /// No request has this path: it does not begin with a slash, has a query, or characters that a URI cannot have.
     #[non_exhaustive]
     MalformedPath {
-        /// What was written.
+        /// The path of the exemption.
         path: String,
     },
-    /// The `*` is not the last segment, or is below a path that has several spellings.
+    /// The `*` is not the last segment, or is below a path that servers may read in several ways.
     #[non_exhaustive]
     MisplacedStar {
-        /// What was written.
+        /// The path of the exemption.
         path: String,
     },
     /// `/*`: the policy would limit no request.

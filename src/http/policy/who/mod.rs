@@ -1,4 +1,4 @@
-//! Who a policy is for: the requests that it applies to, and the key of each.
+//! The scope of a policy: the requests to which it applies, and the key of each.
 
 mod exemptions;
 
@@ -12,14 +12,14 @@ use crate::http::key::{Global, KeyError, KeyExtractor, SameKeyCheck, missing_ext
 use crate::util::log;
 use crate::values::PartitionKey;
 
-/// The requests that a policy applies to, their keys, and what was seen of these.
+/// The requests to which a policy applies, their keys, and checks of the first requests for mistakes.
 pub(crate) struct Who {
     pub(crate) key: Box<dyn KeyExtractor>,
     pub(crate) on_missing_key: MissingKey,
     pub(super) when: Option<Condition>,
     pub(super) except: Option<Box<Except>>,
     same_key: SameKeyCheck,
-    /// How many requests lacked the extension of their key, as far as that is counted.
+    /// The number of requests that lacked the extension of their key, until a warning is logged.
     without_extension: AtomicU32,
     misconfiguration: Once,
 }
@@ -34,7 +34,7 @@ pub enum MissingKey {
     /// Rejects it with 400. The default: a client gains nothing by omitting the key.
     #[default]
     Reject,
-    /// Does not apply to it. Sensible only beside another policy that does.
+    /// Does not apply to it. Sensible only together with another policy that applies.
     Skip,
     /// Charges it to one budget that all requests without a key share.
     Share,
@@ -54,7 +54,7 @@ impl Who {
         }
     }
 
-    pub(super) fn by(&mut self, key: impl KeyExtractor) {
+    pub(super) fn set_key(&mut self, key: impl KeyExtractor) {
         self.same_key = SameKeyCheck::new(key.is_shared());
         self.key = Box::new(key);
     }
@@ -65,13 +65,13 @@ impl Who {
             && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head))
     }
 
-    /// Whether they are some requests only.
+    /// Whether the policy applies to some requests only.
     pub(crate) const fn is_conditional(&self) -> bool {
         self.when.is_some() || self.except.is_some() || matches!(self.on_missing_key, MissingKey::Skip)
     }
 
-    /// Logs if the first 1,000 keys are the same. Called with every key that is extracted; costs one relaxed load once
-    /// that is settled.
+    /// Logs if the first 1,000 keys are the same. Called with every key that is extracted; costs one relaxed load
+    /// once the check has ended.
     #[inline]
     pub(super) fn note_key(&self, policy: &str, key: &PartitionKey) {
         if self.same_key.record(key) {
@@ -79,10 +79,11 @@ impl Who {
         }
     }
 
-    /// Logs, once, that no request had the extension that the key is read from; or another mistake of the configuration.
+    /// Logs, once, that no request had the extension from which the key is read, or another mistake of the
+    /// configuration.
     ///
-    /// A request without the extension is rejected, and enough of them in a row are a mistake. If they are skipped, they may
-    /// be those of clients that have not logged in, so more are needed. Shared keys are checked by
+    /// A request without the extension is rejected, and enough of them in a row are a mistake. If such requests are
+    /// skipped, their clients may just not have logged in, so more are needed. Shared keys are checked by
     /// [`note_key`](Self::note_key).
     pub(super) fn note_missing_key(&self, policy: &str, is_shadow: bool, error: &KeyError) {
         if let KeyError::Misconfigured { problem } = error {
@@ -94,8 +95,8 @@ impl Who {
             MissingKey::Share => return,
         };
         let Some(extension) = missing_extension(error) else { return };
-        // Relaxed: nothing else depends on the count. Threads that have passed this check may add a few more, so that it
-        // cannot wrap around; of all, one reads `enough - 1`.
+        // Relaxed: nothing else depends on the count. Threads that have passed this check may add a few more, so it
+        // cannot wrap around; exactly one thread reads `enough - 1`.
         if self.same_key.has_seen_a_key() || self.without_extension.load(Ordering::Relaxed) >= enough {
             return;
         }

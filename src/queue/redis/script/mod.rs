@@ -1,4 +1,4 @@
-//! The queue's scripts, as the server runs them, and what their replies mean.
+//! The queue's scripts, as the server runs them, and how to read their replies.
 
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
@@ -38,11 +38,11 @@ static QUEUE_REFUND: Script = queue_script!(new, "refund");
 /// debt before it is down to `burst − 1` intervals, and is let in if that is soon enough. So the order of arrival at
 /// the server is the order of departure; each process does its own waiting.
 ///
-/// A reservation is a stretch of that time, as long as its price, and no two overlap. If the last one is returned, the
-/// backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the next
-/// arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation begins
-/// no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations begin
-/// within *t* and the burst.
+/// A reservation is a stretch of that time, whose length is its price, and no two overlap. If the last one is returned,
+/// the backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the
+/// next arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation
+/// begins no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations
+/// begin within *t* and the burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueScript {
     gcra: Gcra,
@@ -50,12 +50,12 @@ pub(crate) struct QueueScript {
     /// How far ahead of its payment a request may depart, `burst − 1` intervals; in units of 1/`limit` ns, as the
     /// others.
     ahead: u128,
-    /// The longest wait of any request: as it is set, or as long as `max_queue` intervals.
+    /// The longest wait of any request: the shorter of the set bound and `max_queue` intervals.
     longest: u128,
     max_cost: u64,
 }
 
-/// What a key holds: until when time is reserved, and the holes before that.
+/// The state of a key: until when time is reserved, and the holes before that.
 #[derive(Clone, Debug, Default)]
 struct Timeline {
     tat: u128,
@@ -73,15 +73,17 @@ impl QueueScript {
     /// Creates a queue in which at most `max_queue` requests of cost one wait per key, for at most `max_wait`.
     pub(crate) fn new(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
         let burst = quota.explicit_burst_or(1);
-        let (gcra, grid) = (Gcra::new(quota, burst), Grid::new(quota));
-        let (ahead, interval) = (gcra.price(burst - 1), gcra.price(1));
+        let gcra = Gcra::new(quota, burst);
+        let grid = Grid::new(quota);
+        let ahead = gcra.price(burst - 1);
+        let interval = gcra.price(1);
         let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
         let full = interval.saturating_mul(max_queue as u128);
         // As in a queue in memory: a cost that takes longer than the longest wait to pay for would block its key.
         let max_cost =
             u64::try_from((wait + ahead) / interval + 1).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
         let queue = Self { gcra, grid, ahead, longest: wait.min(full), max_cost };
-        grid.check_fit(queue.most())?;
+        grid.check_fit(queue.max_debt())?;
         Ok(queue)
     }
 
@@ -89,12 +91,12 @@ impl QueueScript {
         self.max_cost
     }
 
-    /// Returns how many requests of cost one would be let in at once, if nothing were owed.
+    /// Returns how many requests of cost one would be let in at once, without a debt.
     pub(crate) fn limit(&self) -> u64 {
         self.fitting(0)
     }
 
-    /// Returns how many requests of cost one would be let in at once, if `debt` were owed.
+    /// Returns how many requests of cost one would be let in at once, with this `debt`.
     fn fitting(&self, debt: u128) -> u64 {
         match (self.ahead + self.longest).checked_sub(debt) {
             Some(room) => u64::try_from(room / self.gcra.price(1) + 1).unwrap_or(u64::MAX),
@@ -102,8 +104,8 @@ impl QueueScript {
         }
     }
 
-    /// Returns the most units that can be owed.
-    fn most(&self) -> u128 {
+    /// Returns the greatest debt that a key can have.
+    fn max_debt(&self) -> u128 {
         self.ahead + self.longest + self.gcra.price(self.max_cost)
     }
 
@@ -117,7 +119,7 @@ impl QueueScript {
     fn numbers(&self, cost: u64, longest: u128) -> ([u64; 5], u64) {
         let price = self.grid.price(cost.min(self.max_cost));
         let capacity = self.ahead + longest + price;
-        let [numbers, most] = [capacity, self.most()].map(|units| self.grid.span(units).micros);
+        let [numbers, most] = [capacity, self.max_debt()].map(|units| self.grid.span(units).micros);
         // Rounded up, since both sides were rounded down.
         let beyond = most.saturating_sub(numbers) + 1;
         (self.grid.numbers(self.grid.span(price), self.grid.span(capacity)), beyond)
@@ -135,9 +137,9 @@ impl QueueScript {
     }
 
     /// Reads the answer to a [`call`](Self::call) with the same arguments: a request that is admitted departs after the
-    /// decision's delay, on the server's clock. Returns also the state that the key has now,
-    /// for the negative cache: `None` if it has none, or has a hole, since the end of the timeline does not say when a
-    /// request fits into that.
+    /// decision's delay, on the server's clock. Also returns the present state of the key for the negative cache,
+    /// unless it has no state, or has a hole with room for a request: the end of the timeline does not say when a
+    /// request fits into a hole.
     pub(crate) fn admission(
         &self,
         answer: &ScriptReply,
@@ -153,15 +155,15 @@ impl QueueScript {
         Ok((decision, known.map(|timeline| GcraState { tat: timeline.tat })))
     }
 
-    /// Reads a stored timeline, without what has passed of the holes, and without holes beyond its end.
+    /// Reads a stored timeline. Drops the parts of holes that have passed, and holes beyond its end.
     fn read(&self, stored: &[u8], now: Timestamp) -> Option<Timeline> {
         let (bucket, holes) = match stored.iter().position(|byte| *byte == b' ') {
             Some(space) => (&stored[..space], &stored[space + 1..]),
             None => (stored, &[][..]),
         };
         let now = self.grid.now(now);
-        // The script reduces a debt that is greater than any can be.
-        let tat = self.grid.read(bucket, now + self.most())?.tat;
+        // The script reduces a debt that is above the greatest.
+        let tat = self.grid.read(bucket, now + self.max_debt())?.tat;
         let holes = holes.split(|byte| *byte == b' ').filter(|hole| !hole.is_empty()).map(|hole| self.read_hole(hole));
         let holes: Option<SmallVec<[Hole; 2]>> = holes.collect();
         let trimmed = holes?.into_iter().map(|hole| Hole { first: hole.first.max(now), ..hole });
@@ -172,7 +174,8 @@ impl QueueScript {
     fn read_hole(&self, stored: &[u8]) -> Option<Hole> {
         let ends = stored.splitn(2, |byte| *byte == b':').map(|end| {
             let plus = end.iter().position(|byte| *byte == b'+')?;
-            let (micros, rest) = (whole(&end[..plus])?, whole(&end[plus + 1..])?);
+            let micros = whole(&end[..plus])?;
+            let rest = whole(&end[plus + 1..])?;
             // As for the end of the timeline: another quota may have had finer parts.
             Some(self.grid.units(MicrosSpan { micros, rest: rest.min(self.grid.parts() - 1) }))
         });
@@ -205,7 +208,7 @@ impl QueueScript {
         state.tat > self.grid.now(at) + self.ahead
     }
 
-    /// Returns the answer to a request that comes at `at`, and the timeline after it if it makes a reservation.
+    /// Returns the decision on a request that comes at `at`, and the timeline after it if it makes a reservation.
     fn arrive(
         &self,
         timeline: Option<&Timeline>,
@@ -213,7 +216,8 @@ impl QueueScript {
         cost: u64,
         patience: Option<Duration>,
     ) -> (Decision, Option<Timeline>) {
-        let (now, longest) = (self.grid.now(at), self.longest_wait(patience));
+        let now = self.grid.now(at);
+        let longest = self.longest_wait(patience);
         let mut timeline = timeline.cloned().unwrap_or_default();
         timeline.tat = timeline.tat.max(now);
         if cost > self.max_cost {
@@ -228,7 +232,7 @@ impl QueueScript {
         let wait = (first - now).saturating_sub(self.ahead);
         if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
-            // Others may wait for longer than this one, so there may be room; there is none for it.
+            // Zero remaining: there may be room for requests that accept a longer wait, but not for this one.
             return (self.decision(&timeline, now, |limit, _| Decision::reject(limit, 0, Some(wait))), None);
         }
         match hole {
@@ -237,13 +241,14 @@ impl QueueScript {
         }
         let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
         let decision = self.decision(&timeline, now, Decision::allow).with_delay(delay);
-        (decision.with_receipt(Receipt::of(Tat(first + price))), Some(timeline))
+        (decision.with_receipt(Receipt::from_proof(Tat(first + price))), Some(timeline))
     }
 
     /// Returns a decision with the numbers of a timeline: how many requests of cost one would be let in at once, if it
     /// were empty, and now.
     fn decision(&self, timeline: &Timeline, now: u128, outcome: impl FnOnce(u64, u64) -> Decision) -> Decision {
-        let (limit, debt) = (self.limit(), timeline.tat - now);
+        let limit = self.limit();
+        let debt = timeline.tat - now;
         let holes = timeline.holes.iter().fold(0_u64, |sum, hole| sum.saturating_add(self.places(*hole)));
         let left = self.fitting(debt).saturating_add(holes).min(limit);
         outcome(limit, left).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))

@@ -15,11 +15,11 @@ use crate::store::redis::{ScriptCall, ScriptReply};
 use crate::util::effort::rounds;
 use crate::values::{Quota, Receipt};
 
-/// Units as they come, and so many of them for each that a request costs more than 32 bits hold: a prime, to which no
-/// period is a multiple.
+/// Factors for the units: one, and a prime so large that a request costs more units than 32 bits hold. No period is a
+/// multiple of the prime.
 const SCALES: [u64; 2] = [1, 100_000_000_003];
 
-/// In units of 1/`limit` nanosecond, where a second is `limit` times as long, and an interval of so many per second:
+/// An interval, in units of 1/`limit` nanosecond: a second is `limit` × 10⁹ of these units, and has `limit` intervals.
 const INTERVAL: u128 = 1_000_000_000;
 
 /// A naive model: a request takes the first stretch that is free and wide enough, and departs when the `burst − 1`
@@ -68,19 +68,27 @@ impl Naive {
 }
 
 #[test]
-fn reservations_are_those_of_a_naive_list() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
-    let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
+fn reservations_match_a_naive_list() {
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
+    let mut granted = 0;
+    let mut rejected = 0;
+    let mut returned = 0;
+    let mut predicted_rejections = 0;
+    let mut into_holes = 0;
     for number in 0..rounds(80, 200) {
         // Three and seven per second are no whole numbers of microseconds.
         let rate = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
         let scale = random.pick(&SCALES);
-        let (limit, burst, max_queue) = (rate * scale, 1 + random.below(4) * scale, random.below(8) * scale);
+        let limit = rate * scale;
+        let burst = 1 + random.below(4) * scale;
+        let max_queue = random.below(8) * scale;
         let max_wait = random.below(5_000_000_000);
         let quota = Quota::per_second(limit).burst(burst);
         let queue =
             QueueScript::new(&quota, usize::try_from(max_queue).unwrap(), Duration::from_nanos(max_wait)).unwrap();
-        let (limit, burst) = (u128::from(limit), u128::from(burst));
+        let limit = u128::from(limit);
+        let burst = u128::from(burst);
         let max_wait_units = u128::from(max_wait) * limit;
         let max_cost = (max_wait_units + (burst - 1) * INTERVAL) / INTERVAL + 1;
         assert_eq!(u128::from(queue.max_cost()), max_cost);
@@ -97,7 +105,7 @@ fn reservations_are_those_of_a_naive_list() {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
                 let (begin, end) = naive.taken.remove(index);
                 let cost = u64::try_from((end - begin) / INTERVAL).unwrap();
-                let receipt = Receipt::of(Tat(end));
+                let receipt = Receipt::from_proof(Tat(end));
                 let answer = server.run(now, &queue.refund(key(number), cost, receipt).unwrap());
                 assert_eq!(answer.admitted, u32::from(end > now_units));
                 if end > now_units {
@@ -119,8 +127,8 @@ fn reservations_are_those_of_a_naive_list() {
             let before = naive.taken.clone();
             let expected = naive.arrive(now_units, cost.into());
             let (decision, state) = queue.admission(&answer, cost, patience).unwrap();
-            // The known state predicts the rejection as the server decides it, whatever cost and patience it was learnt
-            // with.
+            // The known state predicts the server's rejection, for any cost and patience of the request that it was
+            // learnt from.
             let rejection = Some(decision).filter(|decision| !decision.is_allowed());
             assert_eq!(predicted.unwrap_or(rejection), rejection);
             predicted_rejections += u32::from(predicted.flatten().is_some());
@@ -172,7 +180,7 @@ fn reservations_fit_into_holes() {
     }
     assert_eq!((0..30).map(|_| take(&mut server)).collect::<Vec<_>>(), middle);
     assert!(Tat::read(take(&mut server)) > Tat::read(receipts[149]));
-    // As when a queue is closed, the first first: nothing is left of the timeline.
+    // The last reservation leaves no hole: the timeline ends earlier.
     let last = take(&mut server);
     assert_eq!(refund(&mut server, last), 1);
     // Every second one leaves more holes than are remembered; those that pass first are forgotten.
@@ -204,12 +212,14 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
     assert!(arrive(START + 333_334).is_allowed());
 }
 
-/// A timeline of which every edge may be next to one that matters; some rests are those of finer parts. Returns also the
-/// ends of its holes, and its own.
+/// A timeline whose edges may all be next to edges that matter; some rests belong to finer parts. Also returns the ends
+/// of its holes, and its own.
 fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> (String, Vec<u128>) {
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
     let rest = |random: &mut Xorshift| random.below(grid.parts() + 3);
-    let (mut micros, mut text, mut ends) = (now - 1_000_000, String::new(), Vec::new());
+    let mut micros = now - 1_000_000;
+    let mut text = String::new();
+    let mut ends = Vec::new();
     for _ in 0..random.below(4) {
         micros += 1 + random.below(700_000);
         // Keys expire at whole milliseconds.
@@ -230,7 +240,7 @@ fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> 
     let due = match random.below(6) {
         // Behind the last hole.
         0 | 1 => MicrosSpan { micros: micros + random.below(2), rest: rest(random) },
-        // At an edge of what may be owed, or a little more.
+        // At the edge of a debt of whole requests, or a little more.
         2 => {
             let now = grid.units(MicrosSpan { micros: now, rest: 0 });
             grid.span(now + grid.price(scale * random.below(8)) + grain * u128::from(random.below(2)))
@@ -247,7 +257,8 @@ fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> 
     (due + &text, ends)
 }
 
-/// Returns the timeline after the reservation of so much that is paid for at `paid` was returned, if there is one.
+/// Returns the timeline after the return of a reservation of `price` that is paid for at `paid`, if there is such a
+/// reservation.
 fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Option<Timeline> {
     let first = paid.saturating_sub(price).max(now);
     let is_free = timeline.holes.iter().any(|hole| hole.first < paid && first < hole.last);
@@ -256,7 +267,7 @@ fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Optio
     }
     timeline.holes.push(Hole { first, last: paid });
     timeline.holes.sort_by_key(|hole| hole.first);
-    // Those that touch are one.
+    // Holes that touch become one.
     timeline.holes.dedup_by(|next, hole| {
         let touch = hole.last == next.first;
         hole.last = if touch { next.last } else { hole.last };
@@ -269,8 +280,9 @@ fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Optio
 }
 
 #[test]
-fn stored_timelines_become_what_rust_computes() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
+fn scripts_change_timelines_as_rust_does() {
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let mut seen = [0; 4];
     let simple = |timeline: &Timeline| {
         let holes = timeline.holes.iter().filter(|hole| hole.first < hole.last).map(|hole| (hole.first, hole.last));
@@ -285,7 +297,8 @@ fn stored_timelines_become_what_rust_computes() {
         let mut asked = Vec::new();
         for number in 0..200 {
             let now = START + random.below(1 << 40);
-            let (name, now_units) = (key(format!("{batch} {number}")), grid.now(at(now)));
+            let name = key(format!("{batch} {number}"));
+            let now_units = grid.now(at(now));
             let (text, ends) = stored_timeline(&mut random, &grid, now, scale);
             let cost = scale * (1 + random.below(3));
             server.add_set(&name, &text);
@@ -303,7 +316,7 @@ fn stored_timelines_become_what_rust_computes() {
                 grid.units(grid.span(paid))
             });
             let call = match paid {
-                Some(paid) => queue.refund(name.clone(), cost, Receipt::of(Tat(paid))).unwrap(),
+                Some(paid) => queue.refund(name.clone(), cost, Receipt::from_proof(Tat(paid))).unwrap(),
                 None => queue.call(name.clone(), cost, None),
             };
             server.add(now, &call);
@@ -332,7 +345,7 @@ fn stored_timelines_become_what_rust_computes() {
                     let stored = stored.as_ref().unwrap();
                     let found = queue.read(stored.as_bytes(), at(now)).unwrap();
                     assert_eq!(simple(&found), simple(&after), "{}", context());
-                    // No more is kept than counts.
+                    // Only holes that count are kept.
                     assert_eq!(stored.matches(' ').count(), simple(&after).1.len(), "{}", context());
                     let paid = after.tat.div_ceil(1_000_000 * u128::from(quota.limit()));
                     assert_eq!(u128::try_from(expiry), Ok(paid), "{}", context());
@@ -346,7 +359,7 @@ fn stored_timelines_become_what_rust_computes() {
 
 /// A request with little patience finds a queue in which others wait for longer: their debt is kept.
 #[test]
-fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
+fn impatient_requests_keep_the_debt_of_patient_ones() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(1), 10, Duration::from_secs(30)).unwrap();
     let mut arrive = |patience| {
@@ -364,14 +377,15 @@ fn the_debt_of_patient_requests_is_kept_by_those_that_are_not() {
     assert_eq!(decision.delay(), Duration::from_secs(8));
 }
 
-/// Of a quota that was lowered far, or from a clock that was set back: nobody would be admitted for years.
+/// Such a debt comes from a quota that was lowered far, or from a clock that was set back: no request would be admitted
+/// for years.
 #[test]
-fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
+fn a_debt_above_the_greatest_is_reduced_to_it() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
     let years = format!("-{}", START + (1 << 48));
     let read = queue.read(years.as_bytes(), at(START)).unwrap();
-    assert_eq!(read.tat, queue.grid.now(at(START)) + queue.most());
+    assert_eq!(read.tat, queue.grid.now(at(START)) + queue.max_debt());
     server.set(&key("a"), &years);
     let answer = server.run(START, &queue.call(key("a"), 1, None));
     let decision = queue.admission(&answer, 1, None).unwrap().0;
@@ -380,19 +394,19 @@ fn a_debt_greater_than_any_can_be_is_reduced_to_that() {
 }
 
 #[test]
-fn what_was_free_or_left_no_receipt_is_returned_without_a_call() {
+fn a_refund_without_cost_or_receipt_needs_no_call() {
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
-    let receipt = Receipt::of(Tat(queue.grid.now(at(START))));
+    let receipt = Receipt::from_proof(Tat(queue.grid.now(at(START))));
     assert!(queue.refund(key("a"), 1, receipt).is_some());
     assert!(queue.refund(key("a"), 0, receipt).is_none());
     assert!(queue.refund(key("a"), 1, Receipt::default()).is_none());
 }
 
 #[test]
-fn what_is_no_timeline_is_an_error() {
+fn a_foreign_string_is_an_error() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(3), 10, Duration::from_secs(30)).unwrap();
-    let receipt = Receipt::of(Tat(queue.grid.now(at(START + 1_000_000))));
+    let receipt = Receipt::from_proof(Tat(queue.grid.now(at(START + 1_000_000))));
     for text in ["hello", "-1x", " 1+0:2+0", "-1+ 1+0:2+0", "-1 1+0:2+0,", "-1 x"] {
         for call in [queue.call(key("a"), 1, None), queue.refund(key("a"), 1, receipt).unwrap()] {
             server.set(&key("a"), text);
@@ -404,18 +418,21 @@ fn what_is_no_timeline_is_an_error() {
     }
 }
 
-/// Arrivals with the same cost and patience in one run, some of them at the same key, against Rust over a plain map. A key that
-/// holds something else, or is of another type, is to be asked for alone.
+/// Arrivals with the same cost and patience in one run, some of them at the same key, against Rust over a plain map. A
+/// key that holds something else, or is of another type, has to be asked for alone.
 #[test]
 fn arrivals_in_one_run_are_decided_as_if_alone() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
-    let (mut let_in, mut rejected) = (0, 0);
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
+    let mut let_in = 0;
+    let mut rejected = 0;
     for batch in 0..40 {
         let scale = random.pick(&SCALES);
         let quota = Quota::per_second(scale * random.pick(&[1, 3, 7])).burst(1 + scale * random.below(3));
         let queue = QueueScript::new(&quota, usize::try_from(scale * random.below(4)).unwrap(), Duration::from_secs(8))
             .unwrap();
-        let (mut timelines, mut now) = (HashMap::new(), START + random.below(1 << 40));
+        let mut timelines = HashMap::new();
+        let mut now = START + random.below(1 << 40);
         for id in 0..4_u64 {
             let (text, _) = stored_timeline(&mut random, &queue.grid, now, scale);
             server.add_set(&key(format!("{batch} {id}")), &text);
@@ -428,7 +445,8 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
         let mut expected = Vec::new();
         for _ in 0..10 {
             now += random.below(1_000_000);
-            let (cost, patience) = (scale * (1 + random.below(3)), None);
+            let cost = scale * (1 + random.below(3));
+            let patience = None;
             let ids: Vec<_> = (0..2 + random.below(12)).map(|_| random.below(8)).collect();
             let mut keys: SmallVec<_> = ids.iter().map(|id| key(format!("{batch} {id}"))).collect();
             keys.insert_many(1, foreign.iter().cloned());
@@ -475,8 +493,8 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/open.lua"),
             properties: &[
-                reservations_are_those_of_a_naive_list,
-                the_debt_of_patient_requests_is_kept_by_those_that_are_not,
+                reservations_match_a_naive_list,
+                impatient_requests_keep_the_debt_of_patient_ones,
                 arrivals_in_one_run_are_decided_as_if_alone,
             ],
             changes: &[
@@ -490,9 +508,9 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/take.lua"),
             properties: &[
-                stored_timelines_become_what_rust_computes,
+                scripts_change_timelines_as_rust_does,
                 reservations_fit_into_holes,
-                reservations_are_those_of_a_naive_list,
+                reservations_match_a_naive_list,
             ],
             changes: &[
                 ("if not parts then first_rest, last_rest = 0, 0 end", ""),
@@ -528,9 +546,9 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/refund.lua"),
             properties: &[
-                stored_timelines_become_what_rust_computes,
+                scripts_change_timelines_as_rust_does,
                 reservations_fit_into_holes,
-                reservations_are_those_of_a_naive_list,
+                reservations_match_a_naive_list,
             ],
             changes: &[
                 ("ARGV[8] + 0, ARGV[9] + 0", "ARGV[8] + 0, 0"),
@@ -575,20 +593,20 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/close.lua"),
-            properties: &[stored_timelines_become_what_rust_computes],
+            properties: &[scripts_change_timelines_as_rust_does],
             changes: &[("old = text", "")],
         },
         Changes {
             block: include_str!("../../../store/redis/script/lua/each_key.lua"),
             properties: &[
                 arrivals_in_one_run_are_decided_as_if_alone,
-                the_debt_of_patient_requests_is_kept_by_those_that_are_not,
+                impatient_requests_keep_the_debt_of_patient_ones,
             ],
             changes: &[("ARGV[7] or 0", "0"), ("get = redis.pcall", "get = call"), ("KEYS[index]", "KEYS[1]")],
         },
         Changes {
             block: include_str!("../../../store/redis/script/lua/close.lua"),
-            properties: &[stored_timelines_become_what_rust_computes, what_is_no_timeline_is_an_error],
+            properties: &[scripts_change_timelines_as_rust_does, a_foreign_string_is_an_error],
             changes: &[
                 ("if problem and keys == 1 then return redis.error_reply(problem) end", ""),
                 ("(expires + 999) / 1000", "expires / 1000"),

@@ -1,5 +1,5 @@
-//! What the locked table states of itself, checked in tests while no thread uses it. What a key may owe only its
-//! algorithm knows, and is not checked.
+//! The invariants of the locked table, checked in tests while no thread uses it. Only the algorithm knows how much a
+//! key may owe, so that is not checked.
 
 use super::LockedTable;
 use crate::values::time::Timestamp;
@@ -8,9 +8,9 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// Panics if an invariant of the table is broken. `now` must be no earlier than any time that a thread has read.
     ///
     /// - A key is in one slot at most, in one of its candidate sets.
-    /// - What a key in the table has inherited was cleared.
+    /// - The inherited state of a key in the table was cleared.
     /// - A quota has one slot of an overflow set at most.
-    /// - Keys are evicted, or turned away, only if that was chosen.
+    /// - Keys are evicted, or requests turned away, only if [`WhenFull`](super::WhenFull) allows it.
     pub(in crate::store::memory) fn check_invariants(&self, now: Timestamp) {
         let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
         let tags: Vec<_> = self.sets.iter().map(|set| set.lock().tags()).collect();

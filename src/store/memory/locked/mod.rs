@@ -28,11 +28,11 @@ pub(super) struct LockedTable<S> {
     geometry: Geometry,
     /// An algorithm that panics leaves its set as it was: states are replaced whole.
     sets: Box<[Lock<StateSet<S>>]>,
-    /// What new keys share when the table is full and must not forget: a set for each [group](GROUPS), with a slot for
-    /// each quota of its keys.
+    /// The states that new keys share when the table is full and must not forget keys: a set for each [group](GROUPS),
+    /// with a slot for each quota of its keys.
     overflow: Box<[Lock<StateSet<S>>]>,
     when_full: WhenFull,
-    /// Shared with the copies of what its keys inherit.
+    /// Shared with the copies of the inherited states.
     occupancy: Arc<Occupancy>,
     inherited: Option<Arc<DebtCopies<S, CopiedStates<S>>>>,
 }
@@ -64,13 +64,13 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
     }
 
-    /// Lets the table begin with the states that `source` copies. For a table that was not used yet.
+    /// Lets the table begin with the states that `source` copies. For an unused table.
     pub(super) fn inherit(&mut self, geometries: &[Geometry], source: Box<dyn DebtSource<S>>) {
         self.inherited = Some(DebtCopies::new(geometries, &self.occupancy, source));
     }
 
-    /// Returns a key's two candidate sets, the lower one first. It is locked first: so of two threads with the same two
-    /// sets, neither waits for the other.
+    /// Returns a key's two candidate sets, the lower one first. It is locked first, so that two threads with the same
+    /// two sets cannot deadlock.
     fn candidates(&self, hash: u64) -> (usize, usize) {
         let [a, b] = self.geometry.candidate_sets(hash);
         (a.min(b), a.max(b))
@@ -80,10 +80,10 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         self.sets[set].lock()
     }
 
-    /// Decides, and keeps what is charged.
+    /// Decides, and stores the charged state.
     ///
-    /// A key is in at most one of its candidate sets, because it is only inserted while both are locked and neither has
-    /// it. So the lower set may be searched, and a key found there judged, under that set's lock alone.
+    /// A key is in at most one of its candidate sets, because it is only inserted while both are locked and it is
+    /// missing from both. So the lower set may be searched, and a key found there judged, under that set's lock alone.
     pub(super) fn check<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -92,14 +92,15 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> Decision {
-        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let tag = tag_of(hash);
+        let (low, high) = self.candidates(hash);
         loop {
             let mut low = self.lock(low);
             if let Some(state) = low.find(tag) {
                 return charge(algorithm, state, local(algorithm, tag, now()), cost);
             }
             let mut high = self.lock(high);
-            // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this
+            // Read under both locks: a key that is not found has no debt at this time, but may have had one while this
             // thread waited for a lock.
             let now = fresh();
             if let Some(state) = high.find(tag) {
@@ -114,14 +115,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
     }
 
-    /// Returns the heirs that must copy the pages of a key before its inherited state is moved into the table. To be
-    /// called with both candidate sets locked: an heir that is not among them then reads these sets after the move. The
-    /// pages are to be copied with neither locked, since that locks them.
+    /// Returns the heirs that must copy the pages of a key before its inherited state is moved into the table. Call
+    /// this with both candidate sets locked: an heir that is not returned then reads these sets after the move. Unlock
+    /// both sets before the pages are copied, since copying locks them.
     fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
         self.inherited.as_ref().map_or_else(Vec::new, |past| past.missing(hash))
     }
 
-    /// Decides on a key that is in neither of its candidate sets, and inserts it if it owes something then.
+    /// Decides on a key that is missing from both of its candidate sets, and inserts it if it then owes something.
     fn insert<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -130,18 +131,19 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         now: Timestamp,
         [low, high]: [&mut StateSet<S>; 2],
     ) -> Decision {
-        let (tag, group) = (tag_of(hash), Tag::from_hash(hash));
+        let tag = tag_of(hash);
         let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
-        let (in_low, in_high) = (low.free(is_free), high.free(is_free));
-        // The emptier one is tried first: this choice is what keeps both from filling up early.
+        let in_low = low.free(is_free);
+        let in_high = high.free(is_free);
+        // The emptier set is tried first: this choice keeps sets from filling up early.
         let (emptier, fuller) = if in_low >= in_high { (low, high) } else { (high, low) };
 
         let own = local(algorithm, tag, now);
         let inherited = self.inherited.as_ref();
         let inherited = inherited.and_then(|past| past.get(hash, now.as_nanos(), |state| algorithm.owed(state, own)));
-        // What the key has spent of an overflow slot, it must not spend again. Locked to the end: what the slot owes is
-        // judged here, and charged below.
-        let mut overflow = self.overflow_set(group);
+        // The key must not spend again the units that it has spent from an overflow slot. The set stays locked to the
+        // end: the slot's debt is judged here, and charged below.
+        let mut overflow = self.overflow_set(Tag::from_hash(hash));
         let shared = overflow.as_mut().and_then(|set| set.find(shared_tag(&algorithm.quota())).copied());
         let before = match (inherited, shared) {
             (Some(inherited), Some(shared)) => Some(sum(algorithm, inherited, shared, own)),
@@ -161,13 +163,13 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
         if is_inserted {
             if let (Some(past), Some(_)) = (&self.inherited, inherited) {
-                // After the insert, and after the heirs that copy by now have copied it (`missing`). So each heir finds
-                // the state in one place at least.
+                // After the insert, and after the heirs that have begun to copy have copied the state (`missing`). So
+                // each heir finds it in at least one place.
                 past.set(hash, None);
             }
             return decision;
         }
-        // What is not charged needs no room; only a conversion to another quota is lost.
+        // A request that charges nothing needs no room; only a conversion to another quota is lost.
         if next.is_none() || !decision.is_allowed() || cost == 0 {
             return decision;
         }
@@ -176,7 +178,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         self.occupancy.note_turned_away();
         let first = match &mut overflow {
             Some(set) => match charge_overflow(algorithm, set, own, cost) {
-                // What the key has inherited counts as well.
+                // This decision, unlike `shared`, counts the inherited state as well.
                 Ok(shared) if shared.is_allowed() => return decision.with_receipt(shared.receipt()),
                 Ok(shared) => return shared,
                 Err(first) => first,
@@ -188,14 +190,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
                 Duration::from_nanos(emptier.least(left).min(fuller.least(left)))
             }
         };
-        // As if the key had been charged for this request; for a window, that is when all that it can use is reset. A
-        // slot may be free later than that.
+        // As if the key had been charged for this request; for a window, at the reset of its whole budget. A slot may
+        // be free later than that.
         let reset = decision.reset_after().max(first);
         Decision::reject(decision.limit(), 0, Some(first)).with_reset_after(reset)
     }
 
-    /// Returns what [`check`](Self::check) would decide, if there is room for the key. What the algorithm changes even if
-    /// nothing is charged, such as the quota of a key, is kept.
+    /// Returns the decision that [`check`](Self::check) would make, if there is room for the key. Stores changes that
+    /// the algorithm makes even if nothing is charged, such as to the quota of a key.
     pub(super) fn peek<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -213,9 +215,9 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         })
     }
 
-    /// Inserts a key that has inherited, if the algorithm changes its state even if nothing is charged. Where it was
-    /// inherited, it must not be changed to one that counts for longer: it is forgotten there when the last inherited
-    /// state is expected to have expired.
+    /// Inserts a key that has inherited, if the algorithm changes its state even if nothing is charged. In the copies,
+    /// it must not be replaced by a state that counts for longer: the copies are dropped when the last inherited state
+    /// is expected to have expired.
     fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
         let own = local(algorithm, tag_of(hash), now);
         let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), |state| algorithm.owed(state, own));
@@ -224,7 +226,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
     }
 
-    /// Refunds what is still owed for a charge.
+    /// Refunds the unpaid part of a charge.
     pub(super) fn refund<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -249,9 +251,10 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         occupancy::extrapolate(live, seen, sets)
     }
 
-    /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with
-    /// others if it has none of its own. If it has inherited, what it shares is [added](sum) for as long as `act` runs, and
-    /// only if `adds`: what `act` changes is changed in what was inherited.
+    /// Calls `act` with the state of a key, if it has one, and the time by which the key is judged. A key that is not
+    /// in the table has its inherited state, in which changes by `act` are stored; without one, it has the state that
+    /// it shares with other keys. If it has both and `adds` is set, `act` gets the [sum](sum), and its changes are
+    /// dropped.
     fn with_found<A: Algorithm<State = S>, R>(
         &self,
         algorithm: &A,
@@ -260,25 +263,25 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         adds: bool,
         act: impl FnOnce(Option<&mut S>, Timestamp) -> R,
     ) -> R {
-        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let tag = tag_of(hash);
+        let (low, high) = self.candidates(hash);
         let local = local(algorithm, tag, now);
         let mut low = self.lock(low);
         if let Some(state) = low.find(tag) {
             return act(Some(state), local);
         }
-        // The lower set stays locked: else another thread could insert the key there meanwhile.
+        // The lower set stays locked: otherwise another thread could insert the key there meanwhile.
         let mut high = self.lock(high);
         if let Some(state) = high.find(tag) {
             return act(Some(state), local);
         }
         let mut overflow = self.overflow_set(Tag::from_hash(hash));
         let shared = overflow.as_mut().and_then(|set| set.find(shared_tag(&algorithm.quota())));
-        let size = |state: &S| algorithm.owed(state, local);
-        let inherited = self.inherited.as_ref();
-        let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos(), size)?)))
-        else {
-            return act(shared, local);
-        };
+        let inherited = self.inherited.as_ref().and_then(|past| {
+            let state = past.get(hash, now.as_nanos(), |state| algorithm.owed(state, local))?;
+            Some((past, state))
+        });
+        let Some((past, mut state)) = inherited else { return act(shared, local) };
         if let Some(shared) = shared.filter(|_| adds) {
             return act(Some(&mut sum(algorithm, state, *shared, local)), local);
         }
@@ -314,24 +317,25 @@ impl<S: Copy + Send + 'static> AnyTable for LockedTable<S> {
     }
 
     fn reset(&self, hash: u64, _: Timestamp) {
-        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let tag = tag_of(hash);
+        let (low, high) = self.candidates(hash);
         let mut low = self.lock(low);
         low.remove(tag);
-        // The lower set stays locked: else another thread could insert the key there, with its inherited state, before
-        // that is cleared.
+        // The lower set stays locked: otherwise another thread could insert the key there, with its inherited state,
+        // before that is cleared.
         let mut high = self.lock(high);
         high.remove(tag);
         if let Some(past) = &self.inherited {
             past.set(hash, None);
         }
         if let Some(mut set) = self.overflow_set(Tag::from_hash(hash)) {
-            // Of all quotas: under which one the key was asked is not known.
+            // For all quotas: the quotas of the key's requests are not known here.
             *set = StateSet::new();
         }
     }
 }
 
-/// With the limiter's own quota, if the table keeps states alone.
+/// If the table keeps states alone, they are read with the limiter's own quota.
 impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<S> {
     fn is_read(&self) -> bool {
         is_same::<S, T>() || is_same::<S, QuotaState<T>>()
@@ -339,8 +343,7 @@ impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<
 
     fn each(&self, part: TablePart, own: &Quota, _: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
         let mut act = |set, tag, debt: S| {
-            let alone = || cast(debt).map(|state| QuotaState { state, quota: *own });
-            if let Some(entry) = cast(debt).or_else(alone) {
+            if let Some(entry) = cast(debt).or_else(|| cast(debt).map(|state| QuotaState { state, quota: *own })) {
                 act(set, tag, entry);
             }
         };
@@ -348,7 +351,7 @@ impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<
             let sets = (0..).map(Tag::of_group).zip(&self.overflow);
             return sets.for_each(|(tag, set)| set.lock().each(|_, state| act(0, tag, state)));
         };
-        // Before the table, as in `Ledger`.
+        // The copies are read before the table, as in `Ledger`.
         if let Some(past) = &self.inherited {
             past.each_left(geometry, page, &mut act);
         }
@@ -361,7 +364,7 @@ impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<
     }
 }
 
-/// Makes so many of them, in memory that is requested at once.
+/// Makes `count` values, in memory that is requested at once.
 fn reserved<T>(count: usize, keys: usize, make: impl FnMut() -> T) -> Box<[T]> {
     let mut all = Vec::new();
     if all.try_reserve_exact(count).is_err() {
@@ -395,15 +398,15 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn keys_take_as_many_bytes_as_documented() {
-        fn of<S: Copy + Send + 'static>() -> usize {
+        fn bytes_per_key<S: Copy + Send + 'static>() -> usize {
             LockedTable::<S>::new(10_000, WhenFull::EvictLeast).size_in_bytes() / 10_000
         }
-        assert_eq!(of::<FixedWindowState>(), 52);
-        assert_eq!(of::<SlidingWindowState>(), 68);
-        assert_eq!(of::<GcraState>(), 52);
-        assert_eq!(of::<QuotaState<GcraState>>(), 98);
-        assert_eq!(of::<QuotaState<FixedWindowState>>(), 98);
-        assert_eq!(of::<QuotaState<SlidingWindowState>>(), 114);
+        assert_eq!(bytes_per_key::<FixedWindowState>(), 52);
+        assert_eq!(bytes_per_key::<SlidingWindowState>(), 68);
+        assert_eq!(bytes_per_key::<GcraState>(), 52);
+        assert_eq!(bytes_per_key::<QuotaState<GcraState>>(), 98);
+        assert_eq!(bytes_per_key::<QuotaState<FixedWindowState>>(), 98);
+        assert_eq!(bytes_per_key::<QuotaState<SlidingWindowState>>(), 114);
     }
 
     #[test]
@@ -422,7 +425,7 @@ mod tests {
 
     const HASH: u64 = 0x1234_5678_9abc_def0;
 
-    /// What the key of that hash has inherited.
+    /// The inherited state of the key with the hash [`HASH`].
     struct Inherited(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for Inherited {
@@ -441,7 +444,7 @@ mod tests {
         FixedWindowState { window: 0, used }
     }
 
-    /// A table of two sets, in which the key of that hash has inherited.
+    /// A table of two sets, in which the key with the hash [`HASH`] has inherited.
     fn heir(when_full: WhenFull, inherited: u64) -> LockedTable<FixedWindowState> {
         let mut table = LockedTable::new(SLOTS, when_full);
         table.inherit(&[table.geometry], Box::new(Inherited(state(inherited))));
@@ -453,7 +456,7 @@ mod tests {
         table.check(&FixedWindow::new(Quota::per_day(10)), HASH, cost, || now, || now).is_allowed()
     }
 
-    /// Where the key of that hash is in a table of 256 sets.
+    /// The state of the key with the hash [`HASH`], in the copy of a table of 256 sets.
     struct InFourPages(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for InFourPages {
@@ -472,7 +475,7 @@ mod tests {
         }
     }
 
-    /// Copies what a table keeps.
+    /// Copies the states of a table.
     struct FromTable(Arc<LockedTable<FixedWindowState>>);
 
     impl DebtSource<FixedWindowState> for FromTable {
@@ -506,7 +509,7 @@ mod tests {
         let source = Box::new(FromTable(Arc::clone(&table)));
         let heir = DebtCopies::<_, CopiedStates<_>>::new(&[table.geometry(), before], table.occupancy(), source);
         let inherited = |hash| heir.get(hash, 0, |state| state.used);
-        // Of the four pages, this key may be in those in which the other may not be.
+        // The other key may only be in pages in which `HASH` may not be.
         let pages = |hash| before.candidate_sets(hash).map(|set| set / SETS_PER_PAGE);
         let other =
             (1..).map(|n: u64| n << 56 | n).find(|other| pages(*other).iter().all(|it| !pages(HASH).contains(it)));
@@ -541,9 +544,9 @@ mod tests {
         }
     }
 
-    /// A refund lowers what was inherited, and leaves to others what they share.
+    /// A refund lowers the inherited state, and leaves the shared state to the other keys.
     #[test]
-    fn a_refund_of_a_key_that_inherits_and_shares_is_of_what_it_inherits() {
+    fn a_refund_lowers_the_inherited_state_and_not_the_shared_one() {
         let table = heir(WhenFull::Overflow, 6);
         table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(3), |_| 0);
         let window = FixedWindow::new(TEN);
@@ -553,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn of_shared_states_that_become_one_the_greatest_counts() {
+    fn the_greatest_counts_if_shared_states_become_one() {
         for states in [[3, 8], [8, 3]] {
             let table = LockedTable::new(SLOTS, WhenFull::Overflow);
             for used in states {
@@ -563,8 +566,8 @@ mod tests {
         }
     }
 
-    /// The keys of a group share as many budgets as a set has slots, one for each quota. Keys of a ninth quota are rejected
-    /// until one of these owes nothing.
+    /// The keys of a group share eight budgets, one for each quota, since a set has eight slots. Keys of a ninth quota
+    /// are rejected until one of the budgets is paid.
     #[test]
     fn keys_of_a_group_share_a_budget_for_each_of_eight_quotas() {
         let table = heir(WhenFull::Overflow, 10);

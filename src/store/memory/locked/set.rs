@@ -7,18 +7,18 @@ use std::num::NonZeroU64;
 
 use crate::store::memory::table::SLOTS_PER_SET;
 
-/// As many as the table of words has.
+/// The number of slots in a set, as in the table of words.
 pub(super) const SLOTS: usize = SLOTS_PER_SET;
 
-/// Eight slots that are locked together. A slot is free if it was never used, or if what it holds has expired.
+/// Eight slots that are locked together. A slot is free if it has no tag, or if its state has expired.
 pub(super) struct StateSet<S> {
     /// Apart from the states, so that a search reads one or two cache lines.
     tags: [Option<Tag64>; SLOTS],
-    /// Of the slots that have a tag; `None` before the first.
+    /// The states of the slots that have a tag; absent before the first insert.
     states: Option<[S; SLOTS]>,
 }
 
-/// What is kept of a key: its hash. Never zero, so that an empty slot takes no room of its own.
+/// A key's hash, by which the key is found. Never zero, so that an empty slot takes no room of its own.
 pub(super) type Tag64 = NonZeroU64;
 
 impl<S: Copy> StateSet<S> {
@@ -55,22 +55,26 @@ impl<S: Copy> StateSet<S> {
         SLOTS - self.used().filter(|(_, tag, state)| !is_free(*tag, state)).count()
     }
 
-    /// Inserts a state into a free slot; returns `false` if there is none.
+    /// Inserts a state into a free slot. Returns whether there was one.
     pub(super) fn insert(&mut self, tag: Tag64, state: S, is_free: impl Fn(Tag64, &S) -> bool) -> bool {
-        let held = |slot: usize| Some((self.tags[slot]?, self.states.as_ref()?[slot]));
-        let slot = (0..SLOTS).find(|slot| held(*slot).is_none_or(|(tag, state)| is_free(tag, &state)));
+        let slot = (0..SLOTS).find(|slot| self.held(*slot).is_none_or(|(tag, state)| is_free(tag, &state)));
         slot.map(|slot| self.put(slot, tag, state)).is_some()
     }
 
-    /// Returns the least that any key of the set owes.
+    /// Returns the least value of `owed` among the keys of the set.
     pub(super) fn least(&self, owed: impl Fn(Tag64, &S) -> u64) -> u64 {
         self.used().map(|(_, tag, state)| owed(tag, state)).min().unwrap_or(0)
     }
 
-    /// Evicts the key that owes least, in favour of another.
+    /// Evicts the key that owes least, and puts another in its slot.
     pub(super) fn replace_least(&mut self, tag: Tag64, state: S, owed: impl Fn(Tag64, &S) -> u64) {
         let least = self.used().min_by_key(|(_, tag, state)| owed(*tag, state)).map_or(0, |(slot, ..)| slot);
         self.put(least, tag, state);
+    }
+
+    /// Returns the tag and the state in a slot, if it has a tag.
+    fn held(&self, slot: usize) -> Option<(Tag64, S)> {
+        Some((self.tags[slot]?, self.states.as_ref()?[slot]))
     }
 
     fn put(&mut self, slot: usize, tag: Tag64, state: S) {

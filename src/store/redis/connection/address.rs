@@ -7,10 +7,11 @@ use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersio
 
 use super::fault::{Fault, FaultKind};
 
-/// How long a connection may be silent before a keepalive is sent. Firewalls drop those that are silent for minutes.
+/// How long a connection may be silent before a keepalive is sent. Firewalls drop connections that are silent for
+/// minutes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Parses `redis://`, `rediss://`, or `unix://`. An error holds nothing of the URL, which may have a password in it.
+/// Parses `redis://`, `rediss://`, or `unix://`. An error contains no part of the URL, which may have a password in it.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     let scheme = url.split(':').next().unwrap_or_default();
     if ["rediss", "valkeys"].iter().any(|name| scheme.eq_ignore_ascii_case(name)) {
@@ -36,7 +37,7 @@ pub(super) fn moved_to(like: &ConnectionInfo, host: String, port: u16) -> Connec
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure, tls_params }
         }
-        // A socket of this machine has neither a host nor TLS.
+        // A socket of this machine has no host and no TLS.
         _ => ConnectionAddr::Tcp(host, port),
     };
     like.clone().set_addr(addr)

@@ -1,4 +1,4 @@
-//! [`RedisBuilder`]: which servers, and with which settings.
+//! [`RedisBuilder`]: the servers and their settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) enum Servers {
     Cluster(Vec<String>),
 }
 
-/// Longer timeouts are cut to a day: a sum of one and the time must not overflow.
+/// Longer timeouts are cut to a day: the sum of a timeout and the time must not overflow.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl RedisBuilder {
@@ -54,37 +54,38 @@ impl RedisBuilder {
         }
     }
 
-    /// Connects by this, and not by the system's network.
+    /// Connects with `connector` instead of the system's network.
     #[cfg(test)]
     pub(in crate::store::redis) fn over(mut self, connector: super::connector::Connector) -> Self {
         self.connector = Some(connector);
         self
     }
 
-    /// Sets how long a decision may take, all in all, however many calls it needs; 50 ms by default, and a day at the
-    /// most. With zero, Redis is never called. If Redis has not answered by then, the [policy](crate::FailureMode)
-    /// decides what happens, and what Redis may have charged stays charged.
+    /// Sets how long a decision may take in all, for any number of calls; 50 ms by default, and a day at the most. With
+    /// zero, Redis is never called. If Redis has not answered by then, the [policy](crate::FailureMode) decides about
+    /// the request, and a charge that Redis may have made stays.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
     /// Sets how long it may take to connect; 1 s by default, and a day at the most. A decision does not wait that long:
-    /// connecting continues in the background, for later decisions. A sentinel has as long to connect and to answer.
+    /// connecting continues in the background, for later decisions. A sentinel has the same time to connect and to
+    /// answer.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
     /// Sets how many calls of one Tokio runtime to one server may be in flight at a time, at least 1; 4,096 by default:
-    /// about as many as a server answers within the timeout. Further calls wait for one of them to end, for half of the
-    /// time that their decision has left, and fail then.
+    /// about the number of calls that a server answers within the timeout. Further calls wait for one of them to end,
+    /// for half of the time that their decision has left, and then fail.
     pub const fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = if calls == 0 { 1 } else { calls };
         self
     }
 
-    /// Sets what the names of all keys begin with; `sluice` by default. Limiters with the same name share their budgets
+    /// Sets the prefix of the names of all keys; `sluice` by default. Limiters with the same name share their budgets
     /// if their prefix is the same, too.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -103,8 +104,9 @@ impl RedisBuilder {
     ///
     /// # Errors
     ///
-    /// [`FaultKind::Misconfigured`] if there is no address, or one cannot be parsed; if one is `rediss://`, and the
-    /// feature `redis-tls` is off or no `CryptoProvider` is installed; or if the prefix has a brace.
+    /// [`FaultKind::Misconfigured`] if there is no address, or an address cannot be parsed; if an address is
+    /// `rediss://`, and the feature `redis-tls` is off or no `CryptoProvider` is installed; or if the prefix has a
+    /// brace.
     pub fn open(self) -> Result<Redis, Fault> {
         let settings = Arc::new(NodeSettings {
             timeout: self.timeout.min(LONGEST_TIMEOUT),
@@ -135,11 +137,11 @@ impl RedisBuilder {
                 let Some(master) = address::host(&like).map(str::to_owned) else {
                     return Err(Fault::new(FaultKind::Misconfigured, "a primary has a name, and not a path"));
                 };
-                Topology::Mapped(NodeMap::of_sentinels(master, sentinels, like, settings.clone())?)
+                Topology::Mapped(NodeMap::for_sentinels(master, sentinels, like, settings.clone())?)
             }
             Servers::Cluster(urls) => {
                 let seeds = parse(urls)?.into_iter().map(address::for_calls).collect();
-                Topology::Mapped(NodeMap::of_cluster(seeds, settings.clone())?)
+                Topology::Mapped(NodeMap::for_cluster(seeds, settings.clone())?)
             }
         };
         let Self { prefix, secret, .. } = self;
@@ -165,12 +167,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_opened_is_misconfigured() {
-        let none: [&str; 0] = [];
+    fn builders_that_cannot_open_are_misconfigured() {
+        let no_urls: [&str; 0] = [];
         for (builder, problem) in [
             (Redis::single("http://host"), "redis://HOST:6379"),
-            (Redis::cluster(none), "no address"),
-            (Redis::sentinel("main", none), "no address"),
+            (Redis::cluster(no_urls), "no address"),
+            (Redis::sentinel("main", no_urls), "no address"),
             (Redis::sentinel("unix:///main", ["redis://host"]), "a name"),
             (Redis::single("redis://host").prefix("{a}"), "a brace"),
         ] {
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_passwords_nor_the_secret_are_shown() {
+    fn passwords_and_the_secret_are_not_shown() {
         let builder = Redis::single("redis://:hunter2@host").secret("hunter3");
         assert!(!format!("{builder:?}").contains("hunter"), "{builder:?}");
     }

@@ -13,7 +13,7 @@ use super::fault::Fault;
 #[cfg(feature = "metrics")]
 const DURATION: &str = "tower_sluice.rate_limiting.store.call.duration";
 
-/// One histogram of answered calls, and one for each kind of fault. Each is registered when it is needed first.
+/// One histogram of answered calls, and one for each kind of fault. Each is registered at its first use.
 #[derive(Default)]
 pub(super) struct CallMetrics {
     #[cfg(feature = "metrics")]
@@ -29,7 +29,7 @@ impl CallMetrics {
             None => (&self.answered, "ok"),
             Some(kind) => (&self.failed[kind as usize], kind.label()),
         };
-        histogram.get_or_init(|| new(result)).record(start.elapsed());
+        histogram.get_or_init(|| register(result)).record(start.elapsed());
     }
 
     #[cfg(not(feature = "metrics"))]
@@ -39,7 +39,7 @@ impl CallMetrics {
 
 #[cfg(feature = "metrics")]
 #[cold]
-fn new(result: &'static str) -> Histogram {
+fn register(result: &'static str) -> Histogram {
     describe_histogram!(DURATION, Unit::Seconds, "Time that calls to a store took, with what came of them.");
     histogram!(DURATION, "result" => result)
 }

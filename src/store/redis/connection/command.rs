@@ -7,7 +7,7 @@ use crate::store::redis::evalsha::ScriptCall;
 /// The most digits of an argument, which is below 2^53 in nearly all calls.
 const ARGUMENT_DIGITS: usize = 16;
 
-/// The most digits of the number of keys. A call has at most as many as a layer has policies: never 10,000.
+/// The most digits of the number of keys. A call has at most one for each policy of a layer: never 10,000.
 const KEY_COUNT_DIGITS: usize = 4;
 
 /// Builds `EVALSHA` with the hash that tests give to a script, such as one with another clock.
@@ -16,7 +16,7 @@ pub(in crate::store::redis) fn evalsha(call: &ScriptCall, hash: &str) -> Cmd {
     command("EVALSHA", hash, call)
 }
 
-/// Builds a command in two allocations of the right size: one for its bytes, one for where each argument ends.
+/// Builds a command in two allocations of the right size: one for its bytes, one for the ends of its arguments.
 pub(super) fn command(name: &str, script: &str, call: &ScriptCall) -> Cmd {
     let keys = call.keys.iter().map(|key| key.as_str().len()).sum::<usize>();
     let numbers = KEY_COUNT_DIGITS + ARGUMENT_DIGITS * call.args.len();

@@ -1,7 +1,7 @@
 //! The connections of one node: one for each runtime that calls it.
 //!
-//! A connection is driven by a task of the runtime that made it. If runtimes shared one, a runtime that is blocked, or
-//! that is not driven, would delay the calls of all the others.
+//! A connection is driven by a task of the runtime that made it. If runtimes shared a connection, a runtime that is
+//! blocked, or that is not driven, would delay the calls of all the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use super::fault::Fault;
 use super::settings::NodeSettings;
 use super::shared_task::SharedTask;
 
-/// What each runtime has of a node.
+/// The connections of a node, by runtime.
 #[derive(Default)]
 pub(super) struct Connections {
     runtimes: Vec<RuntimeState>,
@@ -23,11 +23,11 @@ pub(super) struct Connections {
     made: u64,
 }
 
-/// What a runtime has of a node. Nothing that a call holds is shared between runtimes, since a blocked runtime could
-/// hold all of it.
+/// The connection and the permits of one runtime for a node. Calls hold them, so runtimes do not share them: a blocked
+/// runtime could hold all of them.
 pub(super) struct RuntimeState {
     runtime: Id,
-    /// One that has ended stays until it is replaced.
+    /// A connection that has ended stays until it is replaced.
     live: Option<OpenConnection>,
     pub(super) connecting: Arc<SharedTask>,
     /// One permit for each call that may be in flight.
@@ -40,7 +40,7 @@ pub(super) struct RuntimeState {
 pub(super) struct OpenConnection {
     connection: MultiplexedConnection,
     alive: Arc<AtomicBool>,
-    /// Handles that are not in use. To make one, and to drop it, contends for several counters that all calls share;
+    /// Handles that are not in use. Making and dropping a handle contends for several counters that all calls share;
     /// the lock of the node is taken anyway.
     idle: Vec<MultiplexedConnection>,
     number: u64,
@@ -68,12 +68,12 @@ impl Connections {
         self.runtimes.iter().any(|it| it.runtime == runtime && it.is_alive())
     }
 
-    /// Returns what this runtime has of the node, which is nothing but empty slots at first.
-    pub(super) fn of_runtime(&mut self, runtime: Id, settings: &NodeSettings) -> &mut RuntimeState {
+    /// Returns this runtime's part of the node: at first only its permits.
+    pub(super) fn for_runtime(&mut self, runtime: Id, settings: &NodeSettings) -> &mut RuntimeState {
         let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
-            // Runtimes that are gone have no connection that is alive and no call in flight. One that is merely idle is
-            // entered again by its next call, and at worst connects twice. Connections that are removed here have
-            // ended, so that dropping them within the lock stops no task.
+            // Runtimes that are gone have no live connection and no call in flight. An idle runtime without a live
+            // connection is removed as well: its next call adds it again, and at worst connects twice. The connections
+            // that are removed here have ended, so dropping them within the lock stops no task.
             self.runtimes.retain(|it| it.is_alive() || it.is_busy());
             self.runtimes.push(RuntimeState::new(runtime, settings));
             self.runtimes.len() - 1
@@ -81,8 +81,8 @@ impl Connections {
         &mut self.runtimes[index]
     }
 
-    /// Keeps a new connection of a runtime. If it has ended already, `alive` says so. Returns the one that it replaces:
-    /// drop that outside of the lock.
+    /// Keeps a new connection of a runtime. If it has ended already, `alive` is false. Returns the connection that it
+    /// replaces: drop that outside of the lock.
     pub(super) fn add(
         &mut self,
         runtime: Id,
@@ -92,7 +92,7 @@ impl Connections {
     ) -> Option<OpenConnection> {
         self.made += 1;
         let live = OpenConnection { connection, alive, idle: Vec::new(), number: self.made };
-        self.of_runtime(runtime, settings).live.replace(live)
+        self.for_runtime(runtime, settings).live.replace(live)
     }
 
     /// Returns a handle to the connection of the current runtime, if there is one.
@@ -134,7 +134,7 @@ impl RuntimeState {
         }
     }
 
-    /// Whether anything but this holds one of the three.
+    /// Whether a call or a task holds one of the three `Arc`s.
     fn is_busy(&self) -> bool {
         Arc::strong_count(&self.connecting) > 1
             || Arc::strong_count(&self.slots) > 1
@@ -153,14 +153,14 @@ impl OpenConnection {
 }
 
 impl ConnectionHandle {
-    /// Sends a command, and returns this with the answer: after `ASKING`, if the node was named by an `ASK` redirection.
-    /// Without that, a node executes none for a slot that is on its way to it.
+    /// Sends a command, and returns this with the answer: after `ASKING`, if the node was named by an `ASK`
+    /// redirection. Without `ASKING`, a node executes no command for a slot that is on its way to it.
     pub(super) async fn send(mut self, command: Cmd, asking: bool) -> (Self, Result<Value, Fault>) {
         let answer = if asking {
             let mut both = Pipeline::with_capacity(2);
             both.cmd("ASKING").add_command(command);
             let answers = self.connection.send_packed_commands(&both, 0, 2).await;
-            // If `ASKING` is rejected, this is the reason why the command is as well.
+            // If `ASKING` is rejected, so is the command, for the same reason.
             let decisive = |asking, answer| if let Value::ServerError(_) = asking { asking } else { answer };
             answers.map(|answers| answers.into_iter().reduce(decisive).unwrap_or_default())
         } else {
@@ -170,8 +170,8 @@ impl ConnectionHandle {
     }
 }
 
-/// Clears its flag when a connection ends. The `redis` crate sends a message to it then, or drops it, also when the
-/// runtime that drives the connection ends.
+/// Clears its flag when a connection ends. The `redis` crate then sends it a message or drops it, also when the runtime
+/// that drives the connection ends.
 pub(super) struct EndOfConnection(pub(super) Arc<AtomicBool>);
 
 impl AsyncPushSender for EndOfConnection {

@@ -1,4 +1,4 @@
-//! The seam for the simulation: streams that are opened in place of those of the system's network.
+//! The seam for the simulation: opens streams in place of connections of the system's network.
 
 use std::fmt;
 use std::future::Future;
@@ -17,7 +17,7 @@ pub(in crate::store::redis) struct Connector(pub(in crate::store::redis) Arc<Ope
 type OpeningFuture = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<DuplexStream>> + Send>> + Send + Sync;
 
 impl Connector {
-    /// Does what `Client::get_multiplexed_async_connection_with_config` does.
+    /// Like `Client::get_multiplexed_async_connection_with_config`, on a stream of the simulation.
     pub(super) async fn connect(
         &self,
         server: &ConnectionInfo,

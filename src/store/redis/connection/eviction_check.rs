@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use crate::util::log;
 
 /// Warns if the server may evict keys when its memory is full: a client that can fill it could reset a limit. All
-/// policies of Redis but one may evict ours, since they expire. Without the permission to read the settings, there is no
-/// warning.
+/// eviction policies of Redis except `noeviction` may evict our keys, since they expire. Without the permission to read
+/// the settings, there is no warning.
 pub(super) async fn warn_if_keys_may_be_evicted(mut connection: MultiplexedConnection, patience: Duration) {
     let mut question = Cmd::new();
     question.arg("CONFIG").arg("GET").arg("maxmemory*");

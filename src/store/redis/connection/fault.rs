@@ -15,8 +15,8 @@ pub struct Fault {
     detail: Option<Arc<str>>,
 }
 
-/// What went wrong in a [`Fault`].
-// The last one counts them.
+/// The reason of a [`Fault`].
+// `COUNT` is computed from the last kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -47,7 +47,7 @@ pub enum FaultKind {
     Loading,
     /// The server cannot save to disk, and so rejects writes (`MISCONF`).
     CannotPersist,
-    /// The server has as many clients as it may have.
+    /// The server has reached its maximum number of clients (`maxclients`).
     MaxClients,
     /// The cluster does not serve the key (`CLUSTERDOWN`, or a slot without a node).
     ClusterDown,
@@ -65,8 +65,8 @@ pub enum FaultKind {
     Unintelligible,
     /// Called from outside of a Tokio runtime.
     NoRuntime,
-    /// An address or an option is wrong, or the server rejects the connection because of one, such as a database that
-    /// it does not have; or a server that was named as a sentinel or as a node of a cluster is none.
+    /// An address or an option is wrong, or the server rejects the connection because of it, such as a database that it
+    /// does not have; or a server that was named as a sentinel or as a node of a cluster has another role.
     Misconfigured,
 }
 
@@ -124,7 +124,7 @@ impl Fault {
         Self { kind, detail: Some(detail.into()) }
     }
 
-    /// Returns what went wrong.
+    /// Returns the reason.
     #[must_use]
     pub const fn kind(&self) -> FaultKind {
         self.kind
@@ -142,7 +142,7 @@ impl Fault {
         Self::new(kind, error.to_string())
     }
 
-    /// The fault of a call that was handed to a connection, and got no answer.
+    /// The fault of a call that was sent on a connection, and got no answer.
     pub(super) fn underway(error: &RedisError) -> Self {
         let kind = match error.kind() {
             ErrorKind::Parse => FaultKind::Unintelligible,
@@ -172,15 +172,15 @@ impl Fault {
         Self::new(self.kind, detail)
     }
 
-    /// Returns the fault to report where several servers were asked the same, and each failed: the first that a server
-    /// answered, such as that it lacks what was asked for; or else the first of all. A server that is down must not
-    /// hide what the others say.
+    /// Returns the fault to report after several servers got the same question, and each failed: the first fault that a
+    /// server answered, such as a missing feature, or otherwise the first of all. A server that is down must not hide
+    /// the answers of the others.
     pub(super) fn most_telling(faults: Vec<Self>) -> Self {
         let index = faults.iter().position(Self::is_answer).unwrap_or(0);
         faults.into_iter().nth(index).unwrap_or_else(|| FaultKind::Unreachable.into())
     }
 
-    /// Whether it comes from what a server said, and not from its silence.
+    /// Whether it comes from a server's answer, and not from its silence.
     const fn is_answer(&self) -> bool {
         !matches!(
             self.kind,
@@ -194,8 +194,8 @@ impl Fault {
         )
     }
 
-    /// Whether this counts against the node, if the call got as far as a connection. An error in the call is no
-    /// evidence about the node, nor is a call that was not made.
+    /// Whether this counts against the node, if the call got as far as a connection. An error in the call, or a call
+    /// that was not made, is no evidence about the node.
     pub(super) const fn blames_node(&self) -> bool {
         !matches!(
             self.kind,
@@ -210,7 +210,7 @@ impl Fault {
         )
     }
 
-    /// Whether to make a new connection: this one may lead nowhere, or to the wrong server.
+    /// Whether to make a new connection: the present one may lead nowhere, or to the wrong server.
     pub(super) const fn spoils_connection(&self) -> bool {
         matches!(
             self.kind,
@@ -251,7 +251,7 @@ impl Fault {
     /// The fault of a call that this process gave up.
     pub(crate) fn given_up(reason: GaveUp) -> Self {
         match reason {
-            // A script is one step, so no attempt at one is lost.
+            // A script is one step, so no attempt is lost to contention.
             GaveUp::TimedOut | GaveUp::Contention => FaultKind::TimedOut.into(),
             GaveUp::Cancelled => FaultKind::Cancelled.into(),
             GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
@@ -287,7 +287,7 @@ impl fmt::Debug for Fault {
 impl Error for Fault {}
 
 /// Classifies an error by its code, which is its first word. The rest differs between versions, and between a command
-/// and a script, so it is looked at only where the code is the general `ERR`.
+/// and a script, so it is read only where the code is the general `ERR`.
 fn classify(code: &str, text: &str) -> FaultKind {
     match code {
         "BUSY" => FaultKind::Busy,
@@ -315,7 +315,7 @@ fn code_within_script(text: &str) -> Option<&str> {
     error.split(' ').next()
 }
 
-/// Classifies an error of a login, or of a question about the topology: neither runs a script. The `redis` crate reports
+/// Classifies an error of a login, or of a question about the topology. No script runs there. The `redis` crate reports
 /// each refusal of `SELECT` as `ERR`, and drops its code.
 fn classify_without_script(code: &str, text: &str) -> FaultKind {
     match classify(code, text) {
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// Otherwise, a replica of that version would never open its breaker, nor would its sentinels be asked.
+    /// Otherwise, a replica of that version would never open its breaker, and its sentinels would not be asked.
     #[test]
     fn errors_that_redis_6_2_wraps_are_classified_by_their_own_code() {
         for (error, kind) in [
@@ -427,14 +427,14 @@ mod tests {
 
     #[test]
     fn of_several_servers_the_first_that_answered_is_reported() {
-        let faults = |kinds: &[FaultKind]| kinds.iter().copied().map(Fault::from).collect::<Vec<_>>();
         for (kinds, reported) in [
             (&[FaultKind::Misconfigured, FaultKind::Unreachable][..], FaultKind::Misconfigured),
             (&[FaultKind::TimedOut, FaultKind::Unauthenticated, FaultKind::Disconnected], FaultKind::Unauthenticated),
             (&[FaultKind::ClusterDown, FaultKind::NoPermission], FaultKind::ClusterDown),
             (&[FaultKind::TimedOut, FaultKind::Unreachable, FaultKind::Cancelled], FaultKind::TimedOut),
         ] {
-            assert_eq!(Fault::most_telling(faults(kinds)).kind(), reported, "{kinds:?}");
+            let faults = kinds.iter().copied().map(Fault::from).collect();
+            assert_eq!(Fault::most_telling(faults).kind(), reported, "{kinds:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Connections to Redis: routing, timeouts, circuit breaking.
 //!
-//! The `redis` crate speaks the protocol, over one connection per node. When to connect, how long to wait, which node
-//! to call, and when to call none at all is decided here: a client that repeats a call whose answer it missed would
+//! The `redis` crate speaks the protocol, over one connection per node. This module decides when to connect, how long
+//! to wait, which node to call, and when to make no call: a client that repeats a call whose answer it missed would
 //! charge twice.
 
 mod address;
@@ -44,7 +44,6 @@ pub use self::fault::{Fault, FaultKind};
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
-use self::node::Node;
 use self::node_call::NodeReply;
 use self::settings::NodeSettings;
 use self::topology::Topology;
@@ -53,24 +52,24 @@ use super::key::Key;
 use crate::store::NodeHealth;
 use crate::store::remote::CallLimits;
 
-/// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
+/// A Redis server, or several that act as one, on which processes share budgets. Redis 6.2 or newer (tested with 7.0),
 /// or Valkey, of 64 bits: the Lua of a 32-bit server cannot print times in microseconds, and the calls fail.
 ///
 /// Clones share their connections. There is one connection per node and Tokio runtime. The runtime that needs a
 /// connection makes it, and drives it from then on. So a runtime that is blocked, or that is not driven, delays its own
-/// calls and no others. A server that runs a runtime per core has as many connections to each node.
+/// calls and no others. A server with one runtime per core has one connection per core to each node.
 ///
 /// # When Redis fails
 ///
 /// - A decision takes no longer than the [`timeout`](RedisBuilder::timeout). A call that may have been carried out is
 ///   never repeated.
 /// - Each node has a circuit breaker. It opens after five failures in a row, or when half of at least twenty calls of
-///   the last ten seconds failed: then calls fail at once. But all calls that had begun before the first of them failed
-///   count as one wave, and two waves are needed: so a pause of the server of up to two timeouts fails the calls that
-///   it hits, and opens nothing; and the breaker of a dead node is open after two timeouts. After a random pause, of up
-///   to 100 ms at first, one call probes the node, and no other request waits for that; when it succeeds, the breaker
-///   closes. While probes fail, pauses grow to up to 5 s; to up to 1 s if the node answers with an error (`LOADING`,
-///   `OOM`).
+///   the last ten seconds failed: then calls fail at once. But all calls that had begun before the first failure count
+///   as one wave, and two waves are needed. So a pause of the server of up to two timeouts fails the calls that it
+///   hits, but does not open the breaker, and the breaker of a dead node is open after two timeouts. After a random
+///   pause, of up to 100 ms at first, one call probes the node, and no other request waits for it. When the probe
+///   succeeds, the breaker closes. While probes fail, pauses grow to up to 5 s; to up to 1 s if the node answers with
+///   an error (`LOADING`, `OOM`).
 /// - A call that is cancelled, or that has less than the timeout left when its node is called, is watched in the
 ///   background until the node has had the whole timeout, and its outcome then counts.
 /// - All failures to connect count, including a login that the server does not accept.
@@ -79,15 +78,15 @@ use crate::store::remote::CallLimits;
 /// # Permissions
 ///
 /// An ACL user needs `+eval +evalsha +get +set +del +time +pttl` and the keys `~sluice:*` (or of your
-/// [`prefix`](RedisBuilder::prefix)), and with [`RedisConcurrency`](crate::RedisConcurrency) `+hget +hgetall +hset +hdel
-/// +pexpireat` as well; in a cluster, `+cluster|slots +asking` as well; for a database other than 0,
-/// `+select`. With `+config|get`, a warning is logged if the server may evict keys.
+/// [`prefix`](RedisBuilder::prefix)), and with [`RedisConcurrency`](crate::RedisConcurrency)
+/// `+hget +hgetall +hset +hdel +pexpireat` as well; in a cluster, `+cluster|slots +asking` as well; for a database
+/// other than 0, `+select`. With `+config|get`, a warning is logged if the server may evict keys.
 ///
 /// # One node of a cluster
 ///
 /// A cluster of one node may be named as a [`single`](Self::single) server: once it has answered that it wants the keys
-/// of a call in one slot, policies whose keys are in different slots are decided in a call each. Of a cluster of
-/// several nodes, keys of the other nodes fail with an error that says so.
+/// of a call in one slot, policies whose keys are in different slots are decided in a call each. If the cluster has
+/// several nodes, calls for keys of the other nodes fail with an error that says so.
 ///
 /// # TLS
 ///
@@ -96,7 +95,7 @@ use crate::store::remote::CallLimits;
 ///
 /// # Addresses
 ///
-/// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, all but the host may be left out; `rediss://` for TLS (feature
+/// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, where all but the host is optional; `rediss://` for TLS (feature
 /// `redis-tls`; your program must have installed a `CryptoProvider` of `rustls`); `unix:///PATH`.
 #[derive(Clone)]
 pub struct Redis(Arc<RedisInner>);
@@ -112,12 +111,12 @@ struct RedisInner {
     is_split: AtomicBool,
 }
 
-/// How often a call is sent again at most, because it was redirected or for another reason. Between nodes that agree,
+/// The most times that a call is sent again, because of a redirection or for another reason. While the nodes agree,
 /// there is one redirection.
 const MAX_HOPS: u32 = 5;
 
-/// How long to wait for keys that are being moved, before the one further attempt: small keys arrive within this time,
-/// and of the 50 ms of a decision, it leaves enough for the attempt.
+/// How long to wait for keys that are being moved, before the one further attempt. Small keys arrive within this time,
+/// and it leaves enough of a decision's 50 ms for the attempt.
 const ON_THE_WAY: Duration = Duration::from_millis(5);
 
 impl Redis {
@@ -137,32 +136,32 @@ impl Redis {
 
     /// Uses a primary with replicas, and the sentinels that watch over them.
     ///
-    /// `master` is the name that the sentinels know it by; or a URL with this name as its host, if a password, a
-    /// database or TLS is needed: `redis://USER:PASSWORD@NAME/DATABASE`. The URLs are those of the sentinels.
+    /// `master` is the primary's name on the sentinels; or a URL with this name as its host, if a password, a database
+    /// or TLS is needed: `redis://USER:PASSWORD@NAME/DATABASE`. `urls` are the URLs of the sentinels.
     ///
     /// The sentinels are asked at first, and when calls fail. A primary that is cut off from them, but not from this
-    /// process, is used for as long as it accepts writes, and what it charges after its successor was promoted is lost.
-    /// Set `min-replicas-to-write` on the servers to bound that.
+    /// process, is used while it accepts writes, and its charges after the promotion of its successor are lost. Set
+    /// `min-replicas-to-write` on the servers to bound the loss.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Sentinel(master.into(), urls.into_iter().map(Into::into).collect()))
     }
 
-    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes
-    /// that are not named here.
+    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first URL hold for all
+    /// nodes that are not named here.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Cluster(urls.into_iter().map(Into::into).collect()))
     }
 
-    /// Checks that the server answers within the [timeout](RedisBuilder::timeout), for a readiness probe; in a cluster, that
-    /// all primaries do. Connects if needed, whatever the circuit breakers say, and needs no permissions but those above.
-    /// One round trip.
+    /// Checks that the server answers within the [timeout](RedisBuilder::timeout), for a readiness probe; in a cluster,
+    /// that all primaries do. Connects if needed, also while circuit breakers are open, and needs only the permissions
+    /// above. One round trip.
     ///
     /// An answer closes a circuit breaker that opened because the server was out of reach or did not answer in time, so
-    /// that a process without requests reports a recovery, too. It does not close one that opened for another reason: a
-    /// server that is out of memory answers this as well.
+    /// that a process without requests reports a recovery, too. It does not close a breaker that opened for another
+    /// reason: a server that is out of memory answers this, too.
     ///
-    /// While Redis is out of reach, policies follow their [`FailureMode`](crate::FailureMode): with the local fallback, a
-    /// process that is not ready by this could still serve.
+    /// While Redis is out of reach, policies follow their [`FailureMode`](crate::FailureMode): with the local fallback,
+    /// a process that is not ready by this could still serve.
     ///
     /// ```no_run
     /// # async fn ready(redis: tower_sluice::store::redis::Redis) -> http::StatusCode {
@@ -183,8 +182,9 @@ impl Redis {
         let deadline = self.deadline();
         // Sentinels and clusters are asked for their nodes, if they were not yet.
         self.0.topology.node(0, deadline).await?;
-        let ask = |node: Arc<Node>| tokio::spawn(async move { node.ping(deadline).await });
-        for answer in self.0.topology.nodes().into_iter().map(ask).collect::<Vec<_>>() {
+        let nodes = self.0.topology.nodes().into_iter();
+        let answers: Vec<_> = nodes.map(|node| tokio::spawn(async move { node.ping(deadline).await })).collect();
+        for answer in answers {
             answer.await.map_err(|_| FaultKind::Cancelled)??;
         }
         Ok(())
@@ -208,7 +208,7 @@ impl Redis {
         self.0.settings.timeout
     }
 
-    /// Returns a number that is equal for clones only, as long as one of them lives.
+    /// Returns a number that only clones share, while any of them lives.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -231,38 +231,46 @@ impl Redis {
         &self.0.secret
     }
 
-    /// Runs the script for one request, once at the most, within the timeout. If this is dropped, or if no answer came,
-    /// it may have run nevertheless.
+    /// Runs the script for one request, at most once, within the timeout. If this is dropped, or if no answer came, it
+    /// may have run nevertheless.
     pub(crate) async fn call(&self, call: &ScriptCall) -> Result<Value, Fault> {
         self.call_by(call, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
-    /// Runs the script once at the most, within the time that the decision has left, and for so many requests: a
-    /// failure counts for each. Finds the node, and follows redirections.
+    /// Runs the script at most once, within the `limits` of its decision. A failure counts for each of
+    /// `limits.requests` requests. Finds the node, and follows redirections.
     pub(crate) async fn call_by(&self, call: &ScriptCall, limits: CallLimits) -> Result<Value, Fault> {
         let deadline = limits.deadline;
         // Most calls are made within a task, which is quicker to check.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(FaultKind::NoRuntime.into());
         }
-        let (start, topology) = (Instant::now(), &self.0.topology);
-        // In a box, so that a decision that needs no call of its own is not as large as this.
+        let start = Instant::now();
+        let topology = &self.0.topology;
+        // In a box, so that the future of a decision without a call of its own stays small.
         let answer = Box::pin(async {
             if start >= deadline {
                 return Err(FaultKind::TimedOut.into());
             }
             let slot = call.keys.first().map_or(0, Key::slot);
             let mut node = topology.node(slot, deadline).await?;
-            let (mut asking, mut may_retry, mut first_fault) = (false, true, None);
+            let mut asking = false;
+            let mut may_retry = true;
+            let mut first_fault = None;
             for _ in 0..=MAX_HOPS {
-                // All attempts before this one were rejected before they charged, so sending the call again charges once.
+                // All attempts before this one were rejected before they charged, so sending the call again charges
+                // once.
                 match node.run(call, asking, limits).await {
                     Ok(NodeReply::Value(value)) => return Ok(value),
                     Ok(NodeReply::Moved(to)) => {
                         topology.refresh_soon();
-                        (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), false);
+                        node = Cow::Owned(topology.node_at(&to, &node)?);
+                        asking = false;
                     }
-                    Ok(NodeReply::Ask(to)) => (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), true),
+                    Ok(NodeReply::Ask(to)) => {
+                        node = Cow::Owned(topology.node_at(&to, &node)?);
+                        asking = true;
+                    }
                     Ok(NodeReply::TryAgain) if may_retry && Instant::now() + ON_THE_WAY < deadline => {
                         may_retry = false;
                         sleep(ON_THE_WAY).await;
@@ -276,7 +284,7 @@ impl Redis {
                         node = topology.node(slot, deadline).await?;
                         first_fault = Some(fault);
                     }
-                    // The first fault says more than the breaker of the second node.
+                    // The first fault is more useful than the open breaker of the second node.
                     Err(fault) if fault.kind() == FaultKind::BreakerOpen => return Err(first_fault.unwrap_or(fault)),
                     Err(fault) => return Err(fault),
                 }
@@ -294,7 +302,7 @@ impl Redis {
         answer
     }
 
-    /// Whether the circuit breaker of the node with this slot is not closed, as far as the node is known.
+    /// Whether the node with this slot is known, and its circuit breaker is not closed.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
         self.0.topology.known_node(slot).is_some_and(|node| node.gate.is_failing())
     }

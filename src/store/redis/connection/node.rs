@@ -45,7 +45,7 @@ impl Node {
         &self.server
     }
 
-    /// Asks a question about the topology. It is part of no call: the circuit breaker neither prevents nor counts it.
+    /// Asks a question about the topology. It is not part of a call: the circuit breaker does not prevent or count it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
         let live = self.connections.lock().take_handle();
         let handle = match live {
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// Checks that it answers. If it was called no more because it did not, it is called again.
+    /// Checks that the node answers. If calls were stopped because it did not answer, they start again.
     pub(super) async fn ping(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
         self.ask(::redis::cmd("TIME"), deadline).await?;
         if self.gate.breaker.lock().answered() {
@@ -87,15 +87,16 @@ impl Node {
     /// continues after the deadline.
     pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<ConnectionHandle, Fault> {
         let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
-        let connecting = Arc::clone(&self.connections.lock().of_runtime(runtime, &self.settings).connecting);
-        let work = || {
-            // The attempt of another caller may have ended since this one found no connection.
-            if self.connections.lock().has_live(runtime) {
-                return Err(Ok(()));
-            }
-            Ok(Box::pin(self.clone().make_connection(runtime)) as Work)
-        };
-        connecting.run(deadline, work).await?;
+        let connecting = Arc::clone(&self.connections.lock().for_runtime(runtime, &self.settings).connecting);
+        connecting
+            .run(deadline, || {
+                // The attempt of another caller may have ended since this one found no connection.
+                if self.connections.lock().has_live(runtime) {
+                    return Err(Ok(()));
+                }
+                Ok(Box::pin(self.clone().make_connection(runtime)) as Work)
+            })
+            .await?;
         self.connections.lock().take_handle().ok_or_else(|| FaultKind::Disconnected.into())
     }
 

@@ -1,8 +1,8 @@
-//! One call to one node, and what its outcome says about the node.
+//! One call to one node, and the evidence of its outcome about the node.
 //!
-//! [`Node::run`] fails without a call if the circuit breaker of the node is open, if no slot for a call in flight becomes free
-//! in time, or outside of a runtime; and gives up at the deadline. Before a call gets here, `Redis::call_by` gives up if the
-//! deadline has passed already, and `SharedTask` while the nodes are being looked up.
+//! [`Node::run`] fails without a call if the circuit breaker of the node is open, if no slot for a call in flight
+//! becomes free in time, or outside of a runtime. It gives up at the deadline. Before a call gets here,
+//! `Redis::call_by` gives up if the deadline has passed already, and `SharedTask` while the nodes are being looked up.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,16 +41,17 @@ impl Node {
     ) -> Result<NodeReply, Fault> {
         let deadline = limits.deadline;
         let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
-        let slots = Arc::clone(&self.connections.lock().of_runtime(runtime, &self.settings).slots);
+        let slots = Arc::clone(&self.connections.lock().for_runtime(runtime, &self.settings).slots);
         let watch = self.gate.enter(slots, limits).await.map_err(|reason| match reason {
             GaveUp::BreakerOpen => Fault::new(FaultKind::BreakerOpen, self.address().clone()),
             reason => Fault::given_up(reason),
         })?;
-        let (due, handle) = (watch.began + self.settings.timeout, self.connections.lock().take_handle());
+        let due = watch.began + self.settings.timeout;
+        let handle = self.connections.lock().take_handle();
         let mut node_call = NodeCall { node: self, watch: Some(watch), due, deadline, handle, answer: None };
         let answer = async {
             let mut reply = Value::Nil;
-            // A server that does not have the script has run nothing, and is sent the whole.
+            // A server that does not have the script has run nothing, and gets the whole source.
             for (name, script) in [("EVALSHA", call.script.hash()), ("EVAL", call.script.source)] {
                 let handle = match node_call.handle.take() {
                     Some(handle) => handle,
@@ -58,7 +59,8 @@ impl Node {
                 };
                 let answer = node_call.answer.insert(Box::pin(handle.send(command(name, script, call), asking)));
                 let (handle, value) = timeout_at(deadline, answer).await.map_err(|_| FaultKind::TimedOut)?;
-                (node_call.handle, node_call.answer) = (Some(handle), None);
+                node_call.handle = Some(handle);
+                node_call.answer = None;
                 reply = value?;
                 let is_cached =
                     !matches!(&reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript));
@@ -68,8 +70,8 @@ impl Node {
             }
             let Value::ServerError(error) = reply else { return Ok(NodeReply::Value(reply)) };
             // `SLOT HOST:PORT`
-            let elsewhere = || error.details().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
-            match (error.kind(), elsewhere()) {
+            let elsewhere = error.details().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
+            match (error.kind(), elsewhere) {
                 (Some(ServerErrorKind::Moved), Some(address)) => Ok(NodeReply::Moved(address)),
                 (Some(ServerErrorKind::Ask), Some(address)) => Ok(NodeReply::Ask(address)),
                 (Some(ServerErrorKind::TryAgain), _) => Ok(NodeReply::TryAgain),
@@ -92,12 +94,12 @@ impl Node {
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
 /// A call in flight. It ends in one of three ways: with its outcome; at the deadline of its decision; or dropped,
-/// because its caller was cancelled. In the last two cases, the call may end before the node's timeout. Then the
-/// answer is awaited in the background, so that a node that does not answer opens its circuit breaker, however short
-/// the deadlines of the callers are, and one that does answer does not.
+/// because its caller was cancelled. In the last two cases, the call may end before the node's timeout. Then the answer
+/// is awaited in the background. So, with callers of any deadline, a node that does not answer opens its circuit
+/// breaker, and a node that answers does not.
 struct NodeCall<'a> {
     node: &'a Arc<Node>,
-    /// Taken when the outcome is recorded, or is left to [`await_answer`].
+    /// Taken when the outcome is recorded, or when [`await_answer`] takes over.
     watch: Option<Watch>,
     /// When the node has had the whole timeout.
     due: Instant,
@@ -107,8 +109,8 @@ struct NodeCall<'a> {
 }
 
 impl NodeCall<'_> {
-    /// Whether a timeout is the node's: it has had its time to answer, and this process was not too busy to read the
-    /// answer.
+    /// Whether a timeout is the node's failure: it has had its time to answer, and this process was not too busy to
+    /// read the answer.
     fn is_fair(&self, now: Instant) -> bool {
         let timeout = self.node.settings.timeout;
         // A call begins a moment after its decision, so it is due a moment after the deadline. A sixteenth of the
@@ -124,14 +126,15 @@ impl Drop for NodeCall<'_> {
     fn drop(&mut self) {
         let Some(mut watch) = self.watch.take() else { return };
         watch.leave();
-        // On the runtime that it is dropped on.
+        // The watch goes to the runtime that drops the call.
         let Ok(runtime) = Handle::try_current() else { return };
-        let watches = Arc::clone(&self.node.connections.lock().of_runtime(runtime.id(), &self.node.settings).watches);
+        let watches = Arc::clone(&self.node.connections.lock().for_runtime(runtime.id(), &self.node.settings).watches);
         let Ok(watch_slot) = watches.try_acquire_owned() else { return };
         // If the call is due already, this process was busy. An eighth of the timeout, 6 ms of 50, is enough to read an
         // answer that has arrived.
         let until = self.due.max(Instant::now() + self.node.settings.timeout / 8);
-        let (node, answer) = (Arc::clone(self.node), self.answer.take());
+        let node = Arc::clone(self.node);
+        let answer = self.answer.take();
         runtime.spawn(async move {
             await_answer(&node, watch, until, answer).await;
             drop(watch_slot);
@@ -139,8 +142,8 @@ impl Drop for NodeCall<'_> {
     }
 }
 
-/// Awaits the answer to a call whose caller was cancelled, or gave up at its deadline before the node had the whole timeout;
-/// or the connection.
+/// Awaits the answer to a call whose caller was cancelled, or gave up at its deadline before the node had the whole
+/// timeout. If the call was not sent yet, awaits the connection.
 async fn await_answer(node: &Arc<Node>, watch: Watch, until: Instant, answer: Option<ReplyFuture>) {
     let is_sent = answer.is_some();
     let (handle, outcome) = match answer {
@@ -149,7 +152,7 @@ async fn await_answer(node: &Arc<Node>, watch: Watch, until: Instant, answer: Op
             Ok((handle, outcome)) => (Some(handle), outcome.map(drop)),
             Err(_) => (None, Err(FaultKind::TimedOut.into())),
         },
-        // It was still connecting, which continues without it.
+        // The call was still connecting, which continues without it.
         None => (None, node.connect(until).await.map(drop)),
     };
     record(node, watch, outcome.as_ref().err(), is_sent, handle);
@@ -162,8 +165,8 @@ fn record(node: &Node, watch: Watch, fault: Option<&Fault>, is_sent: bool, handl
         Evidence::Failed(failure, fault)
     };
     watch.end(match fault {
-        // The script was not sent, so whatever is wrong is wrong with the node, such as a login that it does not accept;
-        // unless this process stopped the attempt. That a connection was made is weak evidence.
+        // The script was not sent, so the fault is the node's, such as a login that it does not accept; unless this
+        // process stopped the attempt. A connection alone is weak evidence.
         Some(fault) if !is_sent && fault.kind() != FaultKind::Cancelled => failed(fault),
         _ if !is_sent => Evidence::Unknown,
         Some(fault) if fault.blames_node() => failed(fault),
@@ -174,6 +177,6 @@ fn record(node: &Node, watch: Watch, fault: Option<&Fault>, is_sent: bool, handl
     let spoilt = if is_spoilt { connections.remove_all() } else { Vec::new() };
     let left_over = handle.and_then(|handle| connections.put_handle(handle));
     drop(connections);
-    // Outside of the lock, as their methods ask.
+    // Outside of the lock, as `put_handle` and `remove_all` require.
     drop((left_over, spoilt));
 }

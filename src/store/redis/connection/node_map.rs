@@ -1,4 +1,4 @@
-//! [`NodeMap`]: which node has which slots, as a cluster or its sentinels say.
+//! [`NodeMap`]: which node has which slots, by the answers of a cluster or of sentinels.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,21 +17,21 @@ use crate::util::lock::Lock;
 use crate::util::log;
 use crate::util::random::random;
 
-/// The primaries, each with some of the slots: many in a cluster, and one that sentinels watch over.
+/// The primaries, each with some of the slots: many in a cluster, a single one with sentinels.
 pub(super) struct NodeMap {
     source: MapSource,
     /// User, password, database and TLS for nodes that are not among the seeds.
     like: ConnectionInfo,
     settings: Arc<NodeSettings>,
     map: RwLock<Arc<[SlotRange]>>,
-    /// By address. Replicas as well: when a primary is gone, they know its successor.
+    /// By address. Includes replicas: when a primary is gone, they know its successor.
     nodes: Lock<BTreeMap<String, Arc<Node>>>,
     refresh: Refresh,
 }
 
-/// What knows the nodes.
+/// Where the map comes from.
 enum MapSource {
-    /// They are themselves a cluster. These are known from the beginning.
+    /// A cluster. These of its nodes are known from the beginning.
     Seeds(Vec<Arc<Node>>),
     Sentinels(Sentinels),
 }
@@ -44,17 +44,17 @@ struct SlotRange {
     node: Arc<Node>,
 }
 
-/// A range of slots, and all nodes that have it: the primary first.
+/// A range of slots, and all nodes that have it, the primary first.
 type Assignment = (SlotRange, Vec<Arc<Node>>);
 
 impl NodeMap {
-    pub(super) fn of_cluster(seeds: Vec<ConnectionInfo>, settings: Arc<NodeSettings>) -> Result<Arc<Self>, Fault> {
+    pub(super) fn for_cluster(seeds: Vec<ConnectionInfo>, settings: Arc<NodeSettings>) -> Result<Arc<Self>, Fault> {
         let like = seeds.first().cloned().ok_or_else(|| Fault::new(FaultKind::Misconfigured, "no address is given"))?;
         let seeds: Vec<_> = seeds.into_iter().map(|it| Node::new(it, settings.clone())).collect::<Result<_, _>>()?;
         Ok(Self::new(MapSource::Seeds(seeds), like, settings))
     }
 
-    pub(super) fn of_sentinels(
+    pub(super) fn for_sentinels(
         master: String,
         sentinels: Vec<ConnectionInfo>,
         like: ConnectionInfo,
@@ -65,8 +65,9 @@ impl NodeMap {
     }
 
     fn new(source: MapSource, like: ConnectionInfo, settings: Arc<NodeSettings>) -> Arc<Self> {
-        let nodes = Lock::new(by_address(source.seeds().iter().cloned()));
-        let (map, refresh) = (RwLock::new(Arc::from([])), Refresh::default());
+        let nodes = Lock::new(index_by_address(source.seeds().iter().cloned()));
+        let map = RwLock::new(Arc::from([]));
+        let refresh = Refresh::default();
         Arc::new(Self { source, like, settings, map, nodes, refresh })
     }
 
@@ -87,11 +88,11 @@ impl NodeMap {
     ///
     /// # Errors
     ///
-    /// [`FaultKind::Misconfigured`] unless this is a cluster: only nodes of one redirect. [`FaultKind::Unintelligible`] if
-    /// the address cannot be read.
+    /// [`FaultKind::Misconfigured`] unless this is a cluster: other nodes do not redirect.
+    /// [`FaultKind::Unintelligible`] if the address cannot be read.
     pub(super) fn node_at(&self, text: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         if !self.is_cluster() {
-            return Err(is_of_a_cluster());
+            return Err(not_opened_as_cluster());
         }
         let Some((host, port)) = address::host_and_port(text) else {
             return Err(Fault::new(FaultKind::Unintelligible, format!("redirected to `{text}`")));
@@ -111,7 +112,7 @@ impl NodeMap {
         self.refresh.start(|| self.clone().ask());
     }
 
-    /// Returns the node that has a slot, if that is known. The slot is only worked out if there is a choice.
+    /// Returns the node that has a slot, if that is known. `slot` is only called if there is a choice.
     pub(super) fn owner(&self, slot: impl FnOnce() -> u16) -> Option<Arc<Node>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let [SlotRange { first: 0, last: LAST, node }] = &*map {
@@ -130,8 +131,8 @@ impl NodeMap {
         Ok(())
     }
 
-    /// Asks one node after the other until one answers: healthy nodes first, in a random order, so that processes that lost
-    /// a node together do not ask the same one.
+    /// Asks one node after the other until one answers: healthy nodes first, in a random order, so that processes that
+    /// lost a node together ask different ones.
     async fn ask_any_node(&self) -> Result<(), Fault> {
         let mut nodes = self.nodes();
         let first = usize::try_from(random() % nodes.len().max(1) as u64).expect("less than the number of nodes");
@@ -140,7 +141,7 @@ impl NodeMap {
         let mut faults = Vec::new();
         for node in nodes {
             // A healthy node that does not answer in twice the time of a call will not answer: it hangs, or the network
-            // drops packets. Another one may have to be connected first.
+            // drops packets. Other nodes may have to be connected first.
             let patience = if node.is_healthy() { self.settings.timeout * 2 } else { self.settings.connect_timeout };
             let mut question = Cmd::new();
             question.arg("CLUSTER").arg("SLOTS");
@@ -191,8 +192,8 @@ impl NodeMap {
         self.node_of(&host, u16::try_from(*port).map_err(|_| unclear())?, source.server())
     }
 
-    /// Returns the node at an address that `source` reported: the one that is known, or a new one. A host that is
-    /// missing or unknown is that of `source`.
+    /// Returns the node at an address that `source` reported: a known node, or a new one. A host that is missing or
+    /// unknown is replaced by the host of `source`.
     fn node_of(&self, host: &str, port: u16, source: &ConnectionInfo) -> Result<Arc<Node>, Fault> {
         let host = if matches!(host, "" | "?") { address::host(source).unwrap_or_default() } else { host };
         let server = address::moved_to(&self.like, host.to_owned(), port);
@@ -206,10 +207,10 @@ impl NodeMap {
         Ok(node)
     }
 
-    /// Replaces the map, and forgets the nodes that are not in it, but for the seeds.
+    /// Replaces the map, and forgets the nodes that are not in it, except the seeds.
     fn adopt(&self, map: Vec<Assignment>) {
-        let mut nodes = by_address(self.source.seeds().iter().cloned());
-        nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
+        let mut nodes = index_by_address(self.source.seeds().iter().cloned());
+        nodes.extend(index_by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
         let mut ranges: Vec<SlotRange> = Vec::with_capacity(map.len());
         for (range, _) in map {
             match ranges.last_mut() {
@@ -252,16 +253,16 @@ impl MapSource {
 const LAST: u16 = SLOTS - 1;
 
 /// The fault of a server that redirects, and was not named as a node of a cluster.
-pub(super) fn is_of_a_cluster() -> Fault {
+pub(super) fn not_opened_as_cluster() -> Fault {
     Fault::new(FaultKind::Misconfigured, "this is a node of a cluster: use Redis::cluster")
 }
 
-/// Returns a slot, unless the number is that of none.
+/// Returns the slot with this number, if there is one.
 fn slot(number: i64) -> Option<u16> {
     u16::try_from(number).ok().filter(|slot| *slot < SLOTS)
 }
 
-fn by_address(nodes: impl Iterator<Item = Arc<Node>>) -> BTreeMap<String, Arc<Node>> {
+fn index_by_address(nodes: impl Iterator<Item = Arc<Node>>) -> BTreeMap<String, Arc<Node>> {
     nodes.map(|node| (node.address().to_string(), node)).collect()
 }
 
@@ -282,16 +283,16 @@ mod tests {
             eviction_checked: AtomicBool::new(false),
             connector: None,
         };
-        NodeMap::of_cluster(vec![seed], Arc::new(settings)).unwrap()
+        NodeMap::for_cluster(vec![seed], Arc::new(settings)).unwrap()
     }
 
     /// An answer to `CLUSTER SLOTS`, with a port for each range.
     fn answer(ranges: &[(i64, i64, i64)]) -> Value {
-        let row = |(first, last, port): &(i64, i64, i64)| {
+        let rows = ranges.iter().map(|(first, last, port)| {
             let node = Value::Array(vec![Value::BulkString(b"10.0.0.1".to_vec()), Value::Int(*port)]);
             Value::Array(vec![Value::Int(*first), Value::Int(*last), node])
-        };
-        Value::Array(ranges.iter().map(row).collect())
+        });
+        Value::Array(rows.collect())
     }
 
     fn owner(cluster: &NodeMap, slot: u16) -> Option<String> {

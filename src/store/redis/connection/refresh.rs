@@ -1,4 +1,4 @@
-//! When to ask again which node is responsible: one at a time, not too often, and less often while it fails.
+//! Refreshes of the topology: one at a time, not too often, and less often while they fail.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::shared_task::{SharedTask, TAKE_OVER_AFTER, TaskOutcome, Work};
 use crate::store::remote;
 use crate::util::lock::Lock;
 
-/// The shortest time between the beginnings of two refreshes, however many failures ask for one. No longer than the
-/// time after which another runtime takes a refresh over, since that counts as a second one.
+/// The shortest time between the beginnings of two refreshes, for any number of failures that ask for one. At most the
+/// time after which another runtime takes a refresh over, since that counts as a second refresh.
 const GAP: Duration = TAKE_OVER_AFTER;
 
 /// Runs refreshes of the topology, at most one at a time.
@@ -29,18 +29,18 @@ struct RefreshInner {
 #[derive(Debug, Default)]
 struct RefreshPace {
     not_before: Option<Instant>,
-    /// In a row.
+    /// The number of failures in a row.
     failures: u32,
     /// The outcome of the last refresh that has ended.
     last: Option<TaskOutcome>,
 }
 
 impl Refresh {
-    /// Runs a refresh, and waits for it. If it is too early for one, returns the outcome of the last.
+    /// Runs a refresh, and waits for it. If it is too early for a refresh, returns the outcome of the last.
     ///
     /// # Errors
     ///
-    /// Those of the work, a timeout at the deadline, and that of a caller outside of a runtime.
+    /// The errors of the work, a timeout at the deadline, and [`FaultKind::NoRuntime`] outside of a runtime.
     pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> TaskOutcome
     where
         W: Future<Output = TaskOutcome> + Send + 'static,
@@ -56,7 +56,7 @@ impl Refresh {
         self.0.task.start(|| self.begin(&work));
     }
 
-    /// Returns the refresh to be run; or, if it is too early for one, the outcome of the last.
+    /// Returns the refresh to run; or, if it is too early for a refresh, the outcome of the last.
     fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, TaskOutcome>
     where
         W: Future<Output = TaskOutcome> + Send + 'static,
@@ -64,11 +64,12 @@ impl Refresh {
         let now = Instant::now();
         let mut pace = self.0.pace.lock();
         if pace.not_before.is_some_and(|moment| now < moment) {
-            // None has ended if the first panicked, or its runtime was shut down.
+            // There is no outcome if the first refresh panicked, or its runtime was shut down.
             return Err(pace.last.clone().unwrap_or_else(|| Err(FaultKind::Cancelled.into())));
         }
         pace.not_before = Some(now + GAP);
-        let (this, work) = (self.clone(), work());
+        let this = self.clone();
+        let work = work();
         Ok(Box::pin(async move {
             let outcome = work.await;
             this.end(&outcome);
@@ -98,7 +99,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_requests_cause_one_refresh_per_gap() {
-        let (refresh, runs) = (Refresh::default(), Arc::new(AtomicU32::new(0)));
+        let refresh = Refresh::default();
+        let runs = Arc::new(AtomicU32::new(0));
         let work = || {
             let runs = runs.clone();
             async move {

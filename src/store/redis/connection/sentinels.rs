@@ -1,4 +1,4 @@
-//! [`Sentinels`]: where the primary is that they watch over.
+//! [`Sentinels`]: looks up the address of the primary.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::fault::{Fault, FaultKind};
 
-/// The sentinels of a primary with replicas, which know which of them it is.
+/// The sentinels of a primary with replicas. They know which server is the primary.
 #[derive(Clone)]
 pub(super) struct Sentinels {
     master: Arc<str>,
@@ -24,11 +24,12 @@ impl Sentinels {
         Ok(Self { master: master.into(), clients, timeout })
     }
 
-    /// Asks all sentinels at once, and trusts the first that names a primary. It may be behind the others, and name the
-    /// old one. If that is a replica by now, or cannot be called, calls to it fail, and the sentinels are asked again.
+    /// Asks all sentinels at once, and trusts the first that names a primary. This sentinel may be behind the others,
+    /// and name the old primary. If that is a replica by now, or cannot be called, calls to it fail, and the sentinels
+    /// are asked again.
     ///
     /// An old primary that is cut off from the other servers, but not from this process, still accepts writes. No call
-    /// fails then, so it is used until it hears of its successor, and what it has charged since is lost. With
+    /// fails then, so it is used until it hears of its successor, and its charges since the promotion are lost. With
     /// `min-replicas-to-write` on the servers, it rejects the calls, its breaker opens, and the sentinels are asked.
     pub(super) async fn ask(&self) -> Result<(String, u16), Fault> {
         let mut answers = JoinSet::new();
@@ -48,15 +49,15 @@ impl Sentinels {
         Err(Fault::most_telling(faults))
     }
 
-    /// Asks one sentinel for the address of the primary. To connect and to answer, it has the time in which a node must
-    /// be connected. A fault names the sentinel.
+    /// Asks one sentinel for the address of the primary. The sentinel has the connect timeout of a node to connect and
+    /// to answer. A fault names the sentinel.
     async fn ask_one(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
         let answer = timeout(self.timeout, self.ask_without_timeout(sentinel)).await;
         let answer = answer.unwrap_or_else(|_| Err(FaultKind::TimedOut.into()));
         answer.map_err(|fault| fault.naming(&format!("sentinel {}", sentinel.get_connection_info().addr())))
     }
 
-    /// Asks on a connection for this one question.
+    /// Asks on a new connection, only for this question.
     async fn ask_without_timeout(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
         // No timeouts of the `redis` crate: it reports them as connections that failed.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);

@@ -14,7 +14,7 @@ use crate::util::lock::Lock;
 use crate::util::undo::OnDrop;
 
 /// Runs work in a task of its own, so that it continues when its callers give up. Callers that come while it runs share
-/// its outcome, so it runs once at a time; it runs a second time only if the runtime of the first may be blocked.
+/// its outcome, so it runs once at a time. A second run begins only if the runtime of the first may be blocked.
 #[derive(Debug, Default)]
 pub(super) struct SharedTask {
     running: Lock<Option<Running>>,
@@ -32,8 +32,8 @@ struct Running {
 #[derive(Debug)]
 struct TaskProgress {
     outcome: OnceLock<TaskOutcome>,
-    /// Without permits. It is closed when the work is done, or was dropped, which wakes the callers in the order in which
-    /// they came; those of a `watch` channel would be woken in a random one.
+    /// Has no permits. It is closed when the work is done, or was dropped, which wakes the callers in the order in
+    /// which they came. A `watch` channel would wake them in a random order.
     end: Semaphore,
 }
 
@@ -41,19 +41,19 @@ struct TaskProgress {
 /// the work itself. On a runtime that is not blocked, healthy servers answer within milliseconds.
 pub(super) const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
 
-/// The work to be done.
+/// Work that has not started yet.
 pub(super) type Work = Pin<Box<dyn Future<Output = TaskOutcome> + Send>>;
 
 pub(super) type TaskOutcome = Result<(), Fault>;
 
 impl SharedTask {
-    /// Waits for the work that is running. If there is none, `begin` returns the work to be run on this runtime, or the
-    /// outcome if there is no work to do now.
+    /// Waits for the work that is running. If no work is running, `begin` returns the work to run on this runtime, or
+    /// the outcome if there is no work to do now.
     ///
     /// # Errors
     ///
-    /// Those of `begin` and of the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::Cancelled`] if the work
-    /// panicked, or if this runtime is being shut down; [`FaultKind::NoRuntime`].
+    /// The errors of `begin` and of the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::Cancelled`] if the
+    /// work panicked, or if this runtime is being shut down; [`FaultKind::NoRuntime`].
     pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, TaskOutcome>) -> TaskOutcome {
         let handle = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?;
         loop {
@@ -66,9 +66,9 @@ impl SharedTask {
             let has_ended = timeout_at(until, work.progress.end.acquire()).await.is_ok();
             match work.progress.outcome.get() {
                 Some(outcome) => return outcome.clone(),
-                // It panicked, or this runtime is being shut down. Either would happen again.
+                // The work panicked, or this runtime is being shut down. The same would happen again.
                 None if has_ended && is_here => return Err(FaultKind::Cancelled.into()),
-                // Its runtime was shut down in the middle of it, or is blocked: then run it on this runtime.
+                // The work's runtime was shut down in the middle of it, or is blocked: run the work on this runtime.
                 _ if Instant::now() < deadline => {}
                 _ => return Err(FaultKind::TimedOut.into()),
             }
@@ -78,17 +78,18 @@ impl SharedTask {
     /// Runs the work as [`run`](Self::run) does, but does not wait for it.
     pub(super) fn start(&self, begin: impl Fn() -> Result<Work, TaskOutcome>) {
         if let Ok(handle) = Handle::try_current() {
-            // The outcome matters to no one here.
+            // Nobody waits for the outcome.
             let _ = self.join(&handle, &begin);
         }
     }
 
-    /// Returns the work that is running, here or on another runtime. Starts it if there is none.
+    /// Returns the work that is running, here or on another runtime. Starts it if no work is running.
     fn join(&self, handle: &Handle, begin: &impl Fn() -> Result<Work, TaskOutcome>) -> Result<Running, TaskOutcome> {
-        let (runtime, now) = (handle.id(), Instant::now());
+        let runtime = handle.id();
+        let now = Instant::now();
         let mut running = self.running.lock();
         if let Some(work) = &*running {
-            // The outcome is there a moment before the end.
+            // The outcome is set a moment before the end.
             let is_running = !work.progress.end.is_closed() && work.progress.outcome.get().is_none();
             if is_running && (work.runtime == runtime || now < work.began + TAKE_OVER_AFTER) {
                 return Ok(work.clone());
@@ -96,12 +97,13 @@ impl SharedTask {
         }
         let work = begin()?;
         let progress = Arc::new(TaskProgress { outcome: OnceLock::new(), end: Semaphore::new(0) });
-        let (done, ended) = (Arc::clone(&progress), Arc::clone(&progress));
-        // Also when it is dropped with its runtime.
+        let done = Arc::clone(&progress);
+        let ended = Arc::clone(&progress);
+        // Closes it also when the work is dropped with its runtime.
         let end = OnDrop::new(move || ended.end.close());
         handle.spawn(async move {
             let _end = end;
-            // It is set nowhere else.
+            // The outcome is set only here.
             let _ = done.outcome.set(work.await);
         });
         Ok(running.insert(Running { progress, runtime, began: now }).clone())
@@ -130,10 +132,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_callers_share_one_run() {
-        let (shared, runs) = (Arc::new(SharedTask::default()), Arc::new(AtomicU32::new(0)));
+        let shared = Arc::new(SharedTask::default());
+        let runs = Arc::new(AtomicU32::new(0));
         let waiting: Vec<_> = (0..100)
             .map(|_| {
-                let (shared, runs) = (shared.clone(), runs.clone());
+                let shared = shared.clone();
+                let runs = runs.clone();
                 tokio::spawn(async move {
                     let begin = || {
                         let runs = runs.clone();
@@ -155,7 +159,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_continues_when_its_caller_gives_up() {
-        let (shared, done) = (SharedTask::default(), Arc::new(AtomicU32::new(0)));
+        let shared = SharedTask::default();
+        let done = Arc::new(AtomicU32::new(0));
         let begin = || {
             let done = done.clone();
             work(async move {
@@ -171,7 +176,8 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_panics_is_not_run_again() {
-        let (shared, runs) = (SharedTask::default(), Arc::new(AtomicU32::new(0)));
+        let shared = SharedTask::default();
+        let runs = Arc::new(AtomicU32::new(0));
         let begin = || {
             let runs = runs.clone();
             work(async move {
@@ -200,7 +206,7 @@ mod tests {
         let blocked = runtime.enable_all().build().unwrap();
         let begins = Instant::now();
         blocked.block_on(async { shared.start(|| work(std::future::pending())) });
-        // Its clock stands still but for the wait.
+        // The clock of this runtime only moves during the wait.
         runtime.start_paused(true).build().unwrap().block_on(async {
             let start = Instant::now();
             assert_eq!(shared.run(soon(), || work(async { Ok(()) })).await, Ok(()));

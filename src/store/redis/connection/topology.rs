@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use super::fault::Fault;
 use super::node::Node;
-use super::node_map::{NodeMap, is_of_a_cluster};
+use super::node_map::{NodeMap, not_opened_as_cluster};
 
-/// The nodes, and how to find the one that is responsible for a key.
+/// The nodes. Finds the node that is responsible for a key.
 ///
 /// A single server is lent, not cloned (`Cow`): a counter of references that each call changes would be contended by
 /// all threads.
@@ -27,7 +27,7 @@ impl Topology {
         }
     }
 
-    /// Returns the node that has a slot, if that is known without a call. Only in a cluster is the slot worked out.
+    /// Returns the node that has a slot, if that is known without a call. `slot` is only called in a cluster.
     pub(super) fn known_node(&self, slot: impl FnOnce() -> u16) -> Option<Cow<'_, Arc<Node>>> {
         match self {
             Self::Single(node) => Some(Cow::Borrowed(node)),
@@ -38,7 +38,7 @@ impl Topology {
     /// Returns the node to which `source` redirected, see [`NodeMap::node_at`].
     pub(super) fn node_at(&self, address: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         match self {
-            Self::Single(_) => Err(is_of_a_cluster()),
+            Self::Single(_) => Err(not_opened_as_cluster()),
             Self::Mapped(map) => map.node_at(address, source),
         }
     }
@@ -56,7 +56,7 @@ impl Topology {
         }
     }
 
-    /// Asks the sentinels or the cluster again, in the background. A single server has neither. Cheap enough to be
+    /// Asks the sentinels or the cluster again, in the background. A single server needs no refresh. Cheap enough to be
     /// called on each failure.
     pub(super) fn refresh_soon(&self) {
         if let Self::Mapped(map) = self {

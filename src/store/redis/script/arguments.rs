@@ -1,4 +1,4 @@
-//! What scripts are called with: the keys and arguments of each. [`reply`](super::reply) reads what they reply.
+//! The calls of scripts, with their keys and arguments. [`reply`](super::reply) reads the replies.
 
 use std::time::Duration;
 
@@ -11,32 +11,34 @@ use crate::store::redis::key::Key;
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
-/// What a call charges one key, or refunds to it.
+/// The charge or the refund of one key in a call.
 pub(crate) struct ScriptCharge {
     key: Key,
     script: &'static Script,
     /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
     algorithm: u64,
     numbers: [u64; 5],
-    /// Of a refund.
+    /// The receipt of the charge, if this is a refund.
     receipt: Option<[u64; 2]>,
     is_possible: bool,
-    /// How many requests there are, of a call for this key [alone](Self::alone).
+    /// The number of requests, in a call for this key [alone](Self::alone).
     pub(crate) count: u32,
     own: OwnQuota,
 }
 
-/// What a call carries of one key's quota.
+/// The part of a call about one key's own quota.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnQuota {
-    /// The quota of the question, which is then written behind the state. `None` if the limiter has one quota for all keys.
+    /// The quota of the question, which the script writes behind the state. `None` if the limiter has one quota for all
+    /// keys.
     pub(crate) quota: Option<Quota>,
-    /// Replaces a state under another quota by itself under this one. Only with a quota.
+    /// Replaces a state under another quota by the same state under this one. Only with a quota.
     pub(crate) conversion: Option<Swap>,
 }
 
 impl ScriptCharge {
-    /// A charge of `cost`; of 0, it only reads the key. `asked` is the caller's estimate of the server's time.
+    /// A charge of `cost`. With a cost of 0, it only reads the key. `asked` is the caller's estimate of the server's
+    /// time.
     pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u64, asked: Timestamp) -> Self {
         Self {
             key,
@@ -50,11 +52,11 @@ impl ScriptCharge {
         }
     }
 
-    /// The refund of what is still owed for a charge of the same cost that `receipt` is for, which was made under the quota
-    /// of `charged`: another perhaps, in the same units.
+    /// The refund of the debt that is left of a charge with this `cost` and `receipt`. The charge was made under the
+    /// quota of `charged`, which may be another quota in the same units.
     pub(crate) fn refunding<A: Scripted>(mut self, charged: &A, cost: u64, receipt: Receipt, asked: Timestamp) -> Self {
-        // The capacity of the bucket and its rest, or the limit of the window, are those of the state: if that has a greater
-        // burst, what it owes must not be cut. The price is that of the charge.
+        // The capacity of the bucket and its rest, or the limit of the window, come from the quota of the state: if
+        // that has a greater burst, its debt must not be cut. The price comes from the charge.
         let price = charged.numbers(cost, asked);
         for index in [0, 2, 4] {
             self.numbers[index] = price[index];
@@ -63,8 +65,8 @@ impl ScriptCharge {
         self
     }
 
-    /// The same charge, to a key with a quota of its own.
-    pub(crate) fn under(self, own: OwnQuota) -> Self {
+    /// The same charge of a key with a quota of its own.
+    pub(crate) fn with_own_quota(self, own: OwnQuota) -> Self {
         Self { own, ..self }
     }
 
@@ -72,8 +74,8 @@ impl ScriptCharge {
         self.algorithm > 0 && self.is_possible
     }
 
-    /// Decides on [`count`](Self::count) requests, in the order of arrival. Stops at the first that does not fit, since no later one would.
-    /// Only reads if the cost is zero, or can never be admitted.
+    /// Decides on [`count`](Self::count) requests, in the order of arrival. Stops at the first rejection, since all
+    /// later requests would be rejected, too. Only reads if the cost is zero, or can never be admitted.
     pub(crate) fn alone(self) -> ScriptCall {
         let mut args: SmallVec<[u64; 8]> = smallvec![if self.is_charge() { self.count.into() } else { 0 }];
         args.extend_from_slice(&self.numbers);
@@ -84,12 +86,12 @@ impl ScriptCharge {
                 &REFUND
             }
             None if self.own.quota.is_some() => {
-                // No more than a full bucket may be owed.
+                // A key may owe at most a full bucket.
                 args.push(0);
                 self.script
             }
             None => {
-                // Zeros at the end may be left out.
+                // Zeros at the end are optional.
                 let length = args.iter().rposition(|number| *number > 0).map_or(1, |last| last + 1);
                 args.truncate(length);
                 self.script
@@ -101,7 +103,7 @@ impl ScriptCharge {
     }
 }
 
-/// Adds to a call what it carries of the quotas of its keys, one for each key, if anything.
+/// Adds the quotas of its keys to a call, one for each key, if there are any.
 fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
     let are_converted = quotas.iter().any(|own| own.conversion.is_some());
     if !are_converted && quotas.iter().all(|own| own.quota.is_none()) {
@@ -117,12 +119,12 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
     }
 }
 
-/// Makes a call of charges of any algorithms, with the quotas of those that are possible. If not `are_charged`, it only
+/// Makes a call of charges of any algorithms, with the quotas of the possible charges. If not `are_charged`, it only
 /// reads their keys.
 fn several(script: &'static Script, charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
     let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
-    let (mut call, mut quotas) =
-        (ScriptCall::new(script, [], [charges.len() as u64]), SmallVec::<[OwnQuota; 4]>::new());
+    let mut call = ScriptCall::new(script, [], [charges.len() as u64]);
+    let mut quotas = SmallVec::<[OwnQuota; 4]>::new();
     for charge in charges {
         let algorithm = if are_charged && charge.is_possible { charge.algorithm } else { 0 };
         call.args.push(algorithm);
@@ -152,40 +154,40 @@ pub(crate) fn alone(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCa
     charges.into_iter().next().expect("there is one").alone()
 }
 
-/// Charges all keys or none; if not `are_charged`, only reads them. No two charges may be on the same key.
+/// Charges all keys, or no key at all. If not `are_charged`, only reads them. The keys must differ from each other.
 pub(crate) fn decide_all(charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
     let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
-    // A charge that can never be admitted makes the call read only.
+    // With a charge that can never be admitted, the call only reads.
     let are_possible = charges.iter().all(|charge| charge.is_possible);
     several(&SEVERAL, charges, are_charged && are_possible)
 }
 
-/// Decides on a request that may be a retry: charges the budget of free retries if the record has one left and the budget
-/// admits it, and else the state.
+/// Decides on a request that may be a retry: charges the budget of free retries if the record has a free retry left and
+/// the budget admits it, and otherwise the state.
 pub(crate) fn decide_once(state: ScriptCharge, budget: ScriptCharge, record: Key) -> ScriptCall {
     let mut call = several(&ONCE, [state, budget], true);
     call.keys.push(record);
     call
 }
 
-/// Reads a key, or with a count decides on requests, see [`ScriptCharge::alone`].
+/// Reads a key, or, with a cost above 0, decides on `count` requests, see [`ScriptCharge::alone`].
 pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> ScriptCall {
     ScriptCharge { count, ..ScriptCharge::new(algorithm, key, cost, asked) }.alone()
 }
 
-/// Records that a request is over: so many retries are free for this time, rounded up to a millisecond.
+/// Records that a request is over: `free_retries` retries are free for the time `within`, rounded up to a millisecond.
 pub(crate) fn begin_record(record: Key, free_retries: u32, within: Duration) -> ScriptCall {
     let millis = u64::try_from(within.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(EXACT - 1);
     ScriptCall::new(&BEGIN_RECORD, [record], [free_retries.into(), millis])
 }
 
-/// Returns a free retry to its record, which has `free_retries` at most after that.
+/// Returns a free retry to its record. The record then has at most `free_retries`.
 pub(crate) fn raise_record(record: Key, free_retries: u32) -> ScriptCall {
     ScriptCall::new(&RAISE_RECORD, [record], [free_retries.into()])
 }
 
-/// Refunds a budget of free retries. It may have grown with the quota of its key: so what it owes is not cut to what this
-/// budget admits. `None` if nothing was charged.
+/// Refunds a budget of free retries. It may have grown with the quota of its key, so its debt is not cut to the size of
+/// this budget. `None` without a charge.
 pub(crate) fn refund_budget<A: Scripted>(
     budget: &A,
     key: Key,
@@ -193,7 +195,7 @@ pub(crate) fn refund_budget<A: Scripted>(
     receipt: Receipt,
     asked: Timestamp,
 ) -> Option<ScriptCall> {
-    /// More than any bucket holds in microseconds, or any window in units.
+    /// More than the capacity of any bucket in microseconds, or the limit of any window in units.
     const UNCUT: u64 = (1 << 51) - 1;
     if receipt.is_none() || cost == 0 {
         return None;
@@ -204,23 +206,25 @@ pub(crate) fn refund_budget<A: Scripted>(
     Some(refund.alone())
 }
 
-/// Forgets what a key owes; the reply is that of a [`decide`] on a key that holds nothing.
+/// Deletes the debt of a key. The reply is the same as for a [`decide`] on an empty key.
 pub(crate) fn reset(key: Key) -> ScriptCall {
     ScriptCall::new(&RESET, [key], [])
 }
 
 /// Bans a key for this time, rounded up to a microsecond. The reply has the text of the banned key.
 pub(crate) fn ban(key: Key, span: Duration) -> ScriptCall {
-    // Its sum with any time of a server is exact.
+    // The sum of this and any time of a server is exact.
     let micros = u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1);
     ScriptCall::new(&BAN, [key], [micros])
 }
 
-/// Replaces the text of a key, unless it has changed: then the reply has the new one. With `None`, the script only reads.
+/// Replaces the text of a key, unless the text has changed: then the reply has the new text. If `swap` is `None`, the
+/// script only reads.
 pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
     let mut call = ScriptCall::new(&SWAP, [key], [0]);
     if let Some(Swap { read, written, expires }) = swap {
-        (call.args[0], call.texts) = (expires, vec![read, written]);
+        call.args[0] = expires;
+        call.texts = vec![read, written];
     }
     call
 }

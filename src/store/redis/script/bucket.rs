@@ -12,10 +12,11 @@ use crate::values::{Quota, Receipt};
 /// Converts the times and prices of a quota to whole microseconds and a rest, exactly.
 ///
 /// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond is
-/// 1000 × `limit` units and a token `period` units. A bucket adds up microseconds and tokens only, so all sums are
-/// multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has `parts`. For most
-/// quotas `parts` is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`, and so
-/// below 2^50; of other periods up to 1000 × `limit`, and [more than 2^52](UnfitQuota::TooManyParts) are refused.
+/// 1000 × `limit` units and a token `period` units. A bucket only adds microseconds and tokens, so all sums are
+/// multiples of the greatest common divisor of these two, the *grain*. A microsecond has `parts` grains. For most
+/// quotas `parts` is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`, and
+/// so below 2^50. With other periods it is up to 1000 × `limit`, and [more than 2^52](UnfitQuota::TooManyParts) are
+/// refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) limit: u64,
@@ -27,14 +28,15 @@ pub(crate) struct Grid {
     grain: u64,
 }
 
-/// Whole microseconds, and the rest in parts of one.
+/// Whole microseconds, and the rest in parts of a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MicrosSpan {
     pub(crate) micros: u64,
     pub(crate) rest: u64,
 }
 
-/// A bucket must fill in fewer microseconds. With times below 2^52, its TAT and one more price then stay below 2^53.
+/// A bucket must fill in fewer microseconds than this. With times below 2^52, the sum of its TAT and one more price
+/// then stays below 2^53.
 const MAX_FILL_MICROS: u64 = 1 << 51;
 
 /// The most parts of a microsecond: the sum of two rests then stays below 2^53.
@@ -42,7 +44,8 @@ pub(crate) const MAX_PARTS: u64 = 1 << 52;
 
 impl Grid {
     pub(crate) fn new(quota: &Quota) -> Self {
-        let (period, micro) = (quota.period_nanos(), 1_000 * quota.limit());
+        let period = quota.period_nanos();
+        let micro = 1_000 * quota.limit();
         Self { limit: quota.limit(), period, micro, grain: common_divisor(period, micro) }
     }
 
@@ -51,9 +54,11 @@ impl Grid {
         self.micro / self.grain
     }
 
-    /// Converts units, rounded down to the grain, of which all sums of a bucket are multiples. Saturates below 2^53.
+    /// Converts units, rounded down to the grain. All sums of a bucket are multiples of the grain. Saturates below
+    /// 2^53.
     pub(crate) fn span(&self, units: u128) -> MicrosSpan {
-        let (micros, rest) = (units / u128::from(self.micro), units % u128::from(self.micro));
+        let micros = units / u128::from(self.micro);
+        let rest = units % u128::from(self.micro);
         match u64::try_from(micros) {
             Ok(micros) if micros < EXACT => {
                 MicrosSpan { micros, rest: u64::try_from(rest).expect("a remainder of 64 bits") / self.grain }
@@ -72,12 +77,12 @@ impl Grid {
         u128::from(now.as_nanos()) * u128::from(self.limit)
     }
 
-    /// Returns what `cost` tokens take to be paid, in units.
+    /// Returns the time after which `cost` tokens are paid off, in units.
     pub(crate) fn price(&self, cost: u64) -> u128 {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// Returns what the script calls price, capacity, their rests and parts.
+    /// Returns the arguments of the script: price, capacity, their rests, and parts.
     pub(crate) fn numbers(&self, price: MicrosSpan, capacity: MicrosSpan) -> [u64; 5] {
         match self.parts() {
             1 => [price.micros, capacity.micros, 0, 0, 0],
@@ -85,7 +90,7 @@ impl Grid {
         }
     }
 
-    /// Checks whether a bucket can be kept that takes so many units to fill.
+    /// Checks whether a bucket that takes `units` to fill can be kept.
     pub(crate) fn check_fit(&self, units: u128) -> Result<(), UnfitQuota> {
         if self.parts() > MAX_PARTS {
             return Err(UnfitQuota::TooManyParts { parts: self.parts() });
@@ -97,19 +102,19 @@ impl Grid {
         Err(UnfitQuota::FillTooLong { fill: Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX)) })
     }
 
-    /// Reads a stored TAT, `-<micros>` or `-<micros>+<rest>`, as at most `most` units. `None` if it is none.
+    /// Reads a stored TAT, `-<micros>` or `-<micros>+<rest>`, as at most `most` units. `None` for other text.
     pub(crate) fn read(&self, stored: &[u8], most: u128) -> Option<GcraState> {
         let text = stored.strip_prefix(b"-")?;
         let (micros, rest) = match text.iter().position(|byte| *byte == b'+') {
             Some(plus) => (whole(&text[..plus])?, whole(&text[plus + 1..])?),
             None => (whole(text)?, 0),
         };
-        // Another quota may have had finer parts.
+        // The state may be from another quota with finer parts.
         let rest = rest.min(self.parts() - 1);
         Some(GcraState { tat: self.units(MicrosSpan { micros, rest }).min(most) })
     }
 
-    /// Splits what a state ends with, `~<micros>`, off: by how much more than a full bucket the key may owe.
+    /// Splits the end of a state, `~<micros>`, off: the debt beyond a full bucket that the key may have.
     fn read_beyond<'a>(&self, stored: &'a [u8]) -> Option<(&'a [u8], u128)> {
         let Some(mark) = stored.iter().position(|byte| *byte == b'~') else { return Some((stored, 0)) };
         let micros = whole(&stored[mark + 1..]).filter(|micros| *micros < MAX_FILL_MICROS)?;
@@ -118,10 +123,11 @@ impl Grid {
 
     /// Writes a state at `now` that may owe more than a full bucket of `capacity`. All numbers are in units.
     fn write(&self, state: &GcraState, now: u128, capacity: u128) -> String {
-        // The bucket and what is owed beyond it stay below what any bucket takes to fill, also after this is rounded up.
+        // The debt is cut so that, also after it is rounded up, it stays below the longest time in which a bucket may
+        // fill.
         let most = u128::from(MAX_FILL_MICROS - 2) * u128::from(self.micro);
         let debt = state.tat.saturating_sub(now).min(most);
-        // Now is a whole microsecond, so the sum is a multiple of the grain as well.
+        // `now` is a whole microsecond, so the sum is a multiple of the grain as well.
         let debt = debt.next_multiple_of(self.grain.into());
         let MicrosSpan { micros, rest } = self.span(now + debt);
         let mut text = format!("-{micros}");
@@ -134,7 +140,7 @@ impl Grid {
         text
     }
 
-    /// Returns when the charge is paid off: microseconds and rest.
+    /// Returns the time at which the charge is paid off: microseconds and rest.
     pub(crate) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
         let MicrosSpan { micros, rest } = self.span(Tat::read(receipt));
         [micros, rest]
@@ -169,7 +175,7 @@ macro_rules! bucket {
 
             fn numbers(&self, cost: u64, _: Timestamp) -> [u64; 5] {
                 let grid = Grid::new(&self.quota());
-                // More than the bucket holds is never charged, nor owed.
+                // A price above the capacity is never charged, so it is cut.
                 let price = grid.span(grid.price(cost.min(self.max_cost())));
                 grid.numbers(price, grid.span(grid.price(self.max_cost())))
             }

@@ -8,7 +8,7 @@ use crate::values::{Quota, Receipt};
 
 const NANOS: u64 = 1_000_000_000;
 
-/// The latest second of which the script can compute the microsecond exactly.
+/// The latest second that the script can convert to microseconds exactly.
 const LAST_SECOND: u64 = 9_007_199_254;
 
 impl Scripted for CalendarWindow {}
@@ -23,7 +23,7 @@ impl Steps for CalendarWindow {
     const NUMBER: u64 = 4;
     const KIND: char = 'c';
 
-    /// All of them fit: the server's time is below the last second by a hundred years.
+    /// All calendar windows fit: the server's time is a hundred years before `LAST_SECOND`.
     fn check_fit(&self) -> Result<(), UnfitQuota> {
         Ok(())
     }
@@ -40,10 +40,13 @@ impl Steps for CalendarWindow {
 
     fn read(&self, stored: &[u8], now: Timestamp) -> Option<CalendarWindowState> {
         let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
-        let (ends, used, rest) = (fields.next()??, fields.next()??, fields.next());
-        let used = Some(used).filter(|used| *used <= MOST_UNITS && rest.is_none() && ends <= LAST_SECOND)?;
+        let ends = fields.next()??;
+        let used = fields.next()??;
+        if used > MOST_UNITS || ends > LAST_SECOND || fields.next().is_some() {
+            return None;
+        }
         let ends = Timestamp::from_nanos(ends * NANOS);
-        // What still counts does so in the present window, whatever calendar it was counted by.
+        // Units that still count are counted in the present window, also if they were charged under another calendar.
         let ends = if ends > now { self.end_of_window(now) } else { ends };
         Some(CalendarWindowState { ends, used })
     }

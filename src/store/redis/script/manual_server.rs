@@ -19,20 +19,20 @@ pub(crate) fn key(name: impl ToString) -> Key {
 
 /// Runs scripts at times that the test chooses.
 ///
-/// A server's clock cannot be set. So these scripts have the sources of the others but for one place: where those call
-/// `TIME`, these read two keys.
+/// A server's clock cannot be set. So the sources of these scripts differ in one place: instead of calling `TIME`, they
+/// read two keys.
 pub(crate) struct ManualServer {
     connection: Connection,
     hashes: Vec<(&'static str, String)>,
     pipeline: Pipeline,
-    /// How many keys each call of the pipeline has.
+    /// The number of keys of each call of the pipeline.
     keys: Vec<usize>,
     _server: RedisServer,
 }
 
 impl ManualServer {
-    /// Starts a server that has cached these scripts with the other clock. Checks also that each unchanged script
-    /// compiles, and that its hash is the one that calls use.
+    /// Starts a server that has cached these scripts with the other clock. Also checks that each unchanged script
+    /// compiles, and that calls use its hash.
     pub(crate) fn new(scripts: &[&'static Script]) -> Self {
         let server = RedisServer::start();
         let mut connection = server.connection();
@@ -51,14 +51,14 @@ impl ManualServer {
 
     /// Adds a call that runs at `micros` to the pipeline.
     pub(crate) fn add(&mut self, micros: u64, call: &ScriptCall) {
-        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-        self.pipeline.cmd("MSET").arg("seconds").arg(seconds).arg("micros").arg(micros).ignore();
+        let seconds = micros / 1_000_000;
+        self.pipeline.cmd("MSET").arg("seconds").arg(seconds).arg("micros").arg(micros % 1_000_000).ignore();
         let (_, hash) = self.hashes.iter().find(|(source, _)| *source == call.script.source).unwrap();
         self.pipeline.add_command(evalsha(call, hash));
         self.keys.push(call.keys.len());
     }
 
-    /// Adds a call of a script that does not ask for the time, and whose reply is not read.
+    /// Adds a call of a script that does not read the time. Its reply is not read.
     pub(crate) fn add_silent(&mut self, call: &ScriptCall) {
         self.pipeline.add_command(evalsha(call, &hash_of(call.script))).ignore();
     }
@@ -68,17 +68,17 @@ impl ManualServer {
         self.pipeline.cmd("SET").arg(key.as_str()).arg(value).ignore();
     }
 
-    /// Adds the question what a key [holds](Self::get).
+    /// Adds a command that [reads](Self::get) a key.
     pub(crate) fn add_get(&mut self, key: &Key) {
         self.pipeline.cmd("GET").arg(key.as_str());
     }
 
-    /// Sets a key, which does not expire then.
+    /// Sets a key without an expiry.
     pub(crate) fn set(&mut self, key: &Key, value: &str) {
         cmd("SET").arg(key.as_str()).arg(value).exec(&mut self.connection).unwrap();
     }
 
-    /// Returns what a key holds.
+    /// Returns the value of a key.
     pub(crate) fn get(&mut self, key: &Key) -> Option<String> {
         cmd("GET").arg(key.as_str()).query(&mut self.connection).unwrap()
     }
@@ -92,7 +92,7 @@ impl ManualServer {
         cmd("DEL").arg(key.as_str()).exec(&mut self.connection).unwrap();
     }
 
-    /// Runs the pipeline, which fails.
+    /// Runs the pipeline, which must fail, and returns the error.
     pub(crate) fn error(&mut self) -> RedisError {
         let error = self.pipeline.query::<Value>(&mut self.connection).unwrap_err();
         self.pipeline.clear();
@@ -105,27 +105,27 @@ impl ManualServer {
         cmd("PEXPIRETIME").arg(key.as_str()).query(&mut self.connection).unwrap()
     }
 
-    /// Adds the question what fields a key has that is a hash.
+    /// Adds a command that reads the fields of a key that is a hash.
     pub(crate) fn add_fields(&mut self, key: &Key) {
         self.pipeline.cmd("HGETALL").arg(key.as_str());
     }
 
-    /// Adds the question when a key [expires](Self::expiry).
+    /// Adds a command that asks when a key [expires](Self::expiry).
     pub(crate) fn add_expiry(&mut self, key: &Key) {
         self.pipeline.cmd("PEXPIRETIME").arg(key.as_str());
     }
 
-    /// Runs the pipeline, in which each call is followed by such a question.
+    /// Runs the pipeline, in which an [`add_expiry`](Self::add_expiry) follows each call.
     pub(crate) fn answers_and_expiries(&mut self) -> Vec<(ScriptReply, i64)> {
         let mut replies = self.replies().into_iter();
-        let mut pair = || {
+        let pairs = std::iter::from_fn(|| {
             let answer = ScriptReply::read(replies.next()?, 1).unwrap();
             match replies.next() {
                 Some(Value::Int(expiry)) => Some((answer, expiry)),
                 other => panic!("{other:?} is no expiry"),
             }
-        };
-        std::iter::from_fn(&mut pair).collect()
+        });
+        pairs.collect()
     }
 
     /// Runs the pipeline.
@@ -134,7 +134,7 @@ impl ManualServer {
         self.replies().into_iter().zip(keys).map(|(reply, keys)| ScriptReply::read(reply, keys).unwrap()).collect()
     }
 
-    /// Runs the pipeline, and reads nothing.
+    /// Runs the pipeline, and returns the replies unread.
     pub(crate) fn replies(&mut self) -> Vec<Value> {
         let replies = self.pipeline.query(&mut self.connection).unwrap();
         self.pipeline.clear();
@@ -148,7 +148,8 @@ impl ManualServer {
     }
 }
 
-/// Where the clock of a [`ManualServer`] begins: late enough for nothing to expire on the server's own clock (2041).
+/// The first time on the clock of a [`ManualServer`], in microseconds. It is late enough (2041) that no key expires by
+/// the server's own clock.
 pub(crate) const START: u64 = 1 << 51;
 
 pub(crate) const fn at(micros: u64) -> Timestamp {

@@ -2,29 +2,31 @@
 //!
 //! **The server decides and stores; Rust computes the numbers.** A script reads the time and the stored state and does
 //! the transition, in one atomic step: it admits and stores, or does nothing. Its reply is the time, the state
-//! *before*, and how many were admitted. From these, [`Algorithm::decide`] computes the whole [`Decision`] again, so
-//! that its numbers exist in one place only. If it disagrees with the script about what is admitted, that is an error.
+//! *before*, and the number of admitted requests. From these, [`Algorithm::decide`] computes the whole [`Decision`]
+//! again, so that its numbers exist in one place only. If it disagrees with the script about the number of admitted
+//! requests, that is an error.
 //!
-//! # What holds of all scripts
+//! # Rules for all scripts
 //!
 //! - A rejection writes nothing, with one exception: a state from the future, or of another calendar, is corrected (see
-//!   below). A cost of zero, and one that can never be admitted, only read.
-//! - What is written expires when it owes nothing any more, rounded up to a millisecond.
-//! - A state is text, and begins with `-`, which stands for the first version of the format. A bucket's without a rest
-//!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
-//!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
-//!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
-//! - The standing of a key, if it is banned or owes more than it had left, is before its state, see `text`.
-//! - The record of a request whose retries are free is `-` and their number. It ends when they are no longer free.
-//! - A state of a key with a quota of its own has that quota behind it. What is kept under another quota than the call's is
-//!   left as it is, and the reply shows it; `conversation` has the rest.
-//! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
-//!   window as being the next at most, so that no client is locked out for longer than that takes to pass. A window of
-//!   the calendar counts as the present one.
+//!   below). A call with a cost of zero, or with a cost that can never be admitted, only reads.
+//! - A key expires when it owes nothing any more, rounded up to a millisecond.
+//! - A state is text, and begins with `-`, which stands for the first version of the format. A bucket's state without a
+//!   rest is a number, which Redis stores in place of a pointer. A queue's state is a bucket's state, followed by the
+//!   queue's holes. For other text in a key, the script replies with an error whose code is `SLUICE` (the script of a
+//!   queue checks the text before the holes, and Rust the rest); for another type, with `WRONGTYPE`.
+//! - If a key is banned, or owes more units than it had left, this *standing* is before its state, see `text`.
+//! - The record of a request whose retries are free is `-` and the number of free retries. It expires when they are no
+//!   longer free.
+//! - If a key has a quota of its own, that quota is behind its state. A call without a conversion does not change a
+//!   state under another quota than its own. The reply shows that state, and `conversation` converts it.
+//! - **A clock that was set back** leaves states from the future. A key counts as owing at most a full bucket, and a
+//!   window at most as the next window, so the longest time that a client is locked out is the time that these take to
+//!   pass. A calendar window counts as the present window.
 //! - **The server knows no calendar.** A call has the bounds of two windows around the time on the caller's clock, and
-//!   the server's clock chooses between them. Where it shows a time in neither, the script begins no window, and the
-//!   call is made once more for the time in the reply. Nothing was charged then.
-//! - Their sources are constant, and they touch the keys that they are given and no other.
+//!   the server's clock chooses between them. If the server's time is in no such window, the script begins no window
+//!   and charges nothing, and the caller makes the call again with the time in the reply.
+//! - The sources are constant. A script only touches the keys that it is given.
 //!
 //! A server of 32 bits is not supported: it would write wrong numbers, which are then rejected when they are read.
 //!
@@ -76,18 +78,18 @@ use crate::values::Quota;
 /// [`FixedWindow`]: crate::algorithm::FixedWindow
 /// [`SlidingWindow`]: crate::algorithm::SlidingWindow
 pub trait Scripted: Algorithm + Clone + sealed::Steps {
-    /// Checks whether Redis, which counts whole microseconds in numbers below 2^53, can keep its quota.
+    /// Checks whether Redis, which counts whole microseconds in numbers below 2^53, can keep the algorithm's quota.
     ///
     /// # Errors
     ///
-    /// If it cannot: why, and what to do.
+    /// If Redis cannot keep the quota. The error has the reason and the remedy.
     fn fits(&self) -> Result<(), UnfitQuota> {
         self.check_fit()
     }
 }
 
-/// The greatest count that a script reads: no count is above the limit of its window. The arithmetic of the scripts is
-/// proved for it (`proofs`).
+/// The greatest count that a script reads: no count is above the limit of its window. The proofs of the scripts'
+/// arithmetic (`proofs`) cover it.
 const MOST_UNITS: u64 = Quota::MAX_UNITS;
 
 pub(super) mod sealed {
@@ -96,38 +98,38 @@ pub(super) mod sealed {
     use crate::values::time::Timestamp;
     use crate::values::{Quota, Receipt};
 
-    /// What Rust and the scripts exchange. All numbers are below 2^53.
+    /// The exchange between Rust and the scripts. All numbers are below 2^53.
     pub trait Steps: Algorithm {
-        /// The algorithm of the budget of free retries: one of this shape, or a bucket for windows of the calendar.
+        /// The algorithm of the budget of free retries: the same algorithm, or a bucket if this is a calendar window.
         type Budget: super::Scripted;
 
         /// Returns the budget of free retries with this quota.
         fn budget(quota: Quota) -> Self::Budget;
 
-        /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, 3 a sliding one, and 4
-        /// one of the calendar. 0 is no algorithm: such a key is only read.
+        /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, 3 a sliding window,
+        /// and 4 a calendar window. 0 is no algorithm: such a key is only read.
         const NUMBER: u64;
 
-        /// Ends the names of its keys: one algorithm cannot read the states of another.
+        /// The last letter of the names of its keys: an algorithm cannot read the states of another.
         const KIND: char;
 
         /// Checks whether the quota can be kept in whole microseconds and numbers below 2^53.
         fn check_fit(&self) -> Result<(), UnfitQuota>;
 
-        /// Returns the arguments for a charge of `cost`, by a caller whose clock shows `asked`. Zeros at the end may be
-        /// left out.
+        /// Returns the arguments for a charge of `cost`, by a caller whose clock shows `asked`. Zeros at the end are
+        /// optional.
         fn numbers(&self, cost: u64, asked: Timestamp) -> [u64; 5];
 
-        /// Returns whether these arguments suffice to decide at `now`, on the server's clock.
+        /// Returns whether these arguments are enough to decide at `now` on the server's clock.
         fn covers(&self, asked: Timestamp, now: Timestamp) -> bool {
             let _ = (asked, now);
             true
         }
 
-        /// Reads a stored state without its quota, as it counts at `now`; `None` if it is none.
+        /// Reads a stored state without its quota, as it counts at `now`. `None` for other text.
         fn read(&self, stored: &[u8], now: Timestamp) -> Option<Self::State>;
 
-        /// Writes a state that was converted at `now`, without its quota. What a bucket owes is rounded up by less than a
+        /// Writes a state that was converted at `now`, without its quota. A bucket's debt is rounded up by less than a
         /// microsecond, and cut at 71 years.
         fn write(&self, state: &Self::State, now: Timestamp) -> String;
 
@@ -142,7 +144,7 @@ macro_rules! lua {
     };
 }
 
-/// Goes on from an `if`: reads a state, and does a step on it, each as the number of its algorithm says.
+/// Continues an `if`: for each algorithm, reads the state and does the step.
 macro_rules! by_algorithm {
     ($step:literal) => {
         concat!(
@@ -162,7 +164,7 @@ macro_rules! by_algorithm {
     };
 }
 
-/// The script of one algorithm. It charges any number of keys alike, each by itself.
+/// The script of one algorithm. It makes the same charge to any number of keys, each by itself.
 macro_rules! each_key {
     ($read:literal, $take:literal) => {
         Script::bundled(lua!("open", "each_key", "standing", "own_quota", $read, $take, "close"))
@@ -221,10 +223,10 @@ static BAN: Script = Script::new(include_str!("lua/ban.lua"));
 
 static SWAP: Script = Script::new(include_str!("lua/swap.lua"));
 
-/// From here on, a double does not hold every whole number.
+/// From this number on, a double cannot represent every whole number.
 const EXACT: u64 = 1 << 53;
 
-/// Parses the digits of a whole number that a double holds.
+/// Parses the digits of a whole number below [`EXACT`].
 pub(crate) fn whole(digits: &[u8]) -> Option<u64> {
     let are_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(digits).ok().filter(|_| are_digits)?;

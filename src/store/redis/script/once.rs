@@ -1,11 +1,11 @@
-//! What is replied about a request that may be a retry.
+//! Replies about requests that may be retries.
 
 use std::time::Duration;
 
 use super::{BadReply, ScriptReply, Scripted, whole};
 use crate::values::Receipt;
 
-/// What the reply says was charged, if it is the budget.
+/// The value of `admitted` in a reply if the budget was charged.
 const BUDGET: u32 = 2;
 
 impl ScriptReply {
@@ -14,8 +14,8 @@ impl ScriptReply {
         self.admitted == BUDGET
     }
 
-    /// Returns the receipt of the budget if the request is a free retry: the record had one left, and the budget has admitted
-    /// it. What a key owes is no debt of free retries, so these pass, unless it `is_banned`.
+    /// Returns the receipt of the budget if the request is a free retry: the record had a free retry left, and the
+    /// budget has admitted it. Free retries do not depend on the key's debt, so they pass, unless the key `is_banned`.
     pub(crate) fn free_retry<B: Scripted>(
         &self,
         budget: &B,
@@ -30,12 +30,12 @@ impl ScriptReply {
         if receipt.is_some() == self.is_free_retry() { Ok(receipt) } else { Err(BadReply::Disagreement) }
     }
 
-    /// For how long the record lives, if the request is a free retry.
+    /// Returns the remaining lifetime of the record, if the request is a free retry.
     pub(crate) fn record_left(&self) -> Option<Duration> {
         whole(self.old(3).ok()??).map(Duration::from_millis)
     }
 
-    /// How many free retries the record had.
+    /// Returns the number of free retries that the record had.
     fn free_retries(&self) -> Result<u32, BadReply> {
         let Some(record) = self.old(2)? else { return Ok(0) };
         let free = record.strip_prefix(b"-").and_then(whole).and_then(|free| u32::try_from(free).ok());

@@ -8,18 +8,17 @@ use super::variant;
 pub(crate) struct Xorshift(u64);
 
 impl Xorshift {
-    /// Seeds it with `SLUICE_SEED`, or else with the time, and prints the seed.
+    /// Seeds the generator with `SLUICE_SEED`, or otherwise with the time, and prints the seed.
     pub(crate) fn seeded() -> Self {
-        let chosen = || std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = variant::seed().or_else(chosen);
+        let seed = variant::seed().or_else(|| std::env::var("SLUICE_SEED").ok()?.parse().ok());
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
         let seed = seed.unwrap_or_else(|| u64::from(now()) + 1);
         println!("SLUICE_SEED={seed}");
-        Self::of(seed)
+        Self::from_seed(seed)
     }
 
-    /// The numbers that follow from a seed.
-    pub(crate) const fn of(seed: u64) -> Self {
+    /// Returns the generator with this seed.
+    pub(crate) const fn from_seed(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 

@@ -1,4 +1,4 @@
-//! What scripts reply.
+//! The replies of scripts.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::{KeyText, Scripted, whole};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
-/// What a key holds. A bucket's state has 17 characters.
+/// The text of a key. A bucket's state has 17 characters.
 type ReplyText = SmallVec<[u8; 24]>;
 
 /// The reply of a script.
@@ -18,23 +18,23 @@ type ReplyText = SmallVec<[u8; 24]>;
 pub(crate) struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
-    /// With one key: how many requests. With several: 1 if all were charged. Of a request that may be a retry: 1 if
-    /// the key was charged, 2 if the budget was. Of a refund: 1 if something was refunded.
+    /// For one key: the number of admitted requests. For several keys: 1 if all were charged. For a request that may be
+    /// a retry: 1 if the key was charged, 2 if the budget was. For a refund: 1 if any units were refunded.
     pub(crate) admitted: u32,
-    /// What each key held before.
+    /// The text that each key held before.
     old: SmallVec<[Option<ReplyText>; 1]>,
 }
 
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadReply {
-    /// The shape is not that of a reply of our scripts.
+    /// The reply does not have the shape of our scripts' replies.
     Shape,
     /// The server's clock shows the year 2112 or later, for which sums would not be exact.
     Time,
     /// A key held something that is no state of the algorithm.
     State,
-    /// Rust admits what the script rejected, or the other way round.
+    /// Rust admits a request that the script rejected, or the other way round.
     Disagreement,
 }
 
@@ -51,26 +51,26 @@ impl fmt::Display for BadReply {
 
 impl Error for BadReply {}
 
-/// A server's clock must show less, as it does until the year 2112: sums of a time and a debt then stay below 2^53.
+/// A server's clock must show less, which it does until the year 2112. Then sums of a time and a debt stay below 2^53.
 const MAX_MICROS: u64 = 1 << 52;
 
 impl ScriptReply {
-    /// Reads the reply of any script to a call for one request, which had so many keys.
+    /// Reads the reply of any script to a call for one request with this number of `keys`.
     pub(crate) fn read(reply: Value, keys: usize) -> Result<Self, BadReply> {
         let text = match reply {
             Value::BulkString(text) => text,
-            Value::Array(items) => return Self::of_array(items),
+            Value::Array(items) => return Self::from_array(items),
             _ => return Err(BadReply::Shape),
         };
-        // Whatever the last key holds.
+        // The text of the last key may contain commas.
         let mut words = text.splitn(3 + keys, |byte| *byte == b',');
         let time = [read_number(words.next())?, read_number(words.next())?];
-        Self::of_request(time, &mut words, keys)?.ok_or(BadReply::Shape)
+        Self::read_request(time, &mut words, keys)?.ok_or(BadReply::Shape)
     }
 
-    /// Reads the reply to a call for several requests, which had so many keys each: `<seconds>,<microseconds>`, and for each
-    /// request `,<admitted>` and `,<old>` of each key, empty if that held nothing. `None` for a request that is to be asked
-    /// for alone.
+    /// Reads the reply to a call for several requests with this number of `keys` each: `<seconds>,<microseconds>`, and
+    /// for each request `,<admitted>` and an `,<old>` for each key, which is empty if the key was. `None` for a request
+    /// that needs a call of its own.
     pub(crate) fn read_each(
         reply: &Value,
         requests: usize,
@@ -79,11 +79,11 @@ impl ScriptReply {
         let Value::BulkString(text) = reply else { return Err(BadReply::Shape) };
         let mut words = text.split(|byte| *byte == b',');
         let time = [read_number(words.next())?, read_number(words.next())?];
-        let replies = (0..requests).map(|_| Self::of_request(time, &mut words, keys)).collect::<Result<_, _>>()?;
+        let replies = (0..requests).map(|_| Self::read_request(time, &mut words, keys)).collect::<Result<_, _>>()?;
         if words.next().is_some() { Err(BadReply::Shape) } else { Ok(replies) }
     }
 
-    fn of_request<'a>(
+    fn read_request<'a>(
         time: [u64; 2],
         words: &mut impl Iterator<Item = &'a [u8]>,
         keys: usize,
@@ -99,8 +99,8 @@ impl ScriptReply {
         Self::new([time[0], time[1], read_number(admitted)?], old).map(Some)
     }
 
-    /// Reads the same numbers, and what each of the keys held, from an array.
-    fn of_array(items: Vec<Value>) -> Result<Self, BadReply> {
+    /// Reads the same numbers, and the old text of each key, from an array.
+    fn from_array(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
         let mut number = || items.next().as_ref().and_then(whole_number).ok_or(BadReply::Shape);
         let numbers = [number()?, number()?, number()?];
@@ -127,17 +127,17 @@ impl ScriptReply {
         })
     }
 
-    /// Returns what the key at `index` held.
+    /// Returns the old text of the key at `index`.
     pub(crate) fn old(&self, index: usize) -> Result<Option<&[u8]>, BadReply> {
         self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
     }
 
-    /// Returns what the key at `index` held, in its parts.
+    /// Returns the old text of the key at `index`, in its parts.
     pub(crate) fn text(&self, index: usize) -> Result<KeyText<'_>, BadReply> {
         KeyText::read(self.old(index)?)
     }
 
-    /// Returns the state that the key at `index` had.
+    /// Returns the old state of the key at `index`.
     pub(crate) fn state<A: Scripted>(&self, algorithm: &A, index: usize) -> Result<Option<A::State>, BadReply> {
         self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
     }
@@ -149,8 +149,8 @@ impl ScriptReply {
 
     /// Whether a [`decide_all`](super::decide_all) has charged its keys, given the decision on each by itself.
     pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
-        let is_never = |decision: &Decision| matches!(decision.outcome(), Outcome::Reject { retry_after: None });
-        if decisions.iter().any(is_never) {
+        let mut outcomes = decisions.iter().map(Decision::outcome);
+        if outcomes.any(|outcome| matches!(outcome, Outcome::Reject { retry_after: None })) {
             // A cost that can never be admitted: the script was only asked to read.
             return Ok(false);
         }

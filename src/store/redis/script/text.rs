@@ -1,4 +1,4 @@
-//! What a key holds, as text: `[!<banned>:<owing>!]<state>[@<limit>:<burst>:<period>]`, the standing, the state and the quota.
+//! The text of a key: `[!<banned>:<owing>!]<state>[@<limit>:<burst>:<period>]`, the standing, the state and the quota.
 
 use std::time::Duration;
 
@@ -11,37 +11,37 @@ use crate::values::time::Timestamp;
 /// The text of a key in its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyText<'a> {
-    /// Scripts take it off once it is over, if they look at the state.
+    /// Scripts that read the state remove the standing once it is over.
     pub(crate) standing: Standing,
     /// `None` if the key owes nothing.
     state: Option<&'a [u8]>,
-    /// `None`: that of the limiter.
+    /// `None` stands for the limiter's quota.
     pub(crate) quota: Option<Quota>,
 }
 
 /// The replacement of a key's text, unless that has changed meanwhile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swap {
-    /// What the key held.
+    /// The text that the key held.
     pub(super) read: String,
-    /// What it is to hold. Of a conversion, empty if nothing is owed any more.
+    /// The new text. For a conversion, empty if the key owes nothing any more.
     pub(super) written: String,
-    /// From when on that owes nothing, in milliseconds.
+    /// The millisecond from which the new text owes nothing.
     pub(super) expires: u64,
 }
 
 impl Swap {
-    /// `None` if the text is none of ours, which is ASCII.
+    /// Returns `None` if the text is not UTF-8. Our texts are ASCII.
     fn new(read: Option<&[u8]>, written: String, expires: Timestamp) -> Option<Self> {
-        // What a bucket owes was rounded up to a microsecond, so a millisecond more.
-        let (read, expires) =
-            (String::from_utf8(read.unwrap_or_default().to_vec()).ok()?, expires.as_nanos() / 1_000_000 + 2);
+        // A bucket's debt was rounded up to a microsecond, so add a millisecond.
+        let expires = expires.as_nanos() / 1_000_000 + 2;
+        let read = String::from_utf8(read.unwrap_or_default().to_vec()).ok()?;
         Some(Self { read, written, expires })
     }
 }
 
 impl<'a> KeyText<'a> {
-    /// Reads what a key holds, if it holds anything.
+    /// Reads the text of a key, if it has one.
     pub(crate) fn read(stored: Option<&'a [u8]>) -> Result<Self, BadReply> {
         let Some(stored) = stored else { return Ok(Self::default()) };
         let (standing, rest) = match stored.strip_prefix(b"!") {
@@ -55,7 +55,7 @@ impl<'a> KeyText<'a> {
         Ok(Self { standing, state: Some(state), quota })
     }
 
-    /// Whether there is no state, or one that is kept under this quota, as a script compares them.
+    /// Whether there is no state, or the state is kept under this quota, as a script compares them.
     pub(crate) fn is_under(&self, quota: Option<Quota>) -> bool {
         self.state.is_none() || self.quota.map(parts) == quota.map(parts)
     }
@@ -66,16 +66,16 @@ impl<'a> KeyText<'a> {
     }
 }
 
-/// An algorithm under the quota of a question, and what is needed to read states that are kept under other quotas.
+/// An algorithm under the quota of a question, and the limiter's quota. Reads states that are kept under other quotas.
 pub(crate) struct TextUnder<'a, A> {
-    /// With the quota of the question.
+    /// The algorithm with the quota of the question.
     pub(crate) algorithm: &'a A,
-    /// The quota of the limiter, which is that of states without one.
+    /// The quota of the limiter, which holds for states without a quota.
     pub(crate) limiter: Quota,
 }
 
 impl<'a, A: Scripted> TextUnder<'a, A> {
-    pub(crate) const fn of(target: &Target<'a, A>) -> Self {
+    pub(crate) const fn from_target(target: &Target<'a, A>) -> Self {
         Self { algorithm: target.algorithm(), limiter: target.limiter_quota() }
     }
 
@@ -95,8 +95,8 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         Ok(state.and_then(|state| quota_change::converted(self.algorithm, state, &kept.quota(), at)))
     }
 
-    /// Returns the conversion of what a key `holds` to the quota of the question, and the state after it as the scripts read
-    /// that: what a bucket owes is rounded up.
+    /// Returns the conversion of a key's text (`holds`) to the quota of the question, and the state after it as the
+    /// scripts read it: a bucket's debt is rounded up.
     pub(crate) fn convert(&self, holds: Option<&[u8]>, now: Timestamp) -> Result<(Swap, Option<A::State>), BadReply> {
         let state = self.state_at(&KeyText::read(holds)?, now)?.filter(|state| self.algorithm.owed(state, now) > 0);
         let Some(state) = state else {
@@ -105,12 +105,12 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         };
         let written = self.algorithm.write(&state, now);
         let rounded = self.algorithm.read(written.as_bytes(), now).ok_or(BadReply::State)?;
-        let swap = Swap::new(holds, written + &behind(self.algorithm.quota()), self.algorithm.expires_at(&state));
+        let swap = Swap::new(holds, written + &quota_text(self.algorithm.quota()), self.algorithm.expires_at(&state));
         Ok((swap.ok_or(BadReply::State)?, Some(rounded)))
     }
 
-    /// Lets a key owe these units, as [`Standing::charge`] does. `quota` is written behind the state, if the process carries
-    /// one. Returns the outcome, and the replacement of what the key `holds` if that changes.
+    /// Adds these units to a key's debt, like [`Standing::charge`]. `quota` is written behind the state, if the process
+    /// carries quotas. Returns the outcome, and the replacement of the key's text (`holds`) if that changes.
     pub(crate) fn owing(
         &self,
         holds: Option<&[u8]>,
@@ -125,7 +125,7 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         let Some(state) = state.filter(|_| units > 0) else { return Ok((applied, None)) };
         let [banned, owing] = [standing.banned_until, standing.owing_until].map(|until| to_micros(until, now));
         let end = Timestamp::from_nanos(owing * 1_000).max(now);
-        let mut written = self.algorithm.write(&state, end) + &quota.map(behind).unwrap_or_default();
+        let mut written = self.algorithm.write(&state, end) + &quota.map(quota_text).unwrap_or_default();
         if standing.is_in_force(now) {
             written.insert_str(0, &format!("!{banned}:{owing}!"));
         }
@@ -134,10 +134,10 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
     }
 }
 
-/// Lua's numbers are exact up to here.
+/// Lua's whole numbers are exact up to this one.
 const MAX_MICROS: u64 = EXACT - 1;
 
-/// In microseconds, rounded up; zero if it has passed.
+/// Converts a time to microseconds, rounded up, and a time that has passed to zero.
 fn to_micros(until: Timestamp, now: Timestamp) -> u64 {
     if until > now { until.as_nanos().div_ceil(1_000).min(MAX_MICROS) } else { 0 }
 }
@@ -147,27 +147,30 @@ fn read_standing(stored: &[u8]) -> Option<(Standing, &[u8])> {
     let end = stored.iter().position(|byte| *byte == b'!')?;
     let colon = stored[..end].iter().position(|byte| *byte == b':')?;
     let time = |digits| whole(digits).map(|micros| Timestamp::from_nanos(micros * 1_000));
-    let (banned_until, owing_until) = (time(&stored[..colon])?, time(&stored[colon + 1..end])?);
+    let banned_until = time(&stored[..colon])?;
+    let owing_until = time(&stored[colon + 1..end])?;
     Some((Standing { banned_until, owing_until }, &stored[end + 1..]))
 }
 
-/// Returns what stands behind the states of a quota.
-fn behind(quota: Quota) -> String {
+/// Returns the text of a quota behind a state.
+fn quota_text(quota: Quota) -> String {
     let [limit, burst, period] = parts(quota);
     format!("@{limit}:{burst}:{period}")
 }
 
-/// Returns the numbers by which a quota is written.
+/// Returns the numbers in the text of a quota.
 pub(super) fn parts(quota: Quota) -> [u64; 3] {
     [quota.limit(), quota.max_burst(), quota.period_nanos()]
 }
 
-/// Splits `<state>@<limit>:<burst>:<period>` into the state and the quota. `None` if that is no quota, or not spelled as by
-/// a script: else the server would compare two spellings, and never find them equal.
+/// Splits `<state>@<limit>:<burst>:<period>` into the state and the quota. `None` if that is no quota, or spelled
+/// otherwise than by a script: the server compares spellings, and two spellings of a quota would never be equal.
 fn read_quota(stored: &[u8]) -> Option<(&[u8], Option<Quota>)> {
     let Some(at) = stored.iter().position(|byte| *byte == b'@') else { return Some((stored, None)) };
     let mut parts = stored[at + 1..].split(|byte| *byte == b':').map(canonical);
-    let (limit, burst, period) = (parts.next()??, parts.next()??, parts.next()??);
+    let limit = parts.next()??;
+    let burst = parts.next()??;
+    let period = parts.next()??;
     let quota = Quota::try_per(limit, Duration::from_nanos(period)).ok().filter(|_| parts.next().is_none())?;
     let quota = if burst == limit { quota } else { quota.try_burst(burst).ok()? };
     Some((&stored[..at], Some(quota)))

@@ -25,13 +25,13 @@ pub enum UnfitQuota {
     /// An empty bucket takes 2^51 microseconds, about 71 years, or longer to fill; or a queue, with the longest wait,
     /// to empty.
     FillTooLong {
-        /// How long it takes.
+        /// The time to fill or to empty.
         fill: Duration,
     },
-    /// A bucket or a queue would have to be counted in more than 2^52 parts of a microsecond. That is so for some limits
-    /// above 4.5 × 10^12 units with a period that is not a whole number of microseconds.
+    /// A bucket or a queue would have to be counted in more than 2^52 parts of a microsecond. This happens for some
+    /// limits above 4.5 × 10^12 units with a period that is not a whole number of microseconds.
     TooManyParts {
-        /// How many parts of a microsecond it would take.
+        /// The number of parts of a microsecond that the quota would need.
         parts: u64,
     },
     /// The window is staggered: in the scripts, all windows begin at the same instants.
@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn quotas_fit_up_to_the_documented_bounds() {
-        let (whole, odd) = (once_in(Duration::from_micros(1)), once_in(Duration::from_nanos(1_500)));
+        let whole = once_in(Duration::from_micros(1));
+        let odd = once_in(Duration::from_nanos(1_500));
         let longest = once_in(Duration::from_micros((1 << 50) - 1));
         let too_long = once_in(Duration::from_micros(1 << 50));
         for fits in [
@@ -91,7 +92,7 @@ mod tests {
             TokenBucket::new(odd).fits(),
             TokenBucket::new(longest.burst(2)).fits(),
             TokenBucket::new(Quota::per_second(Quota::MAX_UNITS)).fits(),
-            // As many parts of a microsecond as its limit, and exactly 2^52.
+            // A quota whose number of parts of a microsecond equals its limit, and a quota with exactly 2^52 parts.
             TokenBucket::new(Quota::per(Quota::MAX_UNITS - 10, Duration::from_secs(86_400))).fits(),
             TokenBucket::new(Quota::per(1 << 49, Duration::from_nanos(1_000_000_000_125))).fits(),
             FixedWindow::new(Quota::per_second(Quota::MAX_UNITS)).fits(),

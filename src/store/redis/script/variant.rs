@@ -16,21 +16,22 @@ pub(crate) struct Variant {
 }
 
 thread_local! {
-    /// What the scripts are that this thread loads.
+    /// The change to the scripts that this thread loads.
     static ACTIVE: RefCell<Option<Variant>> = const { RefCell::new(None) };
 }
 
-/// The seed of the properties while a variant is active, so that one is found in each run or in none.
+/// The seed of the properties while a variant is active, so that all runs find the same variants.
 const SEED: u64 = 20_261_123;
 
 impl Variant {
-    /// Returns the changed block. Panics unless it has the place once: a list of variants cannot outlive what it changes.
+    /// Returns the changed block. Panics unless the block contains `from` once, so a list of variants follows each
+    /// change of the scripts.
     fn changed(&self) -> String {
         assert_eq!(self.block.matches(self.from).count(), 1, "{:?} is not once in {}", self.from, self.block);
         self.block.replacen(self.from, self.to, 1)
     }
 
-    /// Whether the property fails where this thread loads scripts with this change.
+    /// Whether the property fails while this thread loads scripts with this change.
     pub(crate) fn is_noticed_by(&self, property: fn()) -> bool {
         let _ = self.changed();
         ACTIVE.set(Some(self.clone()));
@@ -60,18 +61,19 @@ pub(crate) fn seed() -> Option<u64> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|_| SEED))
 }
 
-/// The mistakes in one block, and the properties that may notice them.
+/// The mistakes in one block, and the properties that should notice them.
 pub(crate) struct Changes {
     pub(crate) block: &'static str,
     pub(crate) properties: &'static [fn()],
-    /// What is there, and what is put in its place.
+    /// Pairs of a text in the block and its replacement.
     pub(crate) changes: &'static [(&'static str, &'static str)],
 }
 
-/// Panics unless a property notices each change, naming those that none does. Tries one in eight changes, others in each
-/// block, or with all rounds, each.
+/// Panics unless the properties notice each change, and names the unnoticed changes. Tries one in eight changes, which
+/// differ by block, or, with all rounds, each change.
 pub(crate) fn all_are_noticed(blocks: &[Changes]) {
-    let (mut unnoticed, mut count) = (Vec::new(), 0);
+    let mut unnoticed = Vec::new();
+    let mut count = 0;
     let step = rounds(8, 1);
     for (number, Changes { block, properties, changes }) in blocks.iter().enumerate() {
         for (from, to) in changes.iter().skip(number % step).step_by(step) {

@@ -10,7 +10,8 @@ use crate::values::{Quota, Receipt};
 const MAX_PERIOD_MICROS: u64 = 1 << 50;
 
 fn check_fit(quota: &Quota) -> Result<(), UnfitQuota> {
-    let (micros, over) = (quota.period_nanos() / 1_000, quota.period_nanos() % 1_000);
+    let micros = quota.period_nanos() / 1_000;
+    let over = quota.period_nanos() % 1_000;
     if over > 0 {
         Err(UnfitQuota::PeriodNotWhole { period: quota.period() })
     } else if micros >= MAX_PERIOD_MICROS {
@@ -21,11 +22,11 @@ fn check_fit(quota: &Quota) -> Result<(), UnfitQuota> {
 }
 
 fn numbers(quota: &Quota, cost: u64) -> [u64; 5] {
-    // No count is greater than that, so no refund takes more.
+    // No count is greater than `MOST_UNITS`, so the refund of a greater cost takes the same units.
     [cost.min(MOST_UNITS), quota.limit(), quota.period_nanos() / 1_000, 0, 0]
 }
 
-/// Parses the window and the counts of `-<window>:<count>…`. A window from the future counts as the next.
+/// Parses the window and the counts of `-<window>:<count>…`. A window from the future counts as the next window.
 fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> Option<(u64, [u64; COUNTS])> {
     let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
     let window = fields.next()??;
@@ -37,7 +38,8 @@ fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> 
     fields.next().is_none().then_some((window.min(next), counts))
 }
 
-/// Returns the number of the window in which the charge was made; if there is none, a number that no window has.
+/// Returns the number of the window in which the charge was made. Without a charge, returns a number that no window
+/// has.
 fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
     [ChargedIn::read(receipt).unwrap_or(u64::MAX).min(EXACT - 1), 0]
 }
@@ -57,7 +59,7 @@ macro_rules! window {
             const KIND: char = $kind;
 
             fn check_fit(&self) -> Result<(), UnfitQuota> {
-                // The phase of the greatest draw is the latest: only without staggering is it zero.
+                // The greatest draw has the latest phase. It is zero only without staggering.
                 if self.phase(u64::MAX).is_zero() { check_fit(&self.quota()) } else { Err(UnfitQuota::Staggered) }
             }
 

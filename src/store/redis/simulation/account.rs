@@ -1,4 +1,4 @@
-//! What keys owe on the servers, computed from what scripts answered, and not from what they stored.
+//! The debts of keys on the servers, computed from the scripts' replies, and not from the stored states.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,35 @@ pub(super) enum Reply {
     Number(i64),
     Text(Vec<u8>),
     List(Vec<Self>),
-    /// With its code.
+    /// The message begins with its code.
     Error(String),
 }
 
-/// The accounts of a server. They are lost where its data is lost: when it starts empty, and when a replica takes its
-/// place that lacks the last writes. That is the documented bound: what was forgotten is admitted once more at the most.
+/// The accounts of a server. They are lost with its data: when it starts empty, and when a replica takes its place that
+/// lacks the last writes. That is the documented bound: lost charges are admitted at most once more.
 #[derive(Clone, Default)]
 pub(super) struct Accounts {
-    /// By key: microseconds to be paid, and as of when on the server's clock. A clock that is set forward pays debts.
+    /// By key: the debt in microseconds, and the time on the server's clock at which it was computed. A clock that is
+    /// set forward pays debts.
     owed: BTreeMap<Vec<u8>, (u64, u64)>,
-    /// What was charged since this was last taken: keys, and microseconds.
+    /// The charges since this was last taken: keys, and microseconds.
     charged: Vec<(Vec<u8>, u64)>,
     pub(super) problem: Option<String>,
 }
 
 impl Accounts {
-    /// Takes what was charged since the last time.
+    /// Takes the charges since the last time.
     pub(super) fn take_charged(&mut self) -> Vec<(Vec<u8>, u64)> {
         std::mem::take(&mut self.charged)
     }
 
-    /// Notes what a script did.
+    /// Notes the effect of a script.
     pub(super) fn note(&mut self, hash: &str, keys: &[Vec<u8>], args: &[Vec<u8>], reply: &Reply, now: u64) {
         let number = |index: usize| args.get(index).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let number = |index| number(index).unwrap_or(0_u64);
         let Reply::Text(text) = reply else { return };
         let text = String::from_utf8_lossy(text);
-        // Behind the time.
+        // The words behind the time.
         let words = text.split(',').skip(2);
         if hash == BUCKET.hash() {
             let mut words = words.step_by(2);
@@ -60,14 +61,15 @@ impl Accounts {
         }
     }
 
-    /// The clock is set from one time to another. What is owed stays owed if it is set back.
+    /// The clock is set from one time to another. If it is set back, debts stay.
     pub(super) fn set_clock(&mut self, from: u64, to: u64) {
         for (owed, since) in self.owed.values_mut().filter(|_| to < from) {
-            (*owed, *since) = (owed.saturating_sub(from.saturating_sub(*since)), to);
+            *owed = owed.saturating_sub(from.saturating_sub(*since));
+            *since = to;
         }
     }
 
-    /// Charges a key, which must not owe more than its bucket holds.
+    /// Charges a key. Its debt must not exceed its bucket.
     fn charge(&mut self, key: &[u8], price: u64, capacity: u64, now: u64) {
         if price == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The callers: requests of several kinds, and what must hold of each answer.
+//! The callers: requests of several kinds, and the checks of each answer.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,23 +21,23 @@ use crate::values::{Ask, Mode, PartitionKey, Quota};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Few keys that are used up, each of which many requests are for.
+    /// Few keys with many requests each, which are used up.
     Hot,
     /// Many keys.
     Many,
-    /// A key that no other request has.
+    /// A key without other requests.
     Fresh,
-    /// A script that adds a number that no other request has, to a key that no other has.
+    /// A script that adds a unique number to a key without other requests.
     Add,
     /// Two limiters at once, on two nodes of a cluster.
     Two,
-    /// From a lease.
+    /// A charge that a lease may pay.
     Leased,
 }
 
 pub(super) const KINDS: [Kind; 6] = [Kind::Hot, Kind::Many, Kind::Fresh, Kind::Add, Kind::Two, Kind::Leased];
 
-/// A request costs a multiple of so many units, which 32 bits do not hold.
+/// The costs of requests are multiples of this, which does not fit into 32 bits.
 const UNIT: u64 = 10_000_000_000;
 
 /// A limiter of a process.
@@ -57,7 +57,7 @@ impl Limiter {
         Self { name, bucket, table: store.open(&bucket) }
     }
 
-    /// Microseconds that [`UNIT`] takes to be paid: whole ones, for the limits below.
+    /// Returns the microseconds after which [`UNIT`] is paid off. They are whole for the limits below.
     fn price(&self) -> u64 {
         self.bucket.quota().time_of(UNIT).as_micros() as u64
     }
@@ -91,7 +91,7 @@ impl Process {
     }
 }
 
-/// What all callers share.
+/// The state that all callers share.
 pub(super) struct Callers {
     pub(super) network: Arc<Network>,
     pub(super) processes: Vec<Process>,
@@ -99,19 +99,19 @@ pub(super) struct Callers {
     book: Mutex<Book>,
 }
 
-/// What the checks keep.
+/// The records of the checks.
 #[derive(Default)]
 pub(super) struct Book {
     pub(super) problems: Vec<String>,
     numbers: u64,
-    /// By key: what was asked for, and what callers were admitted by the servers, in microseconds.
+    /// By key: the cost of all requests, and of the requests that the servers admitted, in microseconds.
     asked: BTreeMap<Vec<u8>, u64>,
     admitted: BTreeMap<Vec<u8>, u64>,
-    /// By process and key: what the local fallback has admitted that time has not paid, and as of when.
+    /// By process and key: the debt from the admissions of the local fallback, and when it was computed.
     local: BTreeMap<(usize, Vec<u8>), (u64, Instant)>,
-    /// By process and shard: until when a request waited, though the circuit breaker was open when it came.
+    /// By process and shard: until when a request waited that came while the circuit breaker was open.
     waited: BTreeMap<(usize, usize), Instant>,
-    /// By process and shard: when requests came that need a call each.
+    /// By process and shard: the arrival times of requests that need a call each.
     pub(super) came: BTreeMap<(usize, usize), Vec<Instant>>,
     pub(super) failures: u64,
     pub(super) requests: u64,
@@ -135,7 +135,7 @@ impl Callers {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a request, whose caller may give up. Returns whether the servers have answered it.
+    /// Makes a request. Its caller may give up. Returns whether the servers have answered it.
     pub(super) async fn request(self: Arc<Self>, process: usize, kind: Kind, give_up: Option<Duration>) -> bool {
         let _watch = PanicWatch(&self.network);
         let number = {
@@ -169,13 +169,14 @@ impl Callers {
         let answered = match timeout(Duration::from_millis(1), &mut asks).await {
             Ok(answered) => answered.ok(),
             Err(_) => {
-                // It may have closed as this came.
+                // The breaker may have closed as the request came.
                 was_failing &= is_failing();
                 asks.await.ok()
             }
         };
         self.network.lock().note(format_args!("process {process}: {kind:?} {number}: {answered:?}"));
-        let (now, mut book) = (Instant::now(), self.book());
+        let now = Instant::now();
+        let mut book = self.book();
         let waited = now - began;
         // Documented: a decision takes no longer than the timeout. The timers are 1 ms apart.
         if waited > self.timeout + Duration::from_millis(2) {
@@ -225,7 +226,8 @@ impl Callers {
             Kind::Leased => &this.leased,
             _ => &this.many,
         };
-        let (key, price) = (self.key(limiter.name, name), cost * limiter.price());
+        let key = self.key(limiter.name, name);
+        let price = cost * limiter.price();
         let partition = PartitionKey::from(name);
         let ask = Ask::charge(&partition, cost * UNIT);
         if kind != Kind::Leased {
@@ -254,10 +256,11 @@ impl Callers {
         }
     }
 
-    /// Counts what the fallback of a process admits: no more than the limit. So over an outage and the recovery, *n*
-    /// processes and the servers admit *n* + 1 times the limit at the most.
+    /// Counts the admissions of the fallback of a process, at most the limit. So over an outage and the recovery, *n*
+    /// processes and the servers admit at most *n* + 1 times the limit.
     fn admit_locally(&self, process: usize, key: Vec<u8>, price: u64, capacity: u64) {
-        let (now, mut book) = (Instant::now(), self.book());
+        let now = Instant::now();
+        let mut book = self.book();
         let (owed, since) = book.local.get(&(process, key.clone())).copied().unwrap_or((0, now));
         let owed = owed.saturating_sub((now - since).as_micros() as u64) + price;
         // The ticks of the table may be off by a thousandth.
@@ -267,7 +270,7 @@ impl Callers {
         book.local.insert((process, key), (owed, now));
     }
 
-    /// Returns a name like this whose key is on a shard; on any, if there is none of this number.
+    /// Returns a name like this whose key is on this shard, or on the last shard if there are fewer.
     fn name_in(&self, shard: usize, name: &str) -> String {
         let state = self.network.lock();
         let shard = shard.min(state.shards.len() - 1);
@@ -275,10 +278,11 @@ impl Callers {
         names.find(|name| state.shard_of(self.key("many", name).slot()) == shard).expect("one of many is")
     }
 
-    /// Notes a call to the second of two nodes, which is made if the first one answers.
+    /// Notes a call to the second of two nodes. It is made if the first node answers.
     fn note_second(&self, process: usize, slot: u16, now: Instant) {
         let mut state = self.network.lock();
-        let (first, shard) = (state.shards[0].primary, state.shard_of(slot));
+        let first = state.shards[0].primary;
+        let shard = state.shard_of(slot);
         let is_first_dead = state.link(process, first).dead.is_some_and(|(_, until)| now < until);
         drop(state);
         if shard > 0 && !is_first_dead {
@@ -288,12 +292,13 @@ impl Callers {
 
     async fn ask_two(&self, process: usize, name: &str, number: u64) -> bool {
         let this = &self.processes[process];
-        // Another node has the second key, and no key of that node is ever the first.
-        let (first, second) = (self.name_in(0, name), self.name_in(1 + number as usize % 2, "other"));
+        // The second key is on another node than the first, and its node never has a first key.
+        let first = self.name_in(0, name);
+        let second = self.name_in(1 + number as usize % 2, "other");
         let name = first.as_str();
-        let (slot, began) = (self.key("other", &second).slot(), Instant::now());
-        self.note_second(process, slot, began);
-        let (one, other) = (PartitionKey::from(name), PartitionKey::from(second.as_str()));
+        self.note_second(process, self.key("other", &second).slot(), Instant::now());
+        let one = PartitionKey::from(name);
+        let other = PartitionKey::from(second.as_str());
         let parts = [(&this.many, &one, name), (&this.other, &other, second.as_str())];
         let mut claims = Vec::new();
         for (limiter, partition, name) in parts {
@@ -314,7 +319,7 @@ impl Callers {
         answers.iter().all(Result::is_ok)
     }
 
-    /// Checks what must hold at the end: that no call was made twice, and that all that was admitted was charged.
+    /// Checks at the end that no call was made twice, and that all admitted requests were charged.
     pub(super) fn settle(&self) {
         let charged = self.network.lock().charged.clone();
         let mut book = self.book();

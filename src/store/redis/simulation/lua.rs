@@ -1,4 +1,4 @@
-//! Runs the real scripts, on Lua 5.1 as a Redis server does.
+//! Runs the real scripts on Lua 5.1, like a Redis server.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,13 +17,17 @@ thread_local! {
     static LUA: (Lua, RefCell<BTreeMap<String, Function>>) = (Lua::new(), RefCell::default());
 }
 
-/// Runs a script of this hash.
+/// Runs the script with this hash.
 pub(super) fn run(hash: &str, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>], commands: &mut Keys<'_>) -> Reply {
     LUA.with(|(lua, compiled)| {
-        let compile = || lua.load(source).into_function().expect("the scripts are Lua");
-        let script = compiled.borrow_mut().entry(hash.to_owned()).or_insert_with(compile).clone();
+        let mut compiled = compiled.borrow_mut();
+        let script = compiled
+            .entry(hash.to_owned())
+            .or_insert_with(|| lua.load(source).into_function().expect("the scripts are Lua"))
+            .clone();
+        drop(compiled);
         let commands = RefCell::new(commands);
-        // What a command answered that ended the script.
+        // The error of the command that ended the script.
         let failure = RefCell::new(None);
         let text = |bytes: &Vec<u8>| lua.create_string(bytes);
         let list = |items: &[Vec<u8>]| lua.create_sequence_from(items.iter().map(text).collect::<Result<Vec<_>, _>>()?);

@@ -1,13 +1,13 @@
 //! A deterministic simulation of the link to Redis: processes, a network that fails, and servers that fail, in one
-//! thread and in simulated time. All follows from a seed.
+//! thread and in simulated time. A seed determines the whole run.
 //!
-//! - `plan` draws from the seed what goes wrong when.
-//! - `network` carries bytes between the real client (the `redis` crate, and all that is ours) and the servers.
-//! - `server` keeps values and has a clock; `lua` runs our scripts for it as they are.
-//! - `callers` make requests, and check each answer; `account` checks what servers admit; `run` checks the rest.
+//! - `plan` draws the faults and their times from the seed.
+//! - `network` carries bytes between the real client (the `redis` crate and our code) and the servers.
+//! - `server` keeps values and has a clock; `lua` runs our unchanged scripts for it.
+//! - `callers` make requests, and check each answer; `account` checks the admissions of servers; `run` checks the rest.
 //!
 //! A seed that fails is printed with the command that runs it again. `SIM_LOG=1` prints its events, and
-//! `SIM_SEEDS=10000` runs so many seeds.
+//! `SIM_SEEDS=10000` runs 10,000 seeds.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -25,10 +25,10 @@ mod server;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use self::run::{Outcome, run};
+use self::run::{RunOutcome, run};
 use crate::util::effort::rounds;
 
-/// Seeds that have found something.
+/// Seeds that have found a bug.
 const REGRESSIONS: &[u64] = &[];
 
 fn number(name: &str) -> Option<u64> {
@@ -54,7 +54,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
             if !outcome.problems.is_empty() {
                 failed.push((*seed, outcome));
             }
-            // More would say the same.
+            // Further seeds would fail for the same reason.
             if failed.len() == 3 {
                 break;
             }
@@ -62,7 +62,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
         failed
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
-    let mut failed: Vec<(u64, Outcome)> = std::thread::scope(|scope| {
+    let mut failed: Vec<(u64, RunOutcome)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("a run panicked")).collect()
     });
@@ -82,11 +82,12 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     }
 }
 
-/// Otherwise a seed would not reproduce what it has found.
+/// Otherwise a seed would not reproduce its failure.
 #[test]
 fn a_seed_always_makes_the_same_run() {
     for seed in 1..=rounds(3, 12) as u64 {
-        let (one, other) = (run(seed, true).log, run(seed, true).log);
+        let one = run(seed, true).log;
+        let other = run(seed, true).log;
         assert!(one.len() > 100, "seed {seed} does next to nothing");
         let differs = one.iter().zip(&other).position(|(one, other)| one != other);
         if let Some(at) = differs {

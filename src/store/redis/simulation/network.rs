@@ -1,4 +1,4 @@
-//! The network between the processes and the servers: streams in this process, and what happens to them.
+//! The network between the processes and the servers: streams in this process, and their faults.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,45 +17,45 @@ use crate::store::redis::connection::Connector;
 use crate::store::redis::key::{SLOTS, crc16};
 use crate::store::redis::script::random::Xorshift;
 
-pub(super) struct Network(Mutex<State>);
+pub(super) struct Network(Mutex<NetworkState>);
 
-pub(super) struct State {
+pub(super) struct NetworkState {
     pub(super) random: Xorshift,
     pub(super) began: Instant,
     pub(super) servers: Vec<Server>,
-    /// Each has some of the slots.
+    /// Each shard has some of the slots.
     pub(super) shards: Vec<Shard>,
     is_cluster: bool,
     /// By process and server.
     links: Vec<Vec<Link>>,
-    /// Milliseconds in one direction: the least, and how many more there may be.
+    /// The delay in one direction, in milliseconds: the least, and the most that is added.
     delay: (u64, u64),
     connections: Vec<Connection>,
-    /// What was charged to each key, whatever was lost or refunded later.
+    /// The sum of all charges of each key, without losses and refunds.
     pub(super) charged: BTreeMap<Vec<u8>, u64>,
     /// A task of the simulation panicked.
     pub(super) has_panicked: bool,
-    /// The events, if they are asked for.
+    /// The events, if the run is logged.
     pub(super) log: Option<Vec<String>>,
 }
 
 pub(super) struct Shard {
     pub(super) primary: usize,
     pub(super) standby: usize,
-    /// What the standby has copied.
+    /// The data that the standby has copied.
     pub(super) copy: Data,
 }
 
-/// What ails the packets between a process and a server, until when.
+/// The faults of the packets between a process and a server, and until when they last.
 #[derive(Clone)]
 pub(super) struct Link {
-    /// They are delivered late, as by a sender that repeats them: to the server, and from it.
+    /// Packets are delivered late, as after repeated sending: to the server, and from it.
     pub(super) stalled: [Instant; 2],
     /// New connections are refused.
     pub(super) refuses: Instant,
     /// Connections are reset in place of an answer.
     pub(super) swallows: Instant,
-    /// No answer gets through: since when, and until when.
+    /// No answer gets through, from the first instant to the second.
     pub(super) dead: Option<(Instant, Instant)>,
 }
 
@@ -63,7 +63,7 @@ struct Connection {
     process: usize,
     server: usize,
     task: AbortHandle,
-    /// The server has forgotten it, and the process does not know.
+    /// The server has forgotten the connection, and the process does not know.
     is_lost: Arc<AtomicBool>,
 }
 
@@ -74,15 +74,15 @@ enum Direction {
 }
 
 impl Network {
-    /// With one server and a standby for each shard; with `shards` 0, for a single server.
+    /// Makes one server and a standby for each shard. With `shards` 0, there is a single server and its standby.
     pub(super) fn new(seed: u64, processes: usize, shards: usize, delay: (u64, u64), is_logged: bool) -> Arc<Self> {
         let now = Instant::now();
         let count = shards.max(1);
         let link = Link { stalled: [now; 2], refuses: now, swallows: now, dead: None };
         let mut servers: Vec<_> = (0..2 * count).map(|_| Server::new(now)).collect();
         servers[count..].iter_mut().for_each(|standby| standby.is_replica = true);
-        Arc::new(Self(Mutex::new(State {
-            random: Xorshift::of(seed ^ 0x006e_6574),
+        Arc::new(Self(Mutex::new(NetworkState {
+            random: Xorshift::from_seed(seed ^ 0x006e_6574),
             began: now,
             servers,
             shards: (0..count).map(|at| Shard { primary: at, standby: count + at, copy: Data::default() }).collect(),
@@ -96,11 +96,11 @@ impl Network {
         })))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, NetworkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what a process connects by.
+    /// Returns the connector of a process.
     pub(super) fn connector(self: &Arc<Self>, process: usize) -> Connector {
         let network = Arc::clone(self);
         Connector(Arc::new(move |address| Box::pin(Arc::clone(&network).connect(process, address))))
@@ -118,7 +118,8 @@ impl Network {
         let (client, stream) = duplex(1 << 20);
         {
             let mut state = self.lock();
-            let (now, link) = (Instant::now(), state.links[process][server].clone());
+            let now = Instant::now();
+            let link = state.links[process][server].clone();
             if !state.servers[server].is_up || now < link.refuses {
                 state.note(format_args!("process {process} is refused by server {server}"));
                 return Err(io::ErrorKind::ConnectionRefused.into());
@@ -147,7 +148,8 @@ impl Network {
             *last
         };
         let reads = async {
-            let (mut bytes, mut last) = (Vec::new(), Instant::now());
+            let mut bytes = Vec::new();
+            let mut last = Instant::now();
             while from_client.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
                 while let Some(command) = take_command(&mut bytes) {
                     let _ = send_command.send((arrival(&mut last), command));
@@ -205,7 +207,7 @@ impl Network {
     }
 }
 
-/// Notes a panic of the task that it is dropped in, which the runtime would catch.
+/// Notes a panic of the task that drops it. The runtime would catch the panic.
 pub(super) struct PanicWatch<'a>(pub(super) &'a Network);
 
 impl Drop for PanicWatch<'_> {
@@ -219,7 +221,7 @@ impl Drop for PanicWatch<'_> {
 /// Longer than any run.
 pub(super) const FOREVER: Duration = Duration::from_secs(1_000);
 
-impl State {
+impl NetworkState {
     pub(super) fn note(&mut self, event: std::fmt::Arguments<'_>) {
         if let Some(log) = &mut self.log {
             log.push(format!("{:>6} ms  {event}", self.began.elapsed().as_millis()));
@@ -230,7 +232,7 @@ impl State {
         Duration::from_millis(self.delay.0 + self.random.below(self.delay.1 + 1))
     }
 
-    /// A single server has one name, which leads to its successor after a failover.
+    /// Returns the server at an address. A single server has one name, which leads to its successor after a failover.
     fn server_at(&self, address: &str) -> usize {
         if !self.is_cluster {
             return self.shards[0].primary;
@@ -247,7 +249,7 @@ impl State {
         &mut self.links[process][server]
     }
 
-    /// Ends the connections of a process to a server. Where packets are lost, it does not hear of that.
+    /// Ends the connections of a process to a server. While packets are lost, the process does not notice.
     pub(super) fn end_connections(&mut self, process: usize, server: usize, silently: bool) {
         let now = Instant::now();
         let is_stalled = self.links[process][server].stalled.iter().any(|until| now < *until);
@@ -279,7 +281,7 @@ impl State {
         reply
     }
 
-    /// What a node of a cluster answers in place of carrying out a command.
+    /// Returns the answer of a node of a cluster that does not carry out a command.
     fn redirect(&self, server: usize, command: &[Vec<u8>]) -> Option<Reply> {
         let name = command[0].as_slice();
         if !self.is_cluster {
@@ -289,7 +291,8 @@ impl State {
             let node = |at: usize| {
                 Reply::List(vec![Reply::Text(format!("10.0.0.{}", at + 1).into_bytes()), Reply::Number(6379)])
             };
-            let (count, slots) = (self.shards.len(), usize::from(SLOTS));
+            let count = self.shards.len();
+            let slots = usize::from(SLOTS);
             let first = |at: usize| (at * slots).div_ceil(count) as i64;
             let rows = self.shards.iter().enumerate().map(|(at, shard)| {
                 let range = [Reply::Number(first(at)), Reply::Number(first(at + 1) - 1)];

@@ -1,4 +1,4 @@
-//! What a seed stands for: the servers, the callers, and what goes wrong when.
+//! The plan that a seed determines: the servers, the callers, and the faults with their times.
 
 use std::time::Duration;
 
@@ -15,26 +15,26 @@ pub(super) struct Plan {
     pub(super) shards: usize,
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
-    /// Milliseconds in one direction: the least, and how many more there may be.
+    /// The delay in one direction, in milliseconds: the least, and the most that is added.
     pub(super) delay: (u64, u64),
-    /// How likely a request is of each kind, see `callers::KINDS`.
+    /// The weights of the kinds of requests, see `callers::KINDS`.
     pub(super) weights: [u64; 6],
-    /// One batch of requests comes each so many milliseconds, and how large it may be.
+    /// The milliseconds between two batches of requests, and the greatest size of a batch.
     pub(super) gap: u64,
     pub(super) batch: u64,
-    /// One in so many callers gives up after so many milliseconds at the most; 0 is none.
+    /// One in `give_up.0` callers gives up after at most `give_up.1` milliseconds. 0: all callers wait.
     pub(super) give_up: (u64, u64),
-    /// In the order of their times, in milliseconds.
-    pub(super) faults: Vec<(u64, Fault)>,
-    /// All is well again by then.
+    /// The faults and their times in milliseconds, in order.
+    pub(super) faults: Vec<(u64, PlannedFault)>,
+    /// The time in milliseconds by which all faults are over.
     pub(super) length: u64,
 }
 
-/// It happens to the server that is the primary of the shard then. Times are in milliseconds, and those of a clock in
-/// microseconds.
+/// A fault of the server that is the primary of the shard at that time. Times are in milliseconds, and steps of a clock
+/// in microseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
-    /// The network drops packets, which arrive late; between one process and a server, or all.
+pub(super) enum PlannedFault {
+    /// The network drops packets, which arrive late; between the server and one process, or all.
     Stall {
         shard: usize,
         process: Option<usize>,
@@ -45,11 +45,11 @@ pub(super) enum Fault {
     Reset {
         shard: usize,
     },
-    /// The server forgets its connections, and no process hears of that.
+    /// The server forgets its connections, and no process notices.
     HalfOpen {
         shard: usize,
     },
-    /// Commands are carried out, and connections end in place of their answers.
+    /// Commands are carried out, but connections end instead of answering.
     Swallow {
         shard: usize,
         ms: u64,
@@ -59,7 +59,7 @@ pub(super) enum Fault {
         shard: usize,
         ms: u64,
     },
-    /// The server ends, and starts again: without scripts, and without data if it keeps none.
+    /// The server ends, and starts again: without scripts, and, if `is_empty`, without data.
     Restart {
         shard: usize,
         ms: u64,
@@ -68,7 +68,7 @@ pub(super) enum Fault {
     FlushScripts {
         shard: usize,
     },
-    /// The server does nothing for a while, and then does all that has come.
+    /// The server does nothing for a while, and then carries out all commands that have come.
     Pause {
         shard: usize,
         ms: u64,
@@ -77,7 +77,8 @@ pub(super) enum Fault {
     Copy {
         shard: usize,
     },
-    /// The old primary is a replica from now on; if it crashed, after so many milliseconds.
+    /// The standby becomes the primary, and the old primary a replica. If the old primary crashed, it starts again
+    /// after `crashed` milliseconds.
     FailOver {
         shard: usize,
         crashed: u64,
@@ -91,22 +92,25 @@ pub(super) enum Fault {
 }
 
 impl Plan {
-    pub(super) fn of(seed: u64) -> Self {
-        let mut random = Xorshift::of(seed);
+    pub(super) fn from_seed(seed: u64) -> Self {
+        let mut random = Xorshift::from_seed(seed);
         let mut draw = |from: u64, to: u64| from + random.below(to - from + 1);
-        let (processes, shards) = (draw(1, 2) as usize, [0, 0, 2, 3][draw(0, 3) as usize]);
+        let processes = draw(1, 2) as usize;
+        let shards = [0, 0, 2, 3][draw(0, 3) as usize];
         let timeout = [20, 50, 50, 100][draw(0, 3) as usize];
         let least = draw(0, timeout / 12);
         let delay = (least, draw(0, timeout / 12 - least));
-        // Half of the runs have requests of one kind only, and another quarter those of two.
+        // Half of the runs have requests of one kind only, and another quarter has at most two kinds.
         let mut weights = [0; 6];
         for _ in 0..[1, 1, 2, 12][draw(0, 3) as usize] {
             weights[[0, 1, 2, 3, 4, 4, 5][draw(0, 6) as usize]] += 1;
         }
         let give_up = [(0, 0), (0, 0), (4, timeout * 2), (1, draw(timeout / 3, timeout))][draw(0, 3) as usize];
-        let (gap, batch) = (draw(1, 4), [1, 2, 12][draw(0, 2) as usize]);
+        let gap = draw(1, 4);
+        let batch = [1, 2, 12][draw(0, 2) as usize];
         let mut faults = Vec::new();
-        let (mut at, mut length) = (draw(100, 300), 500);
+        let mut at = draw(100, 300);
+        let mut length = 500;
         for _ in 0..draw(1, 4) {
             let shard = draw(0, shards.max(1) as u64 - 1) as usize;
             let ms = [draw(1, timeout), draw(timeout, 3 * timeout), draw(3 * timeout, 900)][draw(0, 2) as usize];
@@ -114,37 +118,42 @@ impl Plan {
             let fault = match draw(0, 10) {
                 0 | 1 => {
                     let (up, down) = [(true, true), (true, false), (false, true)][draw(0, 2) as usize];
-                    Fault::Stall { shard, process, up, down, ms }
+                    PlannedFault::Stall { shard, process, up, down, ms }
                 }
-                2 => Fault::Reset { shard },
-                3 => Fault::HalfOpen { shard },
-                4 => Fault::Swallow { shard, ms: ms.min(300) },
-                5 => Fault::Refuse { shard, ms },
-                6 => Fault::Restart { shard, ms, is_empty: draw(0, 1) == 0 },
-                7 => Fault::FlushScripts { shard },
-                8 => Fault::Pause { shard, ms },
+                2 => PlannedFault::Reset { shard },
+                3 => PlannedFault::HalfOpen { shard },
+                4 => PlannedFault::Swallow { shard, ms: ms.min(300) },
+                5 => PlannedFault::Refuse { shard, ms },
+                6 => PlannedFault::Restart { shard, ms, is_empty: draw(0, 1) == 0 },
+                7 => PlannedFault::FlushScripts { shard },
+                8 => PlannedFault::Pause { shard, ms },
                 9 => {
-                    faults.push((at, Fault::Copy { shard }));
+                    faults.push((at, PlannedFault::Copy { shard }));
                     // The lag of the replication.
                     at += draw(0, 100);
-                    Fault::FailOver { shard, crashed: if draw(0, 1) == 0 { ms } else { 0 } }
+                    PlannedFault::FailOver { shard, crashed: if draw(0, 1) == 0 { ms } else { 0 } }
                 }
                 _ => {
                     let step = draw(0, 4_000) as i64 * 1_000 - 2_000_000;
-                    Fault::Clock { shard, step, rate: [500_000, 1_000_000, 1_000_500, 2_000_000][draw(0, 3) as usize] }
+                    PlannedFault::Clock {
+                        shard,
+                        step,
+                        rate: [500_000, 1_000_000, 1_000_500, 2_000_000][draw(0, 3) as usize],
+                    }
                 }
             };
             faults.push((at, fault));
             length = length.max(at + ms + 50);
             at += draw(0, ms + 200);
         }
-        let (timeout, connect_timeout) = (Duration::from_millis(timeout), Duration::from_millis(draw(100, 1_000)));
+        let timeout = Duration::from_millis(timeout);
+        let connect_timeout = Duration::from_millis(draw(100, 1_000));
         Self { processes, shards, timeout, connect_timeout, delay, weights, gap, batch, give_up, faults, length }
     }
 }
 
-impl Fault {
-    /// Makes it happen now.
+impl PlannedFault {
+    /// Makes the fault happen now.
     pub(super) fn strike(self, network: &Network, processes: usize) {
         let now = Instant::now();
         let after = |ms: u64| now + Duration::from_millis(ms);
@@ -211,10 +220,11 @@ impl Fault {
             Self::Pause { ms, .. } => state.servers[server].paused_until = after(ms),
             Self::Copy { .. } => state.shards[shard].copy = state.servers[server].data.clone(),
             Self::FailOver { crashed, .. } => {
-                let place = &mut state.shards[shard];
-                (place.primary, place.standby) = (place.standby, place.primary);
-                let (primary, mut copy) = (place.primary, std::mem::take(&mut place.copy));
-                // For what the copy says, the clock changes from that of the old primary to that of the new one.
+                let shard = &mut state.shards[shard];
+                std::mem::swap(&mut shard.primary, &mut shard.standby);
+                let primary = shard.primary;
+                let mut copy = std::mem::take(&mut shard.copy);
+                // For the debts in the copy, the clock changes from the old primary's to the new one's.
                 copy.accounts.set_clock(state.servers[server].micros(), state.servers[primary].micros());
                 state.servers[primary].data = copy;
                 state.servers[primary].is_replica = false;
@@ -226,7 +236,7 @@ impl Fault {
         }
     }
 
-    /// How long after it a server that ended starts again.
+    /// Returns after how many milliseconds a server that ended starts again.
     pub(super) fn starts_again(self) -> Option<u64> {
         match self {
             Self::Restart { ms, .. } => Some(ms),

@@ -1,4 +1,4 @@
-//! One run: the plan is carried out, all recovers, and what must hold of the breakers and at the end is checked.
+//! One run: carries out the plan, waits for the recovery, and checks the breakers and the end.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::callers::{Callers, KINDS, Kind};
+use super::callers::{Callers, KINDS, Kind, Process};
 use super::network::Network;
 use super::plan::{Plan, start};
 use crate::store::BreakerState;
@@ -14,31 +14,31 @@ use crate::store::redis::script::random::Xorshift;
 use crate::util::random::seeded;
 use crate::values::time::{SIMULATED, Timestamp};
 
-pub(super) struct Outcome {
+pub(super) struct RunOutcome {
     pub(super) plan: Plan,
     pub(super) problems: Vec<String>,
     pub(super) log: Vec<String>,
 }
 
 thread_local! {
-    /// When the run of this thread began.
+    /// The instant at which the run of this thread began.
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// What the processes read as their own clocks: the simulated time.
+/// The own clock of the processes: the simulated time.
 fn clock() -> Timestamp {
     let passed = BEGAN.get().map_or(Duration::ZERO, |began| began.elapsed());
     Timestamp::from_nanos(1_000_000_000_000).saturating_add(passed)
 }
 
-/// After all is well again, a breaker probes its node within 5 s, and a cluster is asked within 5 s for its nodes. A
+/// After the last fault, a breaker probes its node within 5 s, and a cluster is asked within 5 s for its nodes. A
 /// connection that is being made at that time may have to fail first.
 const RECOVERY: Duration = Duration::from_millis(5_500);
 
-pub(super) fn run(seed: u64, is_logged: bool) -> Outcome {
+pub(super) fn run(seed: u64, is_logged: bool) -> RunOutcome {
     seeded::set(Some(seed));
     SIMULATED.set(Some(clock));
-    let plan = Plan::of(seed);
+    let plan = Plan::from_seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let (problems, log) = runtime.expect("a runtime").block_on(async {
         BEGAN.set(Some(Instant::now()));
@@ -60,15 +60,16 @@ pub(super) fn run(seed: u64, is_logged: bool) -> Outcome {
     BEGAN.set(None);
     SIMULATED.set(None);
     seeded::set(None);
-    Outcome { plan, problems, log }
+    RunOutcome { plan, problems, log }
 }
 
 /// Makes the requests and the faults of the plan.
 async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
-    let mut random = Xorshift::of(seed ^ 0x0063_616c);
+    let mut random = Xorshift::from_seed(seed ^ 0x0063_616c);
     let kinds: Vec<Kind> =
         KINDS.iter().zip(plan.weights).flat_map(|(kind, weight)| (0..weight).map(|_| *kind)).collect();
-    let (mut faults, mut starts) = (plan.faults.iter().copied().peekable(), Vec::new());
+    let mut faults = plan.faults.iter().copied().peekable();
+    let mut starts = Vec::new();
     let mut last_fault = Instant::now();
     for ms in 0..plan.length {
         while let Some((_, fault)) = faults.next_if(|(at, _)| *at <= ms) {
@@ -104,19 +105,19 @@ async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc
     }
 }
 
-/// The breaker of a node that answers nothing is open after two timeouts: the calls of the first fail in one wave,
-/// those of the second in another. A call may begin half a timeout late, behind one for the same key.
+/// Checks that the breaker of a silent node is open after two timeouts: the calls of the first timeout fail in one
+/// wave, the calls of the second in another. A call may begin half a timeout late, behind a call for the same key.
 fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault: Instant) {
     let now = Instant::now();
-    for (process, of_process) in callers.processes.iter().enumerate() {
-        let health = of_process.redis.health();
+    for (process, Process { redis, .. }) in callers.processes.iter().enumerate() {
+        let health = redis.health();
         let mut state = network.lock();
         for shard in 0..state.shards.len() {
             let server = state.shards[shard].primary;
             let Some((since, until)) = state.link(process, server).dead.filter(|(_, until)| now < *until) else {
                 continue;
             };
-            // Of several faults at once, the client may not get as far as to this node.
+            // With several faults at once, the client may not get to this node.
             let patience = plan.timeout * 3 + Duration::from_millis(10);
             if last_fault != since || now < since + patience || until < now {
                 continue;
@@ -164,7 +165,7 @@ async fn recover(plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
     }
 }
 
-/// All works, and nothing is left in flight.
+/// Checks that all kinds of requests work, and that no call is left in flight.
 async fn finish(plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
     for process in 0..plan.processes {
         for kind in KINDS {
@@ -186,7 +187,8 @@ async fn finish(plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
     }
     callers.settle();
     let book = callers.book();
-    let (requests, failures) = (book.requests, book.failures);
+    let requests = book.requests;
+    let failures = book.failures;
     drop(book);
-    network.lock().note(format_args!("{requests} requests, {failures} of which failed"));
+    network.lock().note(format_args!("{requests} requests, {failures} failed"));
 }

@@ -1,4 +1,4 @@
-//! A Redis server in this process: what it keeps, its clock, and the commands that the client uses.
+//! A Redis server in this process: its data, its clock, and the commands that the client uses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use super::account::{Accounts, Reply};
 use super::lua;
 use crate::store::redis::evalsha::Script;
 
-/// What a replica has copied.
+/// The data of a server, which a replica copies.
 #[derive(Clone, Default)]
 pub(super) struct Data {
     /// Values, and the millisecond at which each expires.
     values: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
-    /// What the checks know of the same keys.
+    /// The accounts of the same keys, for the checks.
     pub(super) accounts: Accounts,
 }
 
 pub(super) struct Server {
     pub(super) data: Data,
     scripts: BTreeMap<String, String>,
-    /// What its clock showed at an instant, in microseconds, and how fast it runs, in parts per million.
+    /// An instant, the time on the clock then, in microseconds, and the rate of the clock, in parts per million.
     clock: (Instant, u64, u64),
     pub(super) is_replica: bool,
-    /// It accepts connections.
+    /// The server accepts connections.
     pub(super) is_up: bool,
-    /// It reads its data from disk until then.
+    /// The server reads its data from disk until then.
     pub(super) loading_until: Instant,
-    /// It is stopped until then: what arrives is carried out afterwards.
+    /// The server is stopped until then: commands that arrive are carried out afterwards.
     pub(super) paused_until: Instant,
 }
 
@@ -56,7 +56,8 @@ impl Server {
 
     /// Steps the clock, and sets its rate.
     pub(super) fn set_clock(&mut self, step: i64, rate: u64) {
-        let (from, to) = (self.micros(), self.micros().saturating_add_signed(step));
+        let from = self.micros();
+        let to = from.saturating_add_signed(step);
         self.data.accounts.set_clock(from, to);
         self.clock = (Instant::now(), to, rate);
     }
@@ -66,7 +67,8 @@ impl Server {
     }
 
     pub(super) fn forget_all(&mut self) {
-        (self.scripts, self.data) = Default::default();
+        self.scripts.clear();
+        self.data = Data::default();
     }
 
     /// Carries out a command of a client.
@@ -98,7 +100,8 @@ impl Server {
         };
         let count = String::from_utf8_lossy(&arguments[0]).parse().expect("the number of keys");
         let (keys, args) = arguments[1..].split_at(count);
-        let (micros, is_replica) = (self.micros(), self.is_replica);
+        let micros = self.micros();
+        let is_replica = self.is_replica;
         let reply =
             lua::run(&hash, &source, keys, args, &mut Keys { values: &mut self.data.values, micros, is_replica });
         self.data.accounts.note(&hash, keys, args, &reply, micros);
@@ -106,7 +109,7 @@ impl Server {
     }
 }
 
-/// What a script sees of a server. The time stands still while it runs.
+/// A script's view of a server. The time stands still while the script runs.
 pub(super) struct Keys<'a> {
     values: &'a mut BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
     micros: u64,
@@ -117,7 +120,8 @@ impl lua::Commands for Keys<'_> {
     fn command(&mut self, arguments: &[Vec<u8>]) -> Reply {
         let word = |index: usize| arguments.get(index).map(Vec::as_slice).unwrap_or_default();
         let number = |index: usize| String::from_utf8_lossy(word(index)).parse::<i64>().expect("a whole number");
-        let (key, millis) = (word(1).to_vec(), self.micros / 1_000);
+        let key = word(1).to_vec();
+        let millis = self.micros / 1_000;
         if self.values.get(&key).is_some_and(|(_, expires)| expires.is_some_and(|expires| expires <= millis)) {
             self.values.remove(&key);
         }
@@ -155,7 +159,7 @@ fn time(micros: u64) -> Reply {
 }
 
 impl Reply {
-    /// Writes it as RESP3.
+    /// Writes the reply as RESP3.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Nil => out.extend_from_slice(b"_\r\n"),
@@ -175,7 +179,7 @@ impl Reply {
     }
 }
 
-/// Takes a command off the front of what a client sent, once all of it is there: a list of texts.
+/// Takes a command, a list of texts, off the front of a client's bytes, once all of it is there.
 pub(super) fn take_command(bytes: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
     let mut at = 0;
     let number = |at: &mut usize| -> Option<usize> {
@@ -194,7 +198,7 @@ pub(super) fn take_command(bytes: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
     Some(words)
 }
 
-/// A script of the simulation: adds to a key that no other call has, and returns the sum.
+/// A script of the simulation: adds a number to a key, and returns the sum.
 pub(super) static ADD: Script = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
 
 /// How long a server reads its data after a start.

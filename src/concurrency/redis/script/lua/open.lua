@@ -1,16 +1,16 @@
--- How a script begins that takes or renews the units of a process: drops what has ended, and adds up the rest.
+-- Begins a script that takes or renews units of a process: drops leases that have ended, and adds up the rest.
 --
 -- A key is a hash with a field for each process that has units in flight. Numbers are whole and below 2^53: a limit is
--- below 10^15, and a field has up to twice that, since a renewal adds to what was taken.
+-- below 10^15, and a field has up to twice that, since a renewal adds to the units taken.
 --   field   '<process>:<number>': a process begins a field of a higher number when it renews
 --   value   '-<units>:<end>:<lease>': when the lease ends, and how long it is, in microseconds of the server's clock
 --
 -- Blocks share these names:
 --   now       microseconds on the server's clock, below 2^52 (until the year 2112)
 --   total     the units in flight, of all processes
---   own       those of them that are in the process's field of this number
+--   own       the part of `total` in the process's field of this number
 --   older     the process's fields of lower numbers
---   expires   when the last lease ends, with one that begins now
+--   expires   when the last lease ends, if another begins now
 --
 -- ARGV: process, number, units, lease; and to take units, the limit
 local ARGV, format, match, call, key = ARGV, string.format, string.match, redis.call, KEYS[1]
@@ -28,8 +28,8 @@ for index = 1, #fields, 2 do
     return redis.error_reply('SLUICE the key holds no units in flight')
   end
   if due > now + span then
-    -- From the future: the clock was set back. The correction is stored, because the lease would be as long the next
-    -- time, too, until the clock has caught up.
+    -- Too far in the future: the clock was set back. The correction is stored, because the lease would be too long the
+    -- next time, too, until the clock has caught up.
     due = now + span
     call('HSET', key, field, format('-%d:%d:%d', held, due, span))
   end
@@ -44,6 +44,6 @@ for index = 1, #fields, 2 do
     end
   end
 end
--- More than any limit, and a number that is exact: processes that were cut off may have more in flight than fits.
+-- Above any limit, and still exact in a double: processes that were cut off may have more units in flight.
 if total > 9007199254740991 then total = 9007199254740991 end
 local admitted = 0

@@ -1,5 +1,5 @@
--- Releases units of a process, if its field of this number has as many. Else the server has lost them, and the rest may
--- belong to requests that came later: it stays as it is.
+-- Releases units of a process, if its field of this number has at least these. Otherwise the server has lost them, and
+-- the units in the field may belong to later requests: the field stays unchanged.
 --
 -- ARGV: process, number, units
 local call, key, field = redis.call, KEYS[1], ARGV[1] .. ':' .. ARGV[2]

@@ -8,8 +8,8 @@ use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, ChargingOnce, PartitionKey, Quota, Receipt, Retry};
 
-/// One arrival of a request with an idempotency key. The entry of the request holds it, and after that what waits for its
-/// response. What follows when it is dropped depends on how far it has come.
+/// One arrival of a request with an idempotency key. The entry of the request holds it, until the response is over.
+/// The effect of dropping it depends on its stage.
 pub(crate) struct Attempt {
     keeper: Keeper,
     /// The quota of the budget of this key, if it has one of its own.
@@ -19,7 +19,7 @@ pub(crate) struct Attempt {
     stage: AttemptStage,
 }
 
-/// What keeps the records of requests, and the budgets of free retries.
+/// The keeper of the records of requests and of the budgets of free retries.
 #[derive(Clone)]
 pub(super) enum Keeper {
     /// The memory of this process, which finds out whether a retry is free before its policy decides.
@@ -33,10 +33,10 @@ enum AttemptStage {
     ToCharge,
     /// Charged, and its response is awaited. If it is dropped, the response is over.
     Charged,
-    /// To pass for free; it has taken so much of the budget. If it is dropped, it was rejected or given up, and may be free
-    /// the next time, `until` its record ends.
+    /// To pass for free; it has taken `cost` units of the budget. If it is dropped, it was rejected or given up, and
+    /// may be free the next time, `until` its record ends.
     ToPass { cost: u64, receipt: Receipt, until: Option<Timestamp> },
-    /// Nothing follows.
+    /// Settled: dropping it has no effect.
     Done,
 }
 
@@ -51,8 +51,8 @@ impl Attempt {
         attempt
     }
 
-    /// Takes a free retry, if this process has one left for the request, and the budget of the policy key admits it. Returns
-    /// when its record ends, too.
+    /// Takes a free retry, if this process has one left for the request, and the budget of the policy key admits it.
+    /// Returns when its record ends, too.
     fn take(&self, charge: &Ask<'_>) -> Option<(Receipt, Timestamp)> {
         let Keeper::Process { records, budget: Some(budget) } = &self.keeper else { return None };
         let until = records.take(&self.retry.request)?;
@@ -70,7 +70,7 @@ impl Attempt {
         matches!(self.stage, AttemptStage::ToPass { .. })
     }
 
-    /// What the same request costs after a wait, if it is free now, and its record will have ended by then.
+    /// The cost of the same request after a wait, if it is free now and its record will have ended by then.
     pub(crate) fn cost_after(&self, wait: Duration) -> Option<u64> {
         match (&self.stage, &self.keeper) {
             (AttemptStage::ToPass { cost, until: Some(until), .. }, Keeper::Process { records, .. }) => {
@@ -83,7 +83,7 @@ impl Attempt {
         }
     }
 
-    /// The request as its limiter takes it, if that is to find out whether it is free.
+    /// The request in the form that the limiter takes, if the limiter is to find out whether it is free.
     pub(crate) const fn for_limiter(&self) -> Option<&Retry> {
         match self.keeper {
             Keeper::Limiter(_) => Some(&self.retry),
@@ -97,8 +97,8 @@ impl Attempt {
         self.stage = AttemptStage::ToPass { cost, receipt, until };
     }
 
-    /// Records that the request passes; `is_charged` says whether the policy has charged it. Returns whether to keep the
-    /// attempt until the response is over.
+    /// Records that the request passes; `is_charged` says whether the policy has charged it. Returns whether to keep
+    /// the attempt until the response is over.
     pub(crate) fn admit(&mut self, is_charged: bool) -> bool {
         let is_awaited = matches!(self.stage, AttemptStage::ToCharge) && is_charged;
         self.stage = if is_awaited { AttemptStage::Charged } else { AttemptStage::Done };

@@ -43,29 +43,31 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 ///
 /// # Which requests are free
 ///
-/// One whose policy key, idempotency key, method, path and cost are those of an earlier request that was charged, and whose
-/// response has ended, has failed, or was given up by the client. So many of them are free,
-/// and for so long; the next ones are charged. A free request passes even if nothing is left of the quota.
+/// A request is free if it has the same policy key, idempotency key, method, path and cost as an earlier request that
+/// was charged, and the response to the earlier request has ended, has failed, or was given up by the client.
+/// [`free_retries`](Self::free_retries) of them are free, for the time of [`within`](Self::within); the next ones are
+/// charged. A free request passes even if the quota is used up.
 ///
 /// All others are charged as if this were not set, which is always the safe side:
 ///
 /// - a repetition while the first request is in flight;
-/// - one of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
-/// - one whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has characters other than
-///   visible ASCII. None of these is an error;
-/// - unless the limiter is on Redis: one that reaches another process, or this one after a restart;
-/// - on Redis: one that comes before the record of its request was written, or while Redis is out of reach; and one whose
-///   record is lost, since it could not be written or was evicted.
+/// - a repetition of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
+/// - a request whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has
+///   characters other than visible ASCII. Such a key is not an error;
+/// - unless the limiter is on Redis: a repetition that reaches another process, or this process after a restart;
+/// - on Redis: a repetition that comes before the record of its request was written, or while Redis is out of reach;
+///   and a repetition whose record is lost, since it could not be written or was evicted.
 ///
-/// A [banned](crate::Policy::penalty) key is rejected all the same, and a free retry that is rejected for any reason is not
-/// used up.
+/// A [banned](crate::Policy::penalty) key is rejected all the same, and a free retry that is rejected for any reason
+/// is not used up.
 ///
 /// # What a client can get
 ///
 /// The client chooses the idempotency key, and can send another payload with it. So this is an allowance for **1 +
-/// [`free_retries`](Self::free_retries) times the quota**, at most: whatever a client repeats, what it is granted in any interval is no more
-/// than so many times what the limiter alone would grant. To that end free retries have a budget of their own per policy
-/// key, of the shape of the limiter's, and `free_retries` times as large. What exceeds it is charged.
+/// [`free_retries`](Self::free_retries) times the quota**, at most: with any repetitions, a client is granted in any
+/// interval at most 1 + `free_retries` times the units that the limiter alone would grant. To that end, free retries
+/// have a budget of their own per policy key, of the shape of the limiter's budget, and `free_retries` times as
+/// large. Retries that exceed it are charged.
 ///
 /// It is no protection against processing a request twice: the service must compare the payload.
 ///
@@ -81,8 +83,8 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// # Memory
 ///
 /// In this process's memory: [`max_keys`](Self::max_keys) requests at some 50 bytes each, and 65,536 policy keys with
-/// free retries at 16; none before the first idempotency key comes. If there are more, those that would be forgotten
-/// next make room, and their retries are charged.
+/// free retries at 16 bytes each; nothing is allocated before the first idempotency key comes. If there are more, the
+/// records that would end next make room, and their retries are charged.
 ///
 /// On Redis: some 180 bytes per charged request with an idempotency key, for the time of [`within`](Self::within)
 /// (Redis 7, with a name of ten characters), and one more budget per policy key. Only the quota bounds their number: a
@@ -91,43 +93,50 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 ///
 /// # Cost
 ///
-/// In memory, a request with an idempotency key takes one or two locks before its policy decides, and as many when its
-/// response is over, for a look into 64 slots each.
+/// In memory, a request with an idempotency key takes one or two locks before its policy decides, and one or two when
+/// its response is over; each is held while 64 slots are searched.
 ///
-/// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which nobody
-/// waits. The first is a call of its own: no other policy of the layer and no other request of the key shares it, no
-/// lease pays, and it is made even if the key is known to be used up, since a retry may be free nevertheless. For such
-/// a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected without a
-/// call; free retries among them are not used up.
+/// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which no
+/// request waits. The first is a call of its own: no other policy of the layer and no other request of the key shares
+/// it, no lease pays, and it is made even if the key is known to be used up, since a retry may be free nevertheless.
+/// For such a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected
+/// without a call; free retries among them are not used up.
 #[must_use]
 #[doc(alias("idempotency key", "Idempotency-Key", "idempotent"))]
 pub struct ChargeOnce {
     header: HeaderName,
     within: Duration,
     free_retries: u32,
-    /// `None` unless it was set.
+    /// The capacity, if it was set.
     max_keys: Option<usize>,
     clock: Arc<dyn Clock>,
-    /// The type of the clock. Records hold its readings, so that one with a clock of another type does not share them.
+    /// The type of the clock. Records hold its readings, so a policy with a clock of another type does not share
+    /// them.
     clock_type: TypeId,
 }
 
-/// How many requests a process remembers unless set otherwise.
+/// The number of requests that a process remembers unless set otherwise.
 const MAX_KEYS: usize = 65_536;
 
-/// The longest idempotency key that is one, in bytes: that of Stripe, and of most that have followed it.
+/// The longest idempotency key that counts, in bytes: the maximum of Stripe, and of most services that have followed
+/// it.
 const LONGEST_KEY: usize = 255;
 
 impl ChargeOnce {
     /// Takes the value of this header as the idempotency key. Retries are free once, and within 24 hours, unless set
     /// otherwise.
     pub fn by_header(header: HeaderName) -> Self {
-        let (within, clock, clock_type) =
-            (Duration::from_secs(24 * 3_600), Arc::new(Monotonic), TypeId::of::<Monotonic>());
-        Self { header, within, free_retries: 1, max_keys: None, clock, clock_type }
+        Self {
+            header,
+            within: Duration::from_secs(24 * 3_600),
+            free_retries: 1,
+            max_keys: None,
+            clock: Arc::new(Monotonic),
+            clock_type: TypeId::of::<Monotonic>(),
+        }
     }
 
-    /// Sets for how long retries are free, from the end of the response on.
+    /// Sets the time in which retries are free, counted from the end of the response.
     ///
     /// # Panics
     ///
@@ -140,7 +149,7 @@ impl ChargeOnce {
         Self { within, ..self }
     }
 
-    /// Sets how many retries of a request are free.
+    /// Sets the number of retries of a request that are free.
     ///
     /// # Panics
     ///
@@ -151,11 +160,12 @@ impl ChargeOnce {
         Self { free_retries, ..self }
     }
 
-    /// Sets how many requests this process remembers at a time: as many as come with an idempotency key
-    /// [within](Self::within) the time, for all of their retries to be free. 65,536 unless set.
+    /// Sets the number of requests that this process remembers at a time, 65,536 unless set. For the retries of all
+    /// requests to be free, set it to the number of requests with an idempotency key that come [within](Self::within)
+    /// the time.
     ///
-    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it if the records are on [Redis](Self#on-redis),
-    /// where time alone bounds them.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it if the records are on
+    /// [Redis](Self#on-redis), where time alone bounds them.
     ///
     /// # Panics
     ///
@@ -166,7 +176,7 @@ impl ChargeOnce {
         Self { max_keys: Some(max_keys), ..self }
     }
 
-    /// How many requests this process remembers.
+    /// The number of requests that this process remembers.
     fn capacity(&self) -> usize {
         self.max_keys.unwrap_or(MAX_KEYS)
     }
@@ -176,7 +186,7 @@ impl ChargeOnce {
         Self { clock: Arc::new(clock), clock_type: TypeId::of::<C>(), ..self }
     }
 
-    /// Returns the idempotency key of a request, if it has one that counts.
+    /// Returns the idempotency key of a request, if it has a valid one.
     fn key<'a>(&self, head: &RequestHead<'a>) -> Option<&'a [u8]> {
         let key = trimmed(only_line(head.headers(), &self.header)?);
         let is_key = (1..=LONGEST_KEY).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
@@ -198,23 +208,23 @@ impl fmt::Debug for ChargeOnce {
 /// The state of [`ChargeOnce`] in one policy.
 pub(in crate::http::policy) struct Retries {
     settings: ChargeOnce,
-    /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
+    /// Absent if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
     budgets: Option<Budgets>,
     keeper: Keeper,
 }
 
-/// The budgets of the free retries of each policy key. Without them, a client could save up those of a day, and send them at
-/// once.
+/// The budgets of the free retries of each policy key. Without them, a client could save up the free retries of a
+/// day, and send them at once.
 #[derive(Clone, Copy)]
 struct Budgets {
-    /// Of a key without a quota of its own.
+    /// The budget of a key without a quota of its own.
     quota: Quota,
     shape: Shape,
 }
 
 impl Retries {
     pub(in crate::http::policy) fn new(settings: ChargeOnce, description: &Description) -> Self {
-        let budgets = description.terms().and_then(|terms| Budgets::of(terms, settings.free_retries));
+        let budgets = description.terms().and_then(|terms| Budgets::from_terms(terms, settings.free_retries));
         let keeper = match description.charges_once() {
             Some(limiter) => Keeper::Limiter(Arc::clone(limiter)),
             None => Keeper::Process {
@@ -230,7 +240,8 @@ impl Retries {
         self.settings.max_keys.is_some()
     }
 
-    /// Inherits the records of `old`, and what is left of its budgets. Those that a limiter keeps stay where they are.
+    /// Inherits the records of `old`, and the rest of its budgets. Records and budgets that a limiter keeps stay
+    /// where they are.
     pub(in crate::http::policy) fn inherit(&mut self, old: &Self) -> Option<Finish> {
         let (Keeper::Process { records, budget }, Keeper::Process { records: old_records, budget: old_budget }) =
             (&mut self.keeper, &old.keeper)
@@ -247,36 +258,37 @@ impl Retries {
         budget.inherit(&**old_budget.as_ref()?)?.put_in_place(budget)
     }
 
-    /// Makes the attempt of a request: a free retry, if this process finds that there is one for it and the budget allows
-    /// it. `None` if the request has no idempotency key that counts, or no retry of its policy key is free.
+    /// Makes the attempt of a request, if it has a valid idempotency key, and retries of its policy key can be free.
+    /// The attempt is a free retry if this process has one for the request, and the budget allows it.
     pub(super) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
-        let (policy_key, cost) = (charge.key(), charge.cost());
-        // It is never charged.
+        let cost = charge.cost();
+        // A request of cost 0 is never charged.
         if cost == 0 {
             return None;
         }
-        let (key, budgets) = (self.settings.key(head)?, self.budgets.as_ref()?);
-        // The cost is a part, or a cheap request would make an expensive one free. Parts carry their lengths, and the store
-        // hashes the whole with a secret of its own.
+        let key = self.settings.key(head)?;
+        let budgets = self.budgets.as_ref()?;
+        // The cost is a part: otherwise, a cheap request would make an expensive one free. Parts carry their lengths,
+        // and the store hashes the whole with a secret of its own.
         let parts = [
-            policy_key.as_bytes(),
+            charge.key().as_bytes(),
             key,
             head.method().as_str().as_bytes(),
             head.uri().path().as_bytes(),
             &cost.to_le_bytes(),
         ];
         let request = PartitionKey::from_parts(parts);
-        let (within, free_retries) = (self.settings.within, self.settings.free_retries);
+        let ChargeOnce { within, free_retries, .. } = self.settings;
         // The budget of a key grows with its quota.
-        let own = match charge.quota() {
+        let own_budget = match charge.quota() {
             Some(quota) => Some(budget_quota(budgets.shape, quota, free_retries)?),
             None => None,
         };
-        // A process looks its own records up.
+        // Only a limiter reports when a record ends; a process looks its own records up.
         let record_ends = matches!(self.keeper, Keeper::Limiter(_)).then(Arc::default);
-        let budget = own.unwrap_or(budgets.quota);
+        let budget = own_budget.unwrap_or(budgets.quota);
         let retry = Retry { request, within, free_retries, budget, record_ends };
-        Some(Attempt::new(self.keeper.clone(), own, charge, retry))
+        Some(Attempt::new(self.keeper.clone(), own_budget, charge, retry))
     }
 
     /// Prepares the budgets for keys with quotas of their own.
@@ -288,8 +300,8 @@ impl Retries {
 }
 
 impl Budgets {
-    /// What a limiter with these terms grants, `free_retries` times.
-    fn of(terms: Terms, free_retries: u32) -> Option<Self> {
+    /// `free_retries` times the units that a limiter with these terms grants, if any retry is free.
+    fn from_terms(terms: Terms, free_retries: u32) -> Option<Self> {
         let shape = terms.shape()?;
         Some(Self { quota: budget_quota(shape, terms.quota()?, free_retries)?, shape })
     }
@@ -304,21 +316,21 @@ impl Budgets {
     }
 }
 
-/// The quota of the budget of a key with this quota; `None` if no retry is free.
+/// The quota of the budget of a key with this quota, if any retry is free.
 fn budget_quota(shape: Shape, quota: Quota, free_retries: u32) -> Option<Quota> {
     let quota = granted(quota, free_retries);
     if shape == Shape::CalendarWindow { half_per_longest_window(quota) } else { Some(quota) }
 }
 
-/// What the free retries of a key with this quota may cost.
+/// The units that the free retries of a key with this quota may cost.
 fn granted(quota: Quota, free_retries: u32) -> Quota {
     let times = |units: u64| units.saturating_mul(free_retries.into()).min(Quota::MAX_UNITS);
-    // A limit or a burst that is cut off at the most that a quota can have is the safe side: more is charged.
+    // A limit or a burst that is capped at the maximum of a quota is the safe side: more is charged.
     Quota::try_per(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())))
 }
 
-/// Half at once, and half over the longest window of the calendar: so no window grants more than the whole, wherever it
-/// begins. `None` if the half is nothing; then no retry is free, the safe side.
+/// Half at once, and half over the longest window of the calendar: so no window grants more than the whole, wherever
+/// it begins. If the half rounds to zero, there is no quota, and no retry is free: the safe side.
 fn half_per_longest_window(quota: Quota) -> Option<Quota> {
     // 28 days become 32, more than the longest month and an hour; a week and a day grow by more than an hour, too.
     Quota::try_per(quota.limit() / 2, quota.period() * 32 / 28).ok()
@@ -335,7 +347,8 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// Half of the quota at once, and the other half over the longest window: one with an hour more, since clocks go back.
+    /// Half of the quota at once, and the other half over the longest window, which has an hour more, since clocks go
+    /// back.
     #[test]
     fn no_window_of_the_calendar_grants_more_free_retries_than_its_quota() {
         for (window, hours) in [

@@ -6,11 +6,11 @@ use crate::http::policy::expiring::{Ends, ExpiringTable};
 use crate::values::PartitionKey;
 use crate::values::time::Timestamp;
 
-/// One record per request, for a time. The retries of a request that is forgotten, since the table is full, are charged.
+/// One record per request, for a time. If a full table forgets a request, its retries are charged.
 pub(super) type Records = ExpiringTable<RetryRecord>;
 
-/// The free retries that a request has left, until an instant. It stays when none is left, or the next retry, which is
-/// charged, would have free ones in turn.
+/// The free retries that a request has left, until an instant. The record stays when the last one is used. Otherwise,
+/// the next retry, which is charged, would have free retries in turn.
 #[derive(Clone, Copy)]
 pub(in crate::http::policy) struct RetryRecord {
     until: Timestamp,
@@ -24,14 +24,15 @@ impl Ends for RetryRecord {
 }
 
 impl Records {
-    /// Records that a charged request is over: `free` retries are free `within` a time. One that has a record keeps it.
+    /// Records that a charged request is over: `free` retries are free `within` a time. A request that has a record
+    /// keeps it.
     pub(super) fn begin(&self, key: &PartitionKey, within: Duration, free: u32) {
         self.update(key, |record, now| {
             record.get_or_insert(RetryRecord { until: now.saturating_add(within), free });
         });
     }
 
-    /// Takes a free retry, if one is left. Returns when the record ends.
+    /// Takes a free retry, if the request has one left. Returns when the record ends.
     pub(super) fn take(&self, key: &PartitionKey) -> Option<Timestamp> {
         if self.is_over() {
             return None;
@@ -48,7 +49,8 @@ impl Records {
         until <= self.now().saturating_add(time)
     }
 
-    /// Returns a retry that was taken and not admitted, if the record is still there. A record never has more than `most`.
+    /// Returns a retry that was taken and not admitted, if the record is still there. A record never has more than
+    /// `most`.
     pub(super) fn put_back(&self, key: &PartitionKey, most: u32) {
         self.update(key, |record, _| {
             if let Some(record) = record.as_mut().filter(|record| record.free < most) {
@@ -68,9 +70,10 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_record_grants_so_many_retries_until_it_ends() {
+    fn a_record_grants_its_free_retries_until_it_ends() {
         let clock = ManualClock::new();
-        let (records, key) = (Records::new(16, Arc::new(clock.clone())), PartitionKey::from("a"));
+        let records = Records::new(16, Arc::new(clock.clone()));
+        let key = PartitionKey::from("a");
         assert_eq!(records.take(&key), None, "there is no record");
         records.put_back(&key, 2);
         assert_eq!(records.take(&key), None, "nothing was taken");
@@ -87,11 +90,11 @@ mod tests {
         records.begin(&key, HOUR, 2);
         records.put_back(&key, 2);
         let until = Some(clock.now().saturating_add(HOUR));
-        assert_eq!([(); 3].map(|()| records.take(&key)), [until, until, None], "no more than two");
+        assert_eq!([(); 3].map(|()| records.take(&key)), [until, until, None], "at most two");
     }
 
     #[test]
-    fn a_full_table_forgets_what_ends_next() {
+    fn a_full_table_forgets_the_records_that_end_next() {
         let clock = ManualClock::new();
         let records = Records::new(1, Arc::new(clock.clone()));
         let key = |number: u32| PartitionKey::from(number);

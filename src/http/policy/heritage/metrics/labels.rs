@@ -35,7 +35,7 @@ named! {
 impl Fate {
     /// The fate of a request that its policy has admitted.
     #[inline]
-    pub(crate) const fn of(admission: &Decision) -> Self {
+    pub(crate) const fn from_admission(admission: &Decision) -> Self {
         if admission.is_delayed() { Self::Delayed } else { Self::Allowed }
     }
 }
@@ -56,7 +56,7 @@ impl Labels {
         route.into_iter().chain([Label::new("policy", Arc::clone(&self.policy))]).collect()
     }
 
-    pub(super) fn and(&self, name: &'static str, value: &str) -> Vec<Label> {
+    pub(super) fn with(&self, name: &'static str, value: &str) -> Vec<Label> {
         let mut labels = self.all();
         labels.push(Label::new(name, value.to_owned()));
         labels

@@ -1,5 +1,5 @@
-//! The series of a policy that are updated by observations, and not per request: those of its tables, of what it has in
-//! flight, and of the servers that it calls.
+//! The series of a policy that are updated by observations, and not per request: its tables, its units in flight, and
+//! the servers that it calls.
 //!
 //! Counters are incremented by differences and never set: a counter that is set would fall, or stand still, when a
 //! table is replaced.
@@ -43,8 +43,8 @@ const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
 const LOST_SWAPS: &str = "tower_sluice.rate_limiting.store.lost_swaps";
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
-/// The series of one policy that observations update. Each is made once its limiter has what
-/// it is about: a table, a count of what is in flight, or a server.
+/// The series of one policy that observations update. Each is made once the limiter has its subject: a table, a count
+/// of units in flight, or a server.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     /// Whether an observation was made. Without one, no series are made when a limiter is replaced.
@@ -79,7 +79,7 @@ impl Observed {
         self.set_breakers(labels, &stats.nodes);
     }
 
-    /// Increments the counters by what a limiter has counted since the last time.
+    /// Increments the counters by the counts of a limiter since the last time.
     pub(super) fn add_counts(&mut self, labels: &Labels, stats: &Stats) {
         self.make_tables(labels, stats);
         for (table, stats) in self.tables.iter_mut().zip(tables_of(stats)) {
@@ -110,7 +110,7 @@ impl Observed {
     fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
         for ((table, names), stats) in self.tables.iter_mut().zip(TABLES).zip(tables_of(stats)) {
             if stats.is_some() {
-                table.get_or_insert_with(|| TableSeries::named(names, labels));
+                table.get_or_insert_with(|| TableSeries::new(names, labels));
             }
         }
     }
@@ -130,8 +130,10 @@ impl Observed {
                 BreakerState::HalfOpen => 1,
                 BreakerState::Open { .. } => 2,
             };
-            let gauge = || gauge!(BREAKER, labels.and("node", node.name()));
-            self.nodes.entry(node.name().to_owned()).or_insert_with(gauge).set(state);
+            self.nodes
+                .entry(node.name().to_owned())
+                .or_insert_with(|| gauge!(BREAKER, labels.with("node", node.name())))
+                .set(state);
         }
     }
 }
@@ -146,10 +148,13 @@ struct TableSeries {
 }
 
 impl TableSeries {
-    fn named([(capacity, _), (live, _), (evicted, _)]: SeriesNames, labels: &Labels) -> Self {
+    fn new([(capacity, _), (live, _), (evicted, _)]: SeriesNames, labels: &Labels) -> Self {
         let turned_away = (capacity == BUDGETS[0].0).then(|| counter!(TURNED_AWAY, labels.all()));
-        let (capacity, live) = (gauge!(capacity, labels.all()), gauge!(live, labels.all()));
-        Self { capacity, live, lost: Sums::new([Some(counter!(evicted, labels.all())), turned_away]) }
+        Self {
+            capacity: gauge!(capacity, labels.all()),
+            live: gauge!(live, labels.all()),
+            lost: Sums::new([Some(counter!(evicted, labels.all())), turned_away]),
+        }
     }
 
     fn set_gauges(&self, stats: &TableStats) {
@@ -166,9 +171,9 @@ impl TableSeries {
 /// Two counters, to which the counts of all tables or stores that a policy had are added.
 #[derive(Debug)]
 struct Sums {
-    /// `None` for a count that is not reported.
+    /// A count without a counter is not reported.
     counters: [Option<Counter>; 2],
-    /// What was added so far, for each of the latest tables that the policy had, the latest one last.
+    /// The counts that were added so far, for each of the latest tables that the policy had, the latest one last.
     added: Vec<Added>,
 }
 
@@ -180,7 +185,7 @@ struct Added {
     counts: [u64; 2],
 }
 
-/// The number of tables whose counts are remembered, so that a policy that is changed for years needs no more memory. A
+/// The number of tables whose counts are remembered. It bounds the memory of a policy that is changed for years. A
 /// change back and forth has two tables. If an older one is put in force again, its counts are added once more.
 const REMEMBERED: usize = 8;
 
@@ -206,14 +211,14 @@ impl Sums {
 
     /// Removes and returns the counts that were added for this table so far.
     fn take_added(&mut self, table: Option<u64>, counts: [u64; 2], inherited: [u64; 2]) -> Added {
-        let Some(place) = self.added.iter().position(|added| added.table == table) else {
-            // A table goes on from the counts of those before it, which were added as theirs.
+        let Some(index) = self.added.iter().position(|added| added.table == table) else {
+            // A table continues the counts of the tables before it, which were added already.
             return Added { table, counts: inherited };
         };
-        let added = self.added.remove(place);
-        // The counts of a table never fall. Tables of custom limiters have no number: if their counts have fallen, the
-        // table is another one. Another one that has counted as much already is taken for the same. (Nor has a store of
-        // this crate a number before its first use; it has counted nothing then.)
+        let added = self.added.remove(index);
+        // The counts of a table never fall. Tables of custom limiters have no number: if their counts have fallen,
+        // the table is another one. Another table whose counts are at least as high is taken for the same. (A store
+        // of this crate has no number before its first use, either; its counts are zero then.)
         let has_fallen = counts.iter().zip(added.counts).any(|(count, added)| *count < added);
         if table.is_none() && has_fallen { Added::default() } else { added }
     }
@@ -288,7 +293,9 @@ mod tests {
             sums.add(Some(number), [evicted_live, 0], [0; 2]);
             evicted.load(Ordering::Relaxed)
         };
-        let (first, second, last) = (1, 2, REMEMBERED as u64);
+        let first = 1;
+        let second = 2;
+        let last = REMEMBERED as u64;
         for number in first..=last {
             assert_eq!(after(number, 10), number * 10);
         }

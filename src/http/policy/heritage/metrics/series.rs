@@ -92,14 +92,14 @@ impl PolicyMeter {
         }
     }
 
-    /// Sets the gauges to what `stats` returns, and increments the counters by the difference since the last time. Does
-    /// nothing for a policy that is gone.
+    /// Sets the gauges to the values that `stats` returns, and increments the counters by the differences since the
+    /// last observation. Does nothing for a policy that is gone.
     pub(crate) fn observe(&self, stats: impl FnOnce() -> Stats) {
         self.handles();
         // The handles may be inherited from a policy that did not delay.
         let _ = self.queue();
-        // The lock is held while the stats are read. Otherwise, of two observers, the one that reads first could write
-        // last, and gauges would go back to the older stats.
+        // The lock is held while the stats are read. Otherwise, with two observers at once, the first reader could
+        // write last, and gauges would go back to the older stats.
         let mut observed = self.series.0.observed.lock();
         if !observed.is_retired {
             observed.is_begun = true;
@@ -109,7 +109,7 @@ impl PolicyMeter {
         }
     }
 
-    /// Adds what a limiter that is no longer in force has counted since the last observation. The gauges already belong
+    /// Adds the counts of a limiter that is no longer in force since the last observation. The gauges already belong
     /// to the limiter that is in force.
     pub(crate) fn count_last(&self, stats: impl FnOnce() -> Stats) {
         let mut observed = self.series.0.observed.lock();
@@ -130,7 +130,7 @@ impl PolicyMeter {
 impl Drop for SeriesInner {
     fn drop(&mut self) {
         let observed = self.observed.lock();
-        // Gauges that were retired are zero already, or are those of a later policy of this name: this one may be
+        // Gauges that were retired are zero already, or belong to a later policy of this name: this policy may be
         // dropped long after it was removed, with the last request that it decided on.
         if !observed.is_retired {
             observed.clear();
@@ -143,7 +143,7 @@ impl Handles {
     fn new(labels: &Labels) -> Self {
         describe();
         Self {
-            requests: Fate::ALL.map(|fate| counter!(REQUESTS, labels.and("result", fate.as_str()))),
+            requests: Fate::ALL.map(|fate| counter!(REQUESTS, labels.with("result", fate.as_str()))),
             failures: counter!(FAILURES, labels.all()),
         }
     }
@@ -154,8 +154,8 @@ impl Queue {
     fn new(labels: &Labels) -> Self {
         Self {
             queued: gauge!(QUEUED, labels.all()),
-            delayed: histogram!(TIME_IN_QUEUE, labels.and("result", Fate::Delayed.as_str())),
-            cancelled: histogram!(TIME_IN_QUEUE, labels.and("result", Fate::Cancelled.as_str())),
+            delayed: histogram!(TIME_IN_QUEUE, labels.with("result", Fate::Delayed.as_str())),
+            cancelled: histogram!(TIME_IN_QUEUE, labels.with("result", Fate::Cancelled.as_str())),
         }
     }
 }

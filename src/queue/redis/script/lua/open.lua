@@ -1,5 +1,5 @@
   -- A queue is a bucket with holes: reservations that were returned before their turn, with others behind them.
-  -- Each is stored as ' <first>+<rest>:<last>+<rest>', in order, with a space before it, and none is beyond `due`.
+  -- Each is stored as ' <first>+<rest>:<last>+<rest>', in order, with a space before it, and none ends after `due`.
   --
   -- From here on, `old` is the state of the bucket alone.
   local text, holes = old

@@ -38,7 +38,7 @@ if old then
       due, rest = final[1], final[2]
       list[#list] = nil
     end
-    -- At most 64 are stored; those that pass first are dropped.
+    -- At most 64 are stored; the holes that pass first are dropped.
     if #list > 64 then table.remove(list, 1) end
     admitted = 1
     if due > now or due == now and rest > 0 then

@@ -1,4 +1,4 @@
--- Reserves in the first hole that is wide enough, or else after `due`. What has passed of a hole is lost.
+-- Reserves in the first hole that is wide enough, and otherwise after `due`. Parts of holes that have passed are lost.
 local left = ''
 price = price + 0
 for first, first_rest, last, last_rest in string.gmatch(holes or '', ' (%d+)%+(%d+):(%d+)%+(%d+)') do

@@ -220,7 +220,7 @@ impl Rule for TickBucket {
     fn decision(&self, ruling: Ruling<u64>, cost: u64, now: Tick) -> Decision {
         match ruling {
             Ruling::Admit { debt } => {
-                let receipt = Receipt::of(PaidAt { table: self.number, tick: now.count + debt });
+                let receipt = Receipt::from_proof(PaidAt { table: self.number, tick: now.count + debt });
                 self.with_reset(Decision::admit(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
             }
             Ruling::Peek { debt } => self.with_reset(Decision::admit(self.burst, self.remaining(debt)), now, debt),

@@ -161,7 +161,7 @@ impl<S: WindowState> Rule for WindowRule<S> {
         match ruling {
             Ruling::Admit { debt } => {
                 let left = remaining(debt);
-                let decision = Decision::admit(limit, left).with_receipt(Receipt::of(ChargedIn(debt.window)));
+                let decision = Decision::admit(limit, left).with_receipt(Receipt::from_proof(ChargedIn(debt.window)));
                 // A fixed window's next unit comes with its reset.
                 if left == 0 && S::COUNTS > 1 {
                     return self.with_reset(decision.with_next_span(debt.wait(self, 1, now)), debt, now);

@@ -178,7 +178,7 @@ impl<P: Pair> Case<P> {
     fn is_refunded_alike(&self, cost: u64, back: u64) -> Result<(), TestCaseError> {
         let charged = self.window.saturating_add(1).saturating_sub(back);
         let refunded = self.rule.refunded(self.debt, cost, charged, self.now);
-        let expected = self.algorithm.refund(self.state, self.at, cost, Receipt::of(ChargedIn(charged)));
+        let expected = self.algorithm.refund(self.state, self.at, cost, Receipt::from_proof(ChargedIn(charged)));
         for cost in [0, 1, self.quota.limit()] {
             let (decision, _) = decided(&self.rule, refunded, cost, self.now);
             let (expected, _) = self.algorithm.decide(Some(expected), self.at, cost);

@@ -85,7 +85,7 @@ async fn a_replica_that_is_promoted_is_used() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_without_memory_or_replicas_have_faults_of_their_own() {
     let server = RedisServer::start();
-    // What is set, and what is set back.
+    // A setting with a bad and a good value, and the fault of the bad one.
     for (setting, bad, good, reason) in
         [("maxmemory", "1", "0", FaultKind::OutOfMemory), ("min-replicas-to-write", "1", "0", FaultKind::NoReplicas)]
     {
@@ -202,9 +202,9 @@ async fn a_database_that_cannot_be_selected_is_no_fault_of_the_script() {
     script.join().unwrap();
 }
 
-/// The servers that are not there do not hide what this one says.
+/// The servers that are not there do not hide this server's answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_neither_a_sentinel_nor_in_a_cluster_is_misconfigured() {
+async fn a_server_that_is_no_sentinel_and_in_no_cluster_is_misconfigured() {
     let server = RedisServer::start();
     let nowhere = || format!("redis://127.0.0.1:{}", servers::free_port());
     let urls = [nowhere(), nowhere(), server.url(), nowhere(), nowhere()];

@@ -9,7 +9,7 @@ fn open(cluster: &RedisCluster) -> Redis {
     Redis::cluster(cluster.urls()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-/// A name whose key lies at that node.
+/// Returns a name whose key is at this node.
 fn name_at(cluster: &RedisCluster, node: usize) -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -25,7 +25,7 @@ fn commands(server: &RedisServer, name: &str) -> u32 {
     stat.strip_prefix("calls=").and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Three nodes take a while to start, so that all tests of nodes that live share them.
+/// Three nodes take a while to start, so all tests of live nodes share them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_go_to_the_nodes_of_their_keys() {
     let cluster = RedisCluster::start(3, 0);
@@ -44,8 +44,8 @@ async fn every_slot_has_its_node(cluster: &RedisCluster) {
     for (index, node) in cluster.nodes.iter().enumerate() {
         let keys: u32 = node.run(&["DBSIZE"]);
         assert!(keys > 50, "{keys} keys at node {index}");
-        // Each has scripts of its own, and got the first call by hash and in full. And none was called for
-        // what is another's.
+        // Each node has its own scripts, and got the first call by hash and in full. No node was called for another
+        // node's key.
         assert_eq!(commands(node, "eval"), 1);
         assert_eq!(commands(node, "evalsha"), keys);
     }
@@ -57,7 +57,7 @@ async fn one_url_is_enough(cluster: &RedisCluster) {
     for node in 0..3 {
         assert_eq!(charge(&redis, &name_at(cluster, node)).await, Ok(1));
     }
-    // As a single server, it fails with an error that says so.
+    // Opened as a single server, the node reports keys of other nodes as a misconfiguration.
     let single = patient(&cluster.nodes[0]);
     assert_eq!(charge(&single, &name_at(cluster, 1)).await, Err(FaultKind::Misconfigured));
 }
@@ -68,11 +68,13 @@ async fn keys_of_one_slot_go_together(cluster: &RedisCluster) {
     let key = |limiter, name: &str| names(limiter).key(names(limiter).tag(&PartitionKey::from(name)), 'b');
     let redis = open(cluster);
     let name = name_at(cluster, 2);
-    let (one, other) = (key("one", &name), key("other", &name));
+    let one = key("one", &name);
+    let other = key("other", &name);
     assert!(redis.share_a_node(one.slot(), other.slot()));
     let both = ScriptCall { script: &BOTH, keys: smallvec![one, other], args: smallvec![], texts: Vec::new() };
     assert_eq!(redis.call(&both).await, Ok(Value::Int(1)));
-    let (here, there) = (key("one", &name_at(cluster, 0)), key("one", &name_at(cluster, 1)));
+    let here = key("one", &name_at(cluster, 0));
+    let there = key("one", &name_at(cluster, 1));
     assert!(!redis.share_a_node(here.slot(), there.slot()));
     assert!(Redis::open("redis://localhost").unwrap().share_a_node(here.slot(), there.slot()));
 }
@@ -89,7 +91,7 @@ async fn a_slot_on_its_way(cluster: &RedisCluster) {
     assert_eq!(charge(&redis, &name).await, Ok(2), "it is still there");
     let port = to.address().port().to_string();
     from.run::<()>(&["MIGRATE", "127.0.0.1", &port, key(&name).as_str(), "0", "5000"]);
-    // The next calls are redirected; the first of them sends the script in full.
+    // The next calls are redirected. The first of them sends the script in full.
     to.run::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(charge(&redis, &name).await, Ok(3));
     assert_eq!(charge(&redis, &name).await, Ok(4));
@@ -101,7 +103,7 @@ async fn a_slot_on_its_way(cluster: &RedisCluster) {
     assert_eq!(charge(&redis, &name).await, Ok(5), "it has moved");
     let mut sum = 5;
     let rejected = || from.info("errorstat_MOVED");
-    // Before long, it is asked where it is at once.
+    // Before long, calls go to the new node at once.
     loop {
         let before = rejected();
         sum += 1;
@@ -115,7 +117,7 @@ async fn a_slot_on_its_way(cluster: &RedisCluster) {
     assert!(redis.health().iter().all(|node| node.breaker() == BreakerState::Closed), "no node has failed");
 }
 
-/// A user without the permission for `ASKING` calls for a key that is asked for at another node.
+/// A user without the permission for `ASKING` calls for a key whose node answers `ASK`.
 async fn may_not_ask(cluster: &RedisCluster, name: &str) {
     for node in &cluster.nodes {
         node.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~*", "+@all", "-asking"]);
@@ -132,7 +134,7 @@ async fn one_node_hangs(cluster: &RedisCluster) {
     for name in &names {
         recovers(&redis, name).await;
     }
-    // Long enough for this not to be about the cluster giving it up.
+    // Long enough that the cluster does not give the node up during this test.
     for node in &cluster.nodes {
         node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", "60000"]);
     }
@@ -142,7 +144,7 @@ async fn one_node_hangs(cluster: &RedisCluster) {
         redis.health().iter().find(|node| node.name() == address).unwrap().breaker()
     };
     while breaker(&cluster.nodes[0]) == BreakerState::Closed {
-        // At a time, to wait for few timeouts.
+        // All at once, to wait for few timeouts.
         let calls = join_all((0..5).map(|_| charge(&redis, &names[0]))).await;
         assert!(calls.iter().all(Result::is_err));
     }
@@ -152,7 +154,7 @@ async fn one_node_hangs(cluster: &RedisCluster) {
         failed += u32::from(charge(&redis, &names[2]).await.is_err());
         assert!(charge(&redis, &names[0]).await.is_err());
     }
-    // None, were it not for machines that stall: for half a second each time.
+    // No call should fail, but a machine may stall for half a second at a time.
     assert!(failed <= 20, "{failed} of 400 calls to the others failed");
     assert_eq!((breaker(&cluster.nodes[1]), breaker(&cluster.nodes[2])), (BreakerState::Closed, BreakerState::Closed));
     cluster.nodes[0].signal("-CONT");

@@ -25,7 +25,7 @@ async fn a_failover_loses_what_was_not_replicated_and_nothing_else() {
     primary.kill();
     replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
     let after = patient(&replica);
-    assert_eq!(charge(&after, "a").await, Ok(51), "twenty were lost, and no more");
+    assert_eq!(charge(&after, "a").await, Ok(51), "exactly twenty were lost");
 }
 
 fn patient_with(builder: RedisBuilder) -> Redis {
@@ -49,7 +49,7 @@ async fn a_failover_is_followed_through_sentinels() {
             info.contains("slaves=1,sentinels=2")
         });
     }
-    // A sentinel that is not there does no harm.
+    // An absent sentinel does no harm.
     let urls = [format!("redis://127.0.0.1:{}", servers::free_port()), sentinels[0].url(), sentinels[1].url()];
     let redis = patient_with(Redis::sentinel("main", urls.clone()));
     assert_eq!(charge(&redis, "a").await, Ok(1));
@@ -76,7 +76,7 @@ async fn a_failover_is_followed_through_sentinels() {
     assert_eq!(charge(&second, "a").await, Ok(1));
 }
 
-/// The silent sentinel is the last to fail, and must not make a wrong name look like an outage.
+/// The silent sentinel fails last, and must not make a wrong name look like an outage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_a_sentinel_does_not_know_is_misconfigured() {
     let primary = RedisServer::start();
@@ -163,12 +163,12 @@ async fn sentinels_are_asked_when_the_primary_became_a_replica() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovered_server_gets_one_connection_per_client() {
     let mut server = RedisServer::start();
-    // As eight processes would: they share nothing.
+    // Like eight processes, these clients share no state.
     let all: Vec<_> = (0..8).map(|_| patient(&server)).collect();
     for redis in &all {
         assert!(charge(redis, "a").await.is_ok());
     }
-    // Until fifty rounds in a row were served after the outage.
+    // Calls until fifty rounds in a row were served after the outage.
     let was_down = Arc::new(AtomicBool::new(false));
     let hammer = |redis: Redis, was_down: Arc<AtomicBool>| async move {
         let mut served = 0;
@@ -193,12 +193,12 @@ async fn a_recovered_server_gets_one_connection_per_client() {
     for task in hammering {
         tokio::time::timeout(PLENTY * 6, task).await.expect("they recover").unwrap();
     }
-    // Each of us made one; a few are those of the test.
+    // Each client made one connection. The test itself made a few.
     let connections: u32 = server.info("total_connections_received").parse().unwrap();
     assert!((8..=13).contains(&connections), "{connections} connections");
 }
 
-/// Six nodes take a while to start, so that what they show is shown in one go.
+/// Six nodes take a while to start, so one test covers all their failures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
     let mut cluster = RedisCluster::start(3, 1);
@@ -219,15 +219,13 @@ async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
     for name in &names {
         recovers(&redis, name).await;
     }
-    assert!(charged(&cluster.nodes[3], &names[0]) >= 2, "the replica took over what there was");
+    assert!(charged(&cluster.nodes[3], &names[0]) >= 2, "the replica took over the charges");
     // Most of the others die as well.
     for index in [1, 4, 5] {
         cluster.nodes[index].kill();
     }
-    let is_down = || cluster.nodes[2].cluster_info("cluster_state") == "fail";
-    await_until("the rest gives up", is_down);
-    let is_answered = async || charge(&redis, &names[2]).await == Err(FaultKind::ClusterDown);
-    eventually("its answer says so", is_answered).await;
+    await_until("the rest gives up", || cluster.nodes[2].cluster_info("cluster_state") == "fail");
+    eventually("its answer says so", async || charge(&redis, &names[2]).await == Err(FaultKind::ClusterDown)).await;
     // The breaker opens before long.
     fails_until_open_at(&redis, &names[2], cluster.nodes[2].address().to_string()).await;
 }

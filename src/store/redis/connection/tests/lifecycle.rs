@@ -1,4 +1,4 @@
-//! Runtimes that end, calls that are cancelled, and what is logged.
+//! Runtimes that end, calls that are cancelled, and log lines.
 
 use tokio::runtime::Builder;
 
@@ -15,7 +15,7 @@ fn runtimes_come_and_go() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         assert_eq!(runtime.block_on(charge(&redis, "a")), Ok(sum));
     }
-    // A runtime that exists but does not run delays no other.
+    // A runtime that exists but does not run delays no other runtime.
     let idle = Builder::new_current_thread().enable_all().build().unwrap();
     let redis = patient(&server);
     assert_eq!(idle.block_on(charge(&redis, "b")), Ok(1));
@@ -38,7 +38,7 @@ fn outside_of_a_runtime_a_call_is_a_fault() {
     assert_eq!(fault.kind(), FaultKind::NoRuntime);
 }
 
-/// Their sum with the time would overflow.
+/// The sum of such a timeout and the time would overflow.
 #[tokio::test]
 async fn endless_timeouts_are_cut() {
     let builder = Redis::single(format!("redis://127.0.0.1:{}", servers::free_port()));
@@ -50,7 +50,7 @@ async fn endless_timeouts_are_cut() {
 async fn cancelled_calls_leave_nothing_behind() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    // None of these calls fails by itself.
+    // The timeout is long, so these calls do not fail by themselves.
     let redis = Redis::single(proxy.url()).timeout(PLENTY * 6).max_in_flight(4);
     let redis = redis.connect_timeout(PLENTY).open().unwrap();
     assert_eq!(charge(&redis, "a").await, Ok(1));
@@ -69,7 +69,7 @@ async fn cancelled_calls_leave_nothing_behind() {
 async fn connecting_continues_for_later_calls() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    // To connect takes longer than a call may.
+    // Connecting takes longer than a call may.
     proxy.set(Mode::Latency(Duration::from_millis(200)));
     let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(50)).connect_timeout(PLENTY).open().unwrap();
     assert_eq!(charge(&redis, "a").await, Err(FaultKind::TimedOut));

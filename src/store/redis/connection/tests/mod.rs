@@ -1,7 +1,7 @@
-//! Connections to real servers, through a proxy that breaks the network where that is the point.
+//! Connections to real servers, through a proxy that breaks the network where a test needs it.
 //!
-//! The machine may be busy with something else. So where a call must succeed, its timeout is long; where calls must time
-//! out, the tests allow for more timeouts than they make; and an outage lasts until its effect is seen.
+//! The machine may be busy with something else. So calls that must succeed have a long timeout, tests with timeouts
+//! allow for more of them than they cause, and an outage lasts until its effect is seen.
 
 #[path = "../../../../../tests/support/proxy.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -27,17 +27,17 @@ use crate::store::redis::servers::{self, RedisServer};
 use crate::store::redis::timing::{eventually, some_attempt_async};
 use crate::values::PartitionKey;
 
-/// Charges, as the real scripts do, and returns how much was charged in all.
+/// Charges like the real scripts, and returns the sum of all charges.
 static ADD: Script = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
 
-/// A timeout for calls that must succeed. Not longer, since a call that is sent in the very moment in which its connection
-/// ends waits for it: the channel within the `redis` crate may keep the call.
+/// A timeout for calls that must succeed. Not longer, since a call waits for the whole timeout if its connection ends
+/// just as it is sent: the channel within the `redis` crate may keep the call.
 const PLENTY: Duration = Duration::from_secs(10);
 
-/// The longest that a node may go unasked.
+/// The longest time that a node may get no call.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Between two calls of a client that waits for a recovery.
+/// The time between two calls of a client that waits for a recovery.
 const POLL: Duration = Duration::from_millis(2);
 
 fn key(name: &str) -> Key {
@@ -45,7 +45,7 @@ fn key(name: &str) -> Key {
     names.key(names.tag(&PartitionKey::from(name)), 'b')
 }
 
-/// A call that adds 1 to that key.
+/// Returns a call that adds 1 to this key.
 fn add(name: &str) -> ScriptCall {
     ScriptCall { script: &ADD, keys: smallvec![key(name)], args: smallvec![1], texts: Vec::new() }
 }
@@ -55,7 +55,7 @@ fn patient(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-/// Adds 1 to that key, and returns the sum.
+/// Adds 1 to this key, and returns the sum.
 async fn charge(redis: &Redis, name: &str) -> Result<i64, FaultKind> {
     match redis.call(&add(name)).await {
         Ok(Value::Int(sum)) => Ok(sum),
@@ -64,7 +64,7 @@ async fn charge(redis: &Redis, name: &str) -> Result<i64, FaultKind> {
     }
 }
 
-/// Returns what was charged, as the server knows it.
+/// Returns the units that the server has charged.
 fn charged(server: &RedisServer, name: &str) -> i64 {
     server.run::<Option<i64>>(&["GET", key(name).as_str()]).unwrap_or(0)
 }
@@ -76,7 +76,7 @@ fn state(redis: &Redis) -> BreakerState {
 
 /// Calls until it works again. The breaker lets a call pass at least once in [`LONGEST_PAUSE`].
 async fn recovers(redis: &Redis, name: &str) {
-    // A client sleeps after each rejected call, so the slower the machine is, the fewer of them fit into the pause.
+    // A client sleeps after each rejected call, so on a slower machine, fewer calls fit into the pause.
     let most = LONGEST_PAUSE.as_millis() / POLL.as_millis() + 1;
     let mut rejected = 0;
     eventually("it works again", async || {
@@ -97,7 +97,7 @@ async fn fails_until_open(redis: &Redis, name: &str) -> Vec<FaultKind> {
     fail_until_open(redis, name, 1).await
 }
 
-/// Makes so many calls at a time.
+/// Like [`fails_until_open`], with `at_a_time` calls at once.
 async fn fail_until_open(redis: &Redis, name: &str, at_a_time: usize) -> Vec<FaultKind> {
     let mut reasons = Vec::new();
     while state(redis) == BreakerState::Closed {

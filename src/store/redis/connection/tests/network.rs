@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use super::proxy::{Mode, Proxy};
 use super::*;
 
-/// A timeout that each call without an answer waits for. Ten times what a call takes on a busy machine.
+/// A timeout that each call without an answer waits for. Ten times the duration of a call on a busy machine.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 fn through(proxy: &Proxy) -> Redis {
@@ -75,7 +75,8 @@ async fn a_black_hole_costs_one_timeout_per_call_until_the_breaker_opens() {
             waits.push(began.elapsed());
         }
     }
-    // Five until it opens, and then the probes, each after a pause. On a busy machine, some say nothing about the server.
+    // Five until the breaker opens, and then the probes, each after a pause. On a busy machine, some timeouts do not
+    // count.
     assert!((5..100).contains(&waits.len()), "{} calls of 300 waited", waits.len());
     assert!(*waits.iter().min().unwrap() < TIMEOUT * 2, "{waits:?}");
     proxy.set(Mode::Pass);
@@ -88,7 +89,7 @@ async fn a_half_open_connection_is_replaced() {
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
     warm(&redis).await;
-    // The connection is dead for good, without a sign of it: it must be replaced.
+    // The connection is dead for good, without any sign: it must be replaced.
     proxy.set(Mode::HalfOpen);
     fail_until_open(&redis, "a", 3).await;
     proxy.set(Mode::Pass);
@@ -102,7 +103,7 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
     let proxy = Proxy::to(server.address());
     let redis = Redis::single(proxy.url()).timeout(TIMEOUT).max_in_flight(256).open().unwrap();
     warm(&redis).await;
-    // On a busy machine, a call may look at the time only long after its timeout, and must not find an answer then.
+    // On a busy machine, a call may read the time only long after its timeout, and must not find an answer then.
     proxy.set(Mode::Latency(Duration::from_secs(3_600)));
     let calls: Vec<_> = (0..10_000)
         .map(|_| {
@@ -124,8 +125,8 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
     assert_eq!(redis.health()[0].in_flight(), Some(0));
     proxy.set(Mode::Pass);
     recovers(&redis, "other").await;
-    // As many as may be in flight, again when the first of them give up, and a probe or two. A busy machine begins more
-    // before it notices that the first have failed.
+    // The most calls in flight, the same number again when the first of them give up, and a probe or two. A busy
+    // machine begins more before it notices that the first have failed.
     let sent = charged(&server, "a");
     assert!((1..5_000).contains(&sent), "{sent} of 10,000 were sent");
 }
@@ -135,7 +136,9 @@ async fn flapping_opens_the_breaker_once_per_outage() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = patient_through(&proxy);
-    let (mut charges, mut unknown, mut opened) = (0, 0, 0);
+    let mut charges = 0;
+    let mut unknown = 0;
+    let mut opened = 0;
     let mut call = async || {
         let was = state(&redis);
         match charge(&redis, "a").await {
@@ -170,7 +173,7 @@ async fn flapping_opens_the_breaker_once_per_outage() {
 async fn a_lost_answer_is_a_charge_that_is_kept() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    // Time enough for a call to be sent, at any rate.
+    // Long enough for each call to be sent.
     let redis = Redis::single(proxy.url()).timeout(Duration::from_secs(1)).open().unwrap();
     warm(&redis).await;
     proxy.set(Mode::Swallow);
@@ -188,7 +191,8 @@ async fn a_reset_is_never_followed_by_a_second_charge() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = patient_through(&proxy);
-    let (mut charges, mut unknown) = (0, 0);
+    let mut charges = 0;
+    let mut unknown = 0;
     for round in 0..20 {
         // While calls are in flight.
         let calls: Vec<_> = (0..20)
@@ -231,7 +235,7 @@ async fn a_stale_connection_is_replaced_without_a_failure() {
     let redis = patient(&server);
     for sum in 1..=20 {
         assert_eq!(charge(&redis, "a").await, Ok(sum));
-        // As a server or a load balancer does with connections that were idle for long.
+        // Like a server or a load balancer that closes idle connections.
         server.run::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         servers::await_until("it is noticed", || redis.health()[0].is_connected() == Some(false));
     }

@@ -1,6 +1,6 @@
--- Bans a key, see standing.lua. A ban that has begun ends when its first response said.
+-- Bans a key, see standing.lua. A ban that has begun keeps the end that its first response reported.
 --
--- ARGV: for how many microseconds.
+-- ARGV: the length of the ban in microseconds.
 local call, format, key = redis.call, string.format, KEYS[1]
 local reply = call('TIME')
 local old, left = call('GET', key), call('PTTL', key)
@@ -17,9 +17,9 @@ if banned <= now then
   banned = now + ARGV[1]
   if owing <= now then owing = 0 end
   old = format('!%d:%d!', banned, owing) .. state
-  -- What it owes is not forgotten before, nor the ban.
+  -- The key lives until its debt is paid off and the ban is over.
   local expires = math.max((banned + 999) / 1000, now / 1000 + left + 1)
   call('SET', key, old, 'PXAT', format('%d', expires))
 end
--- Seconds, microseconds, nothing admitted, what the key holds now.
+-- Seconds, microseconds, 0 for admitted, the present text of the key.
 return reply[1] .. ',' .. reply[2] .. ',0,' .. old

@@ -1,4 +1,4 @@
--- Records that a charged request is over. One that has a record keeps it.
+-- Records that a charged request is over. A present record stays.
 --
--- ARGV: how many retries are free, and for how many milliseconds.
+-- ARGV: the number of free retries, and for how many milliseconds they are free.
 redis.call('SET', KEYS[1], '-' .. ARGV[1], 'PX', ARGV[2], 'NX')

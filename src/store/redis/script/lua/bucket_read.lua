@@ -1,9 +1,9 @@
--- A bucket is the time at which its debt will be paid: `due`, and `rest` of `parts` of a microsecond.
--- Stored as '-<due>', which Redis keeps as an integer of no extra bytes, or '-<due>+<rest>'. Behind that and before a
--- quota, '~<micros>' is by how much more than a full bucket was owed when the state was converted to that quota.
+-- A bucket is the time at which its debt will be paid: `due`, and `rest` of the `parts` of a microsecond. Stored as
+-- '-<due>', which Redis keeps as an integer without extra bytes, or '-<due>+<rest>'. Behind that and before a quota,
+-- '~<micros>' is the debt beyond a full bucket when the state was converted to that quota.
 --
--- ARGV: price, capacity, the rests of both, parts (nil or 0: all rests are zero). Capacity and `beyond`
--- together are below 2^51, and so is the price; there are at most 2^52 parts: no sum reaches 2^53.
+-- ARGV: price, capacity, the rests of both, parts (nil or 0: all rests are zero). Capacity and `beyond` together are
+-- below 2^51, and so is the price. There are at most 2^52 parts. So no sum reaches 2^53.
 local price, full, parts = ARGV[at], now + ARGV[at + 1], ARGV[at + 4]
 local price_rest, full_rest = 0, 0
 if parts == '0' then parts = nil end
@@ -16,7 +16,7 @@ if old then
     local bucket, more = string.match(old, '^(.+)~(%d+)$')
     if bucket and more + 0 < 2251799813685248 then old, tag, beyond = bucket, '~' .. more .. tag, more end
   end
-  -- Digits only: `tonumber` by itself would read '-0x10' and '-1e15', too.
+  -- Only digits: `tonumber` alone would read '-0x10' and '-1e15', too.
   due = string.find(old, '^-%d+$') and 0 - old
   if not due then
     due, rest = string.match(old, '^-(%d+)%+(%d+)$')
@@ -27,14 +27,14 @@ if old then
     problem = 'SLUICE the key holds no state of a bucket'
     break
   end
-  -- Another quota may have had other parts.
+  -- The state may be from another quota with other parts.
   if not parts then rest = 0 elseif rest >= parts then rest = parts - 1 end
   local most = full + beyond
   if due < now then
     due, rest = now, 0
   elseif due > most or due == most and rest > full_rest then
-    -- From the future: the clock was set back, or the bucket was larger. The correction is stored, because
-    -- the old state would be beyond the limit the next time, too, until the clock has caught up.
+    -- From the future: the clock was set back, or the bucket was larger. The correction is stored, because the old
+    -- state would stay beyond the limit until the clock has caught up.
     due, rest = most, full_rest
     if count ~= '0' then
       call('SET', key, format('-%d+%d', due, rest) .. tag, 'PXAT', format('%d', (due + 1000) / 1000))

@@ -1,4 +1,4 @@
--- Of a charge that is paid off at `receipt`, the time from now until then is still owed: at most the price.
+-- The debt that is left of a charge is the time from now until `receipt`, when it is paid off: at most the price.
 local owed, owed_rest = receipt - now, receipt_rest
 if owed > 0 or owed == 0 and owed_rest > 0 then
   price = price + 0

@@ -1,5 +1,5 @@
 if count == '1' and not parts then
-  -- The most frequent case by far, and a little faster without the loop.
+  -- By far the most frequent case, and a little faster without the loop.
   local next = due + price
   if next <= full then due, admitted = next, 1 end
 else

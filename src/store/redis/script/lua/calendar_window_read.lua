@@ -1,8 +1,8 @@
--- A calendar window is the second at which it ends, and what was used in it: '-<end>:<used>'.
+-- A calendar window is the second at which it ends, and the units that were used in it: '-<end>:<used>'.
 --
--- ARGV: cost, limit, and three seconds at which windows begin, one after the other: the caller knows the calendar, and
--- the server which of these two windows holds `now`. If neither does, since the caller's clock is wrong, `ends` stays
--- nil, and no window begins. All seconds are below 2^53 / 10^6.
+-- ARGV: cost, limit, and three seconds, at which consecutive windows begin: the caller knows the calendar, and the
+-- server knows which of the two windows between them contains `now`. If `now` is in no such window, since the caller's
+-- clock is wrong, `ends` stays nil, and no window begins. All seconds are below 2^53 / 10^6.
 local cost, limit, used, ends = ARGV[at] + 0, ARGV[at + 1] + 0, 0
 local first, second, third = ARGV[at + 2] * 1000000, ARGV[at + 3] * 1000000, ARGV[at + 4] * 1000000
 if first <= now and now < third then
@@ -21,8 +21,8 @@ if old then
     used = count_stored
     if not ends then ends = stored end
     if ends ~= stored and count ~= '0' then
-      -- From the future, or of another calendar: it counts in the present window. The correction is stored, because the
-      -- state would otherwise count in the next one, too, or be forgotten before this one ends.
+      -- A state from the future, or of another calendar, counts in the present window. The correction is stored,
+      -- because the state would otherwise count in the next window, too, or expire before the present one ends.
       call('SET', key, format('-%d:%d', ends / 1000000, used) .. tag, 'PXAT', format('%d', ends / 1000))
     end
   end

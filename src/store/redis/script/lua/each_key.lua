@@ -1,7 +1,6 @@
--- Begins the loop over the keys, which are charged alike and independently: each as if it were alone. The same key may be
--- there several times.
+-- Begins the loop over the keys. Each gets the same charge, as if it were alone. A key may occur several times.
 local keys, get = #KEYS, call
--- Among several, a key of another type must not stop the script, since those before it have been charged.
+-- Among several keys, a key of another type must not stop the script, since earlier keys have been charged.
 if keys > 1 then get = redis.pcall end
 for index = 1, keys do
   local key, beyond = KEYS[index], ARGV[7] or 0

@@ -1,4 +1,4 @@
--- A fixed window is its number (its start, divided by the period) and what was used in it:
+-- A fixed window is its number (its start, divided by the period) and the units that were used in it:
 -- '-<window>:<used>'.
 --
 -- ARGV: cost, limit, period. The period is below 2^50, so that the end of the window after the next is below
@@ -14,7 +14,7 @@ if old then
     break
   end
   if stored > window + 1 then
-    -- From the future: see the bucket.
+    -- From the future: see bucket_read.lua.
     stored = window + 1
     if count ~= '0' then
       call('SET', key, format('-%d:%d', stored, count_stored) .. tag, 'PXAT', format('%d', ((stored + 1) * period + 999) / 1000))

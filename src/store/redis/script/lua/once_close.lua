@@ -9,8 +9,8 @@
   end
 end
 if charged == 2 then call('SET', KEYS[3], format('-%d', free - 1), 'KEEPTTL') end
--- In the table that TIME made: seconds, microseconds, which key is charged, what the three keys held, and for how many
--- milliseconds the record of a free retry lives.
+-- In the table that TIME made: seconds, microseconds, the number of the charged key, the old texts of the three keys,
+-- and the remaining milliseconds of a free retry's record.
 reply[3], reply[4], reply[5], reply[6] = charged, olds[1], olds[2], record
 if charged == 2 then reply[7] = format('%d', call('PTTL', KEYS[3])) end
 return reply

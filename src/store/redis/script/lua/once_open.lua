@@ -1,12 +1,13 @@
--- A request that may be a retry: a free one charges the budget of free retries, and all others the key as ever.
+-- A request that may be a retry: a free retry charges the budget of free retries, and all other requests charge the
+-- key.
 --
--- KEYS: the state, the budget, the record of the request. A record is how many free retries are left, '-<free>', and
--- lives for as long as they are.
+-- KEYS: the state, the budget, the record of the request. A record is the number of free retries that are left,
+-- '-<free>', and lives as long as these are free.
 -- ARGV: as in several_open.lua, for the state and the budget: two keys.
 local ARGV, format, call, count = ARGV, string.format, redis.call, 1
 local reply = call('TIME')
 local now = reply[1] * 1000000 + reply[2]
--- All are read before the first is written, so that a key of another type stops the script.
+-- All keys are read before the first is written, so that a key of another type stops the script.
 local record, olds, free = call('GET', KEYS[3]), { call('GET', KEYS[1]), false }, 0
 if record then
   free = tonumber(string.match(record, '^-(%d+)$'))
@@ -18,7 +19,7 @@ if record then
   if banned > now then free = 0 end
   if free > 0 then olds[2] = call('GET', KEYS[2]) end
 end
--- Which key is charged: 1, the state, or 2, the budget, if the retry is free. 0 is a rejection.
+-- The charged key: 1, the state, or 2, the budget, if the retry is free. 0 is a rejection.
 local charged = 0
 for index = free > 0 and 2 or 1, 1, -1 do
   local key, at, old = KEYS[index], 6 * index - 3, olds[index]

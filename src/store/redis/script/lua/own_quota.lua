@@ -1,9 +1,9 @@
 -- The quota of the key, if its limiter has one for each key. It stands behind the state: '-…@<limit>:<burst>:<period>',
--- the period in nanoseconds. It is compared as text and never computed with.
+-- the period in nanoseconds. The script compares it as text and never computes with it.
 --
--- ARGV from `own` on: the three numbers (0: none), and the millisecond at which a converted state expires. From `texts` on,
--- if a state is to be converted: the text that was read, and the one to put in its place (empty: none). It is stored
--- whatever is decided, and only if the key still holds what was read.
+-- ARGV from `own` on: the three numbers (0: none), and the millisecond at which a converted state expires. From `texts`
+-- on, if the call converts a state: the text that the caller read, and its replacement (empty: delete the key). The
+-- replacement is stored with any decision, but only if the key still has the text that was read.
 if ARGV[own] then
   if old and old ~= '' and old == ARGV[texts] then
     old = ARGV[texts + 1]

@@ -1,6 +1,6 @@
--- Returns a free retry to the record of its request, if that is still there. What is no record is left as it is.
+-- Returns a free retry to the record of its request, if that is still there. Other text stays as it is.
 --
--- ARGV: how many retries are free at most.
+-- ARGV: the most retries that are free.
 local record = redis.call('GET', KEYS[1])
 local free = record and tonumber(string.match(record, '^-(%d+)$'))
 if free and free < ARGV[1] + 0 then

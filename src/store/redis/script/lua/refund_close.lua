@@ -6,5 +6,5 @@ if state and admitted > 0 then
 elseif admitted > 0 then
   call('DEL', key)
 end
--- Seconds, microseconds, admitted, old. In one text, because the server sends a table more slowly.
+-- Seconds, microseconds, admitted, old. One text, because the server sends a table more slowly.
 return reply[1] .. ',' .. reply[2] .. ',' .. admitted .. ',' .. (old and old .. tag or '')

@@ -1,4 +1,4 @@
--- Deletes a key. Replies as for a key that holds nothing.
+-- Deletes a key. Replies as for an empty key.
 local call = redis.call
 call('DEL', KEYS[1])
 local time = call('TIME')

@@ -1,4 +1,4 @@
--- A sliding window is its number, what was used in the one before it, and in itself:
+-- A sliding window is its number, the units that were used in the previous window, and in itself:
 -- '-<window>:<previous>:<current>'.
 --
 -- ARGV: as for a fixed window.
@@ -13,10 +13,10 @@ if old then
     break
   end
   if stored > window + 1 then
-    -- From the future: see the bucket.
+    -- From the future: see bucket_read.lua.
     stored = window + 1
     if count ~= '0' then
-      -- What was used in the window itself still weighs in the next one.
+      -- The units of the window itself still count in the next one.
       local ends = (stored + (second > 0 and 2 or 1)) * period
       call('SET', key, format('-%d:%d:%d', stored, first, second) .. tag, 'PXAT', format('%d', (ends + 999) / 1000))
     end

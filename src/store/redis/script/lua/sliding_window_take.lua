@@ -1,4 +1,4 @@
--- What the previous window still weighs, rounded up: previous * left / period.
+-- The weight of the previous window, rounded up.
 local left, weight = (window + 1) * period - now, 0
 if left > period then left = period end
 local product = previous * left
@@ -7,16 +7,17 @@ if product < 4503599627370496 then
   weight = (product - over) / period
   if over > 0 then weight = weight + 1 end
 else
-  -- From 2^53 on a double rounds (2^52 leaves a margin), so this quotient is an estimate: up to one too great or small.
+  -- From 2^53 on, a double rounds (2^52 leaves a margin), so this quotient is an estimate: up to 1 too great or too
+  -- small.
   weight = product / period
   weight = weight - weight % 1
-  -- What it leaves of the product is exact. All four numbers are below 2^50; so each is cut at 25 bits, and the products
-  -- of these halves are added up from the greatest to the least, each sum a small one.
+  -- The remainder of the product is computed exactly. All four numbers are below 2^50. So each is cut at 25 bits, and
+  -- the products of these halves are added up from the greatest to the least. Each sum is small.
   local a, b, c, d = previous % 33554432, left % 33554432, weight % 33554432, period % 33554432
   local over = (previous - a) * (left - b) / 1125899906842624 - (weight - c) * (period - d) / 1125899906842624
   over = over * 33554432 + ((previous - a) * b + a * (left - b) - (weight - c) * d - c * (period - d)) / 33554432
   over = over * 33554432 + (a * b - c * d)
-  -- To the next whole number, up from an estimate that was too small.
+  -- Rounds up to the next whole number, also from an estimate that was too small.
   weight = weight + (over + -over % period) / period
 end
 for _ = 1, count do

@@ -1,8 +1,9 @@
--- The standing of the key, if it has one: until when it is banned, and until when it owes more than it had left, in
--- microseconds. It stands before the state, '!<banned>:<owing>!<state>'. While one of them lasts nothing is charged or
--- refunded, and all of the text is left in `old`; the state, which may be none, is that of the end. After that, it counts.
+-- The standing of the key, if it has one: the times until which it is banned, and until which it owes more than it had
+-- left, in microseconds. It is before the state, '!<banned>:<owing>!<state>'. While one of the two lasts, nothing is
+-- charged or refunded, and `old` keeps the whole text. The state, which may be missing, is the state at the end of the
+-- standing, and counts from then on.
 --
--- A key that is only read beside others passes unless it is banned.
+-- A key that is only read together with others passes, unless it is banned.
 repeat
 if problem then break end
 if old and string.byte(old) == 33 then

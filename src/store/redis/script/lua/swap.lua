@@ -1,7 +1,7 @@
--- Puts a text in the place of the one that was read, unless that has changed meanwhile.
+-- Replaces the text that the caller read, unless it has changed meanwhile.
 --
--- ARGV: at which millisecond the new text expires, the text that was read (empty: the key held nothing), the new text. With
--- the first alone, it only reads.
+-- ARGV: the millisecond at which the new text expires, the text that was read (empty: the key was empty), the new text.
+-- With the first argument alone, the script only reads.
 local call, key = redis.call, KEYS[1]
 local reply = call('TIME')
 local old, swapped = call('GET', key) or '', 0
@@ -9,5 +9,5 @@ if old == ARGV[2] then
   call('SET', key, ARGV[3], 'PXAT', ARGV[1])
   swapped = 1
 end
--- Seconds, microseconds, whether it did, what the key held.
+-- Seconds, microseconds, whether the text was replaced, the old text.
 return reply[1] .. ',' .. reply[2] .. ',' .. swapped .. ',' .. old

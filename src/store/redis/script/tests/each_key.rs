@@ -1,4 +1,4 @@
-//! One run of a script for many requests: each is charged as if it were alone.
+//! One run of a script for many requests: the script charges each as if it were alone.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -18,30 +18,36 @@ use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide, decide_all};
 use crate::values::Quota;
 
-/// Runs with one quota, sent together.
+/// The number of runs with one quota, sent together.
 const RUNS: u64 = 20;
 
-/// Against Rust over a plain map: random keys, of which some are in a run several times.
+/// Checks against Rust over a plain map: random keys, some of them several times in a run.
 fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xorshift) -> Quota) {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
-    let (mut batch, mut admitted, mut rejected) = (0, 0, 0);
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
+    let mut batch = 0;
+    let mut admitted = 0;
+    let mut rejected = 0;
     while batch < 50 {
         let algorithm = make(quota(&mut random));
         if algorithm.fits().is_err() {
             continue;
         }
         let own = (batch % 2 == 1).then(|| algorithm.quota());
-        let (mut states, mut expected, mut now) = (HashMap::new(), Vec::new(), START + random.below(1 << 49));
+        let mut states = HashMap::new();
+        let mut expected = Vec::new();
+        let mut now = START + random.below(1 << 49);
         for _ in 0..RUNS {
             let token = algorithm.quota().period_nanos() / 1_000 / algorithm.max_cost();
             now = (now + random.below(2 * token + 2)).min((1 << 52) - 1);
-            let (cost, count) = (cost(&mut random, algorithm.max_cost()).max(1), 1 + random.below(3) as u32);
+            let cost = cost(&mut random, algorithm.max_cost()).max(1);
+            let count = 1 + random.below(3) as u32;
             let keys: Vec<u64> = (0..2 + random.below(31)).map(|_| random.below(24)).collect();
             let names = keys.iter().map(|id| key(format!("{batch} {id}"))).collect();
             let mut charge = ScriptCharge::new(&algorithm, key(""), cost, at(now));
             charge.count = count;
             let own_quota = OwnQuota { quota: own, conversion: None };
-            let call = ScriptCall { keys: names, ..charge.under(own_quota).alone() };
+            let call = ScriptCall { keys: names, ..charge.with_own_quota(own_quota).alone() };
             server.add(now, &call);
             let is_charge = cost <= algorithm.max_cost();
             let decisions = keys.iter().map(|id| {
@@ -61,13 +67,14 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xor
         for (reply, (now, cost, count, decisions)) in server.replies().iter().zip(expected) {
             let replies = ScriptReply::read_each(reply, decisions.len(), 1).unwrap();
             for (reply, decisions) in replies.into_iter().zip(decisions) {
-                let reply = reply.expect("nothing is wrong with this key");
+                let reply = reply.expect("this key can be read");
                 assert_eq!(reply.now, at(now));
                 assert!(reply.text(0).unwrap().is_under(own));
                 let (found, _) = reply.replay(&algorithm, cost, count).unwrap();
                 assert_eq!(&found[..], &decisions[..], "{algorithm:?}, cost {cost}, {reply:?}");
                 let allowed = found.iter().filter(|decision| decision.is_allowed()).count();
-                (admitted, rejected) = (admitted + allowed, rejected + found.len() - allowed);
+                admitted += allowed;
+                rejected += found.len() - allowed;
             }
         }
         batch += 1;
@@ -83,14 +90,14 @@ pub(super) fn each_key_is_charged_as_if_alone() {
     check(|quota| CalendarWindow::monthly(quota.limit()), window_quota);
 }
 
-/// Whatever a key holds, the others are charged. That one is left as it is, and is to be asked for alone.
+/// With any text in one key, the other keys are charged. That key stays as it is, and needs a call of its own.
 #[test]
 pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
     fn check<A: Scripted>(algorithm: &A) {
         let (_server, mut connection) = start();
         let [list, foreign] = [key("list"), key("foreign")];
         cmd("RPUSH").arg(list.as_str()).arg(1).exec(&mut connection).unwrap();
-        // With a comma, and under a quota that is none.
+        // The added texts have a comma, or an invalid quota.
         for (run, value) in FOREIGN.into_iter().chain(["-1,1,-1", "@,", "-,1@1:1:1"]).enumerate() {
             cmd("SET").arg(foreign.as_str()).arg(value).exec(&mut connection).unwrap();
             let keys = [key(format!("{run} a")), list.clone(), key(format!("{run} b")), foreign.clone()];
@@ -101,7 +108,7 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
             let replies = ScriptReply::read_each(&reply, 5, 1).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             assert_eq!(charged, [Some(1), None, Some(1), None, Some(1)], "{value:?}");
-            // One of two is no different.
+            // The same with one of two keys.
             let keys = [list.clone(), key(format!("{run} c"))].into_iter().collect();
             let call = ScriptCall { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
@@ -117,20 +124,28 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
     check(&SlidingWindow::new(Quota::per_second(10)));
 }
 
-/// Against Rust over a plain map: requests for a bucket and two windows, of which some share keys. One key may only be read.
+/// Checks against Rust over a plain map: requests for a bucket and two windows, some with shared keys. One key may only
+/// be read.
 #[test]
 pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
-    let (mut batch, mut all, mut none) = (0, 0, 0);
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
+    let mut batch = 0;
+    let mut charged = 0;
+    let mut rejected = 0;
     while batch < 30 {
         let quotas = [(); 3].map(|()| window_quota(&mut random));
         let bucket = TokenBucket::new(quotas[0]);
-        let (fixed, sliding) = (FixedWindow::new(quotas[1]), SlidingWindow::new(quotas[2]));
+        let fixed = FixedWindow::new(quotas[1]);
+        let sliding = SlidingWindow::new(quotas[2]);
         if bucket.fits().and(fixed.fits()).and(sliding.fits()).is_err() {
             continue;
         }
-        let (mut first, mut second, mut third) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (mut expected, mut now) = (Vec::new(), START + random.below(1 << 49));
+        let mut first = HashMap::new();
+        let mut second = HashMap::new();
+        let mut third = HashMap::new();
+        let mut expected = Vec::new();
+        let mut now = START + random.below(1 << 49);
         for _ in 0..RUNS {
             let token = quotas[batch % 3].period_nanos() / 1_000 / quotas[batch % 3].limit();
             now = (now + random.below(2 * token + 2)).min((1 << 52) - 1);
@@ -171,7 +186,7 @@ pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
             let ::redis::Value::BulkString(text) = &reply else { panic!("{reply:?}") };
             let requests = text.split(|byte| *byte == b',').count() / 4;
             for answer in ScriptReply::read_each(&reply, requests, 3).unwrap() {
-                let answer = answer.expect("nothing is wrong with its keys");
+                let answer = answer.expect("its keys can be read");
                 let (costs, decisions, are_allowed) = expected.next().unwrap();
                 let found = [
                     answer.decision(&bucket, 0, costs[0]).unwrap(),
@@ -180,16 +195,17 @@ pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
                 ];
                 assert_eq!(found, decisions, "{bucket:?} {fixed:?} {sliding:?} {answer:?}");
                 assert_eq!(answer.were_charged(&found), Ok(are_allowed));
-                (all, none) = if are_allowed { (all + 1, none) } else { (all, none + 1) };
+                let count = if are_allowed { &mut charged } else { &mut rejected };
+                *count += 1;
             }
         }
         batch += 1;
     }
-    println!("{all} charged, {none} not");
-    assert!(all > 300 && none > 300, "{all} charged, {none} not");
+    println!("{charged} charged, {rejected} not");
+    assert!(charged > 300 && rejected > 300, "{charged} charged, {rejected} not");
 }
 
-/// Whatever a key holds, other requests are charged, and nothing is that has this key.
+/// With any text in one key, requests without this key are charged, and requests with it charge nothing.
 #[test]
 pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
     let (_server, mut connection) = start();
@@ -207,32 +223,26 @@ pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
             [good("a"), good("e")],
             [list.clone(), used_up.clone()],
         ];
-        // As in a bundle of requests whose second policy only reads.
+        // Like in a bundle of requests whose second policy only reads.
         for second in [1, 0] {
-            let charges = |keys: [_; 2]| {
-                let [one, two] = keys;
-                decide_all(
-                    [ScriptCharge::new(&bucket, one, 1, NOW), ScriptCharge::new(&bucket, two, second, NOW)],
-                    true,
-                )
-            };
-            let call =
-                ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..charges(requests[0].clone()) };
+            let [one, two] = requests[0].clone();
+            let charges = [ScriptCharge::new(&bucket, one, 1, NOW), ScriptCharge::new(&bucket, two, second, NOW)];
+            let call = ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..decide_all(charges, true) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
             let replies = ScriptReply::read_each(&reply, 5, 2).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
-            // A standing that is over: its key is only read, and shows what follows.
+            // A standing that is over: the key is only read, and the script returns the text behind the standing.
             if second == 0 && value.starts_with("!5:6!") {
                 continue;
             }
-            // A key that is only read is not looked into by the script.
-            let is_told = second == 0 && !value.contains(',') && !value.starts_with('!');
-            let with_foreign = is_told.then_some(1);
+            // The script does not parse a key that is only read.
+            let is_answered = second == 0 && !value.contains(',') && !value.starts_with('!');
+            let with_foreign = is_answered.then_some(1);
             assert_eq!(charged, [Some(1), with_foreign, None, Some(1), None], "{value:?}, {second}");
             let written: Vec<_> = ["c", "d"]
                 .map(|name| cmd("EXISTS").arg(good(name).as_str()).query::<u32>(&mut connection).unwrap())
                 .into();
-            assert_eq!(written, [u32::from(is_told), 0], "{value:?}, {second}");
+            assert_eq!(written, [u32::from(is_answered), 0], "{value:?}, {second}");
         }
         assert_eq!(cmd("GET").arg(foreign.as_str()).query::<String>(&mut connection).unwrap(), value);
         assert_eq!(cmd("LLEN").arg(list.as_str()).query::<u32>(&mut connection).unwrap(), 1);

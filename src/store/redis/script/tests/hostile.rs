@@ -1,4 +1,4 @@
-//! Keys that hold something else, and replies that cannot be read.
+//! Keys with foreign values, and replies that cannot be read.
 
 use std::cell::Cell;
 
@@ -15,8 +15,8 @@ use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{ScriptReply, Scripted, decide};
 use crate::values::{Quota, Receipt};
 
-/// No states of any algorithm. All states begin with a minus and a number below 2^53; a bucket's may end with a plus and
-/// a fraction, and those of windows have counts below 10^15 behind colons.
+/// Texts that are no states of any algorithm. All states begin with a minus and a number below 2^53. A bucket's state
+/// may end with a plus and a fraction, and the states of windows have counts below 10^15 behind colons.
 pub(super) const FOREIGN: [&str; 43] = [
     // Other types of values.
     "",
@@ -30,7 +30,7 @@ pub(super) const FOREIGN: [&str; 43] = [
     "1763682765000000",
     "+1",
     "--1",
-    // What `tonumber` reads in Lua, and a parser of integers does not.
+    // Texts that `tonumber` reads in Lua, but a parser of integers does not.
     "-nan",
     "nan",
     "-inf",
@@ -51,7 +51,7 @@ pub(super) const FOREIGN: [&str; 43] = [
     "-9007199254740992:1",
     "-1:1:1000000000000000",
     "-1+9007199254740992",
-    // A part is missing, or negative, or one too many.
+    // A part is missing, negative, or superfluous.
     "-",
     "-1:",
     "-1:1:",
@@ -60,7 +60,7 @@ pub(super) const FOREIGN: [&str; 43] = [
     "-1+",
     "-1+-1",
     "-1+1-",
-    // No standing, or one that is over, before what is no state.
+    // Invalid standings, and a standing that is over, before text that is no state.
     "!",
     "!5",
     "!5:6",
@@ -71,8 +71,8 @@ pub(super) const FOREIGN: [&str; 43] = [
 ];
 
 /// The scripts that decide on one key, or refund, reply to a value that they cannot read with an error that has a code,
-/// and leave the value as it is. Rust cannot read it either: the script on several keys returns states unchecked that it
-/// does not change.
+/// and leave the value as it is. Rust cannot read it either: the script on several keys returns states unchecked that
+/// it does not change.
 fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let receipt = Receipt::new(1 << 62);
     let calls = |name: &str| {
@@ -101,7 +101,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 #[test]
 pub(super) fn a_foreign_value_is_an_error() {
     let (_server, mut connection) = start();
-    // In whole microseconds, and in fractions of one.
+    // Buckets in whole microseconds, and in fractions of a microsecond.
     check_foreign(&mut connection, &TokenBucket::new(Quota::per_second(10)));
     check_foreign(&mut connection, &TokenBucket::new(Quota::per_second(3)));
     check_foreign(&mut connection, &FixedWindow::new(Quota::per_second(10)));
@@ -109,12 +109,13 @@ pub(super) fn a_foreign_value_is_an_error() {
     check_foreign(&mut connection, &CalendarWindow::monthly(10));
 }
 
-/// The seconds of later ends of windows are no numbers of microseconds that a double holds. A fixed window may have such a
-/// number.
+/// Later ends of windows, in microseconds, are above the numbers that a double represents exactly. A fixed window may
+/// have such a number.
 #[test]
 pub(super) fn an_end_that_is_too_late_is_an_error() {
     let (_server, mut connection) = start();
-    let (window, name) = (CalendarWindow::monthly(10), key("late"));
+    let window = CalendarWindow::monthly(10);
+    let name = key("late");
     for (end, is_state) in [(9_007_199_254_u64, true), (9_007_199_255, false), (9_007_199_254_740_991, false)] {
         let value = format!("-{end}:1");
         assert_eq!(window.read(value.as_bytes(), at(START)).is_some(), is_state);

@@ -1,4 +1,4 @@
-//! How long keys live, what states from the future do, and how many scripts the server caches.
+//! The lifetimes of keys, states from the future, and the number of scripts that the server caches.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
     cmd("PEXPIRETIME").arg(key.as_str()).query(connection).unwrap()
 }
 
-/// Every key lives until nothing is owed, and less than two milliseconds longer.
+/// Every key lives until it owes nothing, and less than two milliseconds longer.
 fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &str, cost: u64) {
     let key = key(name);
     let check = |answer: &ScriptReply, expires: Timestamp, connection: &mut Connection| {
@@ -48,7 +48,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
 #[test]
 pub(super) fn keys_live_for_as_long_as_they_owe() {
     let (_server, mut connection) = start();
-    // Windows so long that none ends during the test.
+    // These windows are too long to end during the test.
     let quota = Quota::per(10, Duration::from_secs(10_000_000));
     check_life(&mut connection, &TokenBucket::new(quota), "bucket", 3);
     check_life(&mut connection, &TokenBucket::new(Quota::per_hour(70_000).burst(999)), "thirds", 3);
@@ -70,7 +70,7 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 #[test]
 pub(super) fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
     let (_server, mut connection) = start();
-    // A bucket has been paid a little since, so that less than the price is owed: all of that is refunded.
+    // Time has paid off a little of the bucket's debt, so it owes less than the price: the refund covers all of it.
     let quota = Quota::per(10, Duration::from_secs(10_000_000));
     check_returned(&mut connection, &FixedWindow::new(quota));
     check_returned(&mut connection, &SlidingWindow::new(quota));
@@ -92,9 +92,9 @@ pub(super) fn a_key_that_is_reset_is_as_if_it_had_never_been() {
     }
 }
 
-/// A key among several that cannot be read is an error, and none is charged: neither those before it nor those behind it.
+/// If one of several keys cannot be read, the call is an error and charges no key, before or behind it.
 #[test]
-pub(super) fn what_one_of_several_keys_holds_stops_the_call() {
+pub(super) fn one_unreadable_key_of_several_stops_the_call() {
     let (_server, mut connection) = start();
     let window = FixedWindow::new(Quota::per_day(5));
     let keys = ["a", "b", "c"].map(key);
@@ -114,8 +114,10 @@ pub(super) fn a_state_from_the_future_locks_no_client_out() {
     let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
     let fixed = FixedWindow::new(Quota::per_minute(5));
     let sliding = SlidingWindow::new(Quota::per_minute(5));
-    let (hour, later) = (3_600_000_000, START + 6_000_000);
-    // A window from the future counts as the next: so this one passes, that one, and the one in which that still weighs.
+    let hour = 3_600_000_000;
+    let later = START + 6_000_000;
+    // A window from the future counts as the next: so three windows pass, the present one, the next one, and one in
+    // which that still counts.
     let three_windows = Duration::from_secs(180);
     let keys = ["bucket", "fixed", "sliding"].map(key);
 
@@ -134,7 +136,7 @@ pub(super) fn a_state_from_the_future_locks_no_client_out() {
     assert!(rejected.iter().all(|it| !it.is_allowed()));
     assert_eq!(rejected[0].retry_after(), Some(Duration::from_secs(5)));
     assert!(rejected.iter().all(|it| it.retry_after().unwrap() <= three_windows));
-    // ... and it was as if they owed that much and no more.
+    // ... and after that, they count as owing exactly this debt.
     assert!(run(later, 5)[0].is_allowed());
     assert!(run(START + three_windows.as_micros() as u64, 5).iter().all(|it| it.is_allowed()));
 }
@@ -142,10 +144,13 @@ pub(super) fn a_state_from_the_future_locks_no_client_out() {
 #[test]
 pub(super) fn the_server_caches_one_script_per_source() {
     let (_server, mut connection) = start();
-    let (mut pipeline, mut keys) = (Pipeline::new(), Vec::new());
+    let mut pipeline = Pipeline::new();
+    let mut keys = Vec::new();
     for number in 1..=10_000_u64 {
         let quota = Quota::per_second(number);
-        let (bucket, fixed, sliding) = (TokenBucket::new(quota), FixedWindow::new(quota), SlidingWindow::new(quota));
+        let bucket = TokenBucket::new(quota);
+        let fixed = FixedWindow::new(quota);
+        let sliding = SlidingWindow::new(quota);
         let call = match number % 5 {
             0 => decide(&bucket, key(number), 1, 1, NOW),
             1 => decide(&fixed, key(number), 1, 1, NOW),
@@ -154,7 +159,7 @@ pub(super) fn the_server_caches_one_script_per_source() {
                 [ScriptCharge::new(&bucket, key(number), 1, NOW), ScriptCharge::new(&fixed, key("other"), 1, NOW)],
                 true,
             ),
-            _ => refund(&sliding, &sliding, key(number), 1, Receipt::of(ChargedIn(6)), NOW).unwrap(),
+            _ => refund(&sliding, &sliding, key(number), 1, Receipt::from_proof(ChargedIn(6)), NOW).unwrap(),
         };
         keys.push(call.keys.len());
         pipeline.add_command(evalsha(&call, &hash_of(call.script)));
@@ -165,16 +170,18 @@ pub(super) fn the_server_caches_one_script_per_source() {
     assert!(memory.contains(&format!("number_of_cached_scripts:{}\r\n", ALL.len())), "{memory}");
 }
 
-/// The bounds in a call are those of the caller's clock. If it is wrong by more than half a window, a window that has
-/// begun goes on, and none begins.
+/// The bounds in a call follow the caller's clock. If it is wrong by more than half a window, a window that has begun
+/// continues, and no window begins.
 #[test]
 pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
     let mut server = ManualServer::new(&ALL);
     let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
-    let (day, hour) = (86_400_000_000, 3_600_000_000);
+    let day = 86_400_000_000;
+    let hour = 3_600_000_000;
     // A minute before midnight, and a minute after.
     let midnight = daily.end_of_window(at(START)).as_nanos() / 1_000;
-    let (evening, morning) = (midnight - 60_000_000, midnight + 60_000_000);
+    let evening = midnight - 60_000_000;
+    let morning = midnight + 60_000_000;
     let charge = |server: &mut ManualServer, now, asked| {
         let answer = server.run(now, &decide(&daily, key("a"), 5, 1, at(asked)));
         if answer.is_uncovered(&daily, at(asked)) {
@@ -186,7 +193,7 @@ pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
     for asked in [evening - 2 * day, evening + 2 * day] {
         assert_eq!(charge(&mut server, evening, asked), None);
     }
-    // By the caller's clock it is the next day.
+    // On the caller's clock, it is the next day.
     let admitted = charge(&mut server, evening, evening + 10 * hour).unwrap();
     assert!(admitted.is_allowed());
     for asked in [evening, evening - 10 * hour, evening + 10 * hour] {
@@ -202,7 +209,7 @@ pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
 }
 
 #[test]
-pub(super) fn a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows() {
+pub(super) fn a_window_that_has_begun_continues_with_any_clock_of_the_caller() {
     let mut server = ManualServer::new(&ALL);
     let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let year = 366 * 86_400_000_000;
@@ -220,7 +227,8 @@ pub(super) fn a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows(
 pub(super) fn a_state_of_another_calendar_counts_in_the_present_window() {
     let mut server = ManualServer::new(&ALL);
     let berlin = |window: CalendarWindow| window.zone("Europe/Berlin").unwrap();
-    let (daily, monthly) = (berlin(CalendarWindow::daily(5)), berlin(CalendarWindow::monthly(5)));
+    let daily = berlin(CalendarWindow::daily(5));
+    let monthly = berlin(CalendarWindow::monthly(5));
     let mut ask = |window: &CalendarWindow, now, cost| {
         let answer = server.run(now, &decide(window, key("a"), cost, 1, at(now)));
         answer.replay(window, cost, 1).unwrap().0[0]
@@ -234,10 +242,10 @@ pub(super) fn a_state_of_another_calendar_counts_in_the_present_window() {
         assert_eq!(rejected.remaining(), 1);
         let end = window.end_of_window(at(noon));
         assert_eq!(rejected.retry_after(), Some(end.saturating_since(at(noon))));
-        // Nothing was charged by a cost of 0, and nothing was corrected.
+        // A cost of 0 charges nothing and corrects nothing.
         assert_eq!(ask(window, noon, 0).remaining(), 1);
     }
-    // The last to reject was the daily limit: so the count ends with the day.
+    // The daily limit was the last to reject, so the count ends with the day.
     let end = daily.end_of_window(at(noon)).as_nanos() / 1_000;
     assert_eq!((ask(&daily, end - 1, 0).remaining(), ask(&daily, end, 0).remaining()), (1, 5));
     assert_eq!(ask(&monthly, end, 0).remaining(), 5);

@@ -44,10 +44,10 @@ static ALL: [&Script; 12] = [
     &SWAP,
 ];
 
-/// What the caller's clock shows, where that does not matter.
+/// The time on the caller's clock, in tests that do not depend on it.
 const NOW: Timestamp = Timestamp::ZERO;
 
-/// What doubles make of the weight of a sliding window's previous count, rounded down: in Rust what it is in Lua.
+/// The weight of a sliding window's previous count, computed with doubles and rounded down: the same in Rust as in Lua.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
@@ -74,16 +74,16 @@ fn run(connection: &mut Connection, call: &ScriptCall) -> ScriptReply {
     ScriptReply::read(reply, call.keys.len()).unwrap()
 }
 
-/// What the server has done with a request that may be a retry.
+/// The outcome of a request that may be a retry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Once<S> {
-    /// It is a free retry: the key's numbers without a charge, the receipt of the budget, and the state of the key.
+    /// A free retry: the key's numbers without a charge, the receipt of the budget, and the state of the key.
     Free(Decision, Receipt, Option<S>),
-    /// It was charged or rejected as ever: the decision, and the state of the key after it.
-    AsEver(Decision, Option<S>),
+    /// An ordinary charge or rejection: the decision, and the state of the key after it.
+    Ordinary(Decision, Option<S>),
 }
 
-/// The refund of a charge under the quota of `algorithm` to a state under that of `kept`. `None` if nothing was charged.
+/// The refund of a charge under the quota of `algorithm` to a state under the quota of `kept`. `None` without a charge.
 fn refund<A: Scripted>(
     algorithm: &A,
     kept: &A,
@@ -92,11 +92,11 @@ fn refund<A: Scripted>(
     receipt: Receipt,
     asked: Timestamp,
 ) -> Option<ScriptCall> {
-    let refund = || ScriptCharge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked);
-    (!receipt.is_none() && cost > 0).then(|| refund().alone())
+    (!receipt.is_none() && cost > 0)
+        .then(|| ScriptCharge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked).alone())
 }
 
-/// Holds a conversation about one key at `micros`, and returns how many calls it took.
+/// Holds a conversation about one key at `micros`, and returns the number of its calls.
 fn talk<A: Scripted, S: Subject<A>>(server: &mut ManualServer, part: &mut KeyPart<A, S>, micros: u64) -> u64 {
     for calls in 1..4 {
         let call = part.charge(at(micros)).alone();
@@ -109,16 +109,16 @@ fn talk<A: Scripted, S: Subject<A>>(server: &mut ManualServer, part: &mut KeyPar
     panic!("the state is not converted");
 }
 
-/// A key whose names do not matter.
+/// A target with any key.
 fn target<'a, A: Scripted>(algorithm: &'a A, quota: Option<Quota>, limiter: Quota) -> Target<'a, A> {
     Target::new(algorithm, quota, limiter, KeyTag::from_bits(0))
 }
 
 impl ScriptReply {
-    /// Returns what a call for one key has read and done.
+    /// Returns the outcome of a call for one key.
     fn applied<A: Scripted>(&self, algorithm: &A) -> Result<Applied<A::State>, BadReply> {
-        let (old, standing) = (self.text(0)?.state(algorithm, self.now)?, Standing::default());
-        Ok(Applied { now: self.now, old, standing, kept: None, charged: self.admitted })
+        let old = self.text(0)?.state(algorithm, self.now)?;
+        Ok(Applied { now: self.now, old, standing: Standing::default(), kept: None, charged: self.admitted })
     }
 
     /// Returns the decision on the key at `index` of a `decide_all`, by itself.
@@ -126,19 +126,19 @@ impl ScriptReply {
         Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
     }
 
-    /// Whether a call was decided without the window of the server's time, since it was made for `asked`.
+    /// Whether a call that was made for `asked` did not have the window of the server's time.
     fn is_uncovered<A: Scripted>(&self, algorithm: &A, asked: Timestamp) -> bool {
         self.admitted == 0 && !algorithm.covers(asked, self.now)
     }
 
-    /// Returns what a `decide_once` with the same algorithms and cost has done.
+    /// Returns the outcome of a `decide_once` with the same algorithms and cost.
     fn once<A: Scripted>(&self, algorithm: &A, budget: &A::Budget, cost: u64) -> Result<Once<A::State>, BadReply> {
         if let Some(receipt) = self.free_retry(budget, cost, false)? {
             let old = self.state(algorithm, 0)?;
             return Ok(Once::Free(algorithm.decide(old, self.now, 0).0, receipt, old));
         }
         let (decisions, state) = self.replay(algorithm, cost, 1)?;
-        Ok(Once::AsEver(decisions[0], state))
+        Ok(Once::Ordinary(decisions[0], state))
     }
 
     /// Returns the decisions on the requests of a charge with the same arguments, and the state after them.
@@ -148,7 +148,6 @@ impl ScriptReply {
         cost: u64,
         count: u32,
     ) -> Result<(Decisions, Option<A::State>), BadReply> {
-        let disagrees = |_: GaveUp| BadReply::Disagreement;
-        self.applied(algorithm)?.replay(algorithm, cost, count).map_err(disagrees)
+        self.applied(algorithm)?.replay(algorithm, cost, count).map_err(|_: GaveUp| BadReply::Disagreement)
     }
 }

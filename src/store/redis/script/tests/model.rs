@@ -1,4 +1,4 @@
-//! What the scripts do beyond the algorithm: clamp states from the future, delete paid ones.
+//! The scripts' additions to the algorithm: they clamp states from the future, and delete paid states.
 
 use std::fmt::Debug;
 
@@ -12,11 +12,10 @@ pub(super) trait Model: Algorithm<State: PartialEq + Debug> {
     /// Corrects a state from the future.
     fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State;
 
-    /// Whether nothing is owed: a refund that leaves such a state deletes the key.
+    /// Whether the state owes nothing: a refund that leaves such a state deletes the key.
     fn is_nothing(&self, state: &Self::State, now: Timestamp) -> bool;
 
-    /// Whether the window has ended: then nothing is owed for a charge, and a clock that is set back does not revive
-    /// it.
+    /// Whether the window has ended: then its charges are paid off, and a clock that is set back does not revive them.
     fn is_over(&self, state: &Self::State, now: Timestamp) -> bool;
 }
 
@@ -65,7 +64,7 @@ window_model!(FixedWindow, |state| state.used == 0);
 window_model!(SlidingWindow, |state| state.previous == 0 && state.current == 0);
 
 impl Model for CalendarWindow {
-    /// What still counts does so in the present window.
+    /// Units that still count are counted in the present window.
     fn clamped(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
         if state.ends > now { CalendarWindowState { ends: self.end_of_window(now), ..state } } else { state }
     }

@@ -1,4 +1,5 @@
-//! Requests whose retries are free: the script against a plain map, the lives of records, and keys that hold something else.
+//! Requests whose retries are free: the script against a plain map, the lifetimes of records, and keys with foreign
+//! values.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -36,18 +37,20 @@ impl<A: Scripted> Model<A> {
     fn decide(&mut self, request: u64, cost: u64, now: Timestamp) -> Once<A::State> {
         if let Some(free) = self.records.get_mut(&request).filter(|free| **free > 0) {
             if let (decision, Some(next)) = self.budget.decide(self.budget_state, now, cost) {
-                (*free, self.budget_state) = (*free - 1, Some(next));
+                *free -= 1;
+                self.budget_state = Some(next);
                 return Once::Free(self.limit.decide(self.state, now, 0).0, decision.receipt(), self.state);
             }
         }
         let (decision, next) = self.limit.decide(self.state, now, cost);
         self.state = next.or(self.state);
-        Once::AsEver(decision, self.state)
+        Once::Ordinary(decision, self.state)
     }
 }
 
 fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> A) {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
     let mut seen = [0_u64; 3];
     for batch in 0..60 {
         let scale = random.pick(&[1, 30_000_000_000_000]);
@@ -58,7 +61,9 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
         let mut model = Model { limit, budget, state: None, budget_state: None, records: HashMap::new() };
         let [state, budget_key] = ["state", "budget"].map(|name| key(format!("{name} {batch}")));
         let record = |request: u64| key(format!("record {request} {batch}"));
-        let (mut now, mut expected, mut free) = (START + random.below(1 << 50), Vec::new(), Vec::new());
+        let mut now = START + random.below(1 << 50);
+        let mut expected = Vec::new();
+        let mut free = Vec::new();
         for _ in 0..200 {
             now += random.below(DAY.as_micros() as u64 / 4);
             let request = random.below(3);
@@ -67,18 +72,16 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
                     let cost = scale * (1 + random.below(3));
                     // The caller's clock is wrong by up to five hours.
                     let asked = at(now + random.below(36_000_000_000) - 18_000_000_000);
-                    let charges = (
-                        ScriptCharge::new(&model.limit, state.clone(), cost, asked),
-                        ScriptCharge::new(&model.budget, budget_key.clone(), cost, asked),
-                    );
-                    server.add(now, &decide_once(charges.0, charges.1, record(request)));
+                    let state_charge = ScriptCharge::new(&model.limit, state.clone(), cost, asked);
+                    let budget_charge = ScriptCharge::new(&model.budget, budget_key.clone(), cost, asked);
+                    server.add(now, &decide_once(state_charge, budget_charge, record(request)));
                     let once = model.decide(request, cost, at(now));
                     if let Once::Free(_, receipt, _) = once {
                         free.push((request, cost, receipt));
                     }
                     seen[match &once {
                         Once::Free(..) => 0,
-                        Once::AsEver(decision, _) => 1 + usize::from(decision.is_allowed()),
+                        Once::Ordinary(decision, _) => 1 + usize::from(decision.is_allowed()),
                     }] += 1;
                     expected.push((cost, Some(once)));
                 }
@@ -104,9 +107,10 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
             let found = answer.once(&model.limit, &model.budget, cost);
             match answer.record_left() {
                 Some(left) => assert!(matches!(expected, Once::Free(..)) && left <= 300 * DAY && left > 299 * DAY),
-                None => assert!(matches!(expected, Once::AsEver(..))),
+                None => assert!(matches!(expected, Once::Ordinary(..))),
             }
-            let (limit, budget) = (&model.limit, model.budget.quota());
+            let limit = &model.limit;
+            let budget = model.budget.quota();
             assert_eq!(found, Ok(expected), "batch {batch}, step {step}: {cost} of {limit:?}, {budget:?}, {answer:?}");
         }
     }
@@ -126,23 +130,24 @@ fn silently(connection: &mut Connection, call: &ScriptCall) {
     let _: Value = evalsha(call, &hash_of(call.script)).query(connection).unwrap();
 }
 
-/// A request to a window with so much per day, by the keys `state`, `budget` and `record`.
+/// Makes a request to a window with `limit` units per day, by the keys `state`, `budget` and `record`.
 fn request(limit: u64, cost: u64) -> (ScriptCall, FixedWindow, FixedWindow) {
     let [limit, budget] = [limit, 3 * limit].map(|limit| FixedWindow::new(Quota::per_day(limit)));
     let charge = |algorithm, name| ScriptCharge::new(algorithm, key(name), cost, Monotonic.now());
     (decide_once(charge(&limit, "state"), charge(&budget, "budget"), key("record")), limit, budget)
 }
 
-/// A cost that the limit can never admit may be a free retry, if the budget can: as where a quota was lowered.
+/// A cost that the limit can never admit may be a free retry, if the budget can admit it, such as after a quota was
+/// lowered.
 #[test]
-pub(super) fn a_cost_above_the_limit_charges_nothing_but_the_budget() {
+pub(super) fn a_cost_above_the_limit_charges_only_the_budget() {
     let (_server, mut connection) = start();
     let ask = |connection: &mut Connection, cost| {
         let (call, limit, budget) = request(2, cost);
         match run(connection, &call).once(&limit, &budget, cost).unwrap() {
             Once::Free(..) => "free",
-            Once::AsEver(decision, _) if decision.is_allowed() => "charged",
-            Once::AsEver(decision, _) => decision.retry_after().map_or("never", |_| "later"),
+            Once::Ordinary(decision, _) if decision.is_allowed() => "charged",
+            Once::Ordinary(decision, _) => decision.retry_after().map_or("never", |_| "later"),
         }
     };
     assert_eq!(ask(&mut connection, 3), "never");
@@ -152,7 +157,7 @@ pub(super) fn a_cost_above_the_limit_charges_nothing_but_the_budget() {
 }
 
 #[test]
-pub(super) fn a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it() {
+pub(super) fn a_record_lives_from_the_end_of_the_first_response_after_any_use() {
     let (_server, mut connection) = start();
     let name = key("record");
     let mut steps = |call: &ScriptCall| -> (Option<String>, i64) {
@@ -160,33 +165,34 @@ pub(super) fn a_record_lives_from_the_end_of_the_first_response_whatever_is_take
         let value = cmd("GET").arg(name.as_str()).query(&mut connection).unwrap();
         (value, cmd("PEXPIRETIME").arg(name.as_str()).query(&mut connection).unwrap())
     };
-    let of = |text: &str| Some(text.to_owned());
+    let stored = |text: &str| Some(text.to_owned());
     assert_eq!(steps(&raise_record(key("record"), 2)), (None, -2), "nothing is there");
     let (value, ends) = steps(&begin_record(key("record"), 2, DAY + Duration::from_nanos(1)));
     let left =
         Duration::from_millis(ends.unsigned_abs()).saturating_sub(Duration::from_nanos(Monotonic.now().as_nanos()));
     // Rounded up to a millisecond.
     assert!(
-        value == of("-2") && left > DAY - Duration::from_secs(60) && left <= DAY + Duration::from_millis(2),
+        value == stored("-2") && left > DAY - Duration::from_secs(60) && left <= DAY + Duration::from_millis(2),
         "{left:?}"
     );
     let free = request(9, 1).0;
-    assert_eq!([(); 3].map(|()| steps(&free)), [(of("-1"), ends), (of("-0"), ends), (of("-0"), ends)]);
-    assert_eq!(steps(&begin_record(key("record"), 2, 2 * DAY)), (of("-0"), ends), "it has a record");
+    assert_eq!([(); 3].map(|()| steps(&free)), [(stored("-1"), ends), (stored("-0"), ends), (stored("-0"), ends)]);
+    assert_eq!(steps(&begin_record(key("record"), 2, 2 * DAY)), (stored("-0"), ends), "it has a record");
     let raised = [(); 3].map(|()| steps(&raise_record(key("record"), 2)));
-    assert_eq!(raised, [(of("-1"), ends), (of("-2"), ends), (of("-2"), ends)]);
+    assert_eq!(raised, [(stored("-1"), ends), (stored("-2"), ends), (stored("-2"), ends)]);
 }
 
 #[test]
 pub(super) fn states_and_budgets_live_for_as_long_as_they_owe() {
     fn check<A: Scripted<Budget = A>>(make: impl Fn(Quota) -> A) {
         let mut server = ManualServer::new(&ALL);
-        // No whole milliseconds.
-        let (limit, budget) = (make(Quota::per(7, Duration::from_micros(3_600_000_123))), make(Quota::per(9, DAY)));
+        // The periods are no whole milliseconds.
+        let limit = make(Quota::per(7, Duration::from_micros(3_600_000_123)));
+        let budget = make(Quota::per(9, DAY));
         let now = at(START);
-        let charges =
-            (ScriptCharge::new(&limit, key("state"), 2, now), ScriptCharge::new(&budget, key("budget"), 2, now));
-        let call = decide_once(charges.0, charges.1, key("record"));
+        let state_charge = ScriptCharge::new(&limit, key("state"), 2, now);
+        let budget_charge = ScriptCharge::new(&budget, key("budget"), 2, now);
+        let call = decide_once(state_charge, budget_charge, key("record"));
         for (name, owed) in [("state", &limit), ("budget", &budget)] {
             assert!(server.run(START, &call).admitted > 0);
             let state = owed.decide(None, now, 2).1;
@@ -200,9 +206,9 @@ pub(super) fn states_and_budgets_live_for_as_long_as_they_owe() {
     check(SlidingWindow::new);
 }
 
-/// Whatever the keys hold, nobody passes for free, and nothing is changed that is not ours.
+/// With any text in the keys, no request passes for free, and foreign values stay as they are.
 #[test]
-pub(super) fn what_is_no_record_no_budget_and_no_state_is_an_error() {
+pub(super) fn foreign_records_budgets_and_states_are_errors() {
     let (_server, mut connection) = start();
     let (call, limit, budget) = request(5, 1);
     let set = |connection: &mut Connection, name: &str, value: &str| {
@@ -226,7 +232,7 @@ pub(super) fn what_is_no_record_no_budget_and_no_state_is_an_error() {
     set(&mut connection, "record", "free");
     silently(&mut connection, &raise_record(key("record"), 2));
     assert_eq!(get(&mut connection, "record").as_deref(), Some("free"));
-    // A budget that cannot be read is no budget that admits.
+    // A budget that cannot be read admits nothing.
     set(&mut connection, "record", "-2");
     set(&mut connection, "budget", "hello");
     assert_eq!(code(&mut connection), "SLUICE");
@@ -234,7 +240,7 @@ pub(super) fn what_is_no_record_no_budget_and_no_state_is_an_error() {
         ["record", "budget", "state"].map(|name| get(&mut connection, name)),
         [Some("-2".into()), Some("hello".into()), None]
     );
-    // Nor is a state: a retry that charged the budget is an error, and what the state's key holds stays.
+    // If the state cannot be read, a retry that charged the budget is an error, and the value of the state's key stays.
     cmd("DEL").arg(key("budget").as_str()).exec(&mut connection).unwrap();
     set(&mut connection, "state", "hello");
     assert_eq!(run(&mut connection, &call).once(&limit, &budget, 1), Err(BadReply::State));
@@ -256,7 +262,7 @@ pub(super) fn what_is_no_record_no_budget_and_no_state_is_an_error() {
     }
 }
 
-/// A reply that contradicts its own states is no decision: in particular, no free pass.
+/// A reply that contradicts its own states is an error, and in particular no free pass.
 #[test]
 pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     let (_, limit, budget) = request(1, 1);
@@ -272,7 +278,7 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
         .once(&limit, &budget, 1)
     {
         Ok(Once::Free(..)) => Ok("free"),
-        Ok(Once::AsEver(decision, _)) => Ok(if decision.is_allowed() { "charged" } else { "rejected" }),
+        Ok(Once::Ordinary(decision, _)) => Ok(if decision.is_allowed() { "charged" } else { "rejected" }),
         Err(reply) => Err(reply),
     };
     let wrong = Err(BadReply::Disagreement);
@@ -300,7 +306,7 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     assert_eq!(short.once(&limit, &budget, 1), Err(BadReply::Shape));
 }
 
-/// Of a window of the calendar: a call without the window of the server's time charges nothing but a free retry.
+/// For calendar windows: a call without the window of the server's time can only charge a free retry.
 #[test]
 pub(super) fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
     let mut server = ManualServer::new(&ALL);
@@ -308,18 +314,16 @@ pub(super) fn without_the_window_of_the_server_s_time_only_a_free_retry_passes()
     let budget = CalendarWindow::budget(Quota::per_day(5));
     let year = 366 * 86_400_000_000;
     let ask = |server: &mut ManualServer, asked| {
-        let charges = (
-            ScriptCharge::new(&daily, key("state"), 1, at(asked)),
-            ScriptCharge::new(&budget, key("budget"), 1, at(asked)),
-        );
-        let answer = server.run(START, &decide_once(charges.0, charges.1, key("record")));
+        let state_charge = ScriptCharge::new(&daily, key("state"), 1, at(asked));
+        let budget_charge = ScriptCharge::new(&budget, key("budget"), 1, at(asked));
+        let answer = server.run(START, &decide_once(state_charge, budget_charge, key("record")));
         if answer.is_uncovered(&daily, at(asked)) {
             assert_eq!(answer.once(&daily, &budget, 1), Err(BadReply::Disagreement));
             return "uncovered";
         }
         match answer.once(&daily, &budget, 1).unwrap() {
             Once::Free(..) => "free",
-            Once::AsEver(..) => "charged",
+            Once::Ordinary(..) => "charged",
         }
     };
     assert_eq!([START + year, START].map(|asked| ask(&mut server, asked)), ["uncovered", "charged"]);

@@ -1,4 +1,4 @@
-//! Keys whose quotas change: the scripts, with the conversions of their callers, decide as a store in memory does.
+//! Keys whose quotas change: the scripts, with the conversions of their callers, decide like a store in memory.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -21,11 +21,11 @@ use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
 const STEPS: u64 = 4_000;
 const KEYS: u64 = 3;
 
-/// In microseconds. Time advances by multiples of it, which are whole microseconds of debt under each quota of an hour: then
-/// no conversion of a bucket rounds, and the answers are the same.
+/// In microseconds. Time advances by multiples of it, which are whole microseconds of debt under each quota of an hour.
+/// So no conversion of a bucket rounds, and the answers are the same.
 const GRAIN: u64 = 5_040;
 
-/// Charges as a caller does: asks again while a state was found under another quota. Returns how many calls it took.
+/// Charges like a caller: asks again while the state is under another quota. Also returns the number of calls.
 fn charge<A: Scripted>(
     server: &mut ManualServer,
     limiter: &A,
@@ -34,13 +34,14 @@ fn charge<A: Scripted>(
     cost: u64,
     micros: u64,
 ) -> (Decision, u64) {
-    let (algorithm, quotas) = (limiter.under(quota).unwrap(), Quotas::default());
+    let algorithm = limiter.under(quota).unwrap();
+    let quotas = Quotas::default();
     let mut part = KeyPart::charging((target(&algorithm, Some(quota), limiter.quota()), &quotas), key.clone(), cost);
     let calls = talk(server, &mut part, micros);
     (part.found.replay(&algorithm, cost, 1).unwrap().0[0], calls)
 }
 
-/// Refunds as a caller does.
+/// Refunds like a caller.
 fn give_back<A: Scripted>(
     server: &mut ManualServer,
     limiter: &A,
@@ -49,26 +50,33 @@ fn give_back<A: Scripted>(
     (cost, receipt): (u64, Receipt),
     micros: u64,
 ) {
-    let (algorithm, quotas) = (limiter.under(quota).unwrap(), Quotas::default());
+    let algorithm = limiter.under(quota).unwrap();
+    let quotas = Quotas::default();
     let target = target(&algorithm, Some(quota), limiter.quota());
-    // A state that nobody else changes is kept under the quota of the first answer.
+    // Without other callers, the state stays under the quota of the first answer.
     assert!(talk(server, &mut KeyPart::charging((target, &quotas), key.clone(), cost).refunding(receipt), micros) <= 2);
 }
 
-/// All units are multiples of `scale`.
+/// Compares long traces with a store in memory. All units are multiples of `scale`.
 fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xorshift) -> Quota) {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
     let clock = ManualClock::starting_at(at(START));
     let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone()).table();
     memory.take_quotas(limiter);
-    let (mut now, mut rejected, mut converted, mut refunded) = (START, 0, 0, 0);
+    let mut now = START;
+    let mut rejected = 0;
+    let mut converted = 0;
+    let mut refunded = 0;
     for step in 0..STEPS {
         now += GRAIN * random.pick(&[0, 0, 1, 1_000, 30_000, 100_000, 1_000_000]);
         clock.set(at(now));
-        let (id, quota) = (random.below(KEYS), quota(&mut random));
+        let id = random.below(KEYS);
+        let quota = quota(&mut random);
         let most = limiter.under(quota).unwrap().max_cost() / scale;
         let cost = scale * (1 + random.below(most) / random.pick(&[1, 2, 8]));
-        let (name, owner) = (key(id), PartitionKey::from(id));
+        let name = key(id);
+        let owner = PartitionKey::from(id);
         let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
         let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
         let context = || format!("step {step}, {cost} of {quota:?} for {id}: {found:?} instead of {expected:?}");
@@ -80,7 +88,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xors
         if !found.is_allowed() {
             rejected += 1;
         } else if random.below(4) == 0 {
-            // In part, and sometimes under another quota by then.
+            // A partial refund, sometimes after a change of the quota.
             let cost = scale * (1 + random.below(cost / scale));
             if random.below(2) == 0 {
                 let other = Quota::per(5 * scale, quota.period());
@@ -101,11 +109,11 @@ fn hours(random: &mut Xorshift, scale: u64, hours: &[u64]) -> Quota {
     Quota::per(scale * limit, Duration::from_secs(3_600 * random.pick(hours)))
 }
 
-/// Units as they come, and so many for each that the greatest quotas have 48 bits.
+/// Single units, and a scale at which the greatest quotas have 48 bits.
 const SCALES: [u64; 2] = [1, 1_000_000_000_000];
 
 #[test]
-pub(super) fn buckets_keep_what_was_used() {
+pub(super) fn buckets_keep_their_used_units() {
     for scale in SCALES {
         follow(&TokenBucket::new(Quota::per_hour(10 * scale)), scale, |random| {
             let quota = hours(random, scale, &[1]);
@@ -115,7 +123,7 @@ pub(super) fn buckets_keep_what_was_used() {
 }
 
 #[test]
-pub(super) fn windows_keep_what_was_used() {
+pub(super) fn windows_keep_their_used_units() {
     for scale in SCALES {
         follow(&FixedWindow::new(Quota::per_hour(10 * scale)), scale, |random| hours(random, scale, &[1, 1, 24]));
         follow(&SlidingWindow::new(Quota::per_hour(10 * scale)), scale, |random| hours(random, scale, &[1, 1, 24]));
@@ -125,10 +133,10 @@ pub(super) fn windows_keep_what_was_used() {
 }
 
 proptest! {
-    /// What a converted bucket owes is rounded up, by less than a microsecond.
+    /// The debt of a converted bucket is rounded up, by less than a microsecond.
     #[test]
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
-        // The longest periods and the greatest limits alike, as fast as they fit.
+        // Both the longest periods and the greatest limits, up to the rates that fit.
         (limit, period) in prop_oneof![
             (1..=MOST_UNITS, (1..1_u64 << 40).prop_map(|micros| micros * 1_000)),
             (1..1_u64 << 42, 1..1_u64 << 50),
@@ -147,22 +155,24 @@ proptest! {
     }
 }
 
-/// Also where the call that converts it charges nothing.
+/// Also if the call that converts the state charges nothing.
 #[test]
 pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
     let mut server = ManualServer::new(&ALL);
-    let (limiter, hour) = (FixedWindow::new(Quota::per_hour(10)), 3_600_000_000);
+    let limiter = FixedWindow::new(Quota::per_hour(10));
+    let hour = 3_600_000_000;
     assert!(charge(&mut server, &limiter, &key("a"), Quota::per_hour(5), 3, START).0.is_allowed());
     let (rejected, calls) = charge(&mut server, &limiter, &key("a"), Quota::per_hour(7), 6, START);
     assert_eq!((rejected.remaining(), calls), (4, 2));
     let ends = i64::try_from((START / hour + 1) * hour / 1_000).unwrap();
     assert!((ends..=ends + 2).contains(&server.expiry(&key("a"))));
-    // Nothing is owed under the next.
-    let (now, eight) = (START + 2 * hour, FixedWindow::new(Quota::per_hour(8)));
+    // Two hours later, the window is over, and the key owes nothing.
+    let now = START + 2 * hour;
+    let eight = FixedWindow::new(Quota::per_hour(8));
     let under = TextUnder { algorithm: &eight, limiter: limiter.quota() };
     let charge = |cost, conversion| {
         let own = OwnQuota { quota: Some(eight.quota()), conversion };
-        ScriptCharge::new(&eight, key("a"), cost, at(now)).under(own).alone()
+        ScriptCharge::new(&eight, key("a"), cost, at(now)).with_own_quota(own).alone()
     };
     let answer = server.run(now, &charge(1, None));
     let conversion = under.convert(answer.old(0).unwrap(), at(now)).unwrap().0;
@@ -174,7 +184,8 @@ pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
 #[test]
 pub(super) fn a_corrected_state_keeps_its_quota() {
     fn check<A: Scripted>(limiter: &A) {
-        let (mut server, quota) = (ManualServer::new(&ALL), Quota::per_day(7));
+        let mut server = ManualServer::new(&ALL);
+        let quota = Quota::per_day(7);
         let before = START - 10 * 86_400_000_000;
         assert!(charge(&mut server, limiter, &key("a"), quota, 7, START).0.is_allowed());
         assert!(!charge(&mut server, limiter, &key("a"), quota, 7, before).0.is_allowed());
@@ -190,14 +201,15 @@ pub(super) fn a_corrected_state_keeps_its_quota() {
     check(&CalendarWindow::daily(7));
 }
 
-/// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are admitted
-/// no more than under the greater quota.
+/// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are
+/// admitted at most the units of the greater quota.
 #[test]
-pub(super) fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
+pub(super) fn two_quotas_at_a_time_admit_at_most_the_greater() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
     let quotas = [Quota::per_hour(7), Quota::per_hour(60)];
-    let (mut now, mut admitted) = (START, 0_u64);
+    let mut now = START;
+    let mut admitted = 0_u64;
     for step in 0..3_000_u64 {
         now += 4_000_037;
         let quota = quotas[usize::from(step % 2 == 0)];
@@ -210,20 +222,22 @@ pub(super) fn two_quotas_at_a_time_admit_no_more_than_the_greater() {
     assert!((most / 2..=most).contains(&admitted), "{admitted} of {most}");
 }
 
-/// A clock that was set back: a key owes at most what it owed beyond a full bucket when it was converted.
+/// A clock that was set back: beyond a full bucket, a key owes at most the debt that it had beyond one when it was
+/// converted.
 #[test]
-pub(super) fn a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out() {
+pub(super) fn a_debt_beyond_the_bucket_survives_the_change_and_locks_no_client_out() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
-    let (small, great) = (Quota::per_hour(10), Quota::per_hour(5_000));
+    let small = Quota::per_hour(10);
+    let great = Quota::per_hour(5_000);
     assert!(charge(&mut server, &limiter, &key("a"), great, 3_000, START).0.is_allowed());
     let hours = |decision: Decision| decision.retry_after().unwrap().as_secs() / 3_600;
-    // 3,000 are owed, so the first of ten is free after 299.1 hours.
+    // The key owes 3,000 units, so the first of ten is free after 299.1 hours.
     assert_eq!(hours(charge(&mut server, &limiter, &key("a"), small, 1, START).0), 299);
-    // Changing to and fro is no fresh budget.
+    // Changes to and fro do not refill the budget.
     assert_eq!(charge(&mut server, &limiter, &key("a"), great, 1, START).0.remaining(), 1_999);
     let day = 86_400_000_000;
-    // A day pays for them, at the rate of the greater.
+    // A day pays the debt off, at the rate of the greater quota.
     assert_eq!(charge(&mut server, &limiter, &key("a"), small, 1, START + day).0.remaining(), 9);
     assert!(charge(&mut server, &limiter, &key("b"), great, 3_000, START + 50 * day).0.is_allowed());
     assert_eq!(hours(charge(&mut server, &limiter, &key("b"), small, 1, START + 50 * day).0), 299);

@@ -1,4 +1,4 @@
-//! The scripts, and what limits them, with the counterexamples of the proofs.
+//! The scripts, and the bounds of their quotas, with the counterexamples of the proofs.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -20,14 +20,14 @@ fn bucket(case: &Counterexample) -> TokenBucket {
     TokenBucket::new(window_quota(case).burst(case.number("burst")))
 }
 
-/// Splits a state at what stands between its numbers; zeros for what is absent.
+/// Returns the numbers of a state, and zeros for missing ones.
 fn numbers<const N: usize>(state: &str) -> [u128; N] {
     let mut numbers = state.trim_start_matches('-').split(['+', ':']).map(|number| number.parse().unwrap());
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// Runs a call at the `now` of a lemma on a key that holds `state`, and returns whether it was admitted, or something
-/// refunded, and what the key holds then.
+/// Runs a call at the `now` of a lemma on a key that holds `state`. Returns whether it was admitted or refunded, and
+/// the text of the key after it.
 fn run(
     server: &RefCell<ManualServer>,
     case: &Counterexample,
@@ -65,9 +65,10 @@ fn scripts_withstand_the_counterexamples() {
         });
     }
     each("src/store/redis/script/lua/bucket_refund.lua", |case| {
-        let (bucket, grid) = (bucket(case), Grid::new(&bucket(case).quota()));
+        let bucket = bucket(case);
+        let grid = Grid::new(&bucket.quota());
         let [micros, rest] = ["receipt", "receipt_rest"].map(|number| case.number(number));
-        let receipt = Receipt::of(Tat(grid.units(MicrosSpan { micros, rest })));
+        let receipt = Receipt::from_proof(Tat(grid.units(MicrosSpan { micros, rest })));
         let call = refund(&bucket, &bucket, key("proof"), case.number("cost"), receipt, NOW).unwrap();
         let (refunded, state) = run(&server, case, &bucket_state(case), &call);
         let [due, rest] = numbers(state.as_deref().filter(|_| refunded).unwrap_or("-0"));
@@ -89,7 +90,7 @@ fn scripts_withstand_the_counterexamples() {
     });
 }
 
-/// Checks that the estimate of a lemma is that of doubles, which are the same in Rust, Lua and Python.
+/// Checks the estimate of a lemma against doubles, which are the same in Rust, Lua and Python.
 fn check_estimate(case: &Counterexample, window: u64, previous: u64) {
     let period = case.number::<u64>("period") / 1_000;
     let left = (window + 1) * period - case.number::<u64>("now");

@@ -1,4 +1,4 @@
-//! Bans and debts: the scripts, with the computations of their callers, decide as a plain map does.
+//! Bans and debts: the scripts, with the computations of their callers, decide like a plain map.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::values::{Decision, Quota, Receipt};
 
 const DAY: u64 = 86_400_000_000;
 
-/// A key, and what it should be.
+/// A key on the server, and its expected standing and state.
 struct Checked<A: Scripted> {
     server: ManualServer,
     algorithm: A,
@@ -30,18 +30,19 @@ struct Checked<A: Scripted> {
 }
 
 impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
-    /// With or without a quota behind its states.
+    /// Makes a key with or without a quota behind its states.
     fn new(algorithm: A, has_quotas: bool) -> Self {
         let quota = has_quotas.then(|| algorithm.quota());
-        let (server, standing) = (ManualServer::new(&ALL), Standing::default());
+        let server = ManualServer::new(&ALL);
+        let standing = Standing::default();
         Self { server, algorithm, quota, key: key("checked"), standing, state: None, now: START }
     }
 
-    fn under(&self) -> TextUnder<'_, A> {
+    fn text_under(&self) -> TextUnder<'_, A> {
         TextUnder { algorithm: &self.algorithm, limiter: self.algorithm.quota() }
     }
 
-    /// Holds a conversation about the key, with or without the quota behind its states, of which nothing is repeated.
+    /// Holds a conversation about the key, with or without the quota behind its states. It must end after one call.
     fn talk(&mut self, cost: u64, receipt: Option<Receipt>) -> Applied<A::State> {
         let quotas = Quotas::default();
         let target = target(&self.algorithm, self.quota, self.algorithm.quota());
@@ -59,18 +60,19 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
     }
 
     fn expected(&self, cost: u64) -> Decision {
-        let (now, algorithm) = (at(self.now), &self.algorithm);
-        let by_standing = self.standing.decide(algorithm, self.state, now, cost);
-        by_standing.unwrap_or_else(|| algorithm.decide(self.state, now, cost).0)
+        let now = at(self.now);
+        let by_standing = self.standing.decide(&self.algorithm, self.state, now, cost);
+        by_standing.unwrap_or_else(|| self.algorithm.decide(self.state, now, cost).0)
     }
 
-    fn own(&self) -> OwnQuota {
+    fn own_quota(&self) -> OwnQuota {
         OwnQuota { quota: self.quota, conversion: None }
     }
 
-    /// What the server answers to a request, and whether it charges it.
+    /// Makes a request, and checks the server's decision and charge.
     fn charge(&mut self, cost: u64) -> Decision {
-        let (found, algorithm) = (self.talk(cost, None), &self.algorithm);
+        let found = self.talk(cost, None);
+        let algorithm = &self.algorithm;
         let (decision, next) = match found.standing.decide(algorithm, found.old, found.now, cost) {
             Some(decision) => (decision, None),
             None => {
@@ -83,7 +85,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         decision
     }
 
-    /// The same beside another key, which always has room: both are charged or none, or this one is only read.
+    /// Makes a request together with another key, which always has units left: both are charged or rejected together,
+    /// or this key is only read.
     fn charge_beside(&mut self, cost: u64, is_read: bool) {
         let other = key("other");
         self.server.delete(&other);
@@ -91,7 +94,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         let charges =
             [self.key.clone(), other.clone()].map(|key| ScriptCharge::new(&self.algorithm, key, cost, at(self.now)));
         let [_, beside] = charges;
-        let first = ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).under(self.own());
+        let first =
+            ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).with_own_quota(self.own_quota());
         let answer = self.server.run(self.now, &decide_all([first, beside], true));
         let expected = self.expected(asked);
         assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
@@ -103,25 +107,27 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         }
     }
 
-    /// A request that may be a retry, and has `free` free ones.
+    /// Makes a request that may be a retry, and has `free` free retries.
     fn charge_once(&mut self, cost: u64, free: u32) {
-        let (budget, [budget_key, record]) =
-            (A::budget(Quota::per_day(Quota::MAX_UNITS)), ["budget", "record"].map(key));
+        let budget = A::budget(Quota::per_day(Quota::MAX_UNITS));
+        let [budget_key, record] = ["budget", "record"].map(key);
         self.server.delete(&record);
         self.server.delete(&budget_key);
         self.server.add_silent(&begin_record(record.clone(), free, Duration::from_secs(1_000)));
         self.server.replies();
-        let state = ScriptCharge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).under(self.own());
+        let state =
+            ScriptCharge::new(&self.algorithm, self.key.clone(), cost, at(self.now)).with_own_quota(self.own_quota());
         let budget_charge = ScriptCharge::new(&budget, budget_key, cost, at(self.now));
         let answer = self.server.run(self.now, &decide_once(state, budget_charge, record));
-        let (is_banned, now) = (self.standing.banned_until > at(self.now), at(self.now));
+        let now = at(self.now);
+        let is_banned = self.standing.banned_until > now;
         let receipt = answer.free_retry(&budget, cost, is_banned).unwrap();
         assert_eq!(receipt.is_some(), free > 0 && !is_banned);
         let expected = self.expected(cost);
         assert!(receipt.is_some() || answer.admitted == u32::from(expected.is_allowed() && cost > 0));
         let text = answer.text(0).unwrap();
         assert_eq!(text.standing.is_in_force(now), self.standing.is_in_force(now));
-        let state = self.under().state_at(&text, now.max(text.standing.until())).unwrap();
+        let state = self.text_under().state_at(&text, now.max(text.standing.until())).unwrap();
         let found = self.standing.decide(&self.algorithm, state, now, cost);
         assert_eq!(found.unwrap_or_else(|| self.algorithm.decide(state, now, cost).0), expected);
         if receipt.is_none() && expected.is_allowed() {
@@ -129,7 +135,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         }
     }
 
-    /// Nothing is refunded while the standing lasts.
+    /// Refunds a charge. While the standing lasts, the refund does nothing.
     fn refund(&mut self, cost: u64, receipt: Receipt) {
         if receipt.is_none() || cost == 0 {
             return;
@@ -150,13 +156,14 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
 
     fn owe(&mut self, units: u64) {
         let (standing, state) = self.standing.charge(&self.algorithm, self.state, at(self.now), units);
-        let round_up = |until: Timestamp| at(until.as_nanos().div_ceil(1_000));
-        self.standing = Standing { owing_until: round_up(standing.owing_until), ..standing };
+        // Scripts round up to a microsecond.
+        let owing_until = at(standing.owing_until.as_nanos().div_ceil(1_000));
+        self.standing = Standing { owing_until, ..standing };
         self.state = state;
         let answer = self.server.run(self.now, &swap(self.key.clone(), None));
-        let (_, next) = self.under().owing(answer.old(0).unwrap(), answer.now, self.quota, units).unwrap();
-        let put = swap(self.key.clone(), Some(next.expect("something changes")));
-        // Another process is faster than the second one: that changes nothing.
+        let (_, next) = self.text_under().owing(answer.old(0).unwrap(), answer.now, self.quota, units).unwrap();
+        let put = swap(self.key.clone(), Some(next.expect("the debt changes")));
+        // The second swap comes too late and changes nothing.
         assert_eq!(self.server.run(self.now, &put).admitted, 1);
         assert_eq!(self.server.run(self.now, &put).admitted, 0);
         assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
@@ -168,9 +175,11 @@ fn millis(time: Timestamp) -> i64 {
 }
 
 fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
-    let (mut random, mut rejected, mut admitted) = (Xorshift::seeded(), 0, 0);
+    let mut random = Xorshift::seeded();
+    let mut rejected = 0;
+    let mut admitted = 0;
     for batch in 0..20 {
-        // Their times are whole microseconds.
+        // The times of these quotas are whole microseconds.
         let scale = random.pick(&[1, 100_000_000_000_000]);
         let quota = Quota::per_day(scale * random.pick(&[1, 2, 4, 5, 8]));
         let mut checked = Checked::new(make(quota), batch % 2 > 0);
@@ -180,7 +189,7 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
             let cost = scale * (1 + random.below(quota.limit() / scale));
             match random.below(17) {
                 10 => {
-                    // To the very end of a ban or a debt.
+                    // Exactly to the end of a ban or a debt.
                     let until = random.pick(&[checked.standing.banned_until, checked.standing.owing_until]);
                     checked.pass(until.saturating_since(at(checked.now)).as_micros() as u64);
                     let _ = checked.charge(cost);
@@ -190,7 +199,8 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
                 2 => {
                     let answer = checked.server.run(checked.now, &reset(checked.key.clone()));
                     assert_eq!(answer.admitted, 0);
-                    (checked.standing, checked.state) = Default::default();
+                    checked.standing = Standing::default();
+                    checked.state = None;
                 }
                 3..5 => {
                     let _ = checked.charge(0);
@@ -223,7 +233,7 @@ pub(super) fn bans_and_debts_agree_with_a_plain_map() {
     check(|quota| CalendarWindow::daily(quota.limit()));
 }
 
-/// A ban of nine hours does not let a bucket of a month forget what it owes.
+/// A ban of nine hours does not delete the debt of a bucket of a month.
 #[test]
 pub(super) fn a_ban_forgets_no_state() {
     let mut checked = Checked::new(TokenBucket::new(Quota::per(8, Duration::from_secs(30 * 86_400))), false);

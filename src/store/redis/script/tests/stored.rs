@@ -1,4 +1,5 @@
-//! Whatever a key holds, a script leaves what Rust computes: the states of traces, and those at every edge.
+//! For any stored state, a script stores the state that Rust computes: states like those of traces, and states at every
+//! edge.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -18,23 +19,24 @@ use crate::store::redis::script::{MOST_UNITS, ScriptReply, Scripted, decide};
 use crate::values::{Quota, Receipt};
 
 const BATCHES: u64 = 60;
-/// Keys with one quota, asked together.
+/// The number of keys with one quota, sent together.
 const BATCH: u64 = 200;
-/// The kind of outcome where a state from the future was corrected.
+/// The index of the outcome "a state from the future was corrected".
 const CORRECTED: usize = 2;
 
 /// Later than any state.
 const LAST: u64 = (1 << 53) - 1;
 
-/// Draws a time, what a key holds, and a receipt.
+/// Draws a time, the text of a key, and a receipt.
 type Draw<A> = fn(&mut Xorshift, &A) -> (u64, String, Receipt);
 
-/// A state that is near `now`, a full bucket, or nothing.
+/// Draws a bucket whose debt is near zero or near a full bucket.
 fn bucket(random: &mut Xorshift, bucket: &TokenBucket) -> (u64, String, Receipt) {
-    let (quota, now) = (bucket.quota(), START + random.below(1 << 50));
+    let quota = bucket.quota();
+    let now = START + random.below(1 << 50);
     let grid = Grid::new(&quota);
     let [price, full] = [1, bucket.max_cost()].map(|cost| grid.span(grid.price(cost)));
-    // A millisecond is where keys expire.
+    // Keys expire at whole milliseconds.
     let now = if random.below(8) == 0 { (now + full.micros).next_multiple_of(1_000) - full.micros } else { now };
     let rests = [0, 1, price.rest, full.rest, full.rest + 1, grid.parts() - 1, grid.parts(), grid.parts() + 7];
     let mut time = |far: bool| {
@@ -43,17 +45,19 @@ fn bucket(random: &mut Xorshift, bucket: &TokenBucket) -> (u64, String, Receipt)
         let micros = if far && random.below(4) == 0 { micros / 1_000 * 1_000 } else { micros };
         (micros, random.pick(&rests))
     };
-    let ((due, rest), (paid, paid_rest)) = (time(true), time(false));
+    let (due, rest) = time(true);
+    let (paid, paid_rest) = time(false);
     let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
-    let receipt = Receipt::of(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
+    let receipt = Receipt::from_proof(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
     let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
     (now, text, receipt)
 }
 
-/// The counts of a window near its limit, and the number of a window near that of `now`.
+/// Draws a time, a window's number near the number at that time, and counts near the limit.
 fn window(random: &mut Xorshift, quota: &Quota) -> (u64, u64, [u64; 2]) {
-    let (period, limit) = (quota.period_nanos() / 1_000, quota.limit());
+    let period = quota.period_nanos() / 1_000;
+    let limit = quota.limit();
     let now = START + random.below(1 << 50);
     let now = if random.below(4) == 0 { (now / period).max(1) * period + random.below(2) } else { now };
     let counts = [0, 1, 2, limit / 2, limit - 1, limit, (limit + 1).min(MOST_UNITS), MOST_UNITS];
@@ -62,26 +66,26 @@ fn window(random: &mut Xorshift, quota: &Quota) -> (u64, u64, [u64; 2]) {
 
 fn fixed(random: &mut Xorshift, limit: &FixedWindow) -> (u64, String, Receipt) {
     let (now, number, [used, _]) = window(random, &limit.quota());
-    (now, format!("-{number}:{used}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
+    (now, format!("-{number}:{used}"), Receipt::from_proof(ChargedIn(number + random.below(3) - 1)))
 }
 
 fn sliding(random: &mut Xorshift, limit: &SlidingWindow) -> (u64, String, Receipt) {
     let (now, number, [previous, current]) = window(random, &limit.quota());
-    // A state in which nothing was used is never written.
+    // A state without used units is never written.
     let current = if previous == 0 { current.max(1) } else { current };
-    (now, format!("-{number}:{previous}:{current}"), Receipt::of(ChargedIn(number + random.below(3) - 1)))
+    (now, format!("-{number}:{previous}:{current}"), Receipt::from_proof(ChargedIn(number + random.below(3) - 1)))
 }
 
 fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Receipt) {
     let now = START + random.below(1 << 50);
     let ends = |now: u64| limit.end_of_window(at(now)).as_nanos() / 1_000;
-    // At the end of a window, or next to it.
+    // Sometimes at the end of a window, or next to it.
     let now = if random.below(3) == 0 { ends(now) + random.below(3) - 1 } else { now };
     let seconds = [now, ends(now), ends(ends(now)), ends(now) - 86_400_000_000].map(|micros| micros / 1_000_000);
     let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
     let most = limit.quota().limit();
     let used = random.pick(&[0, 1, most, (most + 1).min(MOST_UNITS)]);
-    (now, format!("-{end}:{used}"), Receipt::of(ChargedIn(charged * 1_000_000_000)))
+    (now, format!("-{end}:{used}"), Receipt::from_proof(ChargedIn(charged * 1_000_000_000)))
 }
 
 fn check<A: Scripted + Model + Debug>(
@@ -89,8 +93,10 @@ fn check<A: Scripted + Model + Debug>(
     quota: impl Fn(&mut Xorshift) -> Quota,
     draw: Draw<A>,
 ) {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
-    let (mut batch, mut seen) = (0, [0_u64; 5]);
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
+    let mut batch = 0;
+    let mut seen = [0_u64; 5];
     while batch < BATCHES {
         let algorithm = make(quota(&mut random));
         if algorithm.fits().is_err() {
@@ -99,7 +105,8 @@ fn check<A: Scripted + Model + Debug>(
         let mut asked = Vec::new();
         for number in 0..BATCH {
             let (now, text, receipt) = draw(&mut random, &algorithm);
-            let (name, cost) = (key(format!("{batch} {number}")), cost(&mut random, algorithm.max_cost()));
+            let name = key(format!("{batch} {number}"));
+            let cost = cost(&mut random, algorithm.max_cost());
             let refunded = refund(&algorithm, &algorithm, name.clone(), cost, receipt, at(now));
             let refunded = refunded.filter(|_| random.below(3) == 0).map(|call| (call, receipt));
             let count = 1 + random.below(3) as u32;
@@ -117,8 +124,9 @@ fn check<A: Scripted + Model + Debug>(
             let context = || format!("{algorithm:?}, cost {cost}, {receipt:?} for {text} at {now}: {replies:?}");
             let kept = algorithm.read(text.as_bytes(), at(LAST)).unwrap();
             let clamped = algorithm.clamped(kept, at(now));
-            let (is_future, is_charge) = (clamped != kept, (1..=algorithm.max_cost()).contains(&cost));
-            // What is written: a state, or none if nothing is owed any more.
+            let is_future = clamped != kept;
+            let is_charge = (1..=algorithm.max_cost()).contains(&cost);
+            // The written state, or `None` within if the key owes nothing any more.
             let written = match receipt {
                 None => {
                     let (_, after) = answer.replay(&algorithm, cost, count).unwrap_or_else(|_| panic!("{}", context()));
@@ -138,7 +146,8 @@ fn check<A: Scripted + Model + Debug>(
                 (None, None) => (None, 3 + usize::from(receipt.is_some())),
             };
             seen[kind] += 1;
-            let (found, Value::Int(expiry)) = (&replies[1], &replies[2]) else { panic!("{}", context()) };
+            let found = &replies[1];
+            let Value::Int(expiry) = &replies[2] else { panic!("{}", context()) };
             let Some(state) = expected else {
                 assert_eq!((found, *expiry), (&Value::BulkString(text.clone().into()), -1), "{}", context());
                 continue;
@@ -162,23 +171,26 @@ fn check<A: Scripted + Model + Debug>(
 }
 
 #[test]
-pub(super) fn stored_buckets_become_what_rust_computes() {
+pub(super) fn stored_buckets_agree_with_rust() {
     check(TokenBucket::new, bucket_quota, bucket);
 }
 
 #[test]
-pub(super) fn stored_fixed_windows_become_what_rust_computes() {
+pub(super) fn stored_fixed_windows_agree_with_rust() {
     check(FixedWindow::new, window_quota, fixed);
 }
 
 #[test]
-pub(super) fn stored_sliding_windows_become_what_rust_computes() {
+pub(super) fn stored_sliding_windows_agree_with_rust() {
     check(SlidingWindow::new, window_quota, sliding);
 }
 
-/// Returns x so that `of` times x is 1 more than a multiple of `modulus`, or `None` if the two have a common divisor.
-fn inverse(of: u64, modulus: u64) -> Option<u64> {
-    let (mut a, mut b, modulus) = ((i128::from(of), 1), (i128::from(modulus), 0), i128::from(modulus));
+/// Returns x so that `number` times x is 1 more than a multiple of `modulus`, or `None` if the two have a common
+/// divisor.
+fn inverse(number: u64, modulus: u64) -> Option<u64> {
+    let modulus = i128::from(modulus);
+    let mut a = (i128::from(number), 1);
+    let mut b = (modulus, 0);
     while b.0 > 0 {
         let times = a.0 / b.0;
         (a, b) = (b, (a.0 - times * b.0, a.1 - times * b.1));
@@ -186,19 +198,21 @@ fn inverse(of: u64, modulus: u64) -> Option<u64> {
     (a.0 == 1).then(|| u64::try_from(a.1.rem_euclid(modulus)).unwrap())
 }
 
-/// What the window before weighs is next to a whole number, by as little as a fraction can be, or somewhere between two. A
-/// double would round it: up or down, and also beyond the whole number.
+/// The weight of the previous window is a whole number, differs from one by the smallest possible fraction, or is
+/// anywhere between two. A double would round it up or down, and also beyond the whole number.
 #[test]
 pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
-    let (mut seen, mut estimates) = (0, (0, 0));
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
+    let mut seen = 0;
+    let mut estimates = (0, 0);
     for number in 0..600 {
         let period = random.pick(&[1 << 49, 1 << 46, 1 << 41]);
         let period = period + random.below(period / 2);
         let previous = random.pick(&[1 << 31, 1 << 49]);
         let previous = (previous + random.below(previous)).min(MOST_UNITS - 1);
         let Some(inverse) = inverse(previous, period) else { continue };
-        // So that `previous * left` is a multiple of the period and this.
+        // `left` is chosen so that the remainder of `previous * left / period` is `over`.
         let over = random.below(period);
         let over = random.pick(&[0, 1, 2, period - 1, over]);
         let left = (u128::from(inverse) * u128::from(over) % u128::from(period)).max(1) as u64;
@@ -231,7 +245,7 @@ pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
 }
 
 #[test]
-pub(super) fn stored_windows_of_the_calendar_become_what_rust_computes() {
+pub(super) fn stored_windows_of_the_calendar_agree_with_rust() {
     let daily = |quota: Quota| CalendarWindow::daily(quota.limit()).zone("Europe/Berlin").unwrap();
     check(daily, |random| Quota::per(window_quota(random).limit(), Duration::from_secs(86_400)), calendar);
 }

@@ -1,4 +1,4 @@
-//! Long traces of random and of edge values: the scripts decide as Rust does over a plain map.
+//! Long traces of random values and edge values: the scripts decide like Rust over a plain map.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -13,11 +13,12 @@ use crate::store::redis::script::{MOST_UNITS, ScriptCharge, Scripted, decide, de
 use crate::util::effort::rounds;
 use crate::values::{Decision, Quota, Receipt};
 
-/// Steps per algorithm: all of them where a mistake in the scripts must be noticed.
+/// Returns the steps per algorithm: the full number if a variant of the scripts is active, and its mistake must be
+/// noticed.
 fn steps_per_algorithm() -> u64 {
     if variant::seed().is_some() { 100_000 } else { rounds(8_000, 100_000) as u64 }
 }
-/// Steps with one quota, sent together.
+/// The number of steps with one quota, sent together.
 const BATCH: u64 = 400;
 /// Few, so that each key is used often.
 const KEYS: u64 = 3;
@@ -87,7 +88,7 @@ pub(super) fn cost(random: &mut Xorshift, max: u64) -> u64 {
     }
 }
 
-/// Advances time by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
+/// Advances time by nothing, a little, the price of some tokens, or several periods. Sometimes time goes back.
 fn later(random: &mut Xorshift, now: u64, quota: &Quota) -> u64 {
     let period = quota.period_nanos() / 1_000 + 1;
     let token = period / quota.limit() + 1;
@@ -103,29 +104,36 @@ fn later(random: &mut Xorshift, now: u64, quota: &Quota) -> u64 {
     if next < (1 << 52) { next } else { START }
 }
 
-/// Whether a key with this state, or none, expires when nothing is owed any more, at most two milliseconds later.
+/// Whether a key with this state expires when it owes nothing any more, at most two milliseconds later. Without a
+/// state, whether there is no key.
 pub(super) fn lives_as_long<A: Algorithm>(algorithm: &A, state: Option<&A::State>, expiry: i64) -> bool {
     let Some(state) = state else { return expiry == -2 };
     let paid = i64::try_from(algorithm.expires_at(state).as_nanos().div_ceil(1_000_000)).unwrap();
     (paid..=paid + 1).contains(&expiry)
 }
 
-/// What the script must reply to one step.
+/// The expected reply of the script to one step.
 enum Expected {
     Decisions { cost: u64, decisions: Vec<Decision> },
     Refund { is_owed: bool },
 }
 
 fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xorshift) -> Quota) {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
-    let (mut steps, mut batch, mut rejections, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
+    let mut steps = 0;
+    let mut batch = 0;
+    let mut rejections = 0_u64;
+    let mut admitted = 0_u64;
+    let mut refunds = 0_u64;
     let count = steps_per_algorithm();
     while steps < count {
         let algorithm = make(quota(&mut random));
         if algorithm.fits().is_err() {
             continue;
         }
-        let (quota, max) = (algorithm.quota(), algorithm.max_cost());
+        let quota = algorithm.quota();
+        let max = algorithm.max_cost();
         let mut states: HashMap<u64, A::State> = HashMap::new();
         let mut charges: Vec<(u64, u64, Receipt)> = Vec::new();
         let mut expected = Vec::new();
@@ -220,24 +228,30 @@ pub(super) fn sliding_windows_agree() {
     check_traces(SlidingWindow::new, window_quota);
 }
 
-/// Three keys of different algorithms are charged together or not at all; a cost of 0 reads.
+/// Three keys of different algorithms are charged together or not at all. A cost of 0 only reads.
 #[test]
 pub(super) fn several_are_charged_all_or_none() {
-    let (mut random, mut server) = (Xorshift::seeded(), ManualServer::new(&ALL));
-    let (mut batch, mut all, mut none) = (0, 0, 0);
+    let mut random = Xorshift::seeded();
+    let mut server = ManualServer::new(&ALL);
+    let mut batch = 0;
+    let mut charged = 0;
+    let mut rejected = 0;
     while batch < 50 {
         let quotas = [(); 3].map(|()| window_quota(&mut random));
         let bucket = TokenBucket::new(quotas[0].burst(random.pick(&EDGES)));
-        let (fixed, sliding) = (FixedWindow::new(quotas[1]), SlidingWindow::new(quotas[2]));
+        let fixed = FixedWindow::new(quotas[1]);
+        let sliding = SlidingWindow::new(quotas[2]);
         if bucket.fits().and(fixed.fits()).and(sliding.fits()).is_err() {
             continue;
         }
-        let (mut first, mut second, mut third) = (None, None, None);
+        let mut first = None;
+        let mut second = None;
+        let mut third = None;
         let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
         let mut now = START + random.below(1 << 50);
         let mut expected = Vec::new();
         for _ in 0..BATCH {
-            // Never back: the traces of one key cover the correction of states.
+            // Time never goes back here: the traces of one key cover the correction of states.
             now = now.max(later(&mut random, now, &quotas[batch % 3]));
             let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
             let [a, b, c] = keys.clone();
@@ -257,10 +271,12 @@ pub(super) fn several_are_charged_all_or_none() {
             let (three, next_third) = sliding.decide(third, at(now), costs[2]);
             let are_allowed = [one, two, three].iter().all(Decision::is_allowed);
             if are_allowed {
-                (first, second, third) = (next_first.or(first), next_second.or(second), next_third.or(third));
-                all += 1;
+                first = next_first.or(first);
+                second = next_second.or(second);
+                third = next_third.or(third);
+                charged += 1;
             } else {
-                none += 1;
+                rejected += 1;
             }
             expected.push((costs, [one, two, three], are_allowed));
         }
@@ -279,8 +295,8 @@ pub(super) fn several_are_charged_all_or_none() {
         assert!(lives_as_long(&sliding, third.as_ref(), c), "{c} for {third:?}, {sliding:?}");
         batch += 1;
     }
-    println!("{all} charged, {none} not");
-    assert!(all > 500 && none > 500);
+    println!("{charged} charged, {rejected} not");
+    assert!(charged > 500 && rejected > 500);
 }
 
 /// Months, weeks and days, by the clocks of Berlin.

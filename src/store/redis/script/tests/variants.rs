@@ -1,4 +1,4 @@
-//! Scripts with one mistake each: the properties notice every one, so they would notice it in the scripts, too.
+//! Scripts with one mistake each. The properties notice every mistake, so they would notice it in the scripts, too.
 
 use super::{each_key, hostile, lives, once, own_quotas, standings, stored, traces};
 use crate::store::redis::script::variant::{Changes, all_are_noticed};
@@ -15,11 +15,11 @@ fn mistakes_in_buckets_are_noticed() {
         Changes {
             block: block!("bucket_read"),
             properties: &[
-                stored::stored_buckets_become_what_rust_computes,
+                stored::stored_buckets_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
                 traces::several_are_charged_all_or_none,
                 own_quotas::a_corrected_state_keeps_its_quota,
-                own_quotas::a_debt_beyond_the_bucket_outlives_the_change_and_locks_nobody_out,
+                own_quotas::a_debt_beyond_the_bucket_survives_the_change_and_locks_no_client_out,
             ],
             changes: &[
                 ("now + ARGV[at + 1]", "now + ARGV[at]"),
@@ -50,7 +50,7 @@ fn mistakes_in_buckets_are_noticed() {
         },
         Changes {
             block: block!("bucket_take"),
-            properties: &[stored::stored_buckets_become_what_rust_computes, traces::token_buckets_agree],
+            properties: &[stored::stored_buckets_agree_with_rust, traces::token_buckets_agree],
             changes: &[
                 ("count == '1' and not parts", "count == '1'"),
                 ("if next <= full then", "if next < full then"),
@@ -73,7 +73,7 @@ fn mistakes_in_buckets_are_noticed() {
         },
         Changes {
             block: block!("bucket_refund"),
-            properties: &[stored::stored_buckets_become_what_rust_computes, traces::token_buckets_agree],
+            properties: &[stored::stored_buckets_agree_with_rust, traces::token_buckets_agree],
             changes: &[
                 ("receipt - now, receipt_rest", "receipt - due, receipt_rest"),
                 ("owed > 0 or", "owed >= 0 or"),
@@ -100,10 +100,10 @@ fn mistakes_in_windows_are_noticed() {
         Changes {
             block: block!("fixed_window_read"),
             properties: &[
-                stored::stored_fixed_windows_become_what_rust_computes,
+                stored::stored_fixed_windows_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
                 own_quotas::a_corrected_state_keeps_its_quota,
-                own_quotas::windows_keep_what_was_used,
+                own_quotas::windows_keep_their_used_units,
             ],
             changes: &[
                 ("(now - now % period) / period", "(now - now % period) / period + 1"),
@@ -125,7 +125,7 @@ fn mistakes_in_windows_are_noticed() {
         },
         Changes {
             block: block!("fixed_window_take"),
-            properties: &[stored::stored_fixed_windows_become_what_rust_computes],
+            properties: &[stored::stored_fixed_windows_agree_with_rust],
             changes: &[
                 ("for _ = 1, count do", "for _ = 0, count do"),
                 ("used + cost > limit", "used + cost >= limit"),
@@ -138,7 +138,7 @@ fn mistakes_in_windows_are_noticed() {
         },
         Changes {
             block: block!("fixed_window_refund"),
-            properties: &[stored::stored_fixed_windows_become_what_rust_computes],
+            properties: &[stored::stored_fixed_windows_agree_with_rust],
             changes: &[
                 ("receipt == window", "receipt <= window"),
                 ("receipt == window", "receipt >= window"),
@@ -152,10 +152,10 @@ fn mistakes_in_windows_are_noticed() {
         Changes {
             block: block!("sliding_window_read"),
             properties: &[
-                stored::stored_sliding_windows_become_what_rust_computes,
+                stored::stored_sliding_windows_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
                 own_quotas::a_corrected_state_keeps_its_quota,
-                own_quotas::windows_keep_what_was_used,
+                own_quotas::windows_keep_their_used_units,
             ],
             changes: &[
                 ("(now - now % period) / period", "(now - now % period) / period - 1"),
@@ -180,7 +180,7 @@ fn mistakes_in_windows_are_noticed() {
         Changes {
             block: block!("sliding_window_take"),
             properties: &[
-                stored::stored_sliding_windows_become_what_rust_computes,
+                stored::stored_sliding_windows_agree_with_rust,
                 stored::weights_next_to_a_whole_number_are_rounded_up_exactly,
                 traces::sliding_windows_agree,
             ],
@@ -213,7 +213,7 @@ fn mistakes_in_windows_are_noticed() {
         },
         Changes {
             block: block!("sliding_window_refund"),
-            properties: &[stored::stored_sliding_windows_become_what_rust_computes],
+            properties: &[stored::stored_sliding_windows_agree_with_rust],
             changes: &[
                 ("receipt == window and", "receipt >= window and"),
                 ("window and current > 0", "window"),
@@ -237,13 +237,13 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
         Changes {
             block: block!("calendar_window_read"),
             properties: &[
-                stored::stored_windows_of_the_calendar_become_what_rust_computes,
+                stored::stored_windows_of_the_calendar_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
                 hostile::an_end_that_is_too_late_is_an_error,
-                lives::a_window_that_has_begun_goes_on_whatever_the_caller_s_clock_shows,
+                lives::a_window_that_has_begun_continues_with_any_clock_of_the_caller,
                 lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
                 own_quotas::a_corrected_state_keeps_its_quota,
-                own_quotas::windows_keep_what_was_used,
+                own_quotas::windows_keep_their_used_units,
             ],
             changes: &[
                 ("ARGV[at + 2] * 1000000, ARGV[at + 3]", "ARGV[at + 3] * 1000000, ARGV[at + 3]"),
@@ -266,7 +266,7 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
         Changes {
             block: block!("calendar_window_take"),
             properties: &[
-                stored::stored_windows_of_the_calendar_become_what_rust_computes,
+                stored::stored_windows_of_the_calendar_agree_with_rust,
                 lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
             ],
             changes: &[
@@ -278,7 +278,7 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
         },
         Changes {
             block: block!("calendar_window_refund"),
-            properties: &[stored::stored_windows_of_the_calendar_become_what_rust_computes],
+            properties: &[stored::stored_windows_of_the_calendar_agree_with_rust],
             changes: &[
                 ("receipt * 1000000 == ends", "receipt * 1000000 <= ends"),
                 ("ends and used > 0", "ends"),
@@ -291,7 +291,7 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
 }
 
 #[test]
-fn mistakes_in_what_all_scripts_share_are_noticed() {
+fn mistakes_in_the_common_blocks_are_noticed() {
     all_are_noticed(&[
         Changes {
             block: block!("open"),
@@ -318,13 +318,13 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
         Changes {
             block: block!("close"),
             properties: &[
-                stored::stored_fixed_windows_become_what_rust_computes,
+                stored::stored_fixed_windows_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
                 own_quotas::a_corrected_state_keeps_its_quota,
                 own_quotas::a_converted_state_lives_for_as_long_as_it_owes,
                 each_key::a_key_that_cannot_be_read_concerns_no_other,
                 each_key::each_key_is_charged_as_if_alone,
-                own_quotas::buckets_keep_what_was_used,
+                own_quotas::buckets_keep_their_used_units,
             ],
             changes: &[
                 ("if problem and keys == 1 then return redis.error_reply(problem) end", ""),
@@ -343,8 +343,8 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
             block: block!("own_quota"),
             properties: &[
                 own_quotas::a_converted_state_lives_for_as_long_as_it_owes,
-                own_quotas::buckets_keep_what_was_used,
-                own_quotas::windows_keep_what_was_used,
+                own_quotas::buckets_keep_their_used_units,
+                own_quotas::windows_keep_their_used_units,
             ],
             changes: &[
                 ("old and old ~= '' and old == ARGV[texts]", "old"),
@@ -364,7 +364,7 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
         },
         Changes {
             block: block!("refund_open"),
-            properties: &[stored::stored_buckets_become_what_rust_computes, own_quotas::buckets_keep_what_was_used],
+            properties: &[stored::stored_buckets_agree_with_rust, own_quotas::buckets_keep_their_used_units],
             changes: &[
                 ("ARGV[7] + 0, ARGV[8] + 0", "ARGV[8] + 0, ARGV[7] + 0"),
                 ("ARGV[1], 2, 1, 0, 9, 13", "ARGV[1], 2, 1, 0, 8, 13"),
@@ -375,9 +375,9 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
         Changes {
             block: block!("refund_close"),
             properties: &[
-                stored::stored_buckets_become_what_rust_computes,
+                stored::stored_buckets_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
-                own_quotas::buckets_keep_what_was_used,
+                own_quotas::buckets_keep_their_used_units,
             ],
             changes: &[
                 ("if problem then return redis.error_reply(problem) end", ""),
@@ -411,7 +411,7 @@ fn mistakes_in_what_all_scripts_share_are_noticed() {
             block: block!("several_close"),
             properties: &[
                 traces::several_are_charged_all_or_none,
-                lives::what_one_of_several_keys_holds_stops_the_call,
+                lives::one_unreadable_key_of_several_stops_the_call,
                 each_key::each_request_for_several_keys_is_decided_as_if_alone,
                 each_key::a_request_for_a_key_that_cannot_be_read_concerns_no_other,
             ],
@@ -521,8 +521,8 @@ fn mistakes_about_free_retries_are_noticed() {
         Changes {
             block: block!("once_open"),
             properties: &[
-                once::what_is_no_record_no_budget_and_no_state_is_an_error,
-                once::a_cost_above_the_limit_charges_nothing_but_the_budget,
+                once::foreign_records_budgets_and_states_are_errors,
+                once::a_cost_above_the_limit_charges_only_the_budget,
                 once::free_retries_agree_with_a_plain_map,
             ],
             changes: &[
@@ -540,8 +540,8 @@ fn mistakes_about_free_retries_are_noticed() {
         Changes {
             block: block!("once_close"),
             properties: &[
-                once::what_is_no_record_no_budget_and_no_state_is_an_error,
-                once::a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it,
+                once::foreign_records_budgets_and_states_are_errors,
+                once::a_record_lives_from_the_end_of_the_first_response_after_any_use,
                 once::states_and_budgets_live_for_as_long_as_they_owe,
                 once::free_retries_agree_with_a_plain_map,
             ],
@@ -560,14 +560,14 @@ fn mistakes_about_free_retries_are_noticed() {
         },
         Changes {
             block: block!("begin_record"),
-            properties: &[once::a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it],
+            properties: &[once::a_record_lives_from_the_end_of_the_first_response_after_any_use],
             changes: &[(", 'NX'", ""), ("'PX'", "'EX'"), ("'-' .. ARGV[1]", "'-' .. ARGV[2]")],
         },
         Changes {
             block: block!("raise_record"),
             properties: &[
-                once::a_record_lives_from_the_end_of_the_first_response_whatever_is_taken_of_it,
-                once::what_is_no_record_no_budget_and_no_state_is_an_error,
+                once::a_record_lives_from_the_end_of_the_first_response_after_any_use,
+                once::foreign_records_budgets_and_states_are_errors,
             ],
             changes: &[
                 ("free < ARGV[1] + 0", "free <= ARGV[1] + 0"),
