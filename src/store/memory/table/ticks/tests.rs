@@ -133,7 +133,7 @@ fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
             let begins = (last * part / 999 * period).div_ceil(ticks);
             for nanos in [begins.saturating_sub(1), begins, begins + 1] {
                 let exact = nanos.min(u128::from(MAX_NANOS)) * ticks;
-                let tick = bucket.clock.tick(at(u64::try_from(nanos).unwrap()));
+                let tick = bucket.clock.tick(at_nanos(u64::try_from(nanos).unwrap()));
                 assert_eq!(u128::from(tick.count), exact / period, "{quota:?} at {nanos}");
                 assert_eq!(u128::from(tick.rest), exact % period, "{quota:?} at {nanos}");
                 assert!(tick.count < 1 << 63);
