@@ -45,12 +45,12 @@ impl Attempts {
         Self { deadline, first: now, present: now }
     }
 
-    /// Returns after a pause, at the begin of the next attempt: the present one was lost.
+    /// Returns after a pause, at the beginning of the next attempt. The present one was lost.
     ///
     /// # Errors
     ///
-    /// [`GaveUp::Contention`] if too little time is left, and the next attempt would probably charge a request that
-    /// does not wait any more. An attempt needs the time of the present one, a quarter of that, and a millisecond.
+    /// [`GaveUp::Contention`] if too little time is left: the next attempt would probably charge a request that does
+    /// not wait any more. It needs a quarter more than the present one has taken, and a millisecond.
     ///
     /// # Panics
     ///

@@ -34,7 +34,7 @@ pub(crate) struct Lease {
     granted: u32,
     /// How many of them it still pays for.
     left: u32,
-    /// How many requests it was asked for: the next lease is asked for twice as many.
+    /// The number of requests that the call asked for. The next call asks for twice that number.
     size: u32,
     /// Whether a call in flight asks for more, or has asked and was granted nothing. Then no other call asks.
     is_asked_for: bool,
@@ -88,7 +88,7 @@ impl Leases {
     /// key meanwhile, for up to 0.1 ms (Redis 7, `commandstats`). Other keys should not wait for longer.
     pub(crate) const MOST: u32 = 1_024;
 
-    /// Leases of up to `most` requests each, to be spent within `lifetime`.
+    /// Creates a set without leases, for leases of up to `most` requests each, which are spent within `lifetime`.
     pub(crate) fn new(most: u32, lifetime: Duration) -> Self {
         Self { held: known_keys(), most, lifetime }
     }
@@ -98,7 +98,7 @@ impl Leases {
         self.held.change(tag, |lease| self.spend_from(lease, price, now)).flatten()
     }
 
-    /// Returns the decision that [`spend`](Self::spend) would, and spends nothing.
+    /// Returns the decision that [`spend`](Self::spend) would make, and spends nothing.
     pub(crate) fn peek(&self, tag: KeyTag, price: Price, now: Timestamp) -> Option<Decision> {
         self.spend_from(&mut self.held.get(tag)?, price, now)
     }
@@ -167,7 +167,7 @@ impl Leases {
             stays
         });
         if !is_stored.unwrap_or(false) {
-            // In a full set, an empty lease is replaced first, then the one that ends first.
+            // In a full set, an empty lease is replaced first, then the lease that ends first.
             self.held.update(
                 tag,
                 lease.since,

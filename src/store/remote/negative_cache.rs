@@ -25,7 +25,7 @@ use crate::values::time::Timestamp;
 /// Two clocks matter: the server's wall clock, by which a state says when units are free, and our monotonic clock,
 /// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
 /// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
-/// machine is suspended, entries may be wrong for that time, too.
+/// machine is suspended, entries may be wrong for the time under *Staleness*.
 pub(crate) struct NegativeCache<S> {
     entries: KnownKeys<KnownEntry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was

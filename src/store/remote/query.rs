@@ -140,7 +140,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.leases.as_ref()?.spend(self.tag, self.price(cost), Monotonic.now())
     }
 
-    /// Returns the decision that [`spend_lease`](Self::spend_lease) would, and spends nothing.
+    /// Returns the decision that [`spend_lease`](Self::spend_lease) would make, and spends nothing.
     pub(crate) fn peek_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }

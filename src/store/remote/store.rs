@@ -74,14 +74,14 @@ impl<B> RemoteStore<B> {
     ///
     /// # Accuracy
     ///
-    /// Units are charged when they are taken, so the units spent never exceed the limit in all. But units that were
-    /// charged earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is
-    /// admitted. Leases of several processes that end unspent can add to that once their refunds come out of order: up
-    /// to the units of these leases. Time for which a machine is suspended adds to its `lifetime`. And no process can
-    /// spend the units of another one's lease: up to `most` requests per process and key lie idle for up to `lifetime`.
-    /// The next call of the lease's process refunds them; without such a call, they are forfeited. Do not use leases
-    /// for policies whose charges depend on the [response](crate::Policy::charge_when): a leased charge is refunded
-    /// whole, and to the lease that it came from, or not at all.
+    /// Units are charged when they are taken, so the total spent never exceeds the limit. But units that were charged
+    /// earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is admitted.
+    /// Leases of several processes that end unspent can add to that once their refunds come out of order: up to the
+    /// units of these leases. Time for which a machine is suspended adds to its `lifetime`. And no process can spend
+    /// the units of another one's lease: up to `most` requests per process and key lie idle for up to `lifetime`. The
+    /// next call of the lease's process refunds them; without such a call, they are forfeited. Do not use leases for
+    /// policies whose charges depend on the [response](crate::Policy::charge_when): a leased charge is refunded whole,
+    /// and to the lease that it came from, or not at all.
     ///
     /// # Memory
     ///

@@ -136,8 +136,8 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         }
     }
 
-    /// Prepares the local fallback. On the server, a key is kept with its own quota from the first question under one
-    /// on.
+    /// Prepares the local fallback. On the server, the first question under a quota of its own stores that quota with
+    /// the key.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         self.inner.fallback.take_quotas(algorithm);
     }

@@ -136,8 +136,8 @@ impl SetAssociativeTable {
             let twin = self.words(set).find(|(other, word)| *other > index && word.is(tag));
             assert!(twin.is_none(), "{tag:?} is twice in set {set}");
 
-            // Each pair of sets is compared once: from the key's first candidate set, whether this set or the other one
-            // is it.
+            // A key in both of its candidate sets is found once, from the first of them: this set is taken to be the
+            // first.
             let second = second_candidate(self.geometry.sets(), set, tag);
             meetings.compared += self.words(second).count() as u64;
             if self.words(second).any(|(_, word)| word.is(tag)) {

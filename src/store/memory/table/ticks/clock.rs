@@ -5,7 +5,8 @@ use std::num::NonZeroU64;
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{DeferredTime, gcd};
 
-/// Leaves two bits for a rate of [less than four](MAX_TICKS_PER_NANO) ticks per nanosecond.
+/// The bits of a reciprocal behind the point. Two bits are left for a rate of [less than four](MAX_TICKS_PER_NANO)
+/// ticks per nanosecond.
 const RECIPROCAL_BITS: u32 = 62;
 
 /// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.

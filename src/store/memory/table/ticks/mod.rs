@@ -71,7 +71,7 @@ pub(super) const EPOCH_BITS: u32 = 32;
 /// The farthest that the time in a word is taken to be ahead. A debt is at most four epochs long, and judged from up to
 /// two epochs before it was charged (the [earliest](super::epoch::Epochs::earliest) instant of its page): six, and one
 /// to spare. A time that looks farther ahead is behind, by up to nine epochs; the table clears every word before it is
-/// that old.
+/// older.
 pub(super) const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
 
 impl TickBucket {
