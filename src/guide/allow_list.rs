@@ -65,7 +65,7 @@
 //!   none of them is exempt; if it passes connections through, with no header, all of them are.
 //! - Choose the header's value at random. A second `header` of the same name adds a value, so that one can be replaced by
 //!   another without a gap.
-//! - Exempt requests are [counted](super::operating#metrics) as `skipped`.
+//! - Exempt requests are [counted](super::monitoring#metrics) as `skipped`.
 //! - A policy that should still bound exempt requests is another policy, with a higher limit.
 //!
 //! | you want to exempt | also |
@@ -77,3 +77,5 @@
 //!
 //! A list of clients that may *not* send is no rate limit: reject them in a middleware, or in the proxy. Clients that go on
 //! after being rejected are [banned for a while](crate::Policy::penalty).
+//!
+//! Next: [answer rejections in your own JSON](super::rejections).

@@ -87,4 +87,4 @@
 //! Rules of time zones change. They come from the system's database, or from a copy that is compiled in if the system
 //! has none, as in slim containers. A process follows an update once it is restarted.
 //!
-//! Next: [which key](super::keys), [several machines](super::machines).
+//! Next: [requests in flight](super::in_flight).

@@ -1,4 +1,4 @@
-//! What a shared limit needs: memory, processors, nodes, dollars.
+//! Capacity: the memory of a limit in a process; memory, processors, nodes and dollars of a shared one.
 //!
 //! **You want** to know how large a Redis must be, or what DynamoDB will cost, before the traffic is there. Measure or
 //! guess five numbers: keys, requests per second, the share that is rejected, how unevenly keys are asked for, and
@@ -10,7 +10,9 @@
 //! cargo run --release -p tower-sluice-capacity -- --check
 //! ```
 //!
-//! The first two print what that needs, in a second. The last one starts a `redis-server`, measures it for some
+//! This page is about limits on a server. In memory, see [below](#how-much-memory-a-process-needs).
+//!
+//! The first two print the needs of such a limit, in a second. The last one starts a `redis-server`, measures it for some
 //! minutes, and prints the model beside it: do that on your machines.
 //!
 //! # The formulas
@@ -160,4 +162,17 @@
 //! - More than 3,000 requests per second: beyond, the simulation is trusted. Retries of rejected clients, bursts and
 //!   times of day are not in it either. Plan for the peak.
 //!
-//! Next: [several machines](super::machines), [what happens when the server fails](super::failure).
+//! # How much memory a process needs
+//!
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 16 bytes each for buckets and
+//! windows (52 or 68 for [large limits](crate::store::MemoryStore#memory)), and never grows.
+//! Only keys that still owe something need a slot: new keys per second × the time until their spent units are earned
+//! again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000
+//! new clients per second that all spend their burst. With five per day, a request owes for 4.8 hours, and the table is
+//! full at four new clients per second. Size those limits by clients per day.
+//!
+//! A [`LeakyQueue`](crate::LeakyQueue) remembers as many keys unless set otherwise
+//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. Beyond, it
+//! rejects new keys, where a table evicts the key that owes least.
+//!
+//! Next: [share limits on DynamoDB](super::dynamodb).

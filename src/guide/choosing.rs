@@ -93,6 +93,8 @@
 //!
 //! The pictures are drawn by `cargo run -p tower-sluice-shapes`, from the decisions of the algorithms themselves.
 //!
+//! Next: [quotas, bursts and costs](super::quotas).
+//!
 //! [`TokenBucket`]: crate::TokenBucket
 //! [`LeakyBucket`]: crate::LeakyBucket
 //! [`SlidingWindow`]: crate::SlidingWindow

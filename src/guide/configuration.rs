@@ -108,7 +108,7 @@
 //!   services and other routers, mount the [layer](crate::config::Route::layer) of each route.
 //! - The [whole format](crate::config#format), with the default of each key beside it.
 //!   [`SCHEMA`](crate::config::SCHEMA) is a JSON Schema for editors.
-//! - [What a change keeps](super::operating#change-a-limit): used quota carries over, and requests that wait are evaluated
+//! - [What a change keeps](super::hot_reload): used quota carries over, and requests that wait are evaluated
 //!   again. Paths, `[client-ip]`, `[redis]` and `[response]` need a restart, and the error says so.
 //! - `[redis]` with a `url` puts all limits [on Redis](super::machines).
 //! - What a file cannot have is code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers,
@@ -126,3 +126,5 @@
 //! ```
 //!
 //! The example server is such a program: it watches its file instead of waiting for a signal.
+//!
+//! Next: [exempt callers of your own](super::allow_list).

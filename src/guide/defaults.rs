@@ -151,3 +151,5 @@
 //! assert!(!rejected.headers().contains_key("x-ratelimit-limit"));
 //! # }
 //! ```
+//!
+//! Next: [capacity](super::capacity).

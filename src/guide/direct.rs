@@ -213,4 +213,4 @@
 //! The limit is per address here, over all of its connections. Per connection, make the key of the connection's number, or
 //! make a limiter for each. Charge the bytes of messages by `acquire(&client, bytes)`.
 //!
-//! Next: [calling a partner](super::partners), [testing](super::testing).
+//! Next: [call a partner that has limits](super::partners).

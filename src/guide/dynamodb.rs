@@ -112,6 +112,8 @@
 //! | `ConditionalCheckFailedRequests` | more than half of `ConsumedWriteCapacityUnits`: clients that nobody foresees hammer many keys, or a clock is wrong |
 //! | `ConsumedWriteCapacityUnits` | above what you budgeted for |
 //!
-//! And in the service: what its [fallbacks](super::operating) decide, and the gauge
-//! [`store_breaker`](super::operating#metrics), whose `node` is `DynamoDB table limits`: above 0 while DynamoDB is not
+//! And in the service: what its [fallbacks](super::monitoring) decide, and the gauge
+//! [`store_breaker`](super::monitoring#metrics), whose `node` is `DynamoDB table limits`: above 0 while DynamoDB is not
 //! called. `Dynamo::health` has the same, and the calls in flight.
+//!
+//! Next: [a store of your own](super::own_stores).

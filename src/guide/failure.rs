@@ -42,7 +42,7 @@
 //!
 //! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and, for
 //! any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
-//! [`store_breaker`](super::operating#metrics) shows which are open. The number of affected requests is
+//! [`store_breaker`](super::monitoring#metrics) shows which are open. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
 //! [`PolicyVerdict::fell_back`](crate::rejection::PolicyVerdict::fell_back) identifies them.
 //!
@@ -92,3 +92,5 @@
 //!
 //! The status of a used-up limit can be [set](crate::Policy::status), and that of gRPC for the
 //! [layer](crate::layer::RateLimitLayerBuilder::grpc_status).
+//!
+//! Next: [all defaults](super::defaults).

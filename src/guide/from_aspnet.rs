@@ -77,5 +77,7 @@
 //!   budget](crate::MissingKey).
 //! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. For concurrency, neither has one.
 //! - **A fixed amount of memory** for all clients of a policy, instead of one limiter each that is disposed of when
-//!   idle: see [how much](super::operating#how-much-memory).
+//!   idle: see [how much](super::capacity#how-much-memory-a-process-needs).
 //! - **Several machines** can [share one limit](super::machines).
+//!
+//! Next: [try the new limits out before they reject](super::shadow).

@@ -49,11 +49,11 @@
 //! | `whitelist_methods` | `.when(…)` |
 //! | `body_preset`, `error_handler` | [`rejection_format`](crate::layer::RateLimitLayerBuilder::rejection_format), [`rejection_response`](super::rejections) |
 //! | `legacy_reset_epoch(true)`; `X-RateLimit-*` always | [`x_ratelimit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_ratelimit); off unless set |
-//! | `gc_interval`, `gc_disable`, `max_keys` | nothing: a table of [a fixed size](super::operating#how-much-memory) |
+//! | `gc_interval`, `gc_disable`, `max_keys` | nothing: a table of [a fixed size](super::capacity#how-much-memory-a-process-needs) |
 //! | `expect_connect_info` | nothing to declare; the service is made by the same `into_make_service_with_connect_info` |
 //! | `redact_keys` | always: no log has a key |
 //! | `BoxedGovernorLayer` in the state | [`RateLimitLayer`](crate::RateLimitLayer): no parameters, and `Clone` |
-//! | `limiter().snapshot()` | [`peek`](crate::RateLimitLayer::peek) for one key; [metrics](super::operating#metrics) |
+//! | `limiter().snapshot()` | [`peek`](crate::RateLimitLayer::peek) for one key; [metrics](super::monitoring#metrics) |
 //!
 //! # What is different
 //!
@@ -69,3 +69,5 @@
 //! - **Nothing is logged per rejection.** There, each is a `tracing` event.
 //! - **Memory is bounded.** There, `max_keys` bounds what is tracked, and the map of limiters grows until a sweep.
 //! - Windows, queues, what is in flight, shared limits on Redis, bans, live changes, gRPC: see [the guide](super).
+//!
+//! Next: [try the new limits out before they reject](super::shadow).

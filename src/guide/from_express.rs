@@ -65,5 +65,7 @@
 //!   client has more in flight than its limit. Here, while the outcome of such a request is open, a rejection advertises a
 //!   short wait.
 //! - **Several limits** are charged all or none.
-//! - **Memory is bounded** by [a capacity](super::operating#how-much-memory); there, a map has all clients of two windows.
+//! - **Memory is bounded** by [a capacity](super::capacity#how-much-memory-a-process-needs); there, a map has all clients of two windows.
 //! - **If Redis fails**, this process goes on by itself with the same quota: [failure](super::failure).
+//!
+//! Next: [try the new limits out before they reject](super::shadow).

@@ -93,6 +93,8 @@
 //!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`](crate::ThrottleLayer::on_failure).
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!
+//! Next: [try the new limits out before they reject](super::shadow).
+//!
 //! [`FixedWindow`]: crate::FixedWindow
 //! [`SlidingWindow`]: crate::SlidingWindow
 //! [`LeakyBucket`]: crate::LeakyBucket

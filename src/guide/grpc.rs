@@ -194,3 +194,5 @@
 //! ```
 //!
 //! On several machines, the queue is a [`RedisQueue`](super::machines#a-shared-queue).
+//!
+//! Next: [limit part of a handler, or a job](super::direct).

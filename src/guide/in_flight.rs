@@ -122,4 +122,6 @@
 //! # }
 //! ```
 //!
+//! Next: [real costs](super::real_costs).
+//!
 //! [`Concurrency`]: crate::Concurrency

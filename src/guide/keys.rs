@@ -94,6 +94,8 @@
 //! hash, and Redis stores a hash. No log and no response has a key; [a keyed
 //! hash](crate::headers::RateLimitFields::partition_key) in the fields is optional.
 //!
+//! Next: [limits by day, week or month](super::calendar).
+//!
 //! [`PeerIp`]: crate::key::PeerIp
 //! [`ClientIp`]: crate::key::ClientIp
 //! [`ExtensionKey`]: crate::key::ExtensionKey

@@ -231,10 +231,10 @@
 //! - On [several machines](super::machines), choose [`FailureMode::Reject`](super::failure) if an outage of Redis must
 //!   not help to guess.
 //! - Names as people type them have many spellings: `nfkc_casefold_trim` (feature `unicode`) makes them one.
-//! - To lift it for a customer who calls: [`reset`](super::operating#when-a-customer-calls), with the policy's key: for
+//! - To lift it for a customer who calls: [`reset`](super::support), with the policy's key: for
 //!   `account-here`, the pair of name and address.
 //!
 //! Password resets, one-time codes and sign-ups are the same, with other numbers. API keys are checked with each request:
 //! [charge the look-up](super::plans#what-happens), not the request.
 //!
-//! Next: [sell an API](super::plans), [behind a proxy](super::proxies).
+//! Next: [sell an API](super::plans).

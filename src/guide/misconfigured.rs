@@ -178,7 +178,7 @@
 //!
 //! More keys owe something at once than the table has room for comfortably, and when it is full, keys that owe least are
 //! forgotten or new ones rejected, as [`when_full`](crate::store::WhenFull) says. Raise the
-//! [capacity](super::operating#how-much-memory). If the number of keys is that of an attack (keys are addresses, or anything
+//! [capacity](super::capacity#how-much-memory-a-process-needs). If the number of keys is that of an attack (keys are addresses, or anything
 //! that a client invents), put a policy with a coarser key before it.
 //!
 //! # A queue is full of keys
@@ -201,3 +201,5 @@
 //!
 //! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their clients start
 //! anew. Set it to `noeviction`, or use a server for the limits alone. All keys expire by themselves.
+//!
+//! Next: [what happens when something fails](super::failure).

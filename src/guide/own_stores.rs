@@ -70,7 +70,7 @@
 //!
 //! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted along. It is not
 //! called while it keeps failing or panics, and no request waits for it longer than its
-//! [timeout](crate::store::remote::KeyValueBackend::bounded). The gauge [`store_breaker`](super::operating#metrics) shows
+//! [timeout](crate::store::remote::KeyValueBackend::bounded). The gauge [`store_breaker`](super::monitoring#metrics) shows
 //! whether it is called, as for any store, and the log has a line when calls stop and one when they begin again.
 //!
 //! # A hot key
@@ -86,7 +86,7 @@
 //! | with leases, in the first five seconds | 0 | 0 | 0.1 % | 0.4 % | 1 % |
 //!
 //! So lease from two processes on with calls of 4 ms, and from four on with calls of 2 ms. `store_lost_swaps_total` among the
-//! [metrics](super::operating#metrics) shows how often a swap is lost.
+//! [metrics](super::monitoring#metrics) shows how often a swap is lost.
 //!
 //! # What your store must do
 //!
@@ -114,3 +114,5 @@
 //! `vec![self.calls.health()]`. The bytes of states are [documented](crate::algorithm::Portable) and stable, so other
 //! programs can read them. `testing::check_backend` (feature `test-util`) compares your backend with the algorithm over a plain map,
 //! and has eight tasks contend for one key.
+//!
+//! Next: [choose an algorithm](super::choosing).

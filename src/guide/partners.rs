@@ -160,4 +160,6 @@
 //!
 //! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not HTTP.
 //!
+//! Next: [limits in a file](super::configuration).
+//!
 //! [`PacerLayer`]: crate::PacerLayer

@@ -283,4 +283,4 @@
 //! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with
 //! `settle_by_handler`: there, answer a retry from what you stored.
 //!
-//! Next: [queues](super::queue), [operating](super::operating#when-a-customer-calls).
+//! Next: [charge the tokens of a language model](super::streams).

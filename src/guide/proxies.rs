@@ -181,4 +181,4 @@
 //! A proxy also has timeouts, buffers and retries of its own. For [queues](super::queue#proxies-in-front-of-a-queue), there
 //! is a table of what they do.
 //!
-//! Next: [several machines](super::machines), [an allow-list](super::allow_list).
+//! Next: [several machines](super::machines).

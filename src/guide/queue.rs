@@ -166,4 +166,6 @@
 //! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-shared-queue), for one
 //! that they share.
 //!
+//! Next: [gRPC](super::grpc).
+//!
 //! [`LeakyQueue`]: crate::LeakyQueue

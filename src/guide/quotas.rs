@@ -158,4 +158,4 @@
 //! - Rejections are never charged, so a client that was rejected needs none of this. Nor does one whose request failed, if
 //!   the policy counts [successes only](crate::Policy::charge_when).
 //!
-//! Next: [which algorithm](super::choosing), [which key](super::keys).
+//! Next: [choose the key](super::keys).

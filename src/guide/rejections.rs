@@ -87,4 +87,6 @@
 //!
 //! Which status a rejection has unless you set it: [failure](super::failure#what-a-client-gets).
 //!
+//! Next: [look plans up in a database](super::look_ups).
+//!
 //! [`rejection_response`]: crate::layer::RateLimitLayerBuilder::rejection_response

@@ -158,4 +158,6 @@
 //! # In production: a shadow
 //!
 //! No test knows your traffic. A [shadow](crate::Policy::shadow) counts what it would reject and rejects nothing: see
-//! [operating](super::operating#try-it-out-first).
+//! [operating](super::shadow).
+//!
+//! Next: [switch limits off in development](super::development).
