@@ -10,10 +10,10 @@
 //! cargo run --release -p tower-sluice-capacity -- --check
 //! ```
 //!
-//! This page is about limits on a server. In memory, see [below](#how-much-memory-a-process-needs).
-//!
 //! The first two print the needs of such a limit, in a second. The last one starts a `redis-server`, measures it for some
 //! minutes, and prints the model beside it: do that on your machines.
+//!
+//! A limit in memory needs no server, and [little memory](#how-much-memory-a-process-needs).
 //!
 //! # The formulas
 //!
@@ -166,13 +166,13 @@
 //!
 //! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 16 bytes each for buckets and
 //! windows (52 or 68 for [large limits](crate::store::MemoryStore#memory)), and never grows.
-//! Only keys that still owe something need a slot: new keys per second × the time until their spent units are earned
+//! Only keys that still owe something need a slot: the slots are new keys per second × the time until their spent units are earned
 //! again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000
 //! new clients per second that all spend their burst. With five per day, a request owes for 4.8 hours, and the table is
 //! full at four new clients per second. Size those limits by clients per day.
 //!
-//! A [`LeakyQueue`](crate::LeakyQueue) remembers as many keys unless set otherwise
-//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. Beyond, it
-//! rejects new keys, where a table evicts the key that owes least.
+//! A [`LeakyQueue`](crate::LeakyQueue) remembers 65,536 keys, too, unless set otherwise
+//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. When it is full, it
+//! rejects new keys; a full table evicts the key that owes least.
 //!
 //! Next: [share limits on DynamoDB](super::dynamodb).

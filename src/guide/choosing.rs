@@ -1,6 +1,21 @@
 //! Choosing an algorithm.
 //!
-//! **You want** to limit something, and there are five ways to do it. In short:
+//! **You want** to limit something, and there are several ways to do it. Each is a limit of ten per second:
+//!
+//! ```
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::{Concurrency, FixedWindow, LeakyQueue, Policy, Quota, RateLimitLayer, SlidingWindow, TokenBucket};
+//!
+//! let ten = Quota::per_second(10);
+//! let layer = RateLimitLayer::new(Policy::new("bucket", TokenBucket::new(ten)).key(PeerIp::new()));
+//! let layer = RateLimitLayer::new(Policy::new("sliding", SlidingWindow::new(ten)).key(PeerIp::new()));
+//! let layer = RateLimitLayer::new(Policy::new("fixed", FixedWindow::new(ten)).key(PeerIp::new()));
+//! let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(ten)).key(PeerIp::new()));
+//! // No rate: ten at the same time.
+//! let layer = RateLimitLayer::new(Policy::new("in-flight", Concurrency::new(10)).key(PeerIp::new()));
+//! ```
+//!
+//! In short:
 //!
 //! | you want | take |
 //! |---|---|

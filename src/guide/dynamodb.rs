@@ -1,8 +1,21 @@
 //! One limit for several machines, on DynamoDB.
 //!
-//! **You want** one limit for all your functions and containers in a region of AWS, without running a Redis. Keep the budgets in a DynamoDB table, with the crate
-//! [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository), whose page has the code. It is a crate of its own, because the SDK
-//! needs a newer Rust than this one.
+//! **You want** one limit for all your functions and containers in a region of AWS, without running a Redis. Keep the
+//! budgets in a DynamoDB table:
+//!
+//! ```ignore
+//! use tower_sluice::{Policy, Quota, RateLimiter, RateLimitLayer, TokenBucket, key::PeerIp};
+//! use tower_sluice_dynamodb::{Dynamo, DynamoStore};
+//!
+//! fn limits(client: aws_sdk_dynamodb::Client) -> RateLimitLayer {
+//!     let store = DynamoStore::new(&Dynamo::new(client, "limits"), "per-client");
+//!     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10)), store);
+//!     RateLimitLayer::new(Policy::new("per-client", limiter).key(PeerIp::new()))
+//! }
+//! ```
+//!
+//! The crate [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository) is a
+//! crate of its own, because the SDK needs a newer Rust than this one.
 //!
 //! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and from
 //! others' measurements. What this project runs are an emulator and a proof: **it has not been run against AWS.**

@@ -6,12 +6,6 @@
 //!
 //! # Redis is down, slow, or returns errors
 //!
-//! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
-//! |---|---|---|
-//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | during the outage, up to *n* times the quota: each has one of its own. Counted until after the recovery, up to *n* + 1 times: Redis has its own, too |
-//! | `Reject` | is answered 503 | nothing |
-//! | `Allow` | passes, uncounted | everything |
-//!
 //! ```no_run
 //! use tower_sluice::store::redis::{Redis, RedisStore};
 //! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter, TokenBucket};
@@ -23,6 +17,12 @@
 //! let policy = Policy::new("logins", logins).on_failure(FailureMode::Reject);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
+//! |---|---|---|
+//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | during the outage, up to *n* times the quota, since each process grants it once. Over the outage and the recovery together, up to *n* + 1 times: after the recovery, Redis grants it once more |
+//! | `Reject` | is answered 503 | nothing |
+//! | `Allow` | passes, uncounted | everything |
 //!
 //! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was
 //!   limited before the outage stays limited.

@@ -2,21 +2,7 @@
 //!
 //! **You want** each client to have a budget of its own. The [key](crate::Policy::key) of a policy identifies the
 //! client. Without one, all clients share one budget, and a rejection is 503 instead of 429, since the client may have
-//! done nothing wrong.
-//!
-//! | clients are | key |
-//! |---|---|
-//! | addresses that connect to you | [`PeerIp`] |
-//! | addresses behind proxies of yours | [`ClientIp`]: see [behind a proxy](super::proxies) |
-//! | users that an outer layer has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
-//! | holders of API keys | [`HeaderKey`] |
-//! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
-//! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
-//!
-//! The best key is the one that costs an attacker most to change: the number of an account rather than an address, an
-//! address rather than a header.
-//!
-//! # Addresses, directly
+//! done nothing wrong. Here, a client is an address:
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -35,6 +21,22 @@
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
 //! ```
+//!
+//! # Which key?
+//!
+//! | clients are | key |
+//! |---|---|
+//! | addresses that connect to you | [`PeerIp`] |
+//! | addresses behind proxies of yours | [`ClientIp`]: see [behind a proxy](super::proxies) |
+//! | users that an outer layer has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
+//! | holders of API keys | [`HeaderKey`] |
+//! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
+//! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
+//!
+//! The best key is the one that costs an attacker most to change: the number of an account rather than an address, an
+//! address rather than a header.
+//!
+//! # Addresses, directly
 //!
 //! The server must provide the peer's address: with axum, by `into_make_service_with_connect_info`. Without it,
 //! requests are answered 500, and the log names the cure.

@@ -1,27 +1,8 @@
 //! Protect a login: slow guessing down without locking the owner out.
 //!
 //! **You want** nobody to try passwords by the thousand, neither from one address nor from many, and you do not want an
-//! attacker to lock the owner of an account out by failing on purpose. One limit cannot do that. Four can:
-//!
-//! | limit | counts | against |
-//! |---|---|---|
-//! | per address, outermost | all attempts, also rejected ones; bans those that go on | floods |
-//! | per address | failures; bans those that go on | one address that tries many accounts |
-//! | per account and address | failures; bans those that go on | one address that tries one account |
-//! | per account, with devices apart | failures | many addresses that try one account |
-//!
-//! The account is in the body, which no layer reads. So a middleware reads it, and puts it into the request. In
-//! `Cargo.toml`:
-//!
-//! ```toml
-//! [dependencies]
-//! tower-sluice = { version = "0.1", features = ["axum"] }
-//! axum = "0.8"
-//! serde_json = "1"
-//! tokio = { version = "1", features = ["macros", "net", "rt-multi-thread"] }
-//! ```
-//!
-//! A complete program:
+//! attacker to lock the owner of an account out by failing on purpose. One limit cannot do that. [Four](#the-four-limits)
+//! can. Dependencies: as in [start here](super::start), and `serde_json = "1"`.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -56,7 +37,7 @@
 //! const NAME: ExtensionKey<Login> = ExtensionKey::new(|login| login.name.as_str().into());
 //! const DEVICE: ExtensionKey<Login> = ExtensionKey::new(|login| login.device.as_deref().unwrap_or("unknown").into());
 //!
-//! /// Reads the name from the body, and passes the body on.
+//! /// Reads the name from the body, which no layer does, and passes the body on.
 //! async fn read_login(request: Request, next: Next) -> Result<Response, StatusCode> {
 //!     let (mut head, body) = request.into_parts();
 //!     let body = to_bytes(body, 4_096).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
@@ -194,6 +175,17 @@
 //!       -d '{"name": "ada", "password": "guess"}' http://127.0.0.1:3000/login; done
 //! 401 401 401 401 401 429
 //! ```
+//!
+//! # The four limits
+//!
+//! | limit | counts | against |
+//! |---|---|---|
+//! | per address, outermost | all attempts, also rejected ones; bans addresses that continue | floods |
+//! | per address | failures; bans addresses that continue | one address that tries many accounts |
+//! | per account and address | failures; bans pairs that continue | one address that tries one account |
+//! | per account: a budget for each known device, and one for all unknown devices | failures | many addresses that try one account |
+//!
+//! The account is in the body, which no layer reads. So a middleware reads it, and puts it into the request.
 //!
 //! # Why so
 //!

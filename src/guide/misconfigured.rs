@@ -1,7 +1,21 @@
 //! Misconfigured: each mistake that the log reports, what it means, how it comes about, and the cure.
 //!
 //! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once, by the
-//! policy, by the layer or by the process, and not again until a restart.
+//! policy, by the layer or by the process, and not again until a restart. The most common one is that
+//! [requests have no key](#requests-have-no-key): axum passes the clients' addresses on only if the program says so:
+//!
+//! ```no_run
+//! use std::net::SocketAddr;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> std::io::Result<()> {
+//! # let app = axum::Router::new();
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! // And not `axum::serve(listener, app)`.
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Clients learn nothing of it but the status: a request that cannot be checked is answered 500, with the detail "The server
 //! is misconfigured." and, for gRPC, `INTERNAL`.

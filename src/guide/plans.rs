@@ -1,26 +1,9 @@
 //! Sell an API: plans, quotas per month, requests in flight, tokens of a language model.
 //!
-//! **You sell** an API. Each customer has a plan: so many requests per minute, so many per month, so many at once. What a
-//! request to the language model costs is known when its answer has ended. And nobody should find a key by trying.
+//! **You sell** an API. Each customer has a plan: a number of requests per minute, per month, and at once. The cost of a
+//! request to the language model is known when its answer has ended. And nobody should find a key by trying.
 //!
-//! | you sell | policy | more |
-//! |---|---|---|
-//! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
-//! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
-//! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
-//! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
-//!
-//! In `Cargo.toml`:
-//!
-//! ```toml
-//! [dependencies]
-//! tower-sluice = { version = "0.1", features = ["axum", "calendar"] }
-//! axum = "0.8"
-//! futures-util = "0.3"
-//! tokio = { version = "1", features = ["macros", "net", "rt-multi-thread"] }
-//! ```
-//!
-//! A complete program:
+//! Dependencies: as in [start here](super::start), with the feature `calendar` of this crate, and `futures-util = "0.3"`.
 //!
 #![cfg_attr(all(feature = "axum", feature = "calendar"), doc = "```")]
 #![cfg_attr(not(all(feature = "axum", feature = "calendar")), doc = "```ignore")]
@@ -109,7 +92,7 @@
 //! }
 //!
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
-//!     // Each quota of a policy is that of a customer without a plan.
+//!     // Each policy is built with the quota of the free plan. A customer without a plan has that one.
 //!     let month = CalendarWindow::monthly(FREE.per_month).zone("Europe/Berlin")?;
 //!     // One layer, so that a request is charged to all of these policies or to none.
 //!     let plans = RateLimitLayer::builder([
@@ -218,6 +201,15 @@
 //! in-flight: 7 left
 //! tokens: 19997 left
 //! ```
+//!
+//! # The policies
+//!
+//! | you sell | policy | more |
+//! |---|---|---|
+//! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
+//! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
+//! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
+//! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! # What happens
 //!

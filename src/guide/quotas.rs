@@ -151,7 +151,7 @@
 //!
 //! - It is off by default, since the client chooses the key, and can send another payload with it. The worst case is
 //!   **1 + `free_retries` times the quota**: four times, here. Set a quota that you can serve so many times.
-//! - Whatever is in doubt is charged: a repetition while the first request is in flight, or of a request that was rejected.
+//! - Other repetitions are charged: while the first request is in flight, or if it was rejected.
 //! - In memory, each process knows its own requests: with *n* processes behind a balancer, one of *n* retries is free. If
 //!   the limiter is [on Redis](super::machines), they share what they know, and a request is still one round trip. Each
 //!   request takes some 180 bytes there for the time of `within`: set it to minutes if clients send many.

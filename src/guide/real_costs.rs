@@ -1,16 +1,7 @@
 //! Real costs: quotas of tokens, rows, seconds or bytes, which are known only when a response has ended.
 //!
-//! **You want** to sell what a request really cost, and not how many requests there were. The cost is an estimate when the
-//! request comes; the rest is settled later:
-//!
-//! | the cost is known | use | settled |
-//! |---|---|---|
-//! | by the request | [`cost`], [`cost_fn`] | at once |
-//! | by the status or a field of the response | [`charge_when`], [`cost_after`] | at the head of the response |
-//! | by the handler, chunk by chunk or as a whole | [`settle_by_handler`] | at the end of the body |
-//! | by the bytes that were sent | [`settle_by_content_bytes`] | at the end of the body |
-//!
-//! A search that costs its rows:
+//! **You want** to sell the real cost of requests, and not their number. A request
+//! is charged an estimate when it comes, and the rest is settled later. A search that costs its rows:
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -37,6 +28,13 @@
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
 //! ```
+//!
+//! | the cost is known | use | settled |
+//! |---|---|---|
+//! | by the request | [`cost`], [`cost_fn`] | at once |
+//! | by the status or a field of the response | [`charge_when`], [`cost_after`] | at the head of the response |
+//! | by the handler, chunk by chunk or as a whole | [`settle_by_handler`] | at the end of the body |
+//! | by the bytes that were sent | [`settle_by_content_bytes`] | at the end of the body |
 //!
 //! In a [configuration file](crate::config): `settle-by = "handler"`, or `settle-by = "content-bytes"`.
 //!

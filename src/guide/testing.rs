@@ -157,7 +157,6 @@
 //!
 //! # In production: a shadow
 //!
-//! No test knows your traffic. A [shadow](crate::Policy::shadow) counts what it would reject and rejects nothing: see
-//! [operating](super::shadow).
+//! No test knows your traffic. A [shadow](super::shadow) counts the requests that it would reject, and rejects none.
 //!
 //! Next: [switch limits off in development](super::development).
