@@ -1,6 +1,6 @@
 //! Capacity: the memory of a limit in a process; memory, processors, nodes and dollars of a shared one.
 //!
-//! **You want** to know how large a Redis must be, or what DynamoDB will cost, before the traffic is there. Measure or
+//! **You want** to know how large a Redis must be, and the price of DynamoDB, before the traffic is there. Measure or
 //! guess five numbers: keys, requests per second, the share that is rejected, how unevenly keys are asked for, and
 //! processes. Then ask the [model](https://github.com/tower-sluice/tower-sluice/tree/main/examples/capacity):
 //!
@@ -47,7 +47,7 @@
 //!
 //! # Calls per request
 //!
-//! At most one, but for the refund of a lease. What saves calls, and how the model counts it:
+//! At most one, but for the refund of a lease. Three things save calls. The model counts them so:
 //!
 //! - **A known rejection.** A process that has seen that a key is used up rejects without a call until a unit is free, and
 //!   verifies that twice per second. It remembers 8,192 keys. That saves much if a client that is rejected sends faster
@@ -55,18 +55,19 @@
 //!   the next unit is a millisecond away.
 //! - **Single flight.** Requests of a process for a key with a call in flight share the next call. So a process makes at
 //!   most one call per key and round trip, and that only helps for keys with more requests than round trips.
-//! - **Leases.** Up to so many requests are paid in advance by one call. See below.
+//! - **Leases.** One call pays for up to a lease of requests in advance. See below.
 //!
 //! How much each of them saves depends on the traffic, so it is simulated: requests come at random (Poisson), keys by
-//! Zipf's law or uniformly, each to any of the processes. All keys have one limit, the one that rejects the given share;
-//! if nothing is to be rejected, twice what the hottest key is asked for. Of the 2,048 sets of the tables, 16 and those of
-//! the hottest keys are simulated, at the real rates and in all processes. A set has no influence on another, so the rest
-//! is like them. The same seed gives the same figures; another one differs by less than 2 %.
+//! Zipf's law or uniformly, each to any of the processes. All keys have one limit, which rejects the given share. If
+//! the share is zero, the limit is twice the rate of the hottest key. Of the 2,048 sets of the tables, 16 are
+//! simulated, and also the sets of the hottest keys, at the real rates and in all processes. A set has no influence on
+//! another, so the rest is like them. The same seed gives the same figures; another one differs by less than 2 %.
 //!
 //! # Redis Cluster
 //!
-//! A round trip of 1 ms; 5 % are rejected if the keys follow Zipf's law (exponent 1.0), and none if they are uniform;
-//! leases of 50 for a second. Memory is for buckets, if all keys owe something. *Nodes* are primaries, half busy at most.
+//! A round trip of 1 ms; 5 % are rejected if the keys follow Zipf's law (exponent 1.0), and 0 % if they are uniform;
+//! leases of 50 for a second. Memory is for buckets, if all keys owe something. *Nodes* are primaries, half busy at
+//! most.
 //!
 //! | keys | requests per second | processes | traffic | calls per request | calls per second | memory | busy processors | nodes | hottest key, calls per second |
 //! |---|---|---|---|---|---|---|---|---|---|
@@ -111,8 +112,8 @@
 //!
 //! # Hot keys
 //!
-//! More nodes and partitions do not help one key. A node of Redis takes 50,000 calls per second for a key (half busy), a
-//! partition of DynamoDB 1,000 writes. The model says what the hottest key costs. If it is too much:
+//! More nodes and partitions do not help one key. A node of Redis takes 50,000 calls per second for a key (half busy),
+//! a partition of DynamoDB 1,000 writes. The model has the cost of the hottest key. If it is too much:
 //!
 //! 1. Lease units of it: a key of 20,000 requests per second in 32 processes costs 17,200 calls per second without leases,
 //!    392 with leases of 50, and 165 with leases of 1,000 (a fixed window: 619 and 385, since its leases end with it).
@@ -124,10 +125,11 @@
 //! Leases pay for keys with several requests per second *and process*: with 128 processes, only for the hottest keys. In
 //! the tables, they save 11 to 17 % of all calls.
 //!
-//! A key that is exhausted has nothing to lease, whatever its algorithm: that is what the cache of rejections is for. In
-//! the tables that is the hottest key, of which one request in twenty is rejected. As a bucket it gets single units all the
-//! time, and each is asked for. As a window it has a new quota at once, and leases save 78 to 91 % of its calls. A bucket
-//! below its limit needs least: a lease of it lasts for its whole lifetime, and one of a window no longer than the window.
+//! A key that is exhausted has nothing to lease, with any algorithm. The cache of rejections is for such keys. In the
+//! tables that is the hottest key: one of its requests in twenty is rejected. As a bucket it gets single units all the
+//! time, and each is asked for. As a window it has a new quota at once, and leases save 78 to 91 % of its calls. A
+//! bucket below its limit needs least: a lease of it lasts for its whole lifetime, and one of a window no longer than
+//! the window.
 //!
 //! # What was measured
 //!
@@ -156,9 +158,10 @@
 //!
 //! # What was not measured
 //!
-//! - DynamoDB on AWS: its calls and writes are simulated, and its price and its partition's 1,000 writes are what AWS says.
-//! - A cluster of Redis, persistence, replicas and TLS: each takes processor time of its own. Nor Redis 8 or Valkey 8, which
-//!   keep keys in fewer bytes.
+//! - DynamoDB on AWS: its calls and writes are simulated. Its price and the 1,000 writes of a partition are AWS's
+//!   figures.
+//! - A cluster of Redis, persistence, replicas and TLS: each takes processor time of its own. Redis 8 and Valkey 8,
+//!   which keep keys in fewer bytes, were not measured either.
 //! - More than 3,000 requests per second: beyond, the simulation is trusted. Retries of rejected clients, bursts and
 //!   times of day are not in it either. Plan for the peak.
 //!

@@ -55,9 +55,9 @@
 //!   gets the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
 //!   [staggered](crate::FixedWindow::staggered), or [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter) is
 //!   added to the waits.
-//! - **The sliding window** begins like it, and becomes even in the second period.
-//! - **The queue** admits no more than the others, and makes every request wait for the longest time: a queue
-//!   evens out bursts, and does not help against lasting overload. See [waiting](super::queue).
+//! - **The sliding window** begins like it, and becomes even in the second period. - **The queue** admits as few as the
+//!   others, and makes every request wait for the longest time: a queue evens out bursts, and does not help against
+//!   lasting overload. See [waiting](super::queue).
 //!
 //! # Around the edge of a window
 //!
@@ -87,8 +87,8 @@
 //!
 //! # Several at once
 //!
-//! "Twenty at once, ten per second, and no more than 5,000 a day" are two policies. A request passes if both admit it.
-//! Then both are charged; otherwise none is:
+//! "Twenty at once, ten per second, and at most 5,000 a day" are two policies. A request passes if both admit it. Then
+//! both are charged. Otherwise, nothing is charged:
 //!
 //! ```
 //! use tower_sluice::key::HeaderKey;

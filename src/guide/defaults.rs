@@ -1,7 +1,7 @@
-//! All defaults: what is in force if you set nothing.
+//! All defaults: the values of all settings that you leave out.
 //!
-//! **You want** to know what the code that you did not write does. Every setting of every builder is here, with its default
-//! (`tests/repository/defaults.rs` compares them with the source).
+//! **You want** to know the values of the settings that you did not write. Every setting of every builder is here, with
+//! its default (`tests/repository/defaults.rs` compares them with the source).
 //!
 //! A policy without any setting, for two requests:
 //!

@@ -1,7 +1,7 @@
 //! In a handler, a job, a WebSocket: limiters without the layer.
 //!
-//! **You want** to limit something that is not a whole request: one branch of a handler, an operation of GraphQL, jobs of a
-//! worker, messages on a connection. A limiter answers one question: may this key have so many units now?
+//! **You want** to limit something that is not a whole request: one branch of a handler, an operation of GraphQL, jobs
+//! of a worker, messages on a connection. A limiter answers one question: may this key have this many units now?
 //!
 //! ```
 //! use tower_sluice::{PartitionKey, Quota, RateLimiter, TokenBucket};
@@ -24,8 +24,8 @@
 //! | the same, to look without charging | [`peek`](crate::LimiterExt::peek)`(&key, cost).await` | as above. A [`RedisQueue`](crate::RedisQueue) and a [`RedisConcurrency`](crate::RedisConcurrency) cannot: an error, and nothing is reserved or taken |
 //! | the same, to forget what a key owes | [`reset`](crate::LimiterExt::reset)`(&key).await` | as above. A [`RateLimiter`](crate::RateLimiter) can; queues and limits of requests in flight cannot |
 //!
-//! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped while it
-//! waits leaves the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
+//! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped
+//! while it waits leaves the queue. A limiter is shared by an `Arc`, or as a field of a value that is shared anyway.
 //!
 //! # A handler
 //!

@@ -17,8 +17,8 @@
 //! The crate [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository) is a
 //! crate of its own, because the SDK needs a newer Rust than this one.
 //!
-//! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and from
-//! others' measurements. What this project runs are an emulator and a proof: **it has not been run against AWS.**
+//! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and
+//! from others' measurements. This project runs an emulator and a proof: **it has not been run against AWS.**
 //!
 //! # The table
 //!
@@ -41,8 +41,9 @@
 //!
 //! All quotas fit. DynamoDB keeps 38 digits of a number, so limits, bursts and costs of up to
 //! [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) are exact, and limits of bytes
-//! ([`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes)) are counted in bytes. In `dynamodb/src/tests/wide.rs`,
-//! two processes send ten terabytes of a month at the same time, and both know to the byte what is left.
+//! ([`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes)) are counted in bytes. In
+//! `dynamodb/src/tests/wide.rs`, two processes send ten terabytes of a month at the same time, and both know the rest
+//! to the byte.
 //!
 //! # The permissions
 //!
@@ -72,11 +73,12 @@
 //! | a rejection that it verifies, once per half a second and key | 0, and a read unit | $0.13 |
 //! | a rejection that nobody foresaw | at most 1 | at most $0.63 |
 //!
-//! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes, one
-//! for each case, of which exactly one applies, and each process predicts which. It is wrong at most every second time,
-//! and most often at half of the limit, where a key of many processes is as often in debt as not. Counted in `dynamodb/src/tests/writes.rs`, with random arrivals at 5, 50, 80 and
-//! 95 % of the limit: 1.00 with one process; 1.00, 1.30, 1.22 and 1.07 with four; 1.00, 1.43, 1.35 and 1.20 with 32. Several policies take a write
-//! each, and one more for each that is rolled back.
+//! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes,
+//! one for each case. Exactly one applies, and each process predicts which. It is wrong at most every second time, and
+//! most often at half of the limit, where a key of many processes is as often in debt as not. Counted in
+//! `dynamodb/src/tests/writes.rs`, with random arrivals at 5, 50, 80 and 95 % of the limit: 1.00 with one process;
+//! 1.00, 1.30, 1.22 and 1.07 with four; 1.00, 1.43, 1.35 and 1.20 with 32. Several policies take a write each, and one
+//! more for each that is rolled back.
 //!
 //! **A busy key** is limited by its partition, which takes 1,000 writes per second. Beyond that DynamoDB throttles, which is a
 //! failure here: the fallback decides. Lease units, and the 1,000 become 50,000. A table on demand that has never been
@@ -110,10 +112,10 @@
 //! | a write that arrives a minute late | it forgives nothing | `clocks.rs` |
 //! | items that have expired and are still there | they count for nothing | `items.rs` |
 //!
-//! The [failure mode](super::failure) of the policy decides what becomes of the request. These faults of Redis have no
+//! The [failure mode](super::failure) of the policy decides whether the request passes. These faults of Redis have no
 //! counterpart: scripts that are missing or block the server, redirects, slots and nodes of a cluster, replicas that
-//! are behind (reads are consistent), a failover that loses charges (a write is acknowledged when two of three zones have it),
-//! memory that is full, eviction, and reconnecting, which is the SDK's.
+//! are behind (reads are consistent), a failover that loses charges (a write is acknowledged when two of three zones
+//! have it), memory that is full, eviction, and reconnecting, which is the SDK's.
 //!
 //! # Alarms
 //!
@@ -125,8 +127,8 @@
 //! | `ConditionalCheckFailedRequests` | more than half of `ConsumedWriteCapacityUnits`: clients that nobody foresees hammer many keys, or a clock is wrong |
 //! | `ConsumedWriteCapacityUnits` | above what you budgeted for |
 //!
-//! And in the service: what its [fallbacks](super::monitoring) decide, and the gauge
-//! [`store_breaker`](super::monitoring#metrics), whose `node` is `DynamoDB table limits`: above 0 while DynamoDB is not
-//! called. `Dynamo::health` has the same, and the calls in flight.
+//! And in the service: the [failures](super::monitoring#metrics) that its fallbacks decide (`limiter_failures_total`),
+//! and the gauge [`store_breaker`](super::monitoring#metrics), whose `node` is `DynamoDB table limits`: above 0 while
+//! DynamoDB is not called. `Dynamo::health` has the same, and the calls in flight.
 //!
 //! Next: [a store of your own](super::own_stores).

@@ -1,4 +1,4 @@
-//! Failure: what happens when something breaks.
+//! Failure: outages, crashes, full tables, clocks, and a wrong set-up.
 //!
 //! **You want** to know before it happens. In memory, nothing can fail: there is no I/O, no lock
 //! is held across a wait, and the memory is bounded. This page is about remote stores, queues, and the responses
@@ -26,10 +26,11 @@
 //!
 //! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was
 //!   limited before the outage stays limited.
-//! - **Fallbacks do not report to Redis.** Redis never learns what they admitted, so after the recovery it grants
-//!   its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
-//! - **What is in flight is reported.** A [`RedisConcurrency`](crate::RedisConcurrency) admits its limit per process
-//!   during an outage, what Redis had admitted before included; afterwards, its leases report what is in flight by then.
+//! - **Fallbacks do not report to Redis.** Redis never learns of the requests that they admitted, so after the recovery
+//!   it grants its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes. - **Requests in
+//!   flight are reported.** During an outage, a [`RedisConcurrency`](crate::RedisConcurrency) admits its limit per
+//!   process, including requests that Redis had admitted before. After the recovery, its leases report the requests
+//!   that are in flight by then.
 //! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
 //!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of
@@ -49,8 +50,8 @@
 //! # A process dies
 //!
 //! The state in its memory is lost: its clients start without debts. On Redis, nothing is lost except, in a [shared
-//! queue](super::machines#a-shared-queue), the departures of its waiters; these stay unused. What it had [in
-//! flight](super::machines#what-is-in-flight-on-all-machines) is free when its lease ends.
+//! queue](super::machines#a-shared-queue), the departures of its waiters; these stay unused. Its units [in
+//! flight](super::machines#what-is-in-flight-on-all-machines) are free when its lease ends.
 //!
 //! # The table is full
 //!
@@ -60,8 +61,8 @@
 //!
 //! # The clock jumps
 //!
-//! The default clock is anchored to the Unix epoch once and monotonic from there. Setting the wall clock neither grants
-//! units nor locks clients out. On Redis, the server's clock counts; a state from the future is corrected.
+//! The default clock is anchored to the Unix epoch once and monotonic from there. Setting the wall clock grants no
+//! units, and locks no client out. On Redis, the server's clock counts; a state from the future is corrected.
 //!
 //! # A queue without its runtime
 //!
@@ -90,7 +91,7 @@
 //! | the limiter failed, and the policy rejects | 503 | `UNAVAILABLE` | 1 |
 //! | the server is set up wrong | 500 | `INTERNAL` | none |
 //!
-//! The status of a used-up limit can be [set](crate::Policy::status), and that of gRPC for the
-//! [layer](crate::layer::RateLimitLayerBuilder::grpc_status).
+//! The HTTP status of a used-up limit can be [set for the policy](crate::Policy::status), and its gRPC status [for the
+//! layer](crate::layer::RateLimitLayerBuilder::grpc_status).
 //!
 //! Next: [all defaults](super::defaults).

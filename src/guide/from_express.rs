@@ -1,6 +1,6 @@
 //! Coming from `express-rate-limit`.
 //!
-//! **You want** what `rateLimit({ … })` gave you in Node, in a Tower service. This page compares version 7, as its
+//! **You want** the limits of `rateLimit({ … })` from Node in a Tower service. This page compares version 7, as its
 //! documentation and its source have it.
 //!
 //! ```text

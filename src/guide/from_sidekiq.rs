@@ -91,7 +91,7 @@
 //!   a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. To raise, choose
 //!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`](crate::ThrottleLayer::on_failure).
-//! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
+//! - **One round trip per call** for all kinds, and no call for a key that is known to be used up.
 //!
 //! Next: [try the new limits out before they reject](super::shadow).
 //!

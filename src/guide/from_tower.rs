@@ -27,7 +27,7 @@
 //!         Policy::new("rate", Quota::per_second(10)),
 //!         Policy::new("in-flight", Concurrency::new(64)),
 //!     ]);
-//!     // And what tower does not have: a budget for each client.
+//!     // Tower has no such limit: a budget for each client.
 //!     let per_client = RateLimitLayer::per_client(Quota::per_second(2).burst(5));
 //!     let app = Router::new().route("/", get(|| async { "hello" })).layer(limits).layer(per_client);
 //!

@@ -24,8 +24,8 @@
 //! ```
 //!
 //! **Check the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
-//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second, four times as many. The old
-//! limit may not be what you meant.
+//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second: four times the rate. Check that the
+//! old limit was meant so.
 //!
 //! | `tower_governor` | here |
 //! |---|---|
@@ -75,7 +75,7 @@
 //! - **Nothing is logged per rejection.** There, the feature `tracing` logs a line for each.
 //! - **CORS preflights count** where they arrive, unless [you exempt
 //!   them](crate::layer::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
-//! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
-//!   each for itself.
+//! - **Several limits** go into one layer, and a request is charged to all, or not at all; stacked `GovernorLayer`s
+//!   charge each for itself.
 //!
 //! Next: [try the new limits out before they reject](super::shadow).

@@ -33,8 +33,8 @@
 //! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
 //! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
 //!
-//! The best key is the one that costs an attacker most to change: the number of an account rather than an address, an
-//! address rather than a header.
+//! The best key is the most expensive one for an attacker to change: the number of an account rather than an address,
+//! an address rather than a header.
 //!
 //! # Addresses, directly
 //!
@@ -69,12 +69,12 @@
 //! - A request without its key is rejected with 400, unless the policy has [`Skip`](crate::MissingKey::Skip) (it does
 //!   not apply) or [`Share`](crate::MissingKey::Share) (all requests without a key share one budget). Skip only beside
 //!   another policy.
-//! - The layer that inserts the account goes outside of the limit, and the type of the key is the one that it inserts: an
+//! - The layer that inserts the account goes outside of the limit, and the key has the type that this layer inserts: an
 //!   `Account` is not found where an `Arc<Account>` was inserted. If no request has it, that is
 //!   [logged](super::misconfigured#no-request-had-its-extension).
 //! - A client that can choose the value of a header chooses the budget. Check API keys before you use them as keys.
-//! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; if there is nothing
-//!   else, `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
+//! - Nothing is normalised. Use the account as the key, and not the name as it was typed; if there is nothing else,
+//!   `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
 //!
 //! # Different limits for different clients
 //!
@@ -83,8 +83,8 @@
 //!
 //! # A part of the body
 //!
-//! No layer reads bodies. A middleware can, and puts what it finds into the extensions: [protect a login](super::login). Or
-//! the handler asks [a limiter](super::direct) itself.
+//! No layer reads bodies. A middleware can, and puts the result into the extensions: [protect a login](super::login).
+//! Or the handler asks [a limiter](super::direct) itself.
 //!
 //! # Exempt requests
 //!

@@ -1,8 +1,8 @@
 //! Protect a login: slow guessing down without locking the owner out.
 //!
-//! **You want** nobody to try passwords by the thousand, neither from one address nor from many, and you do not want an
-//! attacker to lock the owner of an account out by failing on purpose. One limit cannot do that. [Four](#the-four-limits)
-//! can. Dependencies: as in [start here](super::start), and `serde_json = "1"`.
+//! **You want** to stop clients that try thousands of passwords, from one address or from many. And an attacker must
+//! not be able to lock the owner of an account out by failing on purpose. One limit cannot do that.
+//! [Four](#the-four-limits) can. Dependencies: as in [start here](super::start), and `serde_json = "1"`.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]

@@ -67,7 +67,7 @@
 //!
 //! impl Accounts {
 //!     fn new() -> Self {
-//!         let look_ups = TokenBucket::new(Quota::per_second(200).burst(500)); // what the database can do
+//!         let look_ups = TokenBucket::new(Quota::per_second(200).burst(500)); // the capacity of the database
 //!         Self {
 //!             customers: Cache::new(50_000, Duration::from_secs(60)),
 //!             unknown: Cache::new(50_000, Duration::from_secs(10)),
@@ -84,7 +84,7 @@
 //!         if let Some(customer) = self.customers.lock().unwrap().get(api_key) {
 //!             return Ok(Some(customer));
 //!         }
-//!         // 503 with the exact wait, and only for keys that are in neither cache.
+//!         // 503 with the exact wait, and only for keys that both caches lack.
 //!         Rejection::unless_allowed("look-ups", self.look_ups.check(&PartitionKey::SHARED))?;
 //!         let customer = self.query(api_key).await;
 //!         match &customer {

@@ -165,9 +165,9 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Each process has a lease of what its requests hold, and renews it while they last. The units of a process that is
+//! Each process has a lease of the units of its requests, and renews it while they last. The units of a process that is
 //! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
-//! round trip when it comes, and waits for none when it is over. With
+//! round trip when it comes, and does not wait for one when it is over. With
 //! [`max_queue`](crate::RedisConcurrency::max_queue), requests that do not fit wait in their process, and a line of
 //! them costs a bounded number of [calls](crate::RedisConcurrency#waiting).
 //!

@@ -1,4 +1,4 @@
-//! Misconfigured: each mistake that the log reports, what it means, how it comes about, and the cure.
+//! Misconfigured: each mistake that the log reports, with its meaning, its causes and the cure.
 //!
 //! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once, by the
 //! policy, by the layer or by the process, and not again until a restart. The most common one is that
@@ -28,8 +28,8 @@
 //!
 //! > rate limiter misconfigured: requests have no key
 //!
-//! The server does not provide what the key of the policy is read from. All requests of the policy are answered 500; a
-//! [shadow](crate::Policy::shadow) lets them pass, uncounted. The field `problem` says what is missing.
+//! The key of the policy is read from a part of the request that the server does not provide. All requests of the
+//! policy are answered 500; a [shadow](crate::Policy::shadow) lets them pass, uncounted. The field `problem` names it.
 //!
 //! *peer address unknown*: [`PeerIp`](crate::key::PeerIp) or [`ClientIp`](crate::key::ClientIp) found no address in the
 //! extensions of the request.
@@ -57,15 +57,15 @@
 //! }
 //! ```
 //!
-//! Any other problem is that of a [key extractor](crate::key::KeyExtractor) of your own, which returned
+//! Any other problem comes from a [key extractor](crate::key::KeyExtractor) of your own, which returned
 //! [`KeyError::Misconfigured`](crate::key::KeyError::Misconfigured).
 //!
 //! # No request is exempt by its network
 //!
 //! > rate limiter misconfigured: no request is exempt by its network
 //!
-//! An [exemption by network](crate::Exemptions::networks) needs the client's address, and there is none. Requests are
-//! charged as if they came from elsewhere. The cure is that of [the section above](#requests-have-no-key).
+//! An [exemption by network](crate::Exemptions::networks) needs the client's address, which is unknown. Requests are
+//! charged as if they came from elsewhere. The cure is in [the section above](#requests-have-no-key).
 //!
 //! # The peer is a proxy
 //!
@@ -117,12 +117,12 @@
 //!
 //! > the quota of a key goes back and forth
 //!
-//! [`quota_fn`](crate::Policy::quota_fn) returned two quotas for one key in turn, among the first 1,000 requests. What the key
-//! has used is converted each time, unit for unit, so the generous quota forgives what was used under the strict one: with 5
-//! per hour for `/login` and 100 per second for other paths, five requests a second to each pass, 18,000 logins an hour.
-//! Return the quota of the key, whatever the request, and write
-//! [a policy for each kind of request](super::quotas#a-quota-per-customer). Nothing is wrong if a customer has changed the
-//! plan and changed it back.
+//! [`quota_fn`](crate::Policy::quota_fn) returned two quotas for one key in turn, among the first 1,000 requests. The
+//! used units of the key are converted each time, unit for unit, so the generous quota forgives units that were used
+//! under the strict one: with 5 per hour for `/login` and 100 per second for other paths, five requests a second to
+//! each pass, 18,000 logins an hour. Return the same quota for all requests of a key, and write [a policy for each kind
+//! of request](super::quotas#a-quota-per-customer). Nothing is wrong if a customer has changed the plan and changed it
+//! back.
 //!
 //! # No request had a matched route
 //!
@@ -137,8 +137,8 @@
 //! > none of the first requests had the extension that the key of the policy is read from
 //!
 //! The key is an [`ExtensionKey`](crate::key::ExtensionKey) (or [`User::key`](crate::key::User::key), `key = "user"` in
-//! TOML), and none of the first 100 requests had the type `extension`: all of them were answered 400. With
-//! [`MissingKey::Skip`](crate::MissingKey::Skip), it is the first 1,000 requests, and none of them was limited. Either:
+//! TOML), and the first 100 requests all lacked the type `extension`: they were answered 400. With
+//! [`MissingKey::Skip`](crate::MissingKey::Skip), it is the first 1,000 requests, which passed without a limit. Either:
 //!
 //! - **The layer that inserts it is further inside**, and so comes too late. Put it outside of the rate limit. In axum, the
 //!   last `Router::layer` is the outermost; in tonic and in a `tower::ServiceBuilder`, the [first](super::grpc#users).
@@ -167,17 +167,17 @@
 //!
 //! > the CORS layer is inside of the rate limit
 //!
-//! Responses of the inner service have CORS fields, so rejections have none. Browsers hide such a rejection from scripts, and
-//! report a network error. Put the CORS layer outside, and [expose the fields](crate::headers::EXPOSED_HEADERS) that scripts
-//! are to read.
+//! Responses of the inner service have CORS fields, so the layer that adds them is inside, and rejections lack them.
+//! Browsers hide such a rejection from scripts, and report a network error. Put the CORS layer outside, and [expose the
+//! fields](crate::headers::EXPOSED_HEADERS) that scripts are to read.
 //!
 //! # A handler takes a verdict that no layer adds
 //!
 //! > a handler takes a Verdict that no layer adds
 //!
-//! The handler has an argument of type [`Verdict`](crate::Verdict), and its requests have none; they are answered 500. Build
-//! the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and mount it around the handler. If some of its routes
-//! have no limit, take an `Option<Verdict>`.
+//! The handler has an argument of type [`Verdict`](crate::Verdict), and its requests lack it; they are answered 500.
+//! Build the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and mount it around the handler. If
+//! some of its routes have no limit, take an `Option<Verdict>`.
 //!
 //! # The body of a custom rejection failed
 //!
@@ -190,10 +190,10 @@
 //!
 //! > a memory store is filling up and may lose keys
 //!
-//! More keys owe something at once than the table has room for comfortably, and when it is full, keys that owe least are
-//! forgotten or new ones rejected, as [`when_full`](crate::store::WhenFull) says. Raise the
-//! [capacity](super::capacity#how-much-memory-a-process-needs). If the number of keys is that of an attack (keys are addresses, or anything
-//! that a client invents), put a policy with a coarser key before it.
+//! More keys owe something at once than the table has room for comfortably, and when it is full, keys that owe least
+//! are forgotten or new ones rejected, as [`when_full`](crate::store::WhenFull) says. Raise the
+//! [capacity](super::capacity#how-much-memory-a-process-needs). If an attack makes the keys (they are addresses, or
+//! anything that a client invents), put a policy with a coarser key before it.
 //!
 //! # A queue is full of keys
 //!

@@ -25,7 +25,7 @@
 //!     RequestHead, Settlement, SlidingWindow, Verdict,
 //! };
 //!
-//! /// What a plan allows.
+//! /// The limits of a plan.
 //! #[derive(Clone, Copy)]
 //! struct Plan {
 //!     pace: Quota,
@@ -48,7 +48,7 @@
 //! }
 //!
 //! /// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has more
-//! /// than ten guesses open, and refunded if the key is right: what it takes to serve the request does not count.
+//! /// than ten guesses open, and refunded if the key is right: the time to serve the request does not count.
 //! async fn authenticate(
 //!     State(guesses): State<Arc<dyn Limiter>>,
 //!     mut request: Request,
@@ -69,12 +69,12 @@
 //!     request.extensions().get().copied()
 //! }
 //!
-//! /// The cost of a request: nothing for one that only asks what is left.
+//! /// The cost of a request: 0 if it only asks for the usage.
 //! fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u64 {
 //!     move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
 //! }
 //!
-//! /// Shows a customer what is left.
+//! /// Shows a customer the remaining units.
 //! async fn usage(verdict: Verdict) -> String {
 //!     let left = verdict.policies().iter().map(|policy| (policy.name(), policy.decision().remaining()));
 //!     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
@@ -94,7 +94,7 @@
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
 //!     // Each policy is built with the quota of the free plan. A customer without a plan has that one.
 //!     let month = CalendarWindow::monthly(FREE.per_month).zone("Europe/Berlin")?;
-//!     // One layer, so that a request is charged to all of these policies or to none.
+//!     // One layer, so that a request is charged to all of these policies, or not at all.
 //!     let plans = RateLimitLayer::builder([
 //!         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
 //!         // Of a quota for a window of the calendar, only the limit counts.
@@ -107,7 +107,7 @@
 //!             .key(User::key())
 //!             .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
 //!             .quota_fn(|request| Some(plan(request)?.tokens))
-//!             .cost_fn(unless_usage(500)) // what an answer usually takes; corrected when it has ended
+//!             .cost_fn(unless_usage(500)) // the estimate, corrected when the answer has ended
 //!             .settle_by_handler()
 //!             .owe_shortfalls(),
 //!     ])
@@ -216,7 +216,8 @@
 //! - **A request is charged to all policies or to none.** One that is rejected by the month does not use up the pace,
 //!   and a chat that the tokens reject has not paid the month. That holds within a layer, so the tokens are in the same one,
 //!   with a condition on the path.
-//! - **What is left** costs nothing of the month and no tokens, but it has a pace: `GET /v1/usage` is a request, too.
+//! - **Asking for the usage** costs no request of the month and no tokens, but it counts for the pace: `GET /v1/usage` is a
+//!   request, too.
 //! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
 //!   changing plans to and fro, and an upgrade helps at once.
 //! - **A plan is the customer's**, and not the path's: [`quota_fn`](crate::Policy::quota_fn) must return the same quota for all
@@ -232,11 +233,11 @@
 //! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.
 //! - **Wrong keys** are counted by address, and the rest by account. Never use a header as a key before it is checked: a
 //!   client that can choose the value chooses the budget.
-//! - **An address with ten wrong keys** is rejected for up to an hour, with right keys as well: otherwise the eleventh guess
-//!   might hit. So one customer with an old key in a loop, or an attacker, also locks out the customers behind the same
-//!   address: those of an office, of a mobile provider, of a cloud's outgoing gateway. If your keys are random and have 128
-//!   bits or more, no guess ever hits: then look the key up first, charge `guesses` for wrong keys only, and no right key is
-//!   rejected.
+//! - **An address with ten wrong keys** is rejected for up to an hour, with right keys as well: otherwise the eleventh
+//!   guess might hit. So one customer with an old key in a loop, or an attacker, also locks out the customers behind
+//!   the same address: those of an office, of a mobile provider, of a cloud's outgoing gateway. If your keys are random
+//!   and have 128 bits or more, no guess ever hits: then look the key up first, charge `guesses` for wrong keys only,
+//!   and no right key is rejected.
 //! - **Charge guesses around the look-up, not around the request.** A policy with
 //!   [`charge_when`](crate::Policy::charge_when) in an outer layer refunds when the response has come. So it also bounds what
 //!   an address has in flight, right keys included, to its limit: of 1,000 valid requests of one address, 100 per second of

@@ -1,4 +1,4 @@
-//! Behind a proxy: limit by the address of the client, and not by that of nginx.
+//! Behind a proxy: limit by the address of the client, and not by the address of nginx.
 //!
 //! **You have** a proxy, a load balancer or a CDN in front of the service. It is the peer of every connection, so a limit
 //! by [`PeerIp`](crate::key::PeerIp) makes one client of all. The proxy writes the client's address into a header, and

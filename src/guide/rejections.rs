@@ -1,7 +1,7 @@
 //! A rejection of your own: JSON, a page, another status.
 //!
 //! **You want** the 429 to look like the other errors of your API. [`rejection_response`] makes the response; the layer
-//! then adds `Retry-After` and the fields on what is left, so that no client has to parse the body.
+//! then adds `Retry-After` and the fields with the remaining units, so that no client has to parse the body.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -23,7 +23,7 @@
 //!             "message": rejection.detail(),
 //!             "path": request.uri().path(),
 //!             "limits": violated,
-//!             // Rounded up: a client that waits so long is admitted.
+//!             // Rounded up: a client that waits that long is admitted.
 //!             "retry_after_ms": rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000) as u64),
 //!         }
 //!     });

@@ -1,4 +1,4 @@
-//! Which processes share what: threads, processes, machines; in memory, on Redis, on DynamoDB.
+//! Sharing: the budgets, bans and queues that threads, processes and machines have in common, per store.
 //!
 //! **You want** to know whose requests draw on one budget. In memory, a limiter is one budget per key. Clones of a layer
 //! share it, and so do policies around one `Arc`. Two layers that are built alike do not:
@@ -72,7 +72,6 @@
 //! | the count of early retries | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned. Once one process bans it, all reject it; a [`reset`](crate::RateLimitLayer::reset) in one lifts the ban in all |
 //! | the [local fallback](super::failure) | during an outage, *n* processes admit up to *n* times the quota. Each knows the bans that it has made or seen, also one that was lifted elsewhere, and keeps the debts that it makes. Retries are charged |
 //!
-//! [`reset`](crate::RateLimitLayer::reset) reaches only what is shared. Where the table says "each", call it in every
-//! process.
+//! [`reset`](crate::RateLimitLayer::reset) reaches shared state only. For rows with "each", call it in every process.
 //!
 //! Next: [let requests wait](super::queue).

@@ -33,8 +33,8 @@
 //!
 //! # Bound the drain
 //!
-//! A client that never ends its request would keep the server alive for ever. The example server exits after ten seconds.
-//! It also drops connections whose request head takes longer than ten seconds (`header_read_timeout` of hyper, and a
-//! timeout of its own for the first head): `axum::serve` has neither.
+//! A client that never ends its request would keep the server alive for ever. The example server exits after ten
+//! seconds. It also drops connections whose request head takes longer than ten seconds (`header_read_timeout` of hyper,
+//! and a timeout of its own for the first head): `axum::serve` does not have them.
 //!
 //! Next: [mistakes that the log reports](super::misconfigured).

@@ -50,7 +50,7 @@
 //!     Ok(StatusCode::NO_CONTENT)
 //! }
 //!
-//! /// The answer to an error. Its source has the reason: what a Redis answered, for example.
+//! /// The answer to an error. Its source has the reason: the answer of a Redis, for example.
 //! fn explain(error: LimiterError) -> (StatusCode, String) {
 //!     let status = if error.is_unknown_policy() {
 //!         StatusCode::NOT_FOUND

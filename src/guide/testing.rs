@@ -1,8 +1,8 @@
 //! Test your limits, without waiting.
 //!
-//! **You want** a test that fails when a limit is not what you promised, and that takes no time. In memory, limits read a
-//! [clock](crate::time::Clock); in tests, that is a [`ManualClock`](crate::time::ManualClock), which stands still until the
-//! test advances it.
+//! **You want** a test that fails when a limit differs from your promise, and that takes no time. In memory, limits
+//! read a [clock](crate::time::Clock); in tests, that is a [`ManualClock`](crate::time::ManualClock), which stands
+//! still until the test advances it.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -115,9 +115,8 @@
 //!
 //! # Queues: paused time
 //!
-//! What waits, waits on tokio's timer. In a test with [paused
-//! time](https://docs.rs/tokio/latest/tokio/time/fn.pause.html) (tokio's feature `test-util`), tokio advances its clock
-//! whenever all tasks wait:
+//! Waiters wait on tokio's timer. In a test with [paused time](https://docs.rs/tokio/latest/tokio/time/fn.pause.html)
+//! (tokio's feature `test-util`), tokio advances its clock whenever all tasks wait:
 //!
 //! ```
 //! use std::time::Duration;
