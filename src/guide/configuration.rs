@@ -1,8 +1,8 @@
 //! Limits from a file: change them without building, and without a restart.
 //!
-//! **You want** limits where those who operate the service can change them. With the feature `config`, routes and policies
-//! come from TOML. An error names the file, the line and the cure; an edited file is checked as a whole before anything
-//! changes.
+//! **You want** limits where those who operate the service can change them. With the feature `config`, routes and
+//! policies come from TOML. An error names the file, the line and the cure; an edited file is checked as a whole before
+//! anything changes.
 //!
 //! `limits.toml`:
 //!
@@ -78,8 +78,8 @@
 //! limits unchanged: limits.toml:12: unknown field `bursts` (did you mean `burst`?), expected one of …
 //! ```
 //!
-//! Without a signal (on Windows, or for a file that a ConfigMap mounts), poll the text of the file. Its time of change can
-//! stay the same, and a watch of the file can miss one that was replaced. In place of `hangups`:
+//! Without a signal (on Windows, or for a file that a ConfigMap mounts), poll the text of the file. Its time of change
+//! can stay the same, and a watch of the file can miss one that was replaced. In place of `hangups`:
 //!
 #![cfg_attr(all(feature = "axum", feature = "config"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "config")), doc = "```ignore")]
@@ -104,8 +104,8 @@
 //! # }
 //! ```
 //!
-//! - A path of the file without a handler is an error, so that a misspelled path leaves no handler unlimited. For nested
-//!   services and other routers, mount the [layer](crate::config::Route::layer) of each route.
+//! - A path of the file without a handler is an error, so that a misspelled path leaves no handler unlimited. For
+//!   nested services and other routers, mount the [layer](crate::config::Route::layer) of each route.
 //! - The [whole format](crate::config#format), with the default of each key beside it.
 //!   [`SCHEMA`](crate::config::SCHEMA) is a JSON Schema for editors.
 //! - [What a change keeps](super::hot_reload): used quota carries over, and requests that wait are evaluated

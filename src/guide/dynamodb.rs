@@ -14,8 +14,8 @@
 //! }
 //! ```
 //!
-//! The crate [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository) is a
-//! crate of its own, because the SDK needs a newer Rust than this one.
+//! The crate [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository) is
+//! a crate of its own, because the SDK needs a newer Rust than this one.
 //!
 //! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and
 //! from others' measurements. This project runs an emulator and a proof: **it has not been run against AWS.**
@@ -32,10 +32,10 @@
 //!   --time-to-live-specification Enabled=true,AttributeName=x
 //! ```
 //!
-//! One table serves all limiters: each has a name, which the keys of its items begin with. Clients are stored as hashes.
-//! An item takes about 100 bytes, and at most 450. Deletions by expiry are free, and may take days, for which the
-//! decisions do not wait. No global table: regions would each admit the limit, and overwrite each other's items. No cache
-//! (DAX) in front: it passes writes on, and its reads are stale.
+//! One table serves all limiters: each has a name, which the keys of its items begin with. Clients are stored as
+//! hashes. An item takes about 100 bytes, and at most 450. Deletions by expiry are free, and may take days, for which
+//! the decisions do not wait. No global table: regions would each admit the limit, and overwrite each other's items. No
+//! cache (DAX) in front: it passes writes on, and its reads are stale.
 //!
 //! # The quotas
 //!
@@ -55,8 +55,8 @@
 //! }
 //! ```
 //!
-//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. Who creates the table needs `CreateTable`, `DescribeTable`,
-//! `DescribeTimeToLive` and `UpdateTimeToLive`.
+//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. Who creates the table needs `CreateTable`,
+//! `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
 //!
 //! # What it costs
 //!
@@ -80,20 +80,22 @@
 //! 1.00, 1.30, 1.22 and 1.07 with four; 1.00, 1.43, 1.35 and 1.20 with 32. Several policies take a write each, and one
 //! more for each that is rolled back.
 //!
-//! **A busy key** is limited by its partition, which takes 1,000 writes per second. Beyond that DynamoDB throttles, which is a
-//! failure here: the fallback decides. Lease units, and the 1,000 become 50,000. A table on demand that has never been
-//! busy takes 4,000 writes per second at first, and doubles within minutes; warm it up, or provision capacity, before a launch.
+//! **A busy key** is limited by its partition, which takes 1,000 writes per second. Beyond that DynamoDB throttles,
+//! which is a failure here: the fallback decides. Lease units, and the 1,000 become 50,000. A table on demand that has
+//! never been busy takes 4,000 writes per second at first, and doubles within minutes; warm it up, or provision
+//! capacity, before a launch.
 //!
 //! # The clocks
 //!
-//! Decisions are made by the wall clocks of the machines. Use the [time service](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html)
-//! of EC2, as Amazon Linux and Lambda do by default. With clocks within ε, in any interval of length *t* a bucket admits up to
-//! burst + rate × (*t* + ε), once and not per request: at 100 per second and ε = 5 ms, half a request. A sliding window likewise. A fixed
-//! window begins and ends ε earlier or later on some machines.
+//! Decisions are made by the wall clocks of the machines. Use the [time
+//! service](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html) of EC2, as Amazon Linux and Lambda do by
+//! default. With clocks within ε, in any interval of length *t* a bucket admits up to burst + rate × (*t* + ε), once
+//! and not per request: at 100 per second and ε = 5 ms, half a request. A sliding window likewise. A fixed window
+//! begins and ends ε earlier or later on some machines.
 //!
 //! A clock that is off by more than a second is found out by the `Date` of DynamoDB's answers. The first call of a
-//! process is a read, so a machine that starts with a wrong clock writes nothing. One whose clock becomes wrong makes one
-//! more round of writes, whose items the others ignore if they are a minute or more in the future.
+//! process is a read, so a machine that starts with a wrong clock writes nothing. One whose clock becomes wrong makes
+//! one more round of writes, whose items the others ignore if they are a minute or more in the future.
 //!
 //! # When DynamoDB fails
 //!

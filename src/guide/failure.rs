@@ -34,15 +34,16 @@
 //! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
 //!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of
-//!   less than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often, until
-//!   a probe succeeds: down to every 5 s, or to every second if the node answers with an error (`LOADING`, `OOM`).
+//!   less than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often,
+//!   until a probe succeeds: down to every 5 s, or to every second if the node answers with an error (`LOADING`,
+//!   `OOM`).
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
-//! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
-//!   returns [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
+//! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers
+//!   503, it returns [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
 //!
-//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and, for
-//! any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
+//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and,
+//! for any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
 //! [`store_breaker`](super::monitoring#metrics) shows which are open. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
 //! [`PolicyVerdict::fell_back`](crate::rejection::PolicyVerdict::fell_back) identifies them.

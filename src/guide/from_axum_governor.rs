@@ -59,8 +59,8 @@
 //!
 //! - **All or none.** There, the first quota is charged, then the stack in order, and the first rejection wins: earlier
 //!   charges stay. Here, a rejected request is not charged.
-//! - **`Retry-After` is rounded up.** There, the wait is cut to whole seconds, and 1 at least: a client that waits for 1 s
-//!   of 1.9 s comes back too early.
+//! - **`Retry-After` is rounded up.** There, the wait is cut to whole seconds, and 1 at least: a client that waits for
+//!   1 s of 1.9 s comes back too early.
 //! - **One forwarding header.** `SmartIp` reads `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, and skips
 //!   elements that are no address. A proxy that writes one of them passes on the others as the client sent them. Name
 //!   the header that your proxy writes.

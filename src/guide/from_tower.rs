@@ -72,11 +72,11 @@
 //!
 //! - **A response, not an error**: 429, or 503 if all clients share the limit, with `Retry-After` and the fields of
 //!   `RateLimit`. In tower, an overloaded limit is an error of the service, which axum needs `HandleErrorLayer` for.
-//! - **`load_shed` around a buffer** rejects only when the buffer is full. Until then, requests wait, and no field of the
-//!   response says for how long.
-//! - **The window of `RateLimit`** begins with a request after an idle time, so twice the limit may pass around its edge.
-//!   A [`TokenBucket`](crate::TokenBucket) admits burst + rate × time: see [choosing](super::choosing).
-//! - **Backpressure.** Tower's limits are not ready while they are full, so a balancer can choose another service. A layer of
-//!   this crate is ready whenever its inner service is, and decides by the request.
+//! - **`load_shed` around a buffer** rejects only when the buffer is full. Until then, requests wait, and no field of
+//!   the response says for how long.
+//! - **The window of `RateLimit`** begins with a request after an idle time, so twice the limit may pass around its
+//!   edge. A [`TokenBucket`](crate::TokenBucket) admits burst + rate × time: see [choosing](super::choosing).
+//! - **Backpressure.** Tower's limits are not ready while they are full, so a balancer can choose another service. A
+//!   layer of this crate is ready whenever its inner service is, and decides by the request.
 //!
 //! Next: [try the new limits out before they reject](super::shadow).

@@ -69,8 +69,8 @@
 //! - **IPv6 clients count by their /64**, and not by single addresses.
 //! - **503 instead of 429** if clients share the limit; [`status`](crate::Policy::status) changes that.
 //! - **A missing key is 400** if the client left it out, and 500 only if the server is set up wrong.
-//! - **Memory is bounded** by [a capacity that you may set](super::capacity#how-much-memory-a-process-needs), and needs no
-//!   clean-up.
+//! - **Memory is bounded** by [a capacity that you may set](super::capacity#how-much-memory-a-process-needs), and needs
+//!   no clean-up.
 //! - **gRPC by request**: one layer serves HTTP and gRPC, and decides by the request, not by the type of the body.
 //! - **Nothing is logged per rejection.** There, the feature `tracing` logs a line for each.
 //! - **CORS preflights count** where they arrive, unless [you exempt

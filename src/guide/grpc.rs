@@ -28,8 +28,9 @@
 //! ## Users
 //!
 //! The layer that authenticates goes outside of the limit, so that the limit finds the user. Of the layers of tonic's
-//! server, the **first** is the outermost, as in a `tower::ServiceBuilder`: the reverse of axum's `Router::layer`. In the other
-//! order, all requests are answered `INVALID_ARGUMENT`, which is [logged once](super::misconfigured#no-request-had-its-extension).
+//! server, the **first** is the outermost, as in a `tower::ServiceBuilder`: the reverse of axum's `Router::layer`. In
+//! the other order, all requests are answered `INVALID_ARGUMENT`, which is [logged
+//! once](super::misconfigured#no-request-had-its-extension).
 //!
 #![cfg_attr(feature = "tonic", doc = "```no_run")]
 #![cfg_attr(not(feature = "tonic"), doc = "```ignore")]
@@ -63,8 +64,8 @@
 //! }
 //! ```
 //!
-//! The interceptor of one service (`GreeterServer::with_interceptor`) is inside of all layers of the server, and comes too
-//! late.
+//! The interceptor of one service (`GreeterServer::with_interceptor`) is inside of all layers of the server, and comes
+//! too late.
 //!
 //! ## What a rejected client gets
 //!
@@ -99,8 +100,8 @@
 //!
 //! # A client
 //!
-//! gRPC libraries that retry by themselves obey the pushback, if their service config lists the code as retryable. Those of
-//! Python and Node were tried (`scripts/clients`).
+//! gRPC libraries that retry by themselves obey the pushback, if their service config lists the code as retryable.
+//! Those of Python and Node were tried (`scripts/clients`).
 //!
 //! ```json
 //! {"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "1s", "maxBackoff": "10s",
@@ -156,8 +157,8 @@
 //! # }
 //! ```
 //!
-//! Many tasks that wait so come back together. To keep to a limit that you know, put a queue around the calls: they depart
-//! evenly spaced, and none is rejected.
+//! Many tasks that wait so come back together. To keep to a limit that you know, put a queue around the calls: they
+//! depart evenly spaced, and none is rejected.
 //!
 #![cfg_attr(feature = "tonic", doc = "```no_run")]
 #![cfg_attr(not(feature = "tonic"), doc = "```ignore")]

@@ -33,9 +33,9 @@
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::layer::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
-//! On Redis, debts are kept [in time](crate::store::redis::RedisStore#another-quota), and waiters of a queue depart at the
-//! times that they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts are
-//! kept.
+//! On Redis, debts are kept [in time](crate::store::redis::RedisStore#another-quota), and waiters of a queue depart at
+//! the times that they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts
+//! are kept.
 //!
 //! # From a file
 //!

@@ -1,8 +1,8 @@
 //! Requests in flight: how many of one client the server works on at once.
 //!
-//! **You want** one customer's slow exports, downloads or streams not to take all workers, connections or memory. A quota
-//! over time does not do that: four exports per minute that run for an hour each are 240 at once. [`Concurrency`] counts
-//! requests that have begun and are not over.
+//! **You want** one customer's slow exports, downloads or streams not to take all workers, connections or memory. A
+//! quota over time does not do that: four exports per minute that run for an hour each are 240 at once. [`Concurrency`]
+//! counts requests that have begun and are not over.
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -53,13 +53,13 @@
 //! | the service fails or panics, or the client leaves before the head | at that moment |
 //! | a protocol upgrade (WebSocket) | at once, unless the handler [takes its permits along](crate::Permits) |
 //!
-//! A server notices at once that a client has closed its connection, or reset its stream. A client that vanishes without
-//! either is noticed when the server writes: an idle stream needs keep-alive messages for that.
+//! A server notices at once that a client has closed its connection, or reset its stream. A client that vanishes
+//! without either is noticed when the server writes: an idle stream needs keep-alive messages for that.
 //!
-//! A server takes a body frame by frame, as it can send them. Over HTTP/2, hyper takes frames early: one frame ahead, and a
-//! whole frame as soon as the client's window has room for one byte of it. With the last frame, the body has ended. So send
-//! large contents in pieces, as `tower_http::services::ServeDir` does. A body in a single frame ends while a slow reader
-//! has most of it still to come.
+//! A server takes a body frame by frame, as it can send them. Over HTTP/2, hyper takes frames early: one frame ahead,
+//! and a whole frame as soon as the client's window has room for one byte of it. With the last frame, the body has
+//! ended. So send large contents in pieces, as `tower_http::services::ServeDir` does. A body in a single frame ends
+//! while a slow reader has most of it still to come.
 //!
 //! **If slow readers should not count**, since only the work of handlers is scarce, call
 //! [`release_at_head`](crate::Policy::release_at_head) (in TOML, `release-at = "head"`). That is what tower's own
@@ -92,8 +92,8 @@
 //! first served. Little's law says for how long: *waiting = rate × wait*. If requests take a second each and 4 run at
 //! once, 4 are over per second, and the twentieth in line waits for five.
 //!
-//! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request that
-//! waits in a queue after it has its permit counts as in flight.
+//! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request
+//! that waits in a queue after it has its permit counts as in flight.
 //!
 //! # On several machines
 //!

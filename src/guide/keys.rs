@@ -78,8 +78,8 @@
 //!
 //! # Different limits for different clients
 //!
-//! One policy whose keys have [quotas of their own](super::quotas#a-quota-per-customer): that of the customer's
-//! [plan](super::plans), as the authentication layer knows it.
+//! One policy, with [a quota per customer](super::quotas#a-quota-per-customer): the quota of the customer's
+//! [plan](super::plans), which the authentication layer knows.
 //!
 //! # A part of the body
 //!

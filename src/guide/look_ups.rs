@@ -1,8 +1,8 @@
 //! A database look-up per key: plans from a table, behind a cache that a flood of invented keys cannot break.
 //!
-//! **You want** each request to have the limits of its customer's plan, and the plan is in a database. A cache saves the
-//! look-up for customers. An attacker invents a new key for each request, so two more bounds are needed: on the entries
-//! of the cache, and on the look-ups per second.
+//! **You want** each request to have the limits of its customer's plan, and the plan is in a database. A cache saves
+//! the look-up for customers. An attacker invents a new key for each request, so two more bounds are needed: on the
+//! entries of the cache, and on the look-ups per second.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -25,8 +25,8 @@
 //!
 //! type Customer = (User, Plan);
 //!
-//! /// At most `2 * half` entries, each for at most `max_age`. When `young` is full, it replaces `old`, so entries that are
-//! /// in use stay.
+//! /// At most `2 * half` entries, each for at most `max_age`. When `young` is full, it replaces `old`. So entries that
+//! /// are in use stay.
 //! struct Cache<V> {
 //!     young: HashMap<String, (Instant, V)>,
 //!     old: HashMap<String, (Instant, V)>,
@@ -61,7 +61,6 @@
 //!     unknown: Mutex<Cache<()>>,
 //!     /// Look-ups of this process, for all clients together.
 //!     look_ups: RateLimiter<TokenBucket>,
-//! #   # /* The number of calls, for the test. */
 //! #   calls: std::sync::atomic::AtomicU64,
 //! }
 //!
@@ -152,8 +151,9 @@
 //! #         let mut request = Request::get("/v1/orders").header("x-api-key", key).body(Body::empty()).unwrap();
 //! #         request.extensions_mut().insert(ConnectInfo(SocketAddr::from((std::net::Ipv4Addr::from(address), 4711))));
 //! #         let response = app.clone().oneshot(request).await.unwrap();
-//! #         let policies = response.headers().get_all("ratelimit-policy").iter().map(|field| field.to_str().unwrap().to_owned());
-//! #         (response.status().as_u16(), policies.collect::<Vec<_>>().join(", "))
+//! #         let policies = response.headers().get_all("ratelimit-policy").iter();
+//! #         let policies: Vec<_> = policies.map(|field| field.to_str().unwrap().to_owned()).collect();
+//! #         (response.status().as_u16(), policies.join(", "))
 //! #     };
 //! #     let (status, policies) = send("key-of-ada", 1).await;
 //! #     assert!(status == 200 && policies.contains(r#""pace";q=6000"#), "{policies}");
@@ -198,10 +198,10 @@
 //!
 //! - **A negative entry** saves the look-up of a wrong key that comes again, such as a revoked key in a loop. Against
 //!   invented keys, which never come again, it does not help: the bound on look-ups does.
-//! - **The ages** decide how late a change shows: here, a customer who upgrades has the new plan after a minute, and a key
-//!   that was just created works after ten seconds at most. If your service makes the change, remove the entry.
-//! - **The limit by address** is outermost, so a flood from one address ends before the look-up. To count wrong keys only,
-//!   and ban addresses that keep guessing, charge [around the look-up](super::plans#what-happens).
+//! - **The ages** decide how late a change shows: here, a customer who upgrades has the new plan after a minute, and a
+//!   key that was just created works after ten seconds at most. If your service makes the change, remove the entry.
+//! - **The limit by address** is outermost, so a flood from one address ends before the look-up. To count wrong keys
+//!   only, and ban addresses that keep guessing, charge [around the look-up](super::plans#what-happens).
 //! - **Requests for one key at the same time** each look it up until the first answer is in the cache. The crate `moka`
 //!   makes one call of them (`get_with`), and has the bounds (`max_capacity`, `time_to_live`).
 //! - **If the database fails**, answer 503, and store nothing: a negative entry would lock a customer out.

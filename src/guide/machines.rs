@@ -44,14 +44,14 @@
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
 //!
-//! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
-//! process can [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
+//! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a process can
+//! [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
 //! # What stays in each process
 //!
-//! Used units, bans, debts and free retries are shared. Queues and units in flight are shared if the limiter is
-//! [one for Redis](#a-shared-queue). Metrics, the counts of a shadow, and changes at run time are each process's own. The
+//! Used units, bans, debts and free retries are shared. Queues and units in flight are shared if the limiter is [one
+//! for Redis](#a-shared-queue). Metrics, the counts of a shadow, and changes at run time are each process's own. The
 //! whole table: [which processes share what](super::sharing).
 //!
 //! # Names
@@ -83,8 +83,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! When a primary fails and a replica is promoted, charges that were not replicated yet are lost: per key, up to burst +
-//! rate × lag is admitted twice.
+//! When a primary fails and a replica is promoted, charges that were not replicated yet are lost: per key, up to burst
+//! + rate × lag is admitted twice.
 //!
 //! # Set the server up
 //!
@@ -99,8 +99,8 @@
 //!
 //! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known,
 //! past their circuit breakers, and closes a breaker that had opened because no answer came.
-//! [`Redis::health`](crate::store::redis::Redis::health) is not: it tells what the last calls found. A process that makes
-//! no calls and does not ping keeps reporting an open breaker.
+//! [`Redis::health`](crate::store::redis::Redis::health) is not: it tells what the last calls found. A process that
+//! makes no calls and does not ping keeps reporting an open breaker.
 //!
 #![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
@@ -119,8 +119,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A process that is not ready by this could still serve, since it falls back to its own memory. So let a probe use it only
-//! if a shared limit matters more than the service.
+//! A process that is not ready by this could still serve, since it falls back to its own memory. So let a probe use it
+//! only if a shared limit matters more than the service.
 //!
 //! # While Redis fails
 //!
@@ -173,8 +173,8 @@
 //!
 //! # Without Redis
 //!
-//! [DynamoDB](super::dynamodb) does as well, at one conditional write per decision, and so does any key-value store that can
-//! compare and swap, at two calls per decision: [stores of your own](super::own_stores).
+//! [DynamoDB](super::dynamodb) does as well, at one conditional write per decision, and so does any key-value store
+//! that can compare and swap, at two calls per decision: [stores of your own](super::own_stores).
 //!
 //! # By configuration
 //!

@@ -1,8 +1,8 @@
 //! Misconfigured: each mistake that the log reports, with its meaning, its causes and the cure.
 //!
-//! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once, by the
-//! policy, by the layer or by the process, and not again until a restart. The most common one is that
-//! [requests have no key](#requests-have-no-key): axum passes the clients' addresses on only if the program says so:
+//! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once,
+//! by the policy, by the layer or by the process, and not again until a restart. The most common one is that [requests
+//! have no key](#requests-have-no-key): axum passes the clients' addresses on only if the program says so:
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! Clients learn nothing of it but the status: a request that cannot be checked is answered 500, with the detail "The server
-//! is misconfigured." and, for gRPC, `INTERNAL`.
+//! Clients learn nothing of it but the status: a request that cannot be checked is answered 500, with the detail "The
+//! server is misconfigured." and, for gRPC, `INTERNAL`.
 //!
 //! Mistakes that can be found without a request are errors at the start: of
 //! [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) ([`PolicyError`](crate::policy::PolicyError)), of
@@ -85,16 +85,16 @@
 //! A request came from a peer that is not among the [trusted proxies](crate::key::TrustedProxies), with the header that
 //! [`ClientIp`](crate::key::ClientIp) reads. It was counted by the address of the peer.
 //!
-//! If `network` is private or loopback, it is probably your proxy: add its network. If it is public, a client has forged
-//! the header, or the proxies of a CDN are not listed; a client that reaches your server past the CDN can do so at any time,
-//! which is harmless.
+//! If `network` is private or loopback, it is probably your proxy: add its network. If it is public, a client has
+//! forged the header, or the proxies of a CDN are not listed; a client that reaches your server past the CDN can do so
+//! at any time, which is harmless.
 //!
 //! # A trusted proxy sends another forwarding header
 //!
 //! > a trusted proxy sends another forwarding header than the configured one
 //!
-//! A proxy that you trust did not send the header `configured`, but `seen`. All clients behind it share one budget, or have
-//! no key, as [`ClientIp`](crate::key::ClientIp) is set. Name the header that the proxy sends in
+//! A proxy that you trust did not send the header `configured`, but `seen`. All clients behind it share one budget, or
+//! have no key, as [`ClientIp`](crate::key::ClientIp) is set. Name the header that the proxy sends in
 //! [`IpSource`](crate::key::IpSource) (`source` in TOML), or have the proxy send the configured one.
 //!
 //! # Fewer elements than proxies
@@ -109,9 +109,9 @@
 //!
 //! > the first 1,000 requests all had the same key
 //!
-//! The key should tell clients apart, and has not done so yet. Usual causes: a proxy that is not configured (see [the peer is
-//! a proxy](#the-peer-is-a-proxy)), a header that a gateway sets to one value, a [`key_fn`](crate::key::key_fn) that returns a
-//! constant. Nothing is wrong if there is one client only, as in a load test.
+//! The key should tell clients apart, and has not done so yet. Usual causes: a proxy that is not configured (see [the
+//! peer is a proxy](#the-peer-is-a-proxy)), a header that a gateway sets to one value, a [`key_fn`](crate::key::key_fn)
+//! that returns a constant. Nothing is wrong if there is one client only, as in a load test.
 //!
 //! # The quota of a key goes back and forth
 //!
@@ -128,9 +128,9 @@
 //!
 //! > PathKey::matched: none of the first 1,000 requests had a matched route
 //!
-//! [`PathKey::matched`](crate::key::PathKey) reads the route that axum has matched. Around a router, nothing is matched yet,
-//! so that all requests share one budget. Put the layer inside, by `Router::layer` or `Router::route_layer`. With another
-//! version of axum than 0.8, whose `MatchedPath` is another type, use [`key_fn`](crate::key::key_fn).
+//! [`PathKey::matched`](crate::key::PathKey) reads the route that axum has matched. Around a router, nothing is matched
+//! yet, so that all requests share one budget. Put the layer inside, by `Router::layer` or `Router::route_layer`. With
+//! another version of axum than 0.8, whose `MatchedPath` is another type, use [`key_fn`](crate::key::key_fn).
 //!
 //! # No request had its extension
 //!
@@ -140,11 +140,12 @@
 //! TOML), and the first 100 requests all lacked the type `extension`: they were answered 400. With
 //! [`MissingKey::Skip`](crate::MissingKey::Skip), it is the first 1,000 requests, which passed without a limit. Either:
 //!
-//! - **The layer that inserts it is further inside**, and so comes too late. Put it outside of the rate limit. In axum, the
-//!   last `Router::layer` is the outermost; in tonic and in a `tower::ServiceBuilder`, the [first](super::grpc#users).
-//! - **It inserts another type.** `Account`, `Arc<Account>` and `Extension<Account>` are three types, and so are the types of
-//!   one name in two versions of a crate. Key by the type that is inserted:
-//!   `ExtensionKey::new(|account: &Arc<Account>| account.id)`.
+//! - **The layer that inserts it is further inside**, and so comes too late. Put it outside of the rate limit. In axum,
+//!   the last `Router::layer` is the outermost; in tonic and in a `tower::ServiceBuilder`, the
+//!   [first](super::grpc#users).
+//! - **It inserts another type.** `Account`, `Arc<Account>` and `Extension<Account>` are three types, and so are the
+//!   types of one name in two versions of a crate. Key by the type that is inserted: `ExtensionKey::new(|account:
+//!   &Arc<Account>| account.id)`.
 //!
 //! Nothing is wrong if no client has logged in yet.
 //!
@@ -160,8 +161,9 @@
 //!
 //! > a rate limit layer is mounted around itself and charges each request twice
 //!
-//! A request has passed the same [`RateLimitLayer`](crate::RateLimitLayer), or a clone of it, twice: around a router and again
-//! around one of its routes, say. Mount it once. Two layers of their own, with different policies, are no mistake.
+//! A request has passed the same [`RateLimitLayer`](crate::RateLimitLayer), or a clone of it, twice: around a router
+//! and again around one of its routes, say. Mount it once. Two layers of their own, with different policies, are no
+//! mistake.
 //!
 //! # The CORS layer is inside of the rate limit
 //!
@@ -183,8 +185,8 @@
 //!
 //! > the body of a custom rejection failed and was cut off
 //!
-//! A body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returned has failed with `error` while
-//! it was sent. The client got a part of it. Return a text or bytes, which cannot fail.
+//! A body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returned has failed with
+//! `error` while it was sent. The client got a part of it. Return a text or bytes, which cannot fail.
 //!
 //! # A memory store is filling up
 //!
@@ -200,20 +202,21 @@
 //! > a queue is full of keys
 //!
 //! More keys have a queue at once than [`max_keys`](crate::LeakyQueue::max_keys). Further ones are treated as its
-//! [`when_full`](crate::LeakyQueue::when_full) says: rejected unless set. Raise it, or put a policy with a coarser key before.
+//! [`when_full`](crate::LeakyQueue::when_full) says: rejected unless set. Raise it, or put a policy with a coarser key
+//! before.
 //!
 //! # More keys have requests in flight than there is room for
 //!
 //! > more keys have requests in flight than a limiter has room for
 //!
-//! The same, for a [`Concurrency`](crate::Concurrency) limit: requests of further keys are rejected until others are over.
-//! Raise its [`max_keys`](crate::Concurrency::max_keys).
+//! The same, for a [`Concurrency`](crate::Concurrency) limit: requests of further keys are rejected until others are
+//! over. Raise its [`max_keys`](crate::Concurrency::max_keys).
 //!
 //! # Redis may evict budgets
 //!
 //! > redis: when its memory is full, the server may evict budgets in use
 //!
-//! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their clients start
-//! anew. Set it to `noeviction`, or use a server for the limits alone. All keys expire by themselves.
+//! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their clients
+//! start anew. Set it to `noeviction`, or use a server for the limits alone. All keys expire by themselves.
 //!
 //! Next: [what happens when something fails](super::failure).

@@ -88,11 +88,11 @@
 //!
 //! # What is logged
 //!
-//! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, and outages, one line as they begin and
-//! one as they end. Never a key or a client's address, and no line per rejection: otherwise rejected clients could fill
-//! your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision, with a hash of the key that
-//! stays the same until the process ends, and one per request that lacks the extension of an
-//! [`ExtensionKey`](crate::key::ExtensionKey), with its type.
+//! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, and outages, one
+//! line as they begin and one as they end. Never a key or a client's address, and no line per rejection: otherwise
+//! rejected clients could fill your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision,
+//! with a hash of the key that stays the same until the process ends, and one per request that lacks the extension of
+//! an [`ExtensionKey`](crate::key::ExtensionKey), with its type.
 //!
 //! Outages are warnings, as most mistakes are. `EnvFilter::from_default_env()` without `RUST_LOG` shows errors
 //! only, and hides them; these two lines show them (`tracing-subscriber` with the feature `env-filter`):
@@ -102,8 +102,8 @@
 //! tracing_subscriber::fmt().with_env_filter(levels).init();
 //! ```
 //!
-//! The line of a mistake has a link (`see`) to its section in [misconfigured](super::misconfigured): what it means, how it comes
-//! about, and the cure.
+//! The line of a mistake has a link (`see`) to its section in [misconfigured](super::misconfigured): what it means, how
+//! it comes about, and the cure.
 //!
 //! | it says | do |
 //! |---|---|

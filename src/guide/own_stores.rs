@@ -1,8 +1,8 @@
 //! Limits on a store of your own.
 //!
-//! **You want** one limit for several machines, and you have no Redis, but a key-value store: etcd, Consul, FoundationDB,
-//! a table of a database, a service of your own. Two methods carry every algorithm of this crate, with the feature `remote`:
-//! one reads a key, and one writes it if nobody else has.
+//! **You want** one limit for several machines, and you have no Redis, but a key-value store: etcd, Consul,
+//! FoundationDB, a table of a database, a service of your own. Two methods carry every algorithm of this crate, with
+//! the feature `remote`: one reads a key, and one writes it if nobody else has.
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -68,10 +68,10 @@
 //! | of a key with a call in flight | a share in the next call |
 //! | of a key in demand, with a [lease](crate::store::remote::RemoteStore::leasing) | none, but for the one that takes the lease |
 //!
-//! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted along. It is not
-//! called while it keeps failing or panics, and no request waits for it longer than its
-//! [timeout](crate::store::remote::KeyValueBackend::bounded). The gauge [`store_breaker`](super::monitoring#metrics) shows
-//! whether it is called, as for any store, and the log has a line when calls stop and one when they begin again.
+//! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted
+//! along. It is not called while it keeps failing or panics, and no request waits for it longer than its
+//! [timeout](crate::store::remote::KeyValueBackend::bounded). The gauge [`store_breaker`](super::monitoring#metrics)
+//! shows whether it is called, as for any store, and the log has a line when calls stop and one when they begin again.
 //!
 //! # A hot key
 //!
@@ -85,20 +85,20 @@
 //! | without leases | 1 % | 4 % | 15 % | 34 % | 57 % |
 //! | with leases, in the first five seconds | 0 | 0 | 0.1 % | 0.4 % | 1 % |
 //!
-//! So lease from two processes on with calls of 4 ms, and from four on with calls of 2 ms. `store_lost_swaps_total` among the
-//! [metrics](super::monitoring#metrics) shows how often a swap is lost.
+//! So lease from two processes on with calls of 4 ms, and from four on with calls of 2 ms. `store_lost_swaps_total`
+//! among the [metrics](super::monitoring#metrics) shows how often a swap is lost.
 //!
 //! # What your store must do
 //!
-//! - A read returns the last write (linearizable; not from a replica that lags behind). Otherwise swaps fail more often than
-//!   necessary, and a rejection may be late.
+//! - A read returns the last write (linearizable; not from a replica that lags behind). Otherwise swaps fail more often
+//!   than necessary, and a rejection may be late.
 //! - A swap is one atomic step. This makes the limit exact.
 //! - A value may be forgotten after its lifetime, and not before: units that are forgotten early are admitted twice.
 //!
 //! # Time
 //!
-//! Machines decide by their own [wall clocks](crate::time::Wall), so these must be synchronised. With clocks within ε of the true time,
-//! up to rate × 2ε more is admitted, once. If your store shows its own time, set a
+//! Machines decide by their own [wall clocks](crate::time::Wall), so these must be synchronised. With clocks within ε
+//! of the true time, up to rate × 2ε more is admitted, once. If your store shows its own time, set a
 //! [clock](crate::store::remote::KeyValueBackend::with_clock) that follows it.
 //!
 //! A clock that is wrong by more than a minute locks no key: the units that it has used count when a process with a

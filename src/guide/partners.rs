@@ -59,8 +59,8 @@
 //!
 //! # With reqwest
 //!
-//! The layer goes around any service of `http::Request`. That of `reqwest` is one of its own requests; a closure converts
-//! (tried with reqwest 0.12):
+//! The layer goes around any service of `http::Request`. That of `reqwest` is one of its own requests; a closure
+//! converts (tried with reqwest 0.12):
 //!
 //! ```no_run
 //! use http::Request;
@@ -123,7 +123,8 @@
 //! | only a bare 429 | pauses for a second | the same |
 //! | in gRPC: `grpc-status: 8` in the head, and `grpc-retry-pushback-ms` | pauses for as long; a status in trailers is not read | the same |
 //!
-//! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly spaced.
+//! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly
+//! spaced.
 //!
 //! # A short burst is spread, too
 //!
@@ -145,20 +146,21 @@
 //! ```
 //!
 //! What one process learns, all know: eight processes share what is left, and a pause holds for all. A call costs one
-//! round trip to Redis before it departs, or two if it has to wait for its time, and one after its response. While Redis
-//! is out of reach, each process follows the responses that it sees itself.
+//! round trip to Redis before it departs, or two if it has to wait for its time, and one after its response. While
+//! Redis is out of reach, each process follows the responses that it sees itself.
 //!
 //! Calls keep their order within a process. Between processes, the first in each line depart in the order in which they
 //! reach Redis.
 //!
 //! # How well it works
 //!
-//! `scripts/partner` has eight processes call the example server for as much as it allows, through one Redis, and prints
-//! the rejections and the share of the quota that was used. In two minutes on two busy cores, none of 11,963 calls was
-//! rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per second, all that
-//! came in. Tests do the same with simulated partners and latencies (`src/http/pacer/tests.rs`).
+//! `scripts/partner` has eight processes call the example server for as much as it allows, through one Redis, and
+//! prints the rejections and the share of the quota that was used. In two minutes on two busy cores, none of 11,963
+//! calls was rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per
+//! second, all that came in. Tests do the same with simulated partners and latencies (`src/http/pacer/tests.rs`).
 //!
-//! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not HTTP.
+//! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not
+//! HTTP.
 //!
 //! Next: [limits in a file](super::configuration).
 //!

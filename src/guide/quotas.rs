@@ -97,9 +97,9 @@
 //! - Without a plan, or if it cannot be found, the policy's own quota applies. The request is limited in any case.
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
 //! - Memory is bounded, with any number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
-//! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is
-//!   [stored with the key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one
-//!   period: a count that comes into a shorter one ends with it.
+//! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is [stored with the
+//!   key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one period:
+//!   a count that comes into a shorter one ends with it.
 //! - A file cannot say which quota a customer has, so there is nothing of this in TOML.
 //!
 //! # Count failures only

@@ -38,16 +38,16 @@
 //!
 //! In a [configuration file](crate::config): `settle-by = "handler"`, or `settle-by = "content-bytes"`.
 //!
-//! The tokens of a language model are known while its answer streams: see [streams](super::streams). **Report each chunk of
-//! a stream before you send it**, by [`add`](crate::Settlement::add) or a [`Meter`](crate::policy::Meter): the client may
-//! leave at any time, and a report after the last chunk may never come.
+//! The tokens of a language model are known while its answer streams: see [streams](super::streams). **Report each
+//! chunk of a stream before you send it**, by [`add`](crate::Settlement::add) or a [`Meter`](crate::policy::Meter): the
+//! client may leave at any time, and a report after the last chunk may never come.
 //!
 //! # How to choose the estimate
 //!
-//! The estimate is what keeps a client from starting a hundred expensive requests at once. Too low, and requests that run
-//! at the same time exceed the quota together by what was missing: a shortfall is charged as far as units are left, and
-//! the rest is forgiven. Too high, and a client is rejected although it would have had enough. A usual cost, or the most
-//! that the request may ask for (`max_tokens`), if it says so: [`cost_fn`] reads the head of the request.
+//! The estimate is what keeps a client from starting a hundred expensive requests at once. Too low, and requests that
+//! run at the same time exceed the quota together by what was missing: a shortfall is charged as far as units are left,
+//! and the rest is forgiven. Too high, and a client is rejected although it would have had enough. A usual cost, or the
+//! most that the request may ask for (`max_tokens`), if it says so: [`cost_fn`] reads the head of the request.
 //!
 //! Or let the shortfall be **owed** ([`owe_shortfalls`], in TOML `owe-shortfalls = true`): time pays it, at the rate of
 //! the quota, and until then the requests of the key are rejected, with the wait. Then nothing is forgiven, and in the
@@ -56,10 +56,10 @@
 //!
 //! # What is exact
 //!
-//! With windows, to the unit: what is charged in the end is what was reported, in the window in which the request came, as
-//! far as that still counts. A bucket refills while a response runs, and so refunds what is not refilled yet. If the client
-//! disconnects or the service fails, what was reported until then counts; without a report, the estimate stays. Of bytes, those count that
-//! were handed to the connection; without a response, the estimate.
+//! With windows, to the unit: what is charged in the end is what was reported, in the window in which the request came,
+//! as far as that still counts. A bucket refills while a response runs, and so refunds what is not refilled yet. If the
+//! client disconnects or the service fails, what was reported until then counts; without a report, the estimate stays.
+//! Of bytes, those count that were handed to the connection; without a response, the estimate.
 //!
 //! The response's own fields are written with its head, and so show the estimate, or what was reported until then.
 //!

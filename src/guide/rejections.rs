@@ -66,7 +66,8 @@
 //!  "limits":["everybody"],"retry_after_ms":59999}}
 //! ```
 //!
-//! - The body is a `String`, bytes, axum's `Body`, or any other by [`RejectionBody::new`](crate::rejection::RejectionBody::new).
+//! - The body is a `String`, bytes, axum's `Body`, or any other by
+//!   [`RejectionBody::new`](crate::rejection::RejectionBody::new).
 //! - gRPC and gRPC-Web clients do not get it: they always get [a gRPC error](super::grpc).
 //! - In a configuration, `Config::reader().layers(|layer| layer.rejection_response(json))` sets it for all routes.
 //! - Do not put keys or addresses of other clients into it.

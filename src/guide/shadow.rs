@@ -20,7 +20,8 @@
 //!
 //! 1. Add the limit as a shadow. Let a day pass, or a week: limits are often reached at month's end.
 //! 2. Check how many requests it would have rejected, and [which](#which-requests).
-//! 3. Remove `.shadow()`. If you do so [while the server runs](super::hot_reload), under the same name, the counts are kept.
+//! 3. Remove `.shadow()`. If you do so [while the server runs](super::hot_reload), under the same name, the counts are
+//!    kept.
 //!
 //! In a [configuration file](super::configuration): `shadow = true`.
 //!
@@ -43,8 +44,8 @@
 //! # log("/", &http::Response::new(()));
 //! ```
 //!
-//! Without an outer layer: log rejections where their response is made. A limiter of its own bounds the lines per client,
-//! or rejected clients would fill the log:
+//! Without an outer layer: log rejections where their response is made. A limiter of its own bounds the lines per
+//! client, or rejected clients would fill the log:
 //!
 //! ```
 //! use http::Response;

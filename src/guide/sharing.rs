@@ -1,7 +1,7 @@
 //! Sharing: the budgets, bans and queues that threads, processes and machines have in common, per store.
 //!
-//! **You want** to know whose requests draw on one budget. In memory, a limiter is one budget per key. Clones of a layer
-//! share it, and so do policies around one `Arc`. Two layers that are built alike do not:
+//! **You want** to know whose requests draw on one budget. In memory, a limiter is one budget per key. Clones of a
+//! layer share it, and so do policies around one `Arc`. Two layers that are built alike do not:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -62,8 +62,8 @@
 //!
 //! # How exact a shared limit is
 //!
-//! Used units are exact: each decision is made on the server. Four things are kept in each process for speed, or until the
-//! server is back:
+//! Used units are exact: each decision is made on the server. Four things are kept in each process for speed, or until
+//! the server is back:
 //!
 //! | each process has | so |
 //! |---|---|

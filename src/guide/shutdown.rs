@@ -1,7 +1,7 @@
 //! Shut down without waiting for queues.
 //!
-//! **You want** the server to stop soon after SIGTERM. A graceful shutdown waits for requests in flight, so also for all
-//! requests that wait in a [queue](super::queue). Close the queues first:
+//! **You want** the server to stop soon after SIGTERM. A graceful shutdown waits for requests in flight, so also for
+//! all requests that wait in a [queue](super::queue). Close the queues first:
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};

@@ -42,11 +42,11 @@
 //!
 //! # What a client sees
 //!
-//! Every response shows the quota of the policy (`q` requests in `w` seconds), and the remaining requests (`r`). Until `t`
-//! seconds have passed, a client can count on `r` requests: if it spreads them over `t` seconds, none is rejected. In a
-//! rejection, `r` is 0 and `t` is the wait ([the details](crate::headers::RateLimitFields::draft11)). A rejection also
-//! has the wait in two more fields: `Retry-After`, rounded up to the second, and `X-Rate-Limited-For`, exact. A client
-//! that waits that long is admitted.
+//! Every response shows the quota of the policy (`q` requests in `w` seconds), and the remaining requests (`r`). Until
+//! `t` seconds have passed, a client can count on `r` requests: if it spreads them over `t` seconds, none is rejected.
+//! In a rejection, `r` is 0 and `t` is the wait ([the details](crate::headers::RateLimitFields::draft11)). A rejection
+//! also has the wait in two more fields: `Retry-After`, rounded up to the second, and `X-Rate-Limited-For`, exact. A
+//! client that waits that long is admitted.
 //!
 //! ```text
 //! HTTP/1.1 429 Too Many Requests

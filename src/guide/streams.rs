@@ -1,8 +1,8 @@
 //! Streams from a language model: charge by tokens when the stream ends.
 //!
-//! **You want** each customer to have 100,000 tokens per minute, behind a model with an API like OpenAI's. The tokens of
-//! an answer are known when its stream ends: in its last event, if the request asks for them (`include_usage`). A client
-//! may hang up before that. So count the events as they pass, and correct the count at the end:
+//! **You want** each customer to have 100,000 tokens per minute, behind a model with an API like OpenAI's. The tokens
+//! of an answer are known when its stream ends: in its last event, if the request asks for them (`include_usage`). A
+//! client may hang up before that. So count the events as they pass, and correct the count at the end:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -114,12 +114,12 @@
 //! #         for _ in 0..5 {
 //! #             text += "data: {\"choices\":[{\"delta\":{\"content\":\"word\"}}],\"usage\":null}\n\n";
 //! #         }
-//! #         text += "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":40,\"completion_tokens\":7,\"total_tokens\":47}}\n\n";
+//! #         text += "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":40,\"total_tokens\":47}}\n\n";
 //! #         text += "data: [DONE]\n\n";
-//! #         let chunks: Vec<_> = text.as_bytes().chunks(66).map(|part| Ok::<_, std::io::Error>(Bytes::from(part.to_vec()))).collect();
+//! #         let chunks: Vec<_> = text.as_bytes().chunks(66).map(|part| Bytes::from(part.to_vec())).collect();
 //! #         let slowly = futures_util::StreamExt::then(futures_util::stream::iter(chunks), |chunk| async {
 //! #             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-//! #             chunk
+//! #             Ok::<_, std::io::Error>(chunk)
 //! #         });
 //! #         Ok(Body::from_stream(slowly))
 //! #     }
@@ -128,8 +128,10 @@
 //! #     tokio::spawn(async move { axum::serve(listener, Router::new().route("/", post(model))).await });
 //! #     let app = app(format!("http://{address}/"));
 //! #     let send = async |customer: &str, model: &str| {
-//! #         let request = Request::post("/v1/chat").header("x-api-key", customer).header(CONTENT_TYPE, "application/json");
-//! #         app.clone().oneshot(request.body(Body::from(json!({ "model": model }).to_string())).unwrap()).await.unwrap()
+//! #         let request = Request::post("/v1/chat").header("x-api-key", customer);
+//! #         let request = request.header(CONTENT_TYPE, "application/json");
+//! #         let body = Body::from(json!({ "model": model }).to_string());
+//! #         app.clone().oneshot(request.body(body).unwrap()).await.unwrap()
 //! #     };
 //! #     // A model that does not answer costs nothing, so such a request shows the units that are left.
 //! #     let left = async |customer: &str| {
@@ -155,8 +157,8 @@
 //! # }
 //! ```
 //!
-//! Dependencies: as in [start here](super::start), and `futures-util`, `http-body-util`, `serde_json`, and `hyper-util` with
-//! the features `client-legacy`, `http1` and `tokio`.
+//! Dependencies: as in [start here](super::start), and `futures-util`, `http-body-util`, `serde_json`, and `hyper-util`
+//! with the features `client-legacy`, `http1` and `tokio`.
 //!
 //! # What is charged
 //!
@@ -167,12 +169,12 @@
 //! | fails in the middle | the same; the response fails as well |
 //! | does not begin, since the model does not answer | nothing; the client gets 502 |
 //!
-//! - **Report a chunk before you send it.** A dropped stream runs no further. With a report at the end alone, a client that
-//!   reads all but the last event and hangs up would get the answer for the estimate.
+//! - **Report a chunk before you send it.** A dropped stream runs no further. With a report at the end alone, a client
+//!   that reads all but the last event and hangs up would get the answer for the estimate.
 //! - **A model without usage**: leave out `stream_options`, and a [`Meter`](crate::policy::Meter) is enough.
 //! - **A task that reads on** after the client has left, to store the answer, can add no units:
-//!   [`add`](crate::Settlement::add) returns [`Ended`](crate::policy::SettleError::Ended). Charge such an answer as a whole at the
-//!   beginning, or as far as it was sent.
+//!   [`add`](crate::Settlement::add) returns [`Ended`](crate::policy::SettleError::Ended). Charge such an answer as a
+//!   whole at the beginning, or as far as it was sent.
 //! - **The debt of a long answer** is [owed](crate::Policy::owe_shortfalls), and time pays it: see
 //!   [how to choose the estimate](super::real_costs#how-to-choose-the-estimate).
 //!

@@ -1,7 +1,7 @@
 //! Support: show a customer's limits, and reset them.
 //!
-//! **You want** your support staff to see why a customer is rejected, and to let the customer in again. Staff get a port
-//! of their own, and a token. A clone of the layer shares its budgets:
+//! **You want** your support staff to see why a customer is rejected, and to let the customer in again. Staff get a
+//! port of their own, and a token. A clone of the layer shares its budgets:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -124,7 +124,8 @@
 //! #         app.clone().oneshot(Request::get("/export").body(Body::empty()).unwrap()).await.unwrap().status().as_u16()
 //! #     };
 //! #     let ask = async |method: &str, path: &str, token: &str| {
-//! #         let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
+//! #         let request = Request::builder().method(method).uri(path);
+//! #         let request = request.header("authorization", format!("Bearer {token}"));
 //! #         let response = staff.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
 //! #         let status = response.status().as_u16();
 //! #         let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
@@ -166,8 +167,8 @@
 //!
 //! # Which key
 //!
-//! The key must be the one that the policy makes of a request. For any other key, `peek` shows a full budget and `reset`
-//! resets nothing; neither is an error.
+//! The key must be the one that the policy makes of a request. For any other key, `peek` shows a full budget and
+//! `reset` resets nothing; neither is an error.
 //!
 //! | the key of the policy | the key of a customer |
 //! |---|---|

@@ -61,25 +61,25 @@
 //! }
 //! ```
 //!
-//! If all requests may come from one address, axum's `MockConnectInfo` around the app gives it to them (crate feature `axum`):
-//! `app.layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))))`.
+//! If all requests may come from one address, axum's `MockConnectInfo` around the app gives it to them (crate feature
+//! `axum`): `app.layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))))`.
 //!
 //! With the clock standing still, nothing comes back meanwhile: the test is exact, on any machine. Give
 //! [`Penalty`](crate::Penalty::with_clock) and [`ChargeOnce`](crate::ChargeOnce::with_clock) the same clock.
 //!
 //! # Limiters with a clock
 //!
-//! A [`Quota`](crate::Quota) or an algorithm alone, as in `Policy::new("api", quota)`, reads the system's clock, and so do
-//! [`RateLimitLayer::per_client`](crate::RateLimitLayer::per_client) and what is built from a configuration. A limiter that
-//! reads yours is an algorithm on a store with a clock:
-//! `RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock))`. Have the function that builds your service take
-//! the clock, as `app` above does.
+//! A [`Quota`](crate::Quota) or an algorithm alone, as in `Policy::new("api", quota)`, reads the system's clock, and so
+//! do [`RateLimitLayer::per_client`](crate::RateLimitLayer::per_client) and what is built from a configuration. A
+//! limiter that reads yours is an algorithm on a store with a clock: `RateLimiter::new(algorithm,
+//! MemoryStore::default().with_clock(clock))`. Have the function that builds your service take the clock, as `app`
+//! above does.
 //!
 //! # A month
 //!
 //! A [`CalendarWindow`](crate::CalendarWindow) reads dates: let the clock
-//! [start](crate::time::ManualClock::starting_at) at one, in nanoseconds since 1970. Unlike one that starts at 0, it can be
-//! put just before an edge:
+//! [start](crate::time::ManualClock::starting_at) at one, in nanoseconds since 1970. Unlike one that starts at 0, it
+//! can be put just before an edge:
 //!
 #![cfg_attr(feature = "calendar", doc = "```")]
 #![cfg_attr(not(feature = "calendar"), doc = "```ignore")]
