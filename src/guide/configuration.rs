@@ -1,8 +1,8 @@
 //! Limits from a file: change them without building, and without a restart.
 //!
-//! **You want** limits where those who operate the service can change them. With the feature `config`, routes and
-//! policies come from TOML. An error names the file, the line and the cure; an edited file is checked as a whole before
-//! anything changes.
+//! **You want** operators to change limits without a new build. With the feature `config`, routes and policies come
+//! from TOML. An error names the file, the line and the cure; an edited file is checked as a whole before anything
+//! changes.
 //!
 //! `limits.toml`:
 //!

@@ -54,7 +54,7 @@
 //! | [`owe_shortfalls`](crate::Policy::owe_shortfalls) | no: a shortfall is charged as far as units are left |
 //! | [`charge_once`](crate::Policy::charge_once) | off: a retry is charged again |
 //! | [`release_at_head`](crate::Policy::release_at_head) | no: what is in flight is so until its body has ended |
-//! | [`penalty`](crate::Policy::penalty) | none: nobody is banned |
+//! | [`penalty`](crate::Policy::penalty) | none: no key is banned |
 //! | [`when`](crate::Policy::when), [`exempt`](crate::Policy::exempt) | all requests |
 //! | [`shadow`](crate::Policy::shadow) | no: it is enforced |
 //! | [`on_missing_key`](crate::Policy::on_missing_key) | [`Reject`](crate::MissingKey::Reject): 400 |

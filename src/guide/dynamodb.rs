@@ -71,7 +71,7 @@
 //! | any, with leases of 50, of a key in demand | 0.02 to 0.03 | $0.02 |
 //! | a rejection that this process foresees | 0 | nothing |
 //! | a rejection that it verifies, once per half a second and key | 0, and a read unit | $0.13 |
-//! | a rejection that nobody foresaw | at most 1 | at most $0.63 |
+//! | a rejection that the process did not predict | at most 1 | at most $0.63 |
 //!
 //! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes,
 //! one for each case. Exactly one applies, and each process predicts which. It is wrong at most every second time, and
@@ -126,7 +126,7 @@
 //! | `ThrottledRequests`, by table | above 0 for five minutes: raise the capacity, lease more, or split the key |
 //! | `SystemErrors` | above 0 for five minutes: AWS's health page |
 //! | `SuccessfulRequestLatency` of `UpdateItem`, p99 | above half of the timeout |
-//! | `ConditionalCheckFailedRequests` | more than half of `ConsumedWriteCapacityUnits`: clients that nobody foresees hammer many keys, or a clock is wrong |
+//! | `ConditionalCheckFailedRequests` | more than half of `ConsumedWriteCapacityUnits`: many keys get requests that no process predicted, or a clock is wrong |
 //! | `ConsumedWriteCapacityUnits` | above what you budgeted for |
 //!
 //! And in the service: the [failures](super::monitoring#metrics) that its fallbacks decide (`limiter_failures_total`),

@@ -87,10 +87,10 @@
 //! # Wait or reject
 //!
 //! Without [`max_queue`](crate::Concurrency::max_queue), a request too many is rejected: with 429 if it has a key of
-//! its own, with 503 if all clients share the limit. It carries **no `Retry-After`**, since nobody knows when a request
-//! will be over. A client that counts its own requests can do without. With a queue, it waits for its turn, first come,
-//! first served. Little's law says for how long: *waiting = rate × wait*. If requests take a second each and 4 run at
-//! once, 4 are over per second, and the twentieth in line waits for five.
+//! its own, with 503 if all clients share the limit. It carries **no `Retry-After`**, since the time at which a request
+//! will be over is unknown. A client that counts its own requests can do without. With a queue, it waits for its turn,
+//! first come, first served. Little's law says for how long: *waiting = rate × wait*. If requests take a second each
+//! and 4 run at once, 4 are over per second, and the twentieth in line waits for five.
 //!
 //! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request
 //! that waits in a queue after it has its permit counts as in flight.

@@ -200,8 +200,8 @@
 //!   of 5 per minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
 //!   instant](crate::Policy::charge_when).
 //! - **A login in flight counts as a failure** until it is answered, also with the right password. Of 30 valid logins
-//!   of one address at one instant, as behind a company's gateway after an outage, 20 pass, and 10 are rejected and
-//!   told to wait for about as long as a login takes. If that happens to you, raise the quota of `address`.
+//!   of one address at one instant, as behind a company's gateway after an outage, 20 pass, and 10 are rejected, with a
+//!   wait of about the time of a login. If that happens to you, raise the quota of `address`.
 //! - **The bans are by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an
 //!   attacker with one address is stopped alone. One with thousands of them uses up `account` for unknown devices only;
 //!   on a device that has logged in before, the owner has a separate budget (OWASP calls it a *device cookie*).
@@ -225,7 +225,7 @@
 //! - On [several machines](super::machines), choose [`FailureMode::Reject`](super::failure) if an outage of Redis must
 //!   not help to guess.
 //! - Names as people type them have many spellings: `nfkc_casefold_trim` (feature `unicode`) makes them one.
-//! - To let a customer in who calls you: [support](super::support#a-customer-who-cannot-log-in) has the program.
+//! - When a locked-out customer calls: [reset both limits](super::support#a-customer-who-cannot-log-in).
 //!
 //! Password resets, one-time codes and sign-ups are the same, with other numbers. API keys are checked with each
 //! request: [charge the look-up](super::plans#what-happens), not the request.

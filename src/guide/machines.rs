@@ -42,7 +42,7 @@
 //! | of a key for which this process is already waiting for an answer | no round trip of its own: all requests that wait for the key go into the next call (single flight) |
 //! | of another key, while calls for the same policies, or for the same queue, are in flight | the same, with up to 32 keys in a call (bundle); not in a cluster |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
-//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
+//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call in the background |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a process can
 //! [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
@@ -99,8 +99,8 @@
 //!
 //! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known,
 //! past their circuit breakers, and closes a breaker that had opened because no answer came.
-//! [`Redis::health`](crate::store::redis::Redis::health) is not: it tells what the last calls found. A process that
-//! makes no calls and does not ping keeps reporting an open breaker.
+//! [`Redis::health`](crate::store::redis::Redis::health) is not: it reports the results of the last calls. A process
+//! that makes no calls and does not ping keeps reporting an open breaker.
 //!
 #![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]

@@ -109,7 +109,7 @@
 //!
 //! > the first 1,000 requests all had the same key
 //!
-//! The key should tell clients apart, and has not done so yet. Usual causes: a proxy that is not configured (see [the
+//! The key should distinguish clients, and has not done so yet. Usual causes: a proxy that is not configured (see [the
 //! peer is a proxy](#the-peer-is-a-proxy)), a header that a gateway sets to one value, a [`key_fn`](crate::key::key_fn)
 //! that returns a constant. Nothing is wrong if there is one client only, as in a load test.
 //!

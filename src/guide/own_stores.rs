@@ -2,7 +2,7 @@
 //!
 //! **You want** one limit for several machines, and you have no Redis, but a key-value store: etcd, Consul,
 //! FoundationDB, a table of a database, a service of your own. Two methods carry every algorithm of this crate, with
-//! the feature `remote`: one reads a key, and one writes it if nobody else has.
+//! the feature `remote`: one reads a key, and one writes it unless another process has.
 //!
 //! ```
 //! use std::collections::HashMap;

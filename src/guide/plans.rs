@@ -1,7 +1,7 @@
 //! Sell an API: plans, quotas per month, requests in flight, tokens of a language model.
 //!
 //! **You sell** an API. Each customer has a plan: a number of requests per minute, per month, and at once. The cost of
-//! a request to the language model is known when its answer has ended. And nobody should find a key by trying.
+//! a request to the language model is known when its answer has ended. And an attacker should not find a key by trying.
 //!
 //! Dependencies: as in [start here](super::start), with the feature `calendar` of this crate, and `futures-util =
 //! "0.3"`.
