@@ -12,13 +12,13 @@
 //! use std::time::{Duration, Instant};
 //!
 //! use axum::extract::{Request, State};
-//! use axum::http::StatusCode;
+//! use axum::http::{StatusCode, header::RETRY_AFTER};
 //! use axum::middleware::{Next, from_fn_with_state};
 //! use axum::response::Response;
 //! use axum::{Router, routing::get};
 //! use tower_sluice::key::User;
 //! use tower_sluice::store::MemoryStore;
-//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket};
+//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
 //!
 //! #[derive(Clone, Copy)]
 //! struct Plan(Quota);
@@ -83,8 +83,10 @@
 //!         if let Some(customer) = self.customers.lock().unwrap().get(api_key) {
 //!             return Ok(Some(customer));
 //!         }
-//!         // 503 with the exact wait, and only for keys that both caches lack.
-//!         Rejection::unless_allowed("look-ups", self.look_ups.check(&PartitionKey::SHARED))?;
+//!         // Only for keys that both caches lack. Not 429: a customer may have done nothing wrong.
+//!         if !self.look_ups.check(&PartitionKey::SHARED).is_allowed() {
+//!             return Err((StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")]).into());
+//!         }
 //!         let customer = self.query(api_key).await;
 //!         match &customer {
 //!             Some(customer) => self.customers.lock().unwrap().insert(api_key, (Instant::now(), customer.clone())),
@@ -193,7 +195,7 @@
 //! | the database | gets a query per request | gets 200 queries per second at most, from each process |
 //! | the memory of the caches | grows by an entry per request | has 100,000 customers and 100,000 unknown keys at most |
 //! | customers in the cache | are evicted by unknown keys | stay: unknown keys have a cache of their own |
-//! | a customer who is not in the cache | waits for a busy database | may get 503, with the wait after which a retry succeeds |
+//! | a customer who is not in the cache | waits for a busy database | may get 503, with `Retry-After: 1` |
 //! | the table of the limiter | has a slot per account | the same: an invented key never becomes a key of the policy |
 //!
 //! - **A negative entry** saves the look-up of a wrong key that comes again, such as a revoked key in a loop. Against
