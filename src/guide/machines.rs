@@ -48,7 +48,7 @@
 //! [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
-//! # What stays in each process
+//! # What is shared
 //!
 //! Used units, bans, debts and free retries are shared. Queues and units in flight are shared if the limiter is [one
 //! for Redis](#a-shared-queue). Metrics, the counts of a shadow, and changes at run time are each process's own. The
