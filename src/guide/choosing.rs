@@ -55,9 +55,9 @@
 //!   gets the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
 //!   [staggered](crate::FixedWindow::staggered), or [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter) is
 //!   added to the waits.
-//! - **The sliding window** begins like it, and becomes even in the second period. - **The queue** admits as few as the
-//!   others, and makes every request wait for the longest time: a queue evens out bursts, and does not help against
-//!   lasting overload. See [waiting](super::queue).
+//! - **The sliding window** begins like it, and becomes even in the second period.
+//! - **The queue** admits as few as the others, and makes every request wait for the longest time: a queue evens out
+//!   bursts, and does not help against lasting overload. See [waiting](super::queue).
 //!
 //! # Around the edge of a window
 //!

@@ -82,11 +82,12 @@
 //! # }
 //! ```
 //!
-//! To *know* what is left, a handler need not ask: with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) on
-//! the layer, it takes a [`Verdict`](crate::Verdict) as an argument.
+//! To *know* the remaining units, a handler need not ask: with
+//! [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) on the layer, it takes a [`Verdict`](crate::Verdict) as an
+//! argument.
 //!
 //! A layer may be enough: it can charge what the handler [reports](crate::Policy::settle_by_handler), and a middleware
-//! can put what it reads from a body [into the request](super::login).
+//! can read a body and put values [into the request](super::login).
 //!
 //! # A job
 //!

@@ -55,7 +55,7 @@
 //! }
 //! ```
 //!
-//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. Who creates the table needs `CreateTable`,
+//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. To create the table takes `CreateTable`,
 //! `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
 //!
 //! # What it costs
@@ -94,8 +94,8 @@
 //! begins and ends ε earlier or later on some machines.
 //!
 //! A clock that is off by more than a second is found out by the `Date` of DynamoDB's answers. The first call of a
-//! process is a read, so a machine that starts with a wrong clock writes nothing. One whose clock becomes wrong makes
-//! one more round of writes, whose items the others ignore if they are a minute or more in the future.
+//! process is a read, so a machine that starts with a wrong clock writes nothing. A machine whose clock becomes wrong
+//! makes one more round of writes. The others ignore items that are a minute or more in the future.
 //!
 //! # When DynamoDB fails
 //!

@@ -27,10 +27,10 @@
 //! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was
 //!   limited before the outage stays limited.
 //! - **Fallbacks do not report to Redis.** Redis never learns of the requests that they admitted, so after the recovery
-//!   it grants its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes. - **Requests in
-//!   flight are reported.** During an outage, a [`RedisConcurrency`](crate::RedisConcurrency) admits its limit per
-//!   process, including requests that Redis had admitted before. After the recovery, its leases report the requests
-//!   that are in flight by then.
+//!   it grants its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
+//! - **Requests in flight are reported.** During an outage, a [`RedisConcurrency`](crate::RedisConcurrency) admits its
+//!   limit per process, including requests that Redis had admitted before. After the recovery, its leases report the
+//!   requests that are in flight by then.
 //! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
 //!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of

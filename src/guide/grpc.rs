@@ -23,7 +23,7 @@
 //! ```
 //!
 //! The feature `tonic` (for tonic 0.14) lets [`PeerIp`](crate::key::PeerIp) find the peer under tonic's server. A gRPC
-//! server in axum, or on hyper, needs none.
+//! server in axum, or on hyper, does not need the feature.
 //!
 //! ## Users
 //!
@@ -95,8 +95,8 @@
 //!
 //! ## Deadlines
 //!
-//! In a [queue](super::queue), a call whose `grpc-timeout` ends before it would depart is rejected on arrival, with
-//! the time after which a retry would depart within its timeout. No call waits whose client will have given up.
+//! In a [queue](super::queue), a call whose `grpc-timeout` ends before it would depart is rejected on arrival, with the
+//! time after which a retry would depart within its timeout. So no call waits for longer than its client does.
 //!
 //! # A client
 //!

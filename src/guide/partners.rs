@@ -54,13 +54,13 @@
 //!
 //! A call with a body that is not `Clone` needs [`with_clone`](crate::PacerLayer::with_clone), to be sent again.
 //!
-//! Poll each call that you have made: a call whose turn has come, and whose future nobody polls for 20 ms, is passed
+//! Poll each call that you have made: a call whose turn has come, and whose future is not polled for 20 ms, is passed
 //! over. It keeps its place, and departs when it is polled and the pace allows it.
 //!
 //! # With reqwest
 //!
-//! The layer goes around any service of `http::Request`. That of `reqwest` is one of its own requests; a closure
-//! converts (tried with reqwest 0.12):
+//! The layer goes around any service of `http::Request`. `reqwest` has requests of its own type, so a closure converts
+//! them (tried with reqwest 0.12):
 //!
 //! ```no_run
 //! use http::Request;
@@ -145,9 +145,9 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What one process learns, all know: eight processes share what is left, and a pause holds for all. A call costs one
-//! round trip to Redis before it departs, or two if it has to wait for its time, and one after its response. While
-//! Redis is out of reach, each process follows the responses that it sees itself.
+//! Each process gets the reports of all: eight processes share the remaining calls, and a pause holds for all. A call
+//! costs one round trip to Redis before it departs, or two if it has to wait for its time, and one after its response.
+//! While Redis is out of reach, each process follows the responses that it sees itself.
 //!
 //! Calls keep their order within a process. Between processes, the first in each line depart in the order in which they
 //! reach Redis.

@@ -68,7 +68,7 @@
 //! a budget each, and none gets another by a header of its own (versions 1.22, 2.6 and 2.6, from Debian 12). **The
 //! others were not tried**; their lines are from their documentation.
 //!
-//! **nginx.** Without the second line, nginx passes on what the client sent, which is the worst case. The variable
+//! **nginx.** Without the second line, nginx passes the client's own header on, which is the worst case. The variable
 //! appends; `$remote_addr` in its place replaces, which is as good if no other proxy is in front.
 //!
 //! ```nginx
@@ -179,6 +179,6 @@
 //! # Queues, streams and retries
 //!
 //! A proxy also has timeouts, buffers and retries of its own. For [queues](super::queue#proxies-in-front-of-a-queue),
-//! there is a table of what they do.
+//! there is a table of the effects.
 //!
 //! Next: [several machines](super::machines).
