@@ -22,7 +22,7 @@
 //! | memory of Redis | keys that owe something × bytes per key; see below |
 //! | calls per second | requests per second × calls per request |
 //! | busy processors of Redis | calls × 10.2 µs + leased requests × 0.12 µs, per second |
-//! | nodes of a cluster | so many that none is more than half busy, and none keeps more than 16 GiB; the hottest key is on one of them |
+//! | nodes of a cluster | enough for each to be at most half busy, and to keep at most 16 GiB; the hottest key is on one of them |
 //! | network of Redis | calls × 210 bytes, both ways together, without the overhead of TCP |
 //! | write units of DynamoDB | calls × 1 for a window, × 1.0 to 1.5 for a bucket |
 //! | price of DynamoDB | write units × $0.625 per million on demand (us-east-1), and a fifth of that for a read unit |

@@ -56,8 +56,8 @@
 //!   [staggered](crate::FixedWindow::staggered), or [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter) is
 //!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
-//! - **The queue** admits as few as the others, and makes every request wait for the longest time: a queue evens out
-//!   bursts, and does not help against lasting overload. See [waiting](super::queue).
+//! - **The queue** does not admit more than the others, and makes every request wait for the longest time: a queue
+//!   evens out bursts, and does not help against lasting overload. See [waiting](super::queue).
 //!
 //! # Around the edge of a window
 //!
