@@ -7,14 +7,17 @@
 //! ```no_run
 //! use std::net::SocketAddr;
 //!
-//! # #[tokio::main]
-//! # async fn main() -> std::io::Result<()> {
-//! # let app = axum::Router::new();
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-//! // And not `axum::serve(listener, app)`.
-//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
-//! # Ok(())
-//! # }
+//! use axum::{Router, routing::get};
+//! use tower_sluice::{Quota, RateLimitLayer};
+//!
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let layer = RateLimitLayer::per_client(Quota::per_second(10));
+//!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     // And not `axum::serve(listener, app)`.
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! }
 //! ```
 //!
 //! Clients learn nothing of it but the status: a request that cannot be checked is answered 500, with the detail "The
