@@ -201,7 +201,8 @@
 //! - **A negative entry** saves the look-up of a wrong key that comes again, such as a revoked key in a loop. Against
 //!   invented keys, which never come again, it does not help: the bound on look-ups does.
 //! - **The ages** decide how late a change shows: here, a customer who upgrades has the new plan after a minute, and a
-//!   key that was just created works after ten seconds at most. If your service makes the change, remove the entry.
+//!   key that was tried before it was created works ten seconds later at most. If your service makes the change, remove
+//!   the entry.
 //! - **The limit by address** is outermost, so a flood from one address ends before the look-up. To count wrong keys
 //!   only, and ban addresses that keep guessing, charge [around the look-up](super::plans#what-happens).
 //! - **Requests for one key at the same time** each look it up until the first answer is in the cache. The crate `moka`

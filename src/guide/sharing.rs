@@ -62,7 +62,8 @@
 //!
 //! # How exact a shared limit is
 //!
-//! Used units are exact: each decision is made on the server. Four things are kept in each process for speed, or until
+//! Used units are exact: each decision is one atomic step on the server. On DynamoDB, it uses the clocks of the
+//! machines, which must be [synchronised](super::dynamodb). Four things are kept in each process, for speed or until
 //! the server is back:
 //!
 //! | each process has | so |
