@@ -32,7 +32,8 @@
 //! #     let twice = async |path: &str, forwarded: &str, secret: &str| {
 //! #         let mut status = 0;
 //! #         for _ in 0..2 {
-//! #             let request = http::Request::get(path).header("x-forwarded-for", forwarded).header("x-internal", secret);
+//! #             let request = http::Request::get(path).header("x-forwarded-for", forwarded);
+//! #             let request = request.header("x-internal", secret);
 //! #             let mut request = request.body(axum::body::Body::empty()).unwrap();
 //! #             request.extensions_mut().insert(std::net::SocketAddr::from(([10, 0, 0, 5], 4711)));
 //! #             status = app.clone().oneshot(request).await.unwrap().status().as_u16();
@@ -61,11 +62,11 @@
 //!
 //! - An exemption is a way around the limit, so none can be forged: an address counts only if it is the client's beyond
 //!   doubt, a header only in full, and a path only as it is written here. `/healthz/` and `//healthz` are charged.
-//! - Behind a proxy that you did not configure, all clients seem to come from its network. If it sends a forwarding header,
-//!   none of them is exempt; if it passes connections through, with no header, all of them are.
-//! - Choose the header's value at random. A second `header` of the same name adds a value, so that one can be replaced by
-//!   another without a gap.
-//! - Exempt requests are [counted](super::operating#metrics) as `skipped`.
+//! - Behind a proxy that you did not configure, all clients seem to come from its network. If it sends a forwarding
+//!   header, none of them is exempt; if it passes connections through, with no header, all of them are.
+//! - Choose the header's value at random. A second `header` of the same name adds a value, so that one can be replaced
+//!   by another without a gap.
+//! - Exempt requests are [counted](super::monitoring#metrics) as `skipped`.
 //! - A policy that should still bound exempt requests is another policy, with a higher limit.
 //!
 //! | you want to exempt | also |
@@ -75,5 +76,7 @@
 //! | a method, or anything else in the head | [`when`](crate::Policy::when); the client chooses these, so be sure that they give nothing away |
 //! | some customers | not at all: give them [a quota of their own](super::plans), which may be large |
 //!
-//! A list of clients that may *not* send is no rate limit: reject them in a middleware, or in the proxy. Clients that go on
-//! after being rejected are [banned for a while](crate::Policy::penalty).
+//! A list of clients that may *not* send is no rate limit: reject them in a middleware, or in the proxy. Clients that
+//! go on after being rejected are [banned for a while](crate::Policy::penalty).
+//!
+//! Next: [answer rejections in your own JSON](super::rejections).

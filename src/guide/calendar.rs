@@ -58,8 +58,8 @@
 //!
 //! # Several machines
 //!
-//! In memory, a restart forgets what was used. A quota that is sold belongs on Redis, where all processes share it and a
-//! server that [writes to disk](super::machines) keeps it. The server's clock decides when a window begins; a process
+//! In memory, a restart forgets the used units. A quota that is sold belongs on Redis, where all processes share it and
+//! a server that [writes to disk](super::machines) keeps it. The server's clock decides when a window begins; a process
 //! only sends the bounds of two windows with its call, which stays one round trip. So a process with a wrong clock
 //! begins no window early. A quota beyond doubt, as for an invoice, is counted by the system that bills.
 //!
@@ -79,12 +79,12 @@
 //!
 //! # Changes
 //!
-//! [Replacing](crate::LimitsHandle) the policy keeps what was used in the present window: it counts in the present
+//! [Replacing](crate::LimitsHandle) the policy keeps the used units of the present window: it counts in the present
 //! window of the new limit, period, zone or anchor. A customer who has used 7,000 of a month and moves to another
-//! billing day has used 7,000 of the billing month that runs then. A count that comes into a shorter window ends with it,
-//! and is gone after a change back.
+//! billing day has used 7,000 of the billing month that runs then. A count that comes into a shorter window ends with
+//! it, and is gone after a change back.
 //!
-//! Rules of time zones change. They come from the system's database, or from a copy that is compiled in if the system
-//! has none, as in slim containers. A process follows an update once it is restarted.
+//! Rules of time zones change. They come from the system's database, or, if the system has no such database, as in slim
+//! containers, from a copy that is compiled in. A process follows an update once it is restarted.
 //!
-//! Next: [which key](super::keys), [several machines](super::machines).
+//! Next: [requests in flight](super::in_flight).

@@ -1,6 +1,6 @@
-//! What a shared limit needs: memory, processors, nodes, dollars.
+//! Capacity: the memory of a limit in a process; memory, processors, nodes and dollars of a shared one.
 //!
-//! **You want** to know how large a Redis must be, or what DynamoDB will cost, before the traffic is there. Measure or
+//! **You want** to know how large a Redis must be, and the price of DynamoDB, before the traffic is there. Measure or
 //! guess five numbers: keys, requests per second, the share that is rejected, how unevenly keys are asked for, and
 //! processes. Then ask the [model](https://github.com/tower-sluice/tower-sluice/tree/main/examples/capacity):
 //!
@@ -10,8 +10,10 @@
 //! cargo run --release -p tower-sluice-capacity -- --check
 //! ```
 //!
-//! The first two print what that needs, in a second. The last one starts a `redis-server`, measures it for some
-//! minutes, and prints the model beside it: do that on your machines.
+//! The first two print the needs of such a limit, in a second. The last one starts a `redis-server`, measures it for
+//! some minutes, and prints the model beside it: do that on your machines.
+//!
+//! A limit in memory needs no server, and [little memory](#how-much-memory-a-process-needs).
 //!
 //! # The formulas
 //!
@@ -20,7 +22,7 @@
 //! | memory of Redis | keys that owe something × bytes per key; see below |
 //! | calls per second | requests per second × calls per request |
 //! | busy processors of Redis | calls × 10.2 µs + leased requests × 0.12 µs, per second |
-//! | nodes of a cluster | so many that none is more than half busy, and none keeps more than 16 GiB; the hottest key is on one of them |
+//! | nodes of a cluster | enough for each to be at most half busy, and to keep at most 16 GiB; the hottest key is on one of them |
 //! | network of Redis | calls × 210 bytes, both ways together, without the overhead of TCP |
 //! | write units of DynamoDB | calls × 1 for a window, × 1.0 to 1.5 for a bucket |
 //! | price of DynamoDB | write units × $0.625 per million on demand (us-east-1), and a fifth of that for a read unit |
@@ -31,40 +33,42 @@
 //! less after its last request, so few of your clients are there at any one time. For a window it is the end of the
 //! window: with a quota per day, all clients of the day.
 //!
-//! **Bytes per key**, on a Redis 7.0 with a limiter called `per-client`: a bucket takes 144 to 160, a fixed window 160 to
-//! 176, a sliding window and a window of the calendar 176 to 192. That is the name of the key (48 bytes), the value (16 to
-//! 48), two entries of hash tables (64), and their places (16 to 32). A longer name of the limiter takes 16 more for each
-//! 16 bytes. A bucket takes 32 more if the time for a unit is no whole number of microseconds (7 per second), and 48 if its
-//! limit has 15 digits, too. Counts of 13 digits take 16 more each: a fixed window and one of the calendar has one, and a
-//! sliding window two. While a table grows, Redis has the old and the new places: leave a tenth free.
+//! **Bytes per key**, on a Redis 7.0 with a limiter called `per-client`: a bucket takes 144 to 160, a fixed window 160
+//! to 176, a sliding window and a window of the calendar 176 to 192. That is the name of the key (48 bytes), the value
+//! (16 to 48), two entries of hash tables (64), and their places (16 to 32). A longer name of the limiter takes 16 more
+//! for each 16 bytes. A bucket takes 32 more if the time for a unit is no whole number of microseconds (7 per second),
+//! and 48 if its limit has 15 digits, too. Counts of 13 digits take 16 more each: a fixed window and one of the
+//! calendar has one, and a sliding window two. While a table grows, Redis has the old and the new places: leave a tenth
+//! free.
 //!
-//! **Processors.** A call takes 5.6 µs for its script, and 4.6 µs to be read and answered. A process with many calls in flight
-//! makes those for different keys as one, except in a cluster: then a decision takes 3.2 µs, if 32 keys come
-//! together. The tables count single calls. A server with little to do takes up to 40 µs, since it falls asleep between two
-//! calls; that time it has.
+//! **Processors.** A call takes 5.6 µs for its script, and 4.6 µs to be read and answered. A process with many calls in
+//! flight makes those for different keys as one, except in a cluster: then a decision takes 3.2 µs, if 32 keys come
+//! together. The tables count single calls. A server with little to do takes up to 40 µs, since it falls asleep between
+//! two calls; that time it has.
 //!
 //! # Calls per request
 //!
-//! At most one, but for the refund of a lease. What saves calls, and how the model counts it:
+//! At most one, but for the refund of a lease. Three things save calls. The model counts them so:
 //!
-//! - **A known rejection.** A process that has seen that a key is used up rejects without a call until a unit is free, and
-//!   verifies that twice per second. It remembers 8,192 keys. That saves much if a client that is rejected sends faster
-//!   than units come back, as in an attack, and at the end of a window; and little for a bucket of 1,000 per second, where
-//!   the next unit is a millisecond away.
-//! - **Single flight.** Requests of a process for a key with a call in flight share the next call. So a process makes at
-//!   most one call per key and round trip, and that only helps for keys with more requests than round trips.
-//! - **Leases.** Up to so many requests are paid in advance by one call. See below.
+//! - **A known rejection.** A process that has seen that a key is used up rejects without a call until a unit is free,
+//!   and verifies that twice per second. It remembers 8,192 keys. That saves much if a client that is rejected sends
+//!   faster than units come back, as in an attack, and at the end of a window; and little for a bucket of 1,000 per
+//!   second, where the next unit is a millisecond away.
+//! - **Single flight.** Requests of a process for a key with a call in flight share the next call. So a process makes
+//!   at most one call per key and round trip, and that only helps for keys with more requests than round trips.
+//! - **Leases.** One call pays for up to a lease of requests in advance. See below.
 //!
 //! How much each of them saves depends on the traffic, so it is simulated: requests come at random (Poisson), keys by
-//! Zipf's law or uniformly, each to any of the processes. All keys have one limit, the one that rejects the given share;
-//! if nothing is to be rejected, twice what the hottest key is asked for. Of the 2,048 sets of the tables, 16 and those of
-//! the hottest keys are simulated, at the real rates and in all processes. A set has no influence on another, so the rest
-//! is like them. The same seed gives the same figures; another one differs by less than 2 %.
+//! Zipf's law or uniformly, each to any of the processes. All keys have one limit, which rejects the given share. If
+//! the share is zero, the limit is twice the rate of the hottest key. Of the 2,048 sets of the tables, 16 are
+//! simulated, and also the sets of the hottest keys, at the real rates and in all processes. A set has no influence on
+//! another, so the rest is like them. The same seed gives the same figures; another one differs by less than 2 %.
 //!
 //! # Redis Cluster
 //!
-//! A round trip of 1 ms; 5 % are rejected if the keys follow Zipf's law (exponent 1.0), and none if they are uniform;
-//! leases of 50 for a second. Memory is for buckets, if all keys owe something. *Nodes* are primaries, half busy at most.
+//! A round trip of 1 ms; 5 % are rejected if the keys follow Zipf's law (exponent 1.0), and 0 % if they are uniform;
+//! leases of 50 for a second. Memory is for buckets, if all keys owe something. *Nodes* are primaries, half busy at
+//! most.
 //!
 //! | keys | requests per second | processes | traffic | calls per request | calls per second | memory | busy processors | nodes | hottest key, calls per second |
 //! |---|---|---|---|---|---|---|---|---|---|
@@ -86,8 +90,8 @@
 //!
 //! # DynamoDB
 //!
-//! The same with a round trip of 5 ms, on demand. A bucket is written by one of two conditional updates, and a wrong guess
-//! costs a unit. An item is about 200 bytes (estimated): 20 GB for 10⁸ keys.
+//! The same with a round trip of 5 ms, on demand. A bucket is written by one of two conditional updates, and a wrong
+//! guess costs a unit. An item is about 200 bytes (estimated): 20 GB for 10⁸ keys.
 //!
 //! | keys | requests per second | processes | traffic | write units per request | write units per second | partitions | hottest key, units per second | dollars per hour | per million requests |
 //! |---|---|---|---|---|---|---|---|---|---|
@@ -109,29 +113,31 @@
 //!
 //! # Hot keys
 //!
-//! More nodes and partitions do not help one key. A node of Redis takes 50,000 calls per second for a key (half busy), a
-//! partition of DynamoDB 1,000 writes. The model says what the hottest key costs. If it is too much:
+//! More nodes and partitions do not help one key. A node of Redis takes 50,000 calls per second for a key (half busy),
+//! a partition of DynamoDB 1,000 writes. The model has the cost of the hottest key. If it is too much:
 //!
-//! 1. Lease units of it: a key of 20,000 requests per second in 32 processes costs 17,200 calls per second without leases,
-//!    392 with leases of 50, and 165 with leases of 1,000 (a fixed window: 619 and 385, since its leases end with it).
+//! 1. Lease units of it: a key of 20,000 requests per second in 32 processes costs 17,200 calls per second without
+//!    leases, 392 with leases of 50, and 165 with leases of 1,000 (a fixed window: 619 and 385, since its leases end
+//!    with it).
 //! 2. Divide it, as by region or by process: *n* keys, each with an *n*th of the limit. In memory, that is a limit per
 //!    machine, and needs no server.
 //!
 //! # When leases pay
 //!
-//! Leases pay for keys with several requests per second *and process*: with 128 processes, only for the hottest keys. In
-//! the tables, they save 11 to 17 % of all calls.
+//! Leases pay for keys with several requests per second *and process*: with 128 processes, only for the hottest keys.
+//! In the tables, they save 11 to 17 % of all calls.
 //!
-//! A key that is exhausted has nothing to lease, whatever its algorithm: that is what the cache of rejections is for. In
-//! the tables that is the hottest key, of which one request in twenty is rejected. As a bucket it gets single units all the
-//! time, and each is asked for. As a window it has a new quota at once, and leases save 78 to 91 % of its calls. A bucket
-//! below its limit needs least: a lease of it lasts for its whole lifetime, and one of a window no longer than the window.
+//! A key that is exhausted has nothing to lease, with any algorithm. The cache of rejections is for such keys. In the
+//! tables that is the hottest key: one of its requests in twenty is rejected. As a bucket it gets single units all the
+//! time, and each is asked for. As a window it has a new quota at once, and leases save 78 to 91 % of its calls. A
+//! bucket below its limit needs least: a lease of it lasts for its whole lifetime, and one of a window no longer than
+//! the window.
 //!
 //! # What was measured
 //!
 //! By `--check`, on a cloud machine with 2 virtual processors (x86-64) that also ran the client: Redis 7.0.15 of Debian
-//! without persistence, 100,000 keys for memory; 10,007 keys for processors; and for calls, 3,000 requests per second for
-//! 2,000 keys by Zipf's law from 4 clients.
+//! without persistence, 100,000 keys for memory; 10,007 keys for processors; and for calls, 3,000 requests per second
+//! for 2,000 keys by Zipf's law from 4 clients.
 //!
 //! | | model | measured | ratio |
 //! |---|---|---|---|
@@ -148,16 +154,30 @@
 //! | calls per request: the same with leases of 50 | 0.71 | 0.70 | 1.02 |
 //! | calls per request: fixed window, none rejected, leases of 50 | 0.72 | 0.70 | 1.03 |
 //!
-//! In four more runs, while compilers ran on the same processors, bytes were within 1 %, and the first two times between
-//! 5.2 and 7.7 µs, and between 9.2 and 10.8 µs. Then the client does not keep 64 calls in flight. Calls per request can
-//! only be compared when the client sends in time; the program says when it did not.
+//! In four more runs, while compilers ran on the same processors, bytes were within 1 %, and the first two times
+//! between 5.2 and 7.7 µs, and between 9.2 and 10.8 µs. Then the client does not keep 64 calls in flight. Calls per
+//! request can only be compared when the client sends in time; the program says when it did not.
 //!
 //! # What was not measured
 //!
-//! - DynamoDB on AWS: its calls and writes are simulated, and its price and its partition's 1,000 writes are what AWS says.
-//! - A cluster of Redis, persistence, replicas and TLS: each takes processor time of its own. Nor Redis 8 or Valkey 8, which
-//!   keep keys in fewer bytes.
+//! - DynamoDB on AWS: its calls and writes are simulated. Its price and the 1,000 writes of a partition are AWS's
+//!   figures.
+//! - A cluster of Redis, persistence, replicas and TLS: each takes processor time of its own. Redis 8 and Valkey 8,
+//!   which keep keys in fewer bytes, were not measured either.
 //! - More than 3,000 requests per second: beyond, the simulation is trusted. Retries of rejected clients, bursts and
 //!   times of day are not in it either. Plan for the peak.
 //!
-//! Next: [several machines](super::machines), [what happens when the server fails](super::failure).
+//! # How much memory a process needs
+//!
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 16 bytes each for buckets and
+//! windows (52 or 68 for [large limits](crate::store::MemoryStore#memory)), and never grows. Only keys that still owe
+//! something need a slot: the slots are new keys per second × the time until their spent units are earned again. With
+//! ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000 new clients
+//! per second that all spend their burst. With five per day, a request owes for 4.8 hours, and the table is full at
+//! four new clients per second. Size those limits by clients per day.
+//!
+//! A [`LeakyQueue`](crate::LeakyQueue) remembers 65,536 keys, too, unless set otherwise
+//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. When it is full,
+//! it rejects new keys; a full table evicts the key that owes least.
+//!
+//! Next: [share limits on DynamoDB](super::dynamodb).

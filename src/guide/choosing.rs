@@ -1,6 +1,21 @@
 //! Choosing an algorithm.
 //!
-//! **You want** to limit something, and there are five ways to do it. In short:
+//! **You want** to limit something, and there are several ways to do it. Each is a limit of ten per second:
+//!
+//! ```
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::{Concurrency, FixedWindow, LeakyQueue, Policy, Quota, RateLimitLayer, SlidingWindow, TokenBucket};
+//!
+//! let ten = Quota::per_second(10);
+//! let layer = RateLimitLayer::new(Policy::new("bucket", TokenBucket::new(ten)).key(PeerIp::new()));
+//! let layer = RateLimitLayer::new(Policy::new("sliding", SlidingWindow::new(ten)).key(PeerIp::new()));
+//! let layer = RateLimitLayer::new(Policy::new("fixed", FixedWindow::new(ten)).key(PeerIp::new()));
+//! let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(ten)).key(PeerIp::new()));
+//! // No rate: ten at the same time.
+//! let layer = RateLimitLayer::new(Policy::new("in-flight", Concurrency::new(10)).key(PeerIp::new()));
+//! ```
+//!
+//! In short:
 //!
 //! | you want | take |
 //! |---|---|
@@ -41,7 +56,7 @@
 //!   [staggered](crate::FixedWindow::staggered), or [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter) is
 //!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
-//! - **The queue** admits no more than the others, and makes every request wait for the longest time: a queue
+//! - **The queue** does not admit more than the others, and makes every request wait for the longest time: a queue
 //!   evens out bursts, and does not help against lasting overload. See [waiting](super::queue).
 //!
 //! # Around the edge of a window
@@ -72,8 +87,8 @@
 //!
 //! # Several at once
 //!
-//! "Twenty at once, ten per second, and no more than 5,000 a day" are two policies. A request passes if both admit it.
-//! Then both are charged; otherwise none is:
+//! "Twenty at once, ten per second, and at most 5,000 a day" are two policies. A request passes if both admit it. Then
+//! both are charged. Otherwise, nothing is charged:
 //!
 //! ```
 //! use tower_sluice::key::HeaderKey;
@@ -92,6 +107,8 @@
 //! - An algorithm of your own is [a pure function](crate::algorithm::Algorithm), and runs in memory like these.
 //!
 //! The pictures are drawn by `cargo run -p tower-sluice-shapes`, from the decisions of the algorithms themselves.
+//!
+//! Next: [quotas, bursts and costs](super::quotas).
 //!
 //! [`TokenBucket`]: crate::TokenBucket
 //! [`LeakyBucket`]: crate::LeakyBucket

@@ -1,7 +1,7 @@
 //! Limits from a file: change them without building, and without a restart.
 //!
-//! **You want** limits where those who operate the service can change them. With the feature `config`, routes and policies
-//! come from TOML. An error names the file, the line and the cure; an edited file is checked as a whole before anything
+//! **You want** operators to change limits without a new build. With the feature `config`, routes and policies come
+//! from TOML. An error names the file, the line and the cure; an edited file is checked as a whole before anything
 //! changes.
 //!
 //! `limits.toml`:
@@ -78,8 +78,8 @@
 //! limits unchanged: limits.toml:12: unknown field `bursts` (did you mean `burst`?), expected one of …
 //! ```
 //!
-//! Without a signal (on Windows, or for a file that a ConfigMap mounts), poll the text of the file. Its time of change can
-//! stay the same, and a watch of the file can miss one that was replaced. In place of `hangups`:
+//! Without a signal (on Windows, or for a file that a ConfigMap mounts), poll the text of the file. Its time of change
+//! can stay the same, and a watch of the file can miss one that was replaced. In place of `hangups`:
 //!
 #![cfg_attr(all(feature = "axum", feature = "config"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "config")), doc = "```ignore")]
@@ -104,15 +104,15 @@
 //! # }
 //! ```
 //!
-//! - A path of the file without a handler is an error, so that a misspelled path leaves no handler unlimited. For nested
-//!   services and other routers, mount the [layer](crate::config::Route::layer) of each route.
+//! - A path of the file without a handler is an error, so that a misspelled path leaves no handler unlimited. For
+//!   nested services and other routers, mount the [layer](crate::config::Route::layer) of each route.
 //! - The [whole format](crate::config#format), with the default of each key beside it.
 //!   [`SCHEMA`](crate::config::SCHEMA) is a JSON Schema for editors.
-//! - [What a change keeps](super::operating#change-a-limit): used quota carries over, and requests that wait are evaluated
+//! - [What a change keeps](super::hot_reload): used quota carries over, and requests that wait are evaluated
 //!   again. Paths, `[client-ip]`, `[redis]` and `[response]` need a restart, and the error says so.
 //! - `[redis]` with a `url` puts all limits [on Redis](super::machines).
-//! - What a file cannot have is code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers,
-//!   [a response of your own](super::rejections) for instance. Quotas [per customer](super::plans) need a policy in code.
+//! - A file cannot have code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers, [a response of
+//!   your own](super::rejections) for instance. Quotas [per customer](super::plans) need a policy in code.
 //! - Check the file before it is deployed: a test that parses it takes three lines.
 //!
 #![cfg_attr(feature = "config", doc = "```")]
@@ -126,3 +126,5 @@
 //! ```
 //!
 //! The example server is such a program: it watches its file instead of waiting for a signal.
+//!
+//! Next: [exempt callers of your own](super::allow_list).

@@ -1,7 +1,36 @@
-//! All defaults: what is in force if you set nothing.
+//! All defaults: the values of all settings that you leave out.
 //!
-//! **You want** to know what the code that you did not write does. Every setting of every builder is here, with its default
-//! (`tests/repository/defaults.rs` compares them with the source).
+//! **You want** to know the values of the settings that you did not write. Every setting of every builder is here, with
+//! its default (`tests/repository/defaults.rs` compares them with the source).
+//!
+//! A policy without any setting, for two requests:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use axum::{Router, body::Body, routing::get};
+//! use tower::ServiceExt;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let quota = Quota::per_minute(1);
+//! assert_eq!(quota.max_burst(), 1);
+//! let layer = RateLimitLayer::new(Policy::new("everybody", quota));
+//! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//! let get = || http::Request::get("/").body(Body::empty()).unwrap();
+//!
+//! let admitted = app.clone().oneshot(get()).await.unwrap();
+//! assert_eq!(admitted.headers()["ratelimit-policy"], r#""everybody";q=1;w=60"#);
+//! assert_eq!(admitted.headers()["ratelimit"], r#""everybody";r=0;t=60"#);
+//!
+//! let rejected = app.oneshot(get()).await.unwrap();
+//! assert_eq!(rejected.status(), 503); // all clients share the budget
+//! assert_eq!(rejected.headers()["content-type"], "application/problem+json");
+//! assert_eq!(rejected.headers()["retry-after"], "60");
+//! assert!(rejected.headers().contains_key("x-rate-limited-for"));
+//! assert!(!rejected.headers().contains_key("x-ratelimit-limit"));
+//! # }
+//! ```
 //!
 //! # `Quota`
 //!
@@ -25,7 +54,7 @@
 //! | [`owe_shortfalls`](crate::Policy::owe_shortfalls) | no: a shortfall is charged as far as units are left |
 //! | [`charge_once`](crate::Policy::charge_once) | off: a retry is charged again |
 //! | [`release_at_head`](crate::Policy::release_at_head) | no: what is in flight is so until its body has ended |
-//! | [`penalty`](crate::Policy::penalty) | none: nobody is banned |
+//! | [`penalty`](crate::Policy::penalty) | none: no key is banned |
 //! | [`when`](crate::Policy::when), [`exempt`](crate::Policy::exempt) | all requests |
 //! | [`shadow`](crate::Policy::shadow) | no: it is enforced |
 //! | [`on_missing_key`](crate::Policy::on_missing_key) | [`Reject`](crate::MissingKey::Reject): 400 |
@@ -121,33 +150,4 @@
 //!
 //! The same. [The format](crate::config#format) has each default beside its key.
 //!
-//! # In one look
-//!
-//! A policy without any setting, for two requests:
-//!
-#![cfg_attr(feature = "axum", doc = "```")]
-#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
-//! use axum::{Router, body::Body, routing::get};
-//! use tower::ServiceExt;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer};
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() {
-//! let quota = Quota::per_minute(1);
-//! assert_eq!(quota.max_burst(), 1);
-//! let layer = RateLimitLayer::new(Policy::new("everybody", quota));
-//! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
-//! let get = || http::Request::get("/").body(Body::empty()).unwrap();
-//!
-//! let admitted = app.clone().oneshot(get()).await.unwrap();
-//! assert_eq!(admitted.headers()["ratelimit-policy"], r#""everybody";q=1;w=60"#);
-//! assert_eq!(admitted.headers()["ratelimit"], r#""everybody";r=0;t=60"#);
-//!
-//! let rejected = app.oneshot(get()).await.unwrap();
-//! assert_eq!(rejected.status(), 503); // all clients share the budget
-//! assert_eq!(rejected.headers()["content-type"], "application/problem+json");
-//! assert_eq!(rejected.headers()["retry-after"], "60");
-//! assert!(rejected.headers().contains_key("x-rate-limited-for"));
-//! assert!(!rejected.headers().contains_key("x-ratelimit-limit"));
-//! # }
-//! ```
+//! Next: [capacity](super::capacity).

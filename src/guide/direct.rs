@@ -1,7 +1,7 @@
 //! In a handler, a job, a WebSocket: limiters without the layer.
 //!
-//! **You want** to limit something that is not a whole request: one branch of a handler, an operation of GraphQL, jobs of a
-//! worker, messages on a connection. A limiter answers one question: may this key have so many units now?
+//! **You want** to limit something that is not a whole request: one branch of a handler, an operation of GraphQL, jobs
+//! of a worker, messages on a connection. A limiter answers one question: may this key have this many units now?
 //!
 //! ```
 //! use tower_sluice::{PartitionKey, Quota, RateLimiter, TokenBucket};
@@ -24,8 +24,8 @@
 //! | the same, to look without charging | [`peek`](crate::LimiterExt::peek)`(&key, cost).await` | as above. A [`RedisQueue`](crate::RedisQueue) and a [`RedisConcurrency`](crate::RedisConcurrency) cannot: an error, and nothing is reserved or taken |
 //! | the same, to forget what a key owes | [`reset`](crate::LimiterExt::reset)`(&key).await` | as above. A [`RateLimiter`](crate::RateLimiter) can; queues and limits of requests in flight cannot |
 //!
-//! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped while it
-//! waits leaves the queue. A limiter is shared by an `Arc`, or as a field of what is shared anyway.
+//! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped
+//! while it waits leaves the queue. A limiter is shared by an `Arc`, or as a field of a value that is shared anyway.
 //!
 //! # A handler
 //!
@@ -50,7 +50,8 @@
 //! }
 //!
 //! /// A `LimiterError`, as of a limiter on Redis, becomes 503 by the first `?`, without a line in the log. A rejection
-//! /// becomes 429 by the second one, with `Retry-After`; more rows than are ever admitted at once are rejected without it.
+//! /// becomes 429 by the second one, with `Retry-After`. If more rows are asked for than are ever admitted at once, it is
+//! /// left out.
 //! async fn import(
 //!     State(app): State<App>,
 //!     Extension(user): Extension<User>,
@@ -81,17 +82,18 @@
 //! # }
 //! ```
 //!
-//! To *know* what is left, a handler need not ask: with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) on the layer, it
-//! takes a [`Verdict`](crate::Verdict) as an argument.
+//! To *know* the remaining units, a handler need not ask: with
+//! [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) on the layer, it takes a [`Verdict`](crate::Verdict) as an
+//! argument.
 //!
 //! A layer may be enough: it can charge what the handler [reports](crate::Policy::settle_by_handler), and a middleware
-//! can put what it reads from a body [into the request](super::login).
+//! can read a body and put values [into the request](super::login).
 //!
 //! # A job
 //!
 //! Jobs wait instead of being rejected: a [`Concurrency`](crate::Concurrency) bounds how many run at once, and a
-//! [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order. Wait for the pace last: a job that waits for
-//! anything after its turn starts later than that, at the same instant as others perhaps.
+//! [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order. Wait for the pace last: a job that
+//! waits for anything after its turn starts later than that, at the same instant as others perhaps.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -130,16 +132,16 @@
 //! # }
 //! ```
 //!
-//! A job that is cancelled while it waits leaves its line. One that has had its turn, and does nothing with it, gives it back by
-//! [`Permit::refund`](crate::limiter::Permit::refund): the next in line then departs at once, if that departure was the last.
-//! To join the line at once and wait in another task, call [`acquire_owned`](crate::LimiterExt::acquire_owned) and move the
-//! future into the task.
+//! A job that is cancelled while it waits leaves its line. One that has had its turn, and does nothing with it, gives
+//! it back by [`Permit::refund`](crate::limiter::Permit::refund): the next in line then departs at once, if that
+//! departure was the last. To join the line at once and wait in another task, call
+//! [`acquire_owned`](crate::LimiterExt::acquire_owned) and move the future into the task.
 //!
-//! An `acquire` that fails, because a server cannot be reached, does not fall back: only policies and `ThrottleLayer` do. Ask
-//! [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
+//! An `acquire` that fails, because a server cannot be reached, does not fall back: only policies and `ThrottleLayer`
+//! do. Ask [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
 //!
-//! Around a Tower service of jobs, a [`ThrottleLayer`](crate::ThrottleLayer) does the same. For workers on several machines,
-//! the queue is a [`RedisQueue`](super::machines#a-shared-queue).
+//! Around a Tower service of jobs, a [`ThrottleLayer`](crate::ThrottleLayer) does the same. For workers on several
+//! machines, the queue is a [`RedisQueue`](super::machines#a-shared-queue).
 //!
 //! # A WebSocket
 //!
@@ -210,7 +212,7 @@
 //! }
 //! ```
 //!
-//! The limit is per address here, over all of its connections. Per connection, make the key of the connection's number, or
-//! make a limiter for each. Charge the bytes of messages by `acquire(&client, bytes)`.
+//! The limit is per address here, over all of its connections. Per connection, make the key of the connection's number,
+//! or make a limiter for each. Charge the bytes of messages by `acquire(&client, bytes)`.
 //!
-//! Next: [calling a partner](super::partners), [testing](super::testing).
+//! Next: [call a partner that has limits](super::partners).

@@ -1,11 +1,24 @@
 //! One limit for several machines, on DynamoDB.
 //!
-//! **You want** one limit for all your functions and containers in a region of AWS, without running a Redis. Keep the budgets in a DynamoDB table, with the crate
-//! [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository), whose page has the code. It is a crate of its own, because the SDK
-//! needs a newer Rust than this one.
+//! **You want** one limit for all your functions and containers in a region of AWS, without running a Redis. Keep the
+//! budgets in a DynamoDB table:
 //!
-//! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and from
-//! others' measurements. What this project runs are an emulator and a proof: **it has not been run against AWS.**
+//! ```ignore
+//! use tower_sluice::{Policy, Quota, RateLimiter, RateLimitLayer, TokenBucket, key::PeerIp};
+//! use tower_sluice_dynamodb::{Dynamo, DynamoStore};
+//!
+//! fn limits(client: aws_sdk_dynamodb::Client) -> RateLimitLayer {
+//!     let store = DynamoStore::new(&Dynamo::new(client, "limits"), "per-client");
+//!     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10)), store);
+//!     RateLimitLayer::new(Policy::new("per-client", limiter).key(PeerIp::new()))
+//! }
+//! ```
+//!
+//! The crate [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `dynamodb` of the repository) is
+//! a crate of its own, because the SDK needs a newer Rust than this one.
+//!
+//! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and
+//! from others' measurements. This project runs an emulator and a proof: **it has not been run against AWS.**
 //!
 //! # The table
 //!
@@ -19,17 +32,18 @@
 //!   --time-to-live-specification Enabled=true,AttributeName=x
 //! ```
 //!
-//! One table serves all limiters: each has a name, which the keys of its items begin with. Clients are stored as hashes.
-//! An item takes about 100 bytes, and at most 450. Deletions by expiry are free, and may take days, for which the
-//! decisions do not wait. No global table: regions would each admit the limit, and overwrite each other's items. No cache
-//! (DAX) in front: it passes writes on, and its reads are stale.
+//! One table serves all limiters: each has a name, which the keys of its items begin with. Clients are stored as
+//! hashes. An item takes about 100 bytes, and at most 450. Deletions by expiry are free, and may take days, for which
+//! the decisions do not wait. No global table: regions would each admit the limit, and overwrite each other's items. No
+//! cache (DAX) in front: it passes writes on, and its reads are stale.
 //!
 //! # The quotas
 //!
 //! All quotas fit. DynamoDB keeps 38 digits of a number, so limits, bursts and costs of up to
 //! [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) are exact, and limits of bytes
-//! ([`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes)) are counted in bytes. In `dynamodb/src/tests/wide.rs`,
-//! two processes send ten terabytes of a month at the same time, and both know to the byte what is left.
+//! ([`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes)) are counted in bytes. In
+//! `dynamodb/src/tests/wide.rs`, two processes send ten terabytes of a month at the same time, and both know the rest
+//! to the byte.
 //!
 //! # The permissions
 //!
@@ -41,8 +55,8 @@
 //! }
 //! ```
 //!
-//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. Who creates the table needs `CreateTable`, `DescribeTable`,
-//! `DescribeTimeToLive` and `UpdateTimeToLive`.
+//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. To create the table takes `CreateTable`,
+//! `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
 //!
 //! # What it costs
 //!
@@ -57,28 +71,31 @@
 //! | any, with leases of 50, of a key in demand | 0.02 to 0.03 | $0.02 |
 //! | a rejection that this process foresees | 0 | nothing |
 //! | a rejection that it verifies, once per half a second and key | 0, and a read unit | $0.13 |
-//! | a rejection that nobody foresaw | at most 1 | at most $0.63 |
+//! | a rejection that the process did not predict | at most 1 | at most $0.63 |
 //!
-//! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes, one
-//! for each case, of which exactly one applies, and each process predicts which. It is wrong at most every second time,
-//! and most often at half of the limit, where a key of many processes is as often in debt as not. Counted in `dynamodb/src/tests/writes.rs`, with random arrivals at 5, 50, 80 and
-//! 95 % of the limit: 1.00 with one process; 1.00, 1.30, 1.22 and 1.07 with four; 1.00, 1.43, 1.35 and 1.20 with 32. Several policies take a write
-//! each, and one more for each that is rolled back.
+//! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes,
+//! one for each case. Exactly one applies, and each process predicts which. It is wrong at most every second time, and
+//! most often at half of the limit, where a key of many processes is as often in debt as not. Counted in
+//! `dynamodb/src/tests/writes.rs`, with random arrivals at 5, 50, 80 and 95 % of the limit: 1.00 with one process;
+//! 1.00, 1.30, 1.22 and 1.07 with four; 1.00, 1.43, 1.35 and 1.20 with 32. Several policies take a write each, and one
+//! more for each that is rolled back.
 //!
-//! **A busy key** is limited by its partition, which takes 1,000 writes per second. Beyond that DynamoDB throttles, which is a
-//! failure here: the fallback decides. Lease units, and the 1,000 become 50,000. A table on demand that has never been
-//! busy takes 4,000 writes per second at first, and doubles within minutes; warm it up, or provision capacity, before a launch.
+//! **A busy key** is limited by its partition, which takes 1,000 writes per second. Beyond that DynamoDB throttles,
+//! which is a failure here: the fallback decides. Lease units, and the 1,000 become 50,000. A table on demand that has
+//! never been busy takes 4,000 writes per second at first, and doubles within minutes; warm it up, or provision
+//! capacity, before a launch.
 //!
 //! # The clocks
 //!
-//! Decisions are made by the wall clocks of the machines. Use the [time service](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html)
-//! of EC2, as Amazon Linux and Lambda do by default. With clocks within ε, in any interval of length *t* a bucket admits up to
-//! burst + rate × (*t* + ε), once and not per request: at 100 per second and ε = 5 ms, half a request. A sliding window likewise. A fixed
-//! window begins and ends ε earlier or later on some machines.
+//! Decisions are made by the wall clocks of the machines. Use the [time
+//! service](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html) of EC2, as Amazon Linux and Lambda do by
+//! default. With clocks within ε, in any interval of length *t* a bucket admits up to burst + rate × (*t* + ε), once
+//! and not per request: at 100 per second and ε = 5 ms, half a request. A sliding window likewise. A fixed window
+//! begins and ends ε earlier or later on some machines.
 //!
 //! A clock that is off by more than a second is found out by the `Date` of DynamoDB's answers. The first call of a
-//! process is a read, so a machine that starts with a wrong clock writes nothing. One whose clock becomes wrong makes one
-//! more round of writes, whose items the others ignore if they are a minute or more in the future.
+//! process is a read, so a machine that starts with a wrong clock writes nothing. A machine whose clock becomes wrong
+//! makes one more round of writes. The others ignore items that are a minute or more in the future.
 //!
 //! # When DynamoDB fails
 //!
@@ -97,10 +114,10 @@
 //! | a write that arrives a minute late | it forgives nothing | `clocks.rs` |
 //! | items that have expired and are still there | they count for nothing | `items.rs` |
 //!
-//! The [failure mode](super::failure) of the policy decides what becomes of the request. These faults of Redis have no
+//! The [failure mode](super::failure) of the policy decides whether the request passes. These faults of Redis have no
 //! counterpart: scripts that are missing or block the server, redirects, slots and nodes of a cluster, replicas that
-//! are behind (reads are consistent), a failover that loses charges (a write is acknowledged when two of three zones have it),
-//! memory that is full, eviction, and reconnecting, which is the SDK's.
+//! are behind (reads are consistent), a failover that loses charges (a write is acknowledged when two of three zones
+//! have it), memory that is full, eviction, and reconnecting, which is the SDK's.
 //!
 //! # Alarms
 //!
@@ -109,9 +126,11 @@
 //! | `ThrottledRequests`, by table | above 0 for five minutes: raise the capacity, lease more, or split the key |
 //! | `SystemErrors` | above 0 for five minutes: AWS's health page |
 //! | `SuccessfulRequestLatency` of `UpdateItem`, p99 | above half of the timeout |
-//! | `ConditionalCheckFailedRequests` | more than half of `ConsumedWriteCapacityUnits`: clients that nobody foresees hammer many keys, or a clock is wrong |
+//! | `ConditionalCheckFailedRequests` | more than half of `ConsumedWriteCapacityUnits`: many keys get requests that no process predicted, or a clock is wrong |
 //! | `ConsumedWriteCapacityUnits` | above what you budgeted for |
 //!
-//! And in the service: what its [fallbacks](super::operating) decide, and the gauge
-//! [`store_breaker`](super::operating#metrics), whose `node` is `DynamoDB table limits`: above 0 while DynamoDB is not
-//! called. `Dynamo::health` has the same, and the calls in flight.
+//! And in the service: the [failures](super::monitoring#metrics) that its fallbacks decide (`limiter_failures_total`),
+//! and the gauge [`store_breaker`](super::monitoring#metrics), whose `node` is `DynamoDB table limits`: above 0 while
+//! DynamoDB is not called. `Dynamo::health` has the same, and the calls in flight.
+//!
+//! Next: [a store of your own](super::own_stores).

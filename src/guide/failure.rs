@@ -1,16 +1,10 @@
-//! Failure: what happens when something breaks.
+//! Failure: outages, crashes, full tables, clocks, and a wrong set-up.
 //!
 //! **You want** to know before it happens. In memory, nothing can fail: there is no I/O, no lock
 //! is held across a wait, and the memory is bounded. This page is about remote stores, queues, and the responses
 //! that clients get.
 //!
 //! # Redis is down, slow, or returns errors
-//!
-//! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
-//! |---|---|---|
-//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | during the outage, up to *n* times the quota: each has one of its own. Counted until after the recovery, up to *n* + 1 times: Redis has its own, too |
-//! | `Reject` | is answered 503 | nothing |
-//! | `Allow` | passes, uncounted | everything |
 //!
 //! ```no_run
 //! use tower_sluice::store::redis::{Redis, RedisStore};
@@ -24,33 +18,41 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
+//! |---|---|---|
+//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | during the outage, up to *n* times the quota, since each process grants it once. Over the outage and the recovery together, up to *n* + 1 times: after the recovery, Redis grants it once more |
+//! | `Reject` | is answered 503 | nothing |
+//! | `Allow` | passes, uncounted | everything |
+//!
 //! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was
 //!   limited before the outage stays limited.
-//! - **Fallbacks do not report to Redis.** Redis never learns what they admitted, so after the recovery it grants
-//!   its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
-//! - **What is in flight is reported.** A [`RedisConcurrency`](crate::RedisConcurrency) admits its limit per process
-//!   during an outage, what Redis had admitted before included; afterwards, its leases report what is in flight by then.
+//! - **Fallbacks do not report to Redis.** Redis never learns of the requests that they admitted, so after the recovery
+//!   it grants its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
+//! - **Requests in flight are reported.** During an outage, a [`RedisConcurrency`](crate::RedisConcurrency) admits its
+//!   limit per process, including requests that Redis had admitted before. After the recovery, its leases report the
+//!   requests that are in flight by then.
 //! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
 //!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of
-//!   less than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often, until
-//!   a probe succeeds: down to every 5 s, or to every second if the node answers with an error (`LOADING`, `OOM`).
+//!   less than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often,
+//!   until a probe succeeds: down to every 5 s, or to every second if the node answers with an error (`LOADING`,
+//!   `OOM`).
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
-//! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers 503, it
-//!   returns [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
+//! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers
+//!   503, it returns [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
 //!
-//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and, for
-//! any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
-//! [`store_breaker`](super::operating#metrics) shows which are open. The number of affected requests is
+//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and,
+//! for any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
+//! [`store_breaker`](super::monitoring#metrics) shows which are open. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
 //! [`PolicyVerdict::fell_back`](crate::rejection::PolicyVerdict::fell_back) identifies them.
 //!
 //! # A process dies
 //!
 //! The state in its memory is lost: its clients start without debts. On Redis, nothing is lost except, in a [shared
-//! queue](super::machines#a-shared-queue), the departures of its waiters; these stay unused. What it had [in
-//! flight](super::machines#what-is-in-flight-on-all-machines) is free when its lease ends.
+//! queue](super::machines#a-shared-queue), the departures of its waiters; these stay unused. Its units [in
+//! flight](super::machines#what-is-in-flight-on-all-machines) are free when its lease ends.
 //!
 //! # The table is full
 //!
@@ -60,8 +62,8 @@
 //!
 //! # The clock jumps
 //!
-//! The default clock is anchored to the Unix epoch once and monotonic from there. Setting the wall clock neither grants
-//! units nor locks clients out. On Redis, the server's clock counts; a state from the future is corrected.
+//! The default clock is anchored to the Unix epoch once and monotonic from there. Setting the wall clock grants no
+//! units, and locks no client out. On Redis, the server's clock counts; a state from the future is corrected.
 //!
 //! # A queue without its runtime
 //!
@@ -90,5 +92,7 @@
 //! | the limiter failed, and the policy rejects | 503 | `UNAVAILABLE` | 1 |
 //! | the server is set up wrong | 500 | `INTERNAL` | none |
 //!
-//! The status of a used-up limit can be [set](crate::Policy::status), and that of gRPC for the
-//! [layer](crate::layer::RateLimitLayerBuilder::grpc_status).
+//! The HTTP status of a used-up limit can be [set for the policy](crate::Policy::status), and its gRPC status [for the
+//! layer](crate::layer::RateLimitLayerBuilder::grpc_status).
+//!
+//! Next: [all defaults](super::defaults).

@@ -1,6 +1,6 @@
 //! Coming from ASP.NET Core's rate limiting.
 //!
-//! **You want** what `AddRateLimiter` gave you, in a Tower service.
+//! **You want** the limits of `AddRateLimiter` in a Tower service.
 //!
 //! ```text
 //! builder.Services.AddRateLimiter(options => {
@@ -75,7 +75,10 @@
 //! - **Several policies charge all or none.** A chain charges one limiter after the other.
 //! - **A request without its key is rejected** with 400, unless the policy [skips it, or lets such requests share a
 //!   budget](crate::MissingKey).
-//! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. For concurrency, neither has one.
+//! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. For concurrency, both have no
+//!   wait to report.
 //! - **A fixed amount of memory** for all clients of a policy, instead of one limiter each that is disposed of when
-//!   idle: see [how much](super::operating#how-much-memory).
+//!   idle: see [how much](super::capacity#how-much-memory-a-process-needs).
 //! - **Several machines** can [share one limit](super::machines).
+//!
+//! Next: [try the new limits out before they reject](super::shadow).

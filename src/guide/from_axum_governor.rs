@@ -49,23 +49,25 @@
 //! | `whitelist_methods` | `.when(…)` |
 //! | `body_preset`, `error_handler` | [`rejection_format`](crate::layer::RateLimitLayerBuilder::rejection_format), [`rejection_response`](super::rejections) |
 //! | `legacy_reset_epoch(true)`; `X-RateLimit-*` always | [`x_ratelimit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_ratelimit); off unless set |
-//! | `gc_interval`, `gc_disable`, `max_keys` | nothing: a table of [a fixed size](super::operating#how-much-memory) |
+//! | `gc_interval`, `gc_disable`, `max_keys` | nothing: a table of [a fixed size](super::capacity#how-much-memory-a-process-needs) |
 //! | `expect_connect_info` | nothing to declare; the service is made by the same `into_make_service_with_connect_info` |
 //! | `redact_keys` | always: no log has a key |
 //! | `BoxedGovernorLayer` in the state | [`RateLimitLayer`](crate::RateLimitLayer): no parameters, and `Clone` |
-//! | `limiter().snapshot()` | [`peek`](crate::RateLimitLayer::peek) for one key; [metrics](super::operating#metrics) |
+//! | `limiter().snapshot()` | [`peek`](crate::RateLimitLayer::peek) for one key; [metrics](super::monitoring#metrics) |
 //!
 //! # What is different
 //!
-//! - **All or none.** There, the first quota is charged, then the stack in order, and the first rejection wins: what was
-//!   charged before it stays charged. Here, a rejected request is charged to none.
-//! - **`Retry-After` is rounded up.** There, the wait is cut to whole seconds, and 1 at least: a client that waits for 1 s
-//!   of 1.9 s comes back too early.
-//! - **One forwarding header.** `SmartIp` reads `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, and skips elements
-//!   that are no address. A proxy that writes one of them passes on the others as the client sent them. Name the one that yours
-//!   writes.
+//! - **All or none.** There, the first quota is charged, then the stack in order, and the first rejection wins: earlier
+//!   charges stay. Here, a rejected request is not charged.
+//! - **`Retry-After` is rounded up.** There, the wait is cut to whole seconds, and 1 at least: a client that waits for
+//!   1 s of 1.9 s comes back too early.
+//! - **One forwarding header.** `SmartIp` reads `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, and skips
+//!   elements that are no address. A proxy that writes one of them passes on the others as the client sent them. Name
+//!   the header that your proxy writes.
 //! - **Exempt networks are the client's**, also behind proxies. `whitelist_ips` compares the peer.
 //! - **503 instead of 429** if clients share the limit; [`status`](crate::Policy::status) changes that.
 //! - **Nothing is logged per rejection.** There, each is a `tracing` event.
-//! - **Memory is bounded.** There, `max_keys` bounds what is tracked, and the map of limiters grows until a sweep.
-//! - Windows, queues, what is in flight, shared limits on Redis, bans, live changes, gRPC: see [the guide](super).
+//! - **Memory is bounded.** There, `max_keys` bounds the tracked keys, and the map of limiters grows until a sweep.
+//! - Windows, queues, limits in flight, shared limits on Redis, bans, live changes, gRPC: see [the guide](super).
+//!
+//! Next: [try the new limits out before they reject](super::shadow).

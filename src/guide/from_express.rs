@@ -1,6 +1,6 @@
 //! Coming from `express-rate-limit`.
 //!
-//! **You want** what `rateLimit({ … })` gave you in Node, in a Tower service. This page compares version 7, as its
+//! **You want** the limits of `rateLimit({ … })` from Node in a Tower service. This page compares version 7, as its
 //! documentation and its source have it.
 //!
 //! ```text
@@ -58,12 +58,15 @@
 //! # What is different
 //!
 //! - **A window begins at a full period of the clock** for all clients; there, it begins for each client with its first
-//!   request. [`staggered`](crate::FixedWindow::staggered) gives each client an instant of its own, so that they do not all
-//!   come back at once.
+//!   request. [`staggered`](crate::FixedWindow::staggered) gives each client an instant of its own, so that they do not
+//!   all come back at once.
 //! - **A rejected request is not charged.** There, each request counts, also those that are rejected.
-//! - **Requests that are taken back** (`skipSuccessfulRequests`) are charged first and refunded later in both, so that no
-//!   client has more in flight than its limit. Here, while the outcome of such a request is open, a rejection advertises a
-//!   short wait.
+//! - **Requests that are taken back** (`skipSuccessfulRequests`) are charged first and refunded later in both, so that
+//!   no client has more in flight than its limit. Here, while the outcome of such a request is open, a rejection
+//!   advertises a short wait.
 //! - **Several limits** are charged all or none.
-//! - **Memory is bounded** by [a capacity](super::operating#how-much-memory); there, a map has all clients of two windows.
+//! - **Memory is bounded** by [a capacity](super::capacity#how-much-memory-a-process-needs); there, a map has all
+//!   clients of two windows.
 //! - **If Redis fails**, this process goes on by itself with the same quota: [failure](super::failure).
+//!
+//! Next: [try the new limits out before they reject](super::shadow).

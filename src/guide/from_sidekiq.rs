@@ -87,11 +87,13 @@
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
 //!   `.burst(60)` lets sixty depart at once, as `leaky` does.
 //! - **Costs are set before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). If the actual cost differs, charge
-//!   or refund the difference on the limiter: [`Mode::UpTo`](crate::limiter::Mode::UpTo), [`refund`](crate::Limiter::refund). In
-//!   a server, [`cost_after`](crate::Policy::cost_after) does both.
+//!   or refund the difference on the limiter: [`Mode::UpTo`](crate::limiter::Mode::UpTo),
+//!   [`refund`](crate::Limiter::refund). In a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. To raise, choose
 //!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`](crate::ThrottleLayer::on_failure).
-//! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
+//! - **One round trip per call** for all kinds, and no call for a key that is known to be used up.
+//!
+//! Next: [try the new limits out before they reject](super::shadow).
 //!
 //! [`FixedWindow`]: crate::FixedWindow
 //! [`SlidingWindow`]: crate::SlidingWindow

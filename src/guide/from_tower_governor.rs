@@ -24,8 +24,8 @@
 //! ```
 //!
 //! **Check the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
-//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second, four times as many. The old
-//! limit may not be what you meant.
+//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second: four times the rate. Check that the
+//! old limit was meant so.
 //!
 //! | `tower_governor` | here |
 //! |---|---|
@@ -69,11 +69,13 @@
 //! - **IPv6 clients count by their /64**, and not by single addresses.
 //! - **503 instead of 429** if clients share the limit; [`status`](crate::Policy::status) changes that.
 //! - **A missing key is 400** if the client left it out, and 500 only if the server is set up wrong.
-//! - **Memory is bounded** by [a capacity that you may set](super::operating#how-much-memory), and needs no
-//!   clean-up.
+//! - **Memory is bounded** by [a capacity that you may set](super::capacity#how-much-memory-a-process-needs), and needs
+//!   no clean-up.
 //! - **gRPC by request**: one layer serves HTTP and gRPC, and decides by the request, not by the type of the body.
 //! - **Nothing is logged per rejection.** There, the feature `tracing` logs a line for each.
 //! - **CORS preflights count** where they arrive, unless [you exempt
 //!   them](crate::layer::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
-//! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
-//!   each for itself.
+//! - **Several limits** go into one layer, and a request is charged to all, or not at all; stacked `GovernorLayer`s
+//!   charge each for itself.
+//!
+//! Next: [try the new limits out before they reject](super::shadow).

@@ -23,13 +23,14 @@
 //! ```
 //!
 //! The feature `tonic` (for tonic 0.14) lets [`PeerIp`](crate::key::PeerIp) find the peer under tonic's server. A gRPC
-//! server in axum, or on hyper, needs none.
+//! server in axum, or on hyper, does not need the feature.
 //!
 //! ## Users
 //!
 //! The layer that authenticates goes outside of the limit, so that the limit finds the user. Of the layers of tonic's
-//! server, the **first** is the outermost, as in a `tower::ServiceBuilder`: the reverse of axum's `Router::layer`. In the other
-//! order, all requests are answered `INVALID_ARGUMENT`, which is [logged once](super::misconfigured#no-request-had-its-extension).
+//! server, the **first** is the outermost, as in a `tower::ServiceBuilder`: the reverse of axum's `Router::layer`. In
+//! the other order, all requests are answered `INVALID_ARGUMENT`, which is [logged
+//! once](super::misconfigured#no-request-had-its-extension).
 //!
 #![cfg_attr(feature = "tonic", doc = "```no_run")]
 #![cfg_attr(not(feature = "tonic"), doc = "```ignore")]
@@ -63,8 +64,8 @@
 //! }
 //! ```
 //!
-//! The interceptor of one service (`GreeterServer::with_interceptor`) is inside of all layers of the server, and comes too
-//! late.
+//! The interceptor of one service (`GreeterServer::with_interceptor`) is inside of all layers of the server, and comes
+//! too late.
 //!
 //! ## What a rejected client gets
 //!
@@ -94,13 +95,13 @@
 //!
 //! ## Deadlines
 //!
-//! In a [queue](super::queue), a call whose `grpc-timeout` ends before it would depart is rejected on arrival, with
-//! the time after which a retry would depart within its timeout. No call waits whose client will have given up.
+//! In a [queue](super::queue), a call whose `grpc-timeout` ends before it would depart is rejected on arrival, with the
+//! time after which a retry would depart within its timeout. So no call waits for longer than its client does.
 //!
 //! # A client
 //!
-//! gRPC libraries that retry by themselves obey the pushback, if their service config lists the code as retryable. Those of
-//! Python and Node were tried (`scripts/clients`).
+//! gRPC libraries that retry by themselves obey the pushback, if their service config lists the code as retryable.
+//! Those of Python and Node were tried (`scripts/clients`).
 //!
 //! ```json
 //! {"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "1s", "maxBackoff": "10s",
@@ -156,8 +157,8 @@
 //! # }
 //! ```
 //!
-//! Many tasks that wait so come back together. To keep to a limit that you know, put a queue around the calls: they depart
-//! evenly spaced, and none is rejected.
+//! Many tasks that wait so come back together. To keep to a limit that you know, put a queue around the calls: they
+//! depart evenly spaced, and none is rejected.
 //!
 #![cfg_attr(feature = "tonic", doc = "```no_run")]
 #![cfg_attr(not(feature = "tonic"), doc = "```ignore")]
@@ -194,3 +195,5 @@
 //! ```
 //!
 //! On several machines, the queue is a [`RedisQueue`](super::machines#a-shared-queue).
+//!
+//! Next: [limit part of a handler, or a job](super::direct).

@@ -1,8 +1,8 @@
 //! Requests in flight: how many of one client the server works on at once.
 //!
-//! **You want** one customer's slow exports, downloads or streams not to take all workers, connections or memory. A quota
-//! over time does not do that: four exports per minute that run for an hour each are 240 at once. [`Concurrency`] counts
-//! what has begun and is not over.
+//! **You want** one customer's slow exports, downloads or streams not to take all workers, connections or memory. A
+//! quota over time does not do that: four exports per minute that run for an hour each are 240 at once. [`Concurrency`]
+//! counts requests that have begun and are not over.
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -53,12 +53,13 @@
 //! | the service fails or panics, or the client leaves before the head | at that moment |
 //! | a protocol upgrade (WebSocket) | at once, unless the handler [takes its permits along](crate::Permits) |
 //!
-//! A server notices at once that a client has closed its connection, or reset its stream. A client that vanishes without
-//! either is noticed when the server writes: an idle stream needs keep-alive messages for that.
+//! A server notices at once that a client has closed its connection, or reset its stream. A client that vanishes
+//! without either is noticed when the server writes: an idle stream needs keep-alive messages for that.
 //!
-//! A server takes the frames of a body as it can send them. Over HTTP/2, hyper takes one ahead, and all of a frame of which
-//! the client's window has room for one byte. So send large contents in pieces, as `tower_http::services::ServeDir` does:
-//! one in a single frame is over while a slow reader has most of it still to come.
+//! A server takes a body frame by frame, as it can send them. Over HTTP/2, hyper takes frames early: one frame ahead,
+//! and a whole frame as soon as the client's window has room for one byte of it. With the last frame, the body has
+//! ended. So send large contents in pieces, as `tower_http::services::ServeDir` does. A body in a single frame ends
+//! while a slow reader has most of it still to come.
 //!
 //! **If slow readers should not count**, since only the work of handlers is scarce, call
 //! [`release_at_head`](crate::Policy::release_at_head) (in TOML, `release-at = "head"`). That is what tower's own
@@ -86,19 +87,19 @@
 //! # Wait or reject
 //!
 //! Without [`max_queue`](crate::Concurrency::max_queue), a request too many is rejected: with 429 if it has a key of
-//! its own, with 503 if all clients share the limit. It carries **no `Retry-After`**, since nobody knows when a request
-//! will be over; a client that counts its own requests needs none. With a queue, it waits for its turn, first come,
-//! first served. Little's law says for how long: *waiting = rate × wait*. If requests take a second each and 4 run at
-//! once, 4 are over per second, and the twentieth in line waits for five.
+//! its own, with 503 if all clients share the limit. It carries **no `Retry-After`**, since the time at which a request
+//! will be over is unknown. A client that counts its own requests can do without. With a queue, it waits for its turn,
+//! first come, first served. Little's law says for how long: *waiting = rate × wait*. If requests take a second each
+//! and 4 run at once, 4 are over per second, and the twentieth in line waits for five.
 //!
-//! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request that
-//! waits in a queue after it has its permit counts as in flight.
+//! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request
+//! that waits in a queue after it has its permit counts as in flight.
 //!
 //! # On several machines
 //!
-//! A `Concurrency` counts one process. A [`RedisConcurrency`](crate::RedisConcurrency) counts [all of
-//! them](super::machines#what-is-in-flight-on-all-machines). Its [`max_queue`](crate::RedisConcurrency::max_queue) is a
-//! line in each process, first come, first served; [between processes](crate::RedisConcurrency#waiting), chance
+//! A `Concurrency` counts one process. A [`RedisConcurrency`](crate::RedisConcurrency) counts [all
+//! processes](super::machines#what-is-in-flight-on-all-machines). Its [`max_queue`](crate::RedisConcurrency::max_queue)
+//! is a line in each process, first come, first served; [between processes](crate::RedisConcurrency#waiting), chance
 //! decides. In a file with `[redis]`, `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which
 //! time the units of a process that has died are free; `store = "memory"` keeps a policy in the process.
 //!
@@ -121,5 +122,7 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Next: [real costs](super::real_costs).
 //!
 //! [`Concurrency`]: crate::Concurrency

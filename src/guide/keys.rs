@@ -2,21 +2,7 @@
 //!
 //! **You want** each client to have a budget of its own. The [key](crate::Policy::key) of a policy identifies the
 //! client. Without one, all clients share one budget, and a rejection is 503 instead of 429, since the client may have
-//! done nothing wrong.
-//!
-//! | clients are | key |
-//! |---|---|
-//! | addresses that connect to you | [`PeerIp`] |
-//! | addresses behind proxies of yours | [`ClientIp`]: see [behind a proxy](super::proxies) |
-//! | users that an outer layer has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
-//! | holders of API keys | [`HeaderKey`] |
-//! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
-//! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
-//!
-//! The best key is the one that costs an attacker most to change: the number of an account rather than an address, an
-//! address rather than a header.
-//!
-//! # Addresses, directly
+//! done nothing wrong. Here, a client is an address:
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -35,6 +21,22 @@
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
 //! ```
+//!
+//! # Which key?
+//!
+//! | clients are | key |
+//! |---|---|
+//! | addresses that connect to you | [`PeerIp`] |
+//! | addresses behind proxies of yours | [`ClientIp`]: see [behind a proxy](super::proxies) |
+//! | users that an outer layer has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
+//! | holders of API keys | [`HeaderKey`] |
+//! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
+//! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
+//!
+//! The best key is the most expensive one for an attacker to change: the number of an account rather than an address,
+//! an address rather than a header.
+//!
+//! # Addresses, directly
 //!
 //! The server must provide the peer's address: with axum, by `into_make_service_with_connect_info`. Without it,
 //! requests are answered 500, and the log names the cure.
@@ -67,22 +69,22 @@
 //! - A request without its key is rejected with 400, unless the policy has [`Skip`](crate::MissingKey::Skip) (it does
 //!   not apply) or [`Share`](crate::MissingKey::Share) (all requests without a key share one budget). Skip only beside
 //!   another policy.
-//! - The layer that inserts the account goes outside of the limit, and the type of the key is the one that it inserts: an
+//! - The layer that inserts the account goes outside of the limit, and the key has the type that this layer inserts: an
 //!   `Account` is not found where an `Arc<Account>` was inserted. If no request has it, that is
 //!   [logged](super::misconfigured#no-request-had-its-extension).
 //! - A client that can choose the value of a header chooses the budget. Check API keys before you use them as keys.
-//! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; if there is nothing
-//!   else, `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
+//! - Nothing is normalised. Use the account as the key, and not the name as it was typed; if there is nothing else,
+//!   `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
 //!
 //! # Different limits for different clients
 //!
-//! One policy whose keys have [quotas of their own](super::quotas#a-quota-per-customer): that of the customer's
-//! [plan](super::plans), as the authentication layer knows it.
+//! One policy, with [a quota per customer](super::quotas#a-quota-per-customer): the quota of the customer's
+//! [plan](super::plans), which the authentication layer knows.
 //!
 //! # A part of the body
 //!
-//! No layer reads bodies. A middleware can, and puts what it finds into the extensions: [protect a login](super::login). Or
-//! the handler asks [a limiter](super::direct) itself.
+//! No layer reads bodies. A middleware can, and puts the result into the extensions: [protect a login](super::login).
+//! Or the handler asks [a limiter](super::direct) itself.
 //!
 //! # Exempt requests
 //!
@@ -93,6 +95,8 @@
 //! Keys are compared byte for byte; of those above 256 bytes, the SHA-256 is. Tables in memory store bits of a keyed
 //! hash, and Redis stores a hash. No log and no response has a key; [a keyed
 //! hash](crate::headers::RateLimitFields::partition_key) in the fields is optional.
+//!
+//! Next: [limits by day, week or month](super::calendar).
 //!
 //! [`PeerIp`]: crate::key::PeerIp
 //! [`ClientIp`]: crate::key::ClientIp

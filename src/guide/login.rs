@@ -1,27 +1,8 @@
 //! Protect a login: slow guessing down without locking the owner out.
 //!
-//! **You want** nobody to try passwords by the thousand, neither from one address nor from many, and you do not want an
-//! attacker to lock the owner of an account out by failing on purpose. One limit cannot do that. Four can:
-//!
-//! | limit | counts | against |
-//! |---|---|---|
-//! | per address, outermost | all attempts, also rejected ones; bans those that go on | floods |
-//! | per address | failures; bans those that go on | one address that tries many accounts |
-//! | per account and address | failures; bans those that go on | one address that tries one account |
-//! | per account, with devices apart | failures | many addresses that try one account |
-//!
-//! The account is in the body, which no layer reads. So a middleware reads it, and puts it into the request. In
-//! `Cargo.toml`:
-//!
-//! ```toml
-//! [dependencies]
-//! tower-sluice = { version = "0.1", features = ["axum"] }
-//! axum = "0.8"
-//! serde_json = "1"
-//! tokio = { version = "1", features = ["macros", "net", "rt-multi-thread"] }
-//! ```
-//!
-//! A complete program:
+//! **You want** to stop clients that try thousands of passwords, from one address or from many. And an attacker must
+//! not be able to lock the owner of an account out by failing on purpose. One limit cannot do that.
+//! [Four](#the-four-limits) can. Dependencies: as in [start here](super::start), and `serde_json = "1"`.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -36,6 +17,7 @@
 //! use axum::response::Response;
 //! use axum::{Json, Router, routing::post};
 //! use tower_sluice::key::{ExtensionKey, PeerIp};
+//! use tower_sluice::policy::ResponseHead;
 //! use tower_sluice::{Penalty, Policy, Quota, RateLimitLayer, SlidingWindow};
 //!
 //! const QUARTER: Duration = Duration::from_secs(15 * 60);
@@ -56,7 +38,7 @@
 //! const NAME: ExtensionKey<Login> = ExtensionKey::new(|login| login.name.as_str().into());
 //! const DEVICE: ExtensionKey<Login> = ExtensionKey::new(|login| login.device.as_deref().unwrap_or("unknown").into());
 //!
-//! /// Reads the name from the body, and passes the body on.
+//! /// Reads the name from the body, which no layer does, and passes the body on.
 //! async fn read_login(request: Request, next: Next) -> Result<Response, StatusCode> {
 //!     let (mut head, body) = request.into_parts();
 //!     let body = to_bytes(body, 4_096).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
@@ -68,8 +50,8 @@
 //!     Ok(next.run(Request::from_parts(head, Body::from(body))).await)
 //! }
 //!
-//! /// Stands for your check of a cookie that is set when a login succeeds. It must be signed, for this account and with
-//! /// the number of the device: otherwise each invented cookie would have a budget of its own.
+//! /// Stands for your check of a cookie that is set when a login succeeds. It must be signed, for this account and
+//! /// with the number of the device: otherwise each invented cookie would have a budget of its own.
 //! fn known_device(headers: &HeaderMap, name: &str) -> Option<String> {
 //!     let cookie = headers.get("cookie")?.to_str().ok()?;
 //!     (cookie == "device=signed-7" && name == "ada").then(|| "7".to_owned())
@@ -84,7 +66,7 @@
 //! }
 //!
 //! fn app() -> Router {
-//!     let is_failure = |response: &tower_sluice::policy::ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
+//!     let is_failure = |response: &ResponseHead<'_>| response.status() == StatusCode::UNAUTHORIZED;
 //!     let failures = RateLimitLayer::new([
 //!         Policy::new("address", SlidingWindow::new(FAILURES_OF_AN_ADDRESS))
 //!             .key(PeerIp::new())
@@ -171,7 +153,8 @@
 //! #     }
 //! #     assert_eq!(last, 429);
 //! #     assert_eq!(send(98, "bob", "guess", "").await, 401);
-//! #     // Who goes on after five failures is banned for this account there, though `attempts` has not rejected anything.
+//! #     // A client that continues after five failures is banned for this account there, though `attempts` has not
+//! #     // rejected a request.
 //! #     for attempt in 0..17 {
 //! #         assert_eq!(send(97, "carl", "guess", "").await, if attempt < 5 { 401 } else { 429 });
 //! #     }
@@ -195,34 +178,45 @@
 //! 401 401 401 401 401 429
 //! ```
 //!
+//! # The four limits
+//!
+//! | limit | counts | against |
+//! |---|---|---|
+//! | per address, outermost | all attempts, also rejected ones; bans addresses that continue | floods |
+//! | per address | failures; bans addresses that continue | one address that tries many accounts |
+//! | per account and address | failures; bans pairs that continue | one address that tries one account |
+//! | per account: a budget for each known device, and one for all unknown devices | failures | many addresses that try one account |
+//!
+//! The account is in the body, which no layer reads. So a middleware reads it, and puts it into the request.
+//!
 //! # Why so
 //!
-//! - **Two layers.** A layer charges all of its policies or none. A guess that the account's policy rejects should still
-//!   count against the address, so the count of attempts is a layer of its own, further out.
-//! - **Three penalties.** A policy's penalty counts that policy's own rejections only. `attempts` admits one guess per two
-//!   seconds, also if `account-here` rejects each: without a penalty there, such a client would never be banned.
-//! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when) if it
-//!   succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: of a bucket of 5 per
-//!   minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
+//! - **Two layers.** A layer charges all of its policies or none. A guess that the account's policy rejects should
+//!   still count against the address, so the count of attempts is a layer of its own, further out.
+//! - **Three penalties.** A policy's penalty counts that policy's own rejections only. `attempts` admits one guess per
+//!   two seconds, also if `account-here` rejects each: without a penalty there, such a client would never be banned.
+//! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when)
+//!   if it succeeds. So no client has more guesses in flight than the limit allows. Use a window for that: of a bucket
+//!   of 5 per minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
 //!   instant](crate::Policy::charge_when).
-//! - **A login in flight counts as a failure** until it is answered, also with the right password. Of 30 valid logins of one
-//!   address at one instant, as behind a company's gateway after an outage, 20 pass, and 10 are rejected and told to wait for
-//!   about as long as a login takes. If that happens to you, raise the quota of `address`.
-//! - **The bans are by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an attacker
-//!   with one address is stopped alone. One with thousands of them uses up `account` for unknown devices only; on a device
-//!   that has logged in before, the owner has a separate budget (OWASP calls it a *device cookie*).
+//! - **A login in flight counts as a failure** until it is answered, also with the right password. Of 30 valid logins
+//!   of one address at one instant, as behind a company's gateway after an outage, 20 pass, and 10 are rejected, with a
+//!   wait of about the time of a login. If that happens to you, raise the quota of `address`.
+//! - **The bans are by address.** A ban, or a small limit, by account alone is a weapon against its owner. Here, an
+//!   attacker with one address is stopped alone. One with thousands of them uses up `account` for unknown devices only;
+//!   on a device that has logged in before, the owner has a separate budget (OWASP calls it a *device cookie*).
 //! - **An account that does not exist is counted as well.** Otherwise the answers would show which accounts exist.
-//! - **Behind a proxy**, write [`ClientIp`](super::proxies) in place of [`PeerIp`](crate::key::PeerIp). An address is a /64
-//!   in IPv6, since that is the least that a client owns.
+//! - **Behind a proxy**, write [`ClientIp`](super::proxies) in place of [`PeerIp`](crate::key::PeerIp). An address is a
+//!   /64 in IPv6, since that is the least that a client owns.
 //!
 //! # What to set
 //!
 //! - Five per quarter of an hour is not a hard bound: a [`SlidingWindow`](crate::SlidingWindow#accuracy) admits at most
 //!   limit + rate × time, so up to ten in an unlucky quarter; 5 to 9 were measured.
-//! - If your rule is "five per account", set `account` to 5 and drop `account-here`. Then new devices wait during an attack,
-//!   and known devices do not.
-//! - Responses show the quotas to guessers; [`.fields(RateLimitFields::none())`](crate::layer::RateLimitLayerBuilder::fields)
-//!   hides them.
+//! - If your rule is "five per account", set `account` to 5 and drop `account-here`. Then new devices wait during an
+//!   attack, and known devices do not.
+//! - Responses show the quotas to guessers;
+//!   [`.fields(RateLimitFields::none())`](crate::layer::RateLimitLayerBuilder::fields) hides them.
 //! - Of 50 guesses per quarter of an hour, 4,800 are made in a day, over all addresses: a password that is among the
 //!   commonest thousand will be found. These limits buy time; they do not replace a second factor.
 //! - An attacker may invent names. Each takes a slot of the table for a quarter of an hour, and a full table
@@ -231,10 +225,9 @@
 //! - On [several machines](super::machines), choose [`FailureMode::Reject`](super::failure) if an outage of Redis must
 //!   not help to guess.
 //! - Names as people type them have many spellings: `nfkc_casefold_trim` (feature `unicode`) makes them one.
-//! - To lift it for a customer who calls: [`reset`](super::operating#when-a-customer-calls), with the policy's key: for
-//!   `account-here`, the pair of name and address.
+//! - When a locked-out customer calls: [reset both limits](super::support#a-customer-who-cannot-log-in).
 //!
-//! Password resets, one-time codes and sign-ups are the same, with other numbers. API keys are checked with each request:
-//! [charge the look-up](super::plans#what-happens), not the request.
+//! Password resets, one-time codes and sign-ups are the same, with other numbers. API keys are checked with each
+//! request: [charge the look-up](super::plans#what-happens), not the request.
 //!
-//! Next: [sell an API](super::plans), [behind a proxy](super::proxies).
+//! Next: [sell an API](super::plans).

@@ -39,35 +39,20 @@
 //! |---|---|
 //! | of one policy | one round trip: one script, on the server's clock |
 //! | of several policies of a layer, on one server | one round trip for all |
-//! | of a key with a call in flight | a share in the next call (single flight) |
-//! | of one policy, of the same policies, or of a queue, that comes while such calls are in flight, not in a cluster | a share in a call for up to 32 keys (bundle) |
+//! | of a key for which this process is already waiting for an answer | no round trip of its own: all requests that wait for the key go into the next call (single flight) |
+//! | of another key, while calls for the same policies, or for the same queue, are in flight | the same, with up to 32 keys in a call (bundle); not in a cluster |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
-//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call that nobody waits for |
+//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call in the background |
 //!
-//! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
-//! process can [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
+//! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a process can
+//! [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
-//! # What stays in each process
+//! # What is shared
 //!
-//! For a policy whose budgets are on Redis, [DynamoDB](super::dynamodb) or [another remote store](super::own_stores). In
-//! memory, each process has all of it for itself.
-//!
-//! | what | is kept | so |
-//! |---|---|---|
-//! | what a key has used, with its quota if that is [its own](crate::Policy::quota_fn) | on the server | all processes count together |
-//! | [bans](crate::Penalty#on-several-machines) | on the server, with what the key has used | a client that one process bans is rejected by all, and [`reset`](crate::RateLimitLayer::reset) in one lifts the ban in all. During an outage, each process knows those that it has made or seen, also one that was lifted elsewhere |
-//! | [debts](crate::Policy::owe_shortfalls) | on the server, with what the key has used | a debt that one process makes is paid in all. One that is made during an outage is kept by its process |
-//! | [free retries](crate::ChargeOnce#on-redis) | on Redis | a retry is free in whichever process it comes; during an outage, it is charged |
-//! | the wait of a key that is used up, is banned or owes something (negative cache) | in each process | what another process refunds or resets is seen after half a second and one call, and after a minute at most while calls fail |
-//! | [leased](crate::store::redis::RedisStore::leasing) units | in the process that leased them | they are spent there, or come back when the lease ends; a ban by another process is seen then |
-//! | which requests come too early, as counted for a ban | in each process | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned |
-//! | bans and debts of [queues](super::queue), of limits of [requests in flight](super::in_flight), and of stores that [keep none](crate::store::remote::Backend::keeps_standing) | in each process | [reset](crate::RateLimitLayer::reset) such a key in each |
-//! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | in each process | *n* processes exempt up to *n* times as many |
-//! | the count of what a [shadow](crate::Policy::shadow) would have rejected, and all [metrics](super::operating#metrics) | in each process | add them up |
-//! | [live changes](super::operating#change-a-limit) | in each process | change each of them |
-//! | [waiters](#a-shared-queue) | in the process that has the request | they leave when the server's order says so |
-//! | the [local fallback](super::failure) | in each process | during an outage, *n* processes admit up to *n* times the quota |
+//! Used units, bans, debts and free retries are shared. Queues and units in flight are shared if the limiter is [one
+//! for Redis](#a-shared-queue). Metrics, the counts of a shadow, and changes at run time are each process's own. The
+//! whole table: [which processes share what](super::sharing).
 //!
 //! # Names
 //!
@@ -98,8 +83,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! When a primary fails and a replica is promoted, charges that were not replicated yet are lost: per key, up to burst +
-//! rate × lag is admitted twice.
+//! When a primary fails and a replica is promoted, charges that were not replicated yet are lost: per key, up to burst
+//! + rate × lag is admitted twice.
 //!
 //! # Set the server up
 //!
@@ -114,8 +99,8 @@
 //!
 //! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known,
 //! past their circuit breakers, and closes a breaker that had opened because no answer came.
-//! [`Redis::health`](crate::store::redis::Redis::health) is not: it tells what the last calls found. A process that makes
-//! no calls and does not ping keeps reporting an open breaker.
+//! [`Redis::health`](crate::store::redis::Redis::health) is not: it reports the results of the last calls. A process
+//! that makes no calls and does not ping keeps reporting an open breaker.
 //!
 #![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
@@ -134,8 +119,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A process that is not ready by this could still serve, since it falls back to its own memory. So let a probe use it only
-//! if a shared limit matters more than the service.
+//! A process that is not ready by this could still serve, since it falls back to its own memory. So let a probe use it
+//! only if a shared limit matters more than the service.
 //!
 //! # While Redis fails
 //!
@@ -180,18 +165,20 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Each process has a lease of what its requests hold, and renews it while they last. The units of a process that is
+//! Each process has a lease of the units of its requests, and renews it while they last. The units of a process that is
 //! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
-//! round trip when it comes, and waits for none when it is over. With
+//! round trip when it comes, and does not wait for one when it is over. With
 //! [`max_queue`](crate::RedisConcurrency::max_queue), requests that do not fit wait in their process, and a line of
 //! them costs a bounded number of [calls](crate::RedisConcurrency#waiting).
 //!
 //! # Without Redis
 //!
-//! [DynamoDB](super::dynamodb) does as well, at one conditional write per decision, and so does any key-value store that can
-//! compare and swap, at two calls per decision: [stores of your own](super::own_stores).
+//! [DynamoDB](super::dynamodb) does as well, at one conditional write per decision, and so does any key-value store
+//! that can compare and swap, at two calls per decision: [stores of your own](super::own_stores).
 //!
 //! # By configuration
 //!
 //! With the feature `config`, `[redis]` and its `url` put all policies of a file on Redis: see
 //! [`config`](crate::config).
+//!
+//! Next: [which processes share what](super::sharing).

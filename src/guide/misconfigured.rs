@@ -1,10 +1,27 @@
-//! Misconfigured: each mistake that the log reports, what it means, how it comes about, and the cure.
+//! Misconfigured: each mistake that the log reports, with its meaning, its causes and the cure.
 //!
-//! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once, by the
-//! policy, by the layer or by the process, and not again until a restart.
+//! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once,
+//! by the policy, by the layer or by the process, and not again until a restart. The most common one is that [requests
+//! have no key](#requests-have-no-key): axum passes the clients' addresses on only if the program says so:
 //!
-//! Clients learn nothing of it but the status: a request that cannot be checked is answered 500, with the detail "The server
-//! is misconfigured." and, for gRPC, `INTERNAL`.
+//! ```no_run
+//! use std::net::SocketAddr;
+//!
+//! use axum::{Router, routing::get};
+//! use tower_sluice::{Quota, RateLimitLayer};
+//!
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let layer = RateLimitLayer::per_client(Quota::per_second(10));
+//!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     // And not `axum::serve(listener, app)`.
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! }
+//! ```
+//!
+//! Clients learn nothing of it but the status: a request that cannot be checked is answered 500, with the detail "The
+//! server is misconfigured." and, for gRPC, `INTERNAL`.
 //!
 //! Mistakes that can be found without a request are errors at the start: of
 //! [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) ([`PolicyError`](crate::policy::PolicyError)), of
@@ -14,8 +31,8 @@
 //!
 //! > rate limiter misconfigured: requests have no key
 //!
-//! The server does not provide what the key of the policy is read from. All requests of the policy are answered 500; a
-//! [shadow](crate::Policy::shadow) lets them pass, uncounted. The field `problem` says what is missing.
+//! The key of the policy is read from a part of the request that the server does not provide. All requests of the
+//! policy are answered 500; a [shadow](crate::Policy::shadow) lets them pass, uncounted. The field `problem` names it.
 //!
 //! *peer address unknown*: [`PeerIp`](crate::key::PeerIp) or [`ClientIp`](crate::key::ClientIp) found no address in the
 //! extensions of the request.
@@ -43,15 +60,15 @@
 //! }
 //! ```
 //!
-//! Any other problem is that of a [key extractor](crate::key::KeyExtractor) of your own, which returned
+//! Any other problem comes from a [key extractor](crate::key::KeyExtractor) of your own, which returned
 //! [`KeyError::Misconfigured`](crate::key::KeyError::Misconfigured).
 //!
 //! # No request is exempt by its network
 //!
 //! > rate limiter misconfigured: no request is exempt by its network
 //!
-//! An [exemption by network](crate::Exemptions::networks) needs the client's address, and there is none. Requests are
-//! charged as if they came from elsewhere. The cure is that of [the section above](#requests-have-no-key).
+//! An [exemption by network](crate::Exemptions::networks) needs the client's address, which is unknown. Requests are
+//! charged as if they came from elsewhere. The cure is in [the section above](#requests-have-no-key).
 //!
 //! # The peer is a proxy
 //!
@@ -71,16 +88,16 @@
 //! A request came from a peer that is not among the [trusted proxies](crate::key::TrustedProxies), with the header that
 //! [`ClientIp`](crate::key::ClientIp) reads. It was counted by the address of the peer.
 //!
-//! If `network` is private or loopback, it is probably your proxy: add its network. If it is public, a client has forged
-//! the header, or the proxies of a CDN are not listed; a client that reaches your server past the CDN can do so at any time,
-//! which is harmless.
+//! If `network` is private or loopback, it is probably your proxy: add its network. If it is public, a client has
+//! forged the header, or the proxies of a CDN are not listed; a client that reaches your server past the CDN can do so
+//! at any time, which is harmless.
 //!
 //! # A trusted proxy sends another forwarding header
 //!
 //! > a trusted proxy sends another forwarding header than the configured one
 //!
-//! A proxy that you trust did not send the header `configured`, but `seen`. All clients behind it share one budget, or have
-//! no key, as [`ClientIp`](crate::key::ClientIp) is set. Name the header that the proxy sends in
+//! A proxy that you trust did not send the header `configured`, but `seen`. All clients behind it share one budget, or
+//! have no key, as [`ClientIp`](crate::key::ClientIp) is set. Name the header that the proxy sends in
 //! [`IpSource`](crate::key::IpSource) (`source` in TOML), or have the proxy send the configured one.
 //!
 //! # Fewer elements than proxies
@@ -95,42 +112,43 @@
 //!
 //! > the first 1,000 requests all had the same key
 //!
-//! The key should tell clients apart, and has not done so yet. Usual causes: a proxy that is not configured (see [the peer is
-//! a proxy](#the-peer-is-a-proxy)), a header that a gateway sets to one value, a [`key_fn`](crate::key::key_fn) that returns a
-//! constant. Nothing is wrong if there is one client only, as in a load test.
+//! The key should distinguish clients, and has not done so yet. Usual causes: a proxy that is not configured (see [the
+//! peer is a proxy](#the-peer-is-a-proxy)), a header that a gateway sets to one value, a [`key_fn`](crate::key::key_fn)
+//! that returns a constant. Nothing is wrong if there is one client only, as in a load test.
 //!
 //! # The quota of a key goes back and forth
 //!
 //! > the quota of a key goes back and forth
 //!
-//! [`quota_fn`](crate::Policy::quota_fn) returned two quotas for one key in turn, among the first 1,000 requests. What the key
-//! has used is converted each time, unit for unit, so the generous quota forgives what was used under the strict one: with 5
-//! per hour for `/login` and 100 per second for other paths, five requests a second to each pass, 18,000 logins an hour.
-//! Return the quota of the key, whatever the request, and write
-//! [a policy for each kind of request](super::quotas#a-quota-per-customer). Nothing is wrong if a customer has changed the
-//! plan and changed it back.
+//! [`quota_fn`](crate::Policy::quota_fn) returned two quotas for one key in turn, among the first 1,000 requests. The
+//! used units of the key are converted each time, unit for unit, so the generous quota forgives units that were used
+//! under the strict one: with 5 per hour for `/login` and 100 per second for other paths, five requests a second to
+//! each pass, 18,000 logins an hour. Return the same quota for all requests of a key, and write [a policy for each kind
+//! of request](super::quotas#a-quota-per-customer). Nothing is wrong if a customer has changed the plan and changed it
+//! back.
 //!
 //! # No request had a matched route
 //!
 //! > PathKey::matched: none of the first 1,000 requests had a matched route
 //!
-//! [`PathKey::matched`](crate::key::PathKey) reads the route that axum has matched. Around a router, nothing is matched yet,
-//! so that all requests share one budget. Put the layer inside, by `Router::layer` or `Router::route_layer`. With another
-//! version of axum than 0.8, whose `MatchedPath` is another type, use [`key_fn`](crate::key::key_fn).
+//! [`PathKey::matched`](crate::key::PathKey) reads the route that axum has matched. Around a router, nothing is matched
+//! yet, so that all requests share one budget. Put the layer inside, by `Router::layer` or `Router::route_layer`. With
+//! another version of axum than 0.8, whose `MatchedPath` is another type, use [`key_fn`](crate::key::key_fn).
 //!
 //! # No request had its extension
 //!
 //! > none of the first requests had the extension that the key of the policy is read from
 //!
 //! The key is an [`ExtensionKey`](crate::key::ExtensionKey) (or [`User::key`](crate::key::User::key), `key = "user"` in
-//! TOML), and none of the first 100 requests had the type `extension`: all of them were answered 400. With
-//! [`MissingKey::Skip`](crate::MissingKey::Skip), it is the first 1,000 requests, and none of them was limited. Either:
+//! TOML), and the first 100 requests all lacked the type `extension`: they were answered 400. With
+//! [`MissingKey::Skip`](crate::MissingKey::Skip), it is the first 1,000 requests, which passed without a limit. Either:
 //!
-//! - **The layer that inserts it is further inside**, and so comes too late. Put it outside of the rate limit. In axum, the
-//!   last `Router::layer` is the outermost; in tonic and in a `tower::ServiceBuilder`, the [first](super::grpc#users).
-//! - **It inserts another type.** `Account`, `Arc<Account>` and `Extension<Account>` are three types, and so are the types of
-//!   one name in two versions of a crate. Key by the type that is inserted:
-//!   `ExtensionKey::new(|account: &Arc<Account>| account.id)`.
+//! - **The layer that inserts it is further inside**, and so comes too late. Put it outside of the rate limit. In axum,
+//!   the last `Router::layer` is the outermost; in tonic and in a `tower::ServiceBuilder`, the
+//!   [first](super::grpc#users).
+//! - **It inserts another type.** `Account`, `Arc<Account>` and `Extension<Account>` are three types, and so are the
+//!   types of one name in two versions of a crate. Key by the type that is inserted: `ExtensionKey::new(|account:
+//!   &Arc<Account>| account.id)`.
 //!
 //! Nothing is wrong if no client has logged in yet.
 //!
@@ -146,58 +164,62 @@
 //!
 //! > a rate limit layer is mounted around itself and charges each request twice
 //!
-//! A request has passed the same [`RateLimitLayer`](crate::RateLimitLayer), or a clone of it, twice: around a router and again
-//! around one of its routes, say. Mount it once. Two layers of their own, with different policies, are no mistake.
+//! A request has passed the same [`RateLimitLayer`](crate::RateLimitLayer), or a clone of it, twice: around a router
+//! and again around one of its routes, say. Mount it once. Two layers of their own, with different policies, are no
+//! mistake.
 //!
 //! # The CORS layer is inside of the rate limit
 //!
 //! > the CORS layer is inside of the rate limit
 //!
-//! Responses of the inner service have CORS fields, so rejections have none. Browsers hide such a rejection from scripts, and
-//! report a network error. Put the CORS layer outside, and [expose the fields](crate::headers::EXPOSED_HEADERS) that scripts
-//! are to read.
+//! Responses of the inner service have CORS fields, so the layer that adds them is inside, and rejections lack them.
+//! Browsers hide such a rejection from scripts, and report a network error. Put the CORS layer outside, and [expose the
+//! fields](crate::headers::EXPOSED_HEADERS) that scripts are to read.
 //!
 //! # A handler takes a verdict that no layer adds
 //!
 //! > a handler takes a Verdict that no layer adds
 //!
-//! The handler has an argument of type [`Verdict`](crate::Verdict), and its requests have none; they are answered 500. Build
-//! the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and mount it around the handler. If some of its routes
-//! have no limit, take an `Option<Verdict>`.
+//! The handler has an argument of type [`Verdict`](crate::Verdict), and its requests lack it; they are answered 500.
+//! Build the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and mount it around the handler. If
+//! some of its routes have no limit, take an `Option<Verdict>`.
 //!
 //! # The body of a custom rejection failed
 //!
 //! > the body of a custom rejection failed and was cut off
 //!
-//! A body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returned has failed with `error` while
-//! it was sent. The client got a part of it. Return a text or bytes, which cannot fail.
+//! A body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returned has failed with
+//! `error` while it was sent. The client got a part of it. Return a text or bytes, which cannot fail.
 //!
 //! # A memory store is filling up
 //!
 //! > a memory store is filling up and may lose keys
 //!
-//! More keys owe something at once than the table has room for comfortably, and when it is full, keys that owe least are
-//! forgotten or new ones rejected, as [`when_full`](crate::store::WhenFull) says. Raise the
-//! [capacity](super::operating#how-much-memory). If the number of keys is that of an attack (keys are addresses, or anything
-//! that a client invents), put a policy with a coarser key before it.
+//! More keys owe something at once than the table has room for comfortably, and when it is full, keys that owe least
+//! are forgotten or new ones rejected, as [`when_full`](crate::store::WhenFull) says. Raise the
+//! [capacity](super::capacity#how-much-memory-a-process-needs). If an attack makes the keys (they are addresses, or
+//! anything that a client invents), put a policy with a coarser key before it.
 //!
 //! # A queue is full of keys
 //!
 //! > a queue is full of keys
 //!
 //! More keys have a queue at once than [`max_keys`](crate::LeakyQueue::max_keys). Further ones are treated as its
-//! [`when_full`](crate::LeakyQueue::when_full) says: rejected unless set. Raise it, or put a policy with a coarser key before.
+//! [`when_full`](crate::LeakyQueue::when_full) says: rejected unless set. Raise it, or put a policy with a coarser key
+//! before.
 //!
 //! # More keys have requests in flight than there is room for
 //!
 //! > more keys have requests in flight than a limiter has room for
 //!
-//! The same, for a [`Concurrency`](crate::Concurrency) limit: requests of further keys are rejected until others are over.
-//! Raise its [`max_keys`](crate::Concurrency::max_keys).
+//! The same, for a [`Concurrency`](crate::Concurrency) limit: requests of further keys are rejected until others are
+//! over. Raise its [`max_keys`](crate::Concurrency::max_keys).
 //!
 //! # Redis may evict budgets
 //!
 //! > redis: when its memory is full, the server may evict budgets in use
 //!
-//! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their clients start
-//! anew. Set it to `noeviction`, or use a server for the limits alone. All keys expire by themselves.
+//! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their clients
+//! start anew. Set it to `noeviction`, or use a server for the limits alone. All keys expire by themselves.
+//!
+//! Next: [what happens when something fails](super::failure).

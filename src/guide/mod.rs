@@ -6,9 +6,11 @@
 //! |---|---|
 //! | limit each client of a service | [start here](start) |
 //! | protect a login | [`login`] |
-//! | sell an API: plans, months, what is in flight, tokens of a language model | [`plans`] |
+//! | sell an API: plans, months, requests in flight, tokens | [`plans`] |
+//! | charge the tokens of a language model | [`streams`] |
 //! | limit clients behind nginx, Caddy, HAProxy, Envoy or a cloud's load balancer | [`proxies`] |
 //! | share one limit between several machines | [`machines`] |
+//! | know which processes share what | [`sharing`] |
 //! | let requests wait instead of rejecting them | [`queue`] |
 //! | limit gRPC, or obey a limit as a gRPC client | [`grpc`] |
 //! | limit part of a handler, jobs, a WebSocket | [`direct`] |
@@ -16,17 +18,23 @@
 //! | read limits from a file, and change them while the server runs | [`configuration`] |
 //! | exempt health checks and callers of your own | [`allow_list`] |
 //! | answer rejections in your own JSON | [`rejections`] |
+//! | look plans up in a database | [`look_ups`] |
 //! | test your limits | [`testing`] |
+//! | switch limits off in development | [`development`] |
 //!
 //! **In production**
 //!
 //! | you want to | page |
 //! |---|---|
-//! | try a limit out, monitor it, read its log, change it | [`operating`] |
+//! | try a limit out before it rejects | [`shadow`] |
+//! | monitor limits: metrics, logs | [`monitoring`] |
+//! | show a customer's limits to support staff, and reset them | [`support`] |
+//! | change a limit while the server runs | [`hot_reload`] |
+//! | shut down without waiting for queues | [`shutdown`] |
 //! | cure a mistake that the log reports | [`misconfigured`] |
 //! | know what happens when something fails | [`failure`] |
-//! | know what is in force if you set nothing | [`defaults`] |
-//! | know how large a server that takes, and what it costs | [`capacity`] |
+//! | know all defaults | [`defaults`] |
+//! | know how large a server a limit needs, and its costs | [`capacity`] |
 //! | share limits on DynamoDB | [`dynamodb`] |
 //! | share limits on a store of your own | [`own_stores`] |
 //!
@@ -38,15 +46,16 @@
 //! | choose the rate, the burst and the cost of requests | [`quotas`] |
 //! | choose the key: whose budget a request draws on | [`keys`] |
 //! | limit by day, week or month | [`calendar`] |
-//! | limit what is in flight at once | [`in_flight`] |
-//! | charge what a response really cost | [`real_costs`] |
+//! | limit requests in flight | [`in_flight`] |
+//! | charge the real cost of a response | [`real_costs`] |
 //!
-//! **Coming from** [tower_governor](from_tower_governor) · [axum-governor](from_axum_governor) ·
-//! [ASP.NET Core](from_aspnet) · [express-rate-limit](from_express) · [Sidekiq Enterprise](from_sidekiq)
+//! **Coming from** [tower's own limits](from_tower) · [tower_governor](from_tower_governor) ·
+//! [axum-governor](from_axum_governor) · [ASP.NET Core](from_aspnet) · [express-rate-limit](from_express) ·
+//! [Sidekiq Enterprise](from_sidekiq)
 //!
-//! The pages are text and add no code to your program. Their programs are complete, and each is compiled with the tests.
-//! Further programs are in the [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the
-//! repository.
+//! The pages are text and add no code to your program. Their programs are complete, and each is compiled with the
+//! tests. Further programs are in the [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of
+//! the repository.
 
 // The pages link to items of all features, even if some are off.
 #![cfg_attr(
@@ -60,6 +69,7 @@ pub mod capacity;
 pub mod choosing;
 pub mod configuration;
 pub mod defaults;
+pub mod development;
 pub mod direct;
 pub mod dynamodb;
 pub mod failure;
@@ -67,14 +77,17 @@ pub mod from_aspnet;
 pub mod from_axum_governor;
 pub mod from_express;
 pub mod from_sidekiq;
+pub mod from_tower;
 pub mod from_tower_governor;
 pub mod grpc;
+pub mod hot_reload;
 pub mod in_flight;
 pub mod keys;
 pub mod login;
+pub mod look_ups;
 pub mod machines;
 pub mod misconfigured;
-pub mod operating;
+pub mod monitoring;
 pub mod own_stores;
 pub mod partners;
 pub mod plans;
@@ -83,5 +96,10 @@ pub mod queue;
 pub mod quotas;
 pub mod real_costs;
 pub mod rejections;
+pub mod shadow;
+pub mod sharing;
+pub mod shutdown;
 pub mod start;
+pub mod streams;
+pub mod support;
 pub mod testing;

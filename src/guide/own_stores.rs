@@ -1,8 +1,8 @@
 //! Limits on a store of your own.
 //!
-//! **You want** one limit for several machines, and you have no Redis, but a key-value store: etcd, Consul, FoundationDB,
-//! a table of a database, a service of your own. Two methods carry every algorithm of this crate, with the feature `remote`:
-//! one reads a key, and one writes it if nobody else has.
+//! **You want** one limit for several machines, and you have no Redis, but a key-value store: etcd, Consul,
+//! FoundationDB, a table of a database, a service of your own. Two methods carry every algorithm of this crate, with
+//! the feature `remote`: one reads a key, and one writes it unless another process has.
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -68,49 +68,52 @@
 //! | of a key with a call in flight | a share in the next call |
 //! | of a key in demand, with a [lease](crate::store::remote::RemoteStore::leasing) | none, but for the one that takes the lease |
 //!
-//! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted along. It is not
-//! called while it keeps failing or panics, and no request waits for it longer than its
-//! [timeout](crate::store::remote::KeyValueBackend::bounded). The gauge [`store_breaker`](super::operating#metrics) shows
-//! whether it is called, as for any store, and the log has a line when calls stop and one when they begin again.
+//! If the store fails, the policy's [failure mode](super::failure) decides, with a local fallback that has counted
+//! along. It is not called while it keeps failing or panics, and no request waits for it longer than its
+//! [timeout](crate::store::remote::KeyValueBackend::bounded). The gauge [`store_breaker`](super::monitoring#metrics)
+//! shows whether it is called, as for any store, and the log has a line when calls stop and one when they begin again.
 //!
 //! # A hot key
 //!
-//! Processes that charge one key at once are in each other's way: the swap of one makes those of all others fail. They read
-//! and swap again, and a decision whose swaps are all lost [fails](crate::store::remote::GaveUp::Contention). Lease units
-//! for such a key: [`leasing(1_000, one second)`](crate::store::remote::RemoteStore::leasing). The share of decisions that
-//! fail with calls of 4 ms and a timeout of 100 ms, where each process charges the key all the time:
+//! Processes that charge one key at once are in each other's way: the swap of one makes the swaps of all others fail.
+//! They read and swap again, and a decision whose swaps are all lost [fails](crate::store::remote::GaveUp::Contention).
+//! Lease units for such a key: [`leasing(1_000, one second)`](crate::store::remote::RemoteStore::leasing). The share of
+//! decisions that fail with calls of 4 ms and a timeout of 100 ms, where each process charges the key all the time:
 //!
 //! | processes | 2 | 4 | 8 | 16 | 32 |
 //! |---|---|---|---|---|---|
 //! | without leases | 1 % | 4 % | 15 % | 34 % | 57 % |
 //! | with leases, in the first five seconds | 0 | 0 | 0.1 % | 0.4 % | 1 % |
 //!
-//! So lease from two processes on with calls of 4 ms, and from four on with calls of 2 ms. `store_lost_swaps_total` among the
-//! [metrics](super::operating#metrics) shows how often a swap is lost.
+//! So lease from two processes on with calls of 4 ms, and from four on with calls of 2 ms. `store_lost_swaps_total`
+//! among the [metrics](super::monitoring#metrics) shows how often a swap is lost.
 //!
 //! # What your store must do
 //!
-//! - A read returns the last write (linearizable; not from a replica that lags behind). Otherwise swaps fail more often than
-//!   necessary, and a rejection may be late.
-//! - A swap is one atomic step. This is what makes the limit exact.
-//! - A value may be forgotten after its lifetime, and not before: what is forgotten early is admitted twice.
+//! - A read returns the last write (linearizable; not from a replica that lags behind). Otherwise swaps fail more often
+//!   than necessary, and a rejection may be late.
+//! - A swap is one atomic step. This makes the limit exact.
+//! - A value may be forgotten after its lifetime, and not before: units that are forgotten early are admitted twice.
 //!
 //! # Time
 //!
-//! Machines decide by their own [wall clocks](crate::time::Wall), so these must be synchronised. With clocks within ε of the true time,
-//! up to rate × 2ε more is admitted, once. If your store shows its own time, set a
+//! Machines decide by their own [wall clocks](crate::time::Wall), so these must be synchronised. With clocks within ε
+//! of the true time, up to rate × 2ε more is admitted, once. If your store shows its own time, set a
 //! [clock](crate::store::remote::KeyValueBackend::with_clock) that follows it.
 //!
-//! A clock that is wrong by more than a minute locks no key: what it has used counts as used when a right one reads it. But
-//! keys that both serve are not limited.
+//! A clock that is wrong by more than a minute locks no key: the units that it has used count when a process with a
+//! right clock reads them. But keys that both serve are not limited.
 //!
 //! # A server that can do more
 //!
 //! A store that applies a whole transition in one call (a script, a conditional update) implements
-//! [`Backend`](crate::store::remote::Backend) in place of [`KeyValue`](crate::store::remote::KeyValue): one method, which
-//! gets the algorithm and the charge, and returns the state before and what was charged. The numbers of the decision are computed here, and
-//! a backend that contradicts them is an error. Make its calls through [`Calls`](crate::store::remote::Calls), which bounds them and
-//! stops calling a server that keeps failing; then its [health](crate::store::remote::Backend::health), for metrics, is
-//! `vec![self.calls.health()]`. The bytes of states are [documented](crate::algorithm::Portable) and stable, so other
-//! programs can read them. `testing::check_backend` (feature `test-util`) compares your backend with the algorithm over a plain map,
-//! and has eight tasks contend for one key.
+//! [`Backend`](crate::store::remote::Backend) in place of [`KeyValue`](crate::store::remote::KeyValue): one method,
+//! which gets the algorithm and the charge, and returns the state before and the charge. The numbers of the decision
+//! are computed here, and a backend that contradicts them is an error. Make its calls through
+//! [`Calls`](crate::store::remote::Calls), which bounds them and stops calling a server that keeps failing; then its
+//! [health](crate::store::remote::Backend::health), for metrics, is `vec![self.calls.health()]`. The bytes of states
+//! are [documented](crate::algorithm::Portable) and stable, so other programs can read them. `testing::check_backend`
+//! (feature `test-util`) compares your backend with the algorithm over a plain map, and has eight tasks contend for one
+//! key.
+//!
+//! Next: [choose an algorithm](super::choosing).

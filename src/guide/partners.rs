@@ -1,10 +1,10 @@
 //! Call a partner: use an API that has a limit, and be rejected as rarely as possible.
 //!
-//! **You want** workers to call a partner's API as fast as it allows. When it rejects a call, all of them should pause for
-//! as long as it asks for, and the call should not lose its place.
+//! **You want** workers to call a partner's API as fast as it allows. When it rejects a call, all of them should pause
+//! for the time that it asks for, and the call should not lose its place.
 //!
-//! A [`PacerLayer`] around your HTTP client does that. It reads what the partner's responses report of its limits, and
-//! knows nothing else. A complete program:
+//! A [`PacerLayer`] around your HTTP client does that. It reads the partner's limits from its responses, and knows
+//! nothing else. A complete program:
 //!
 //! ```no_run
 //! use std::error::Error;
@@ -45,22 +45,22 @@
 //!
 //! # What happens to a call
 //!
-//! 1. It joins the line of its partner: the host and port of its URI, or what [`key`](crate::PacerLayer::key) makes of the
-//!    request. If the partner counts by account, make a key of the account.
+//! 1. It joins the line of its partner: the host and port of its URI, or the value that [`key`](crate::PacerLayer::key)
+//!    makes of the request. If the partner counts by account, make a key of the account.
 //! 2. It waits until it is the first, and its time has come.
-//! 3. It is sent. What the response reports sets the pace of those behind it.
+//! 3. It is sent. The report in its response sets the pace of the calls behind it.
 //! 4. If the partner rejects it (429, or 503 with `Retry-After`), the whole line pauses, and the call is the first in
 //!    line again: three [attempts](crate::PacerLayer::attempts) in all. Then the caller gets the rejection as it is.
 //!
 //! A call with a body that is not `Clone` needs [`with_clone`](crate::PacerLayer::with_clone), to be sent again.
 //!
-//! Poll what you have called: a call whose turn has come, and whose future nobody polls for 20 ms, is passed over. It keeps its
-//! place, and departs when it is polled and the pace allows it.
+//! Poll each call that you have made: a call whose turn has come, and whose future is not polled for 20 ms, is passed
+//! over. It keeps its place, and departs when it is polled and the pace allows it.
 //!
 //! # With reqwest
 //!
-//! The layer goes around any service of `http::Request`. That of `reqwest` is one of its own requests; a closure converts
-//! (tried with reqwest 0.12):
+//! The layer goes around any service of `http::Request`. `reqwest` has requests of its own type, so a closure converts
+//! them (tried with reqwest 0.12):
 //!
 //! ```no_run
 //! use http::Request;
@@ -123,12 +123,13 @@
 //! | only a bare 429 | pauses for a second | the same |
 //! | in gRPC: `grpc-status: 8` in the head, and `grpc-retry-pushback-ms` | pauses for as long; a status in trailers is not read | the same |
 //!
-//! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly spaced.
+//! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly
+//! spaced.
 //!
 //! # A short burst is spread, too
 //!
-//! With 4,990 calls left for an hour, ten calls at once leave over seven seconds: the layer does not know that there will
-//! be no more of them. What must not wait needs a client of its own, without the layer, or a key of its own with
+//! With 4,990 calls left for an hour, ten calls at once leave over seven seconds: the layer does not know that no other
+//! call will follow. Calls that must not wait need a client of their own, without the layer, or a key of their own with
 //! [`quota`](crate::PacerLayer::quota).
 //!
 //! # Several processes
@@ -144,20 +145,23 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What one process learns, all know: eight processes share what is left, and a pause holds for all. A call costs one
-//! round trip to Redis before it departs, or two if it has to wait for its time, and one after its response. While Redis
-//! is out of reach, each process follows the responses that it sees itself.
+//! Each process gets the reports of all: eight processes share the remaining calls, and a pause holds for all. A call
+//! costs one round trip to Redis before it departs, or two if it has to wait for its time, and one after its response.
+//! While Redis is out of reach, each process follows the responses that it sees itself.
 //!
 //! Calls keep their order within a process. Between processes, the first in each line depart in the order in which they
 //! reach Redis.
 //!
 //! # How well it works
 //!
-//! `scripts/partner` has eight processes call the example server for as much as it allows, through one Redis, and prints
-//! the rejections and the share of the quota that was used. In two minutes on two busy cores, none of 11,963 calls was
-//! rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per second, all that
-//! came in. Tests do the same with simulated partners and latencies (`src/http/pacer/tests.rs`).
+//! `scripts/partner` has eight processes call the example server for as much as it allows, through one Redis, and
+//! prints the rejections and the share of the quota that was used. In two minutes on two busy cores, none of 11,963
+//! calls was rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per
+//! second, all that came in. Tests do the same with simulated partners and latencies (`src/http/pacer/tests.rs`).
 //!
-//! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not HTTP.
+//! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not
+//! HTTP.
+//!
+//! Next: [limits in a file](super::configuration).
 //!
 //! [`PacerLayer`]: crate::PacerLayer

@@ -1,26 +1,10 @@
 //! Sell an API: plans, quotas per month, requests in flight, tokens of a language model.
 //!
-//! **You sell** an API. Each customer has a plan: so many requests per minute, so many per month, so many at once. What a
-//! request to the language model costs is known when its answer has ended. And nobody should find a key by trying.
+//! **You sell** an API. Each customer has a plan: a number of requests per minute, per month, and at once. The cost of
+//! a request to the language model is known when its answer has ended. And an attacker should not find a key by trying.
 //!
-//! | you sell | policy | more |
-//! |---|---|---|
-//! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
-//! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
-//! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
-//! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
-//!
-//! In `Cargo.toml`:
-//!
-//! ```toml
-//! [dependencies]
-//! tower-sluice = { version = "0.1", features = ["axum", "calendar"] }
-//! axum = "0.8"
-//! futures-util = "0.3"
-//! tokio = { version = "1", features = ["macros", "net", "rt-multi-thread"] }
-//! ```
-//!
-//! A complete program:
+//! Dependencies: as in [start here](super::start), with the feature `calendar` of this crate, and `futures-util =
+//! "0.3"`.
 //!
 #![cfg_attr(all(feature = "axum", feature = "calendar"), doc = "```")]
 #![cfg_attr(not(all(feature = "axum", feature = "calendar")), doc = "```ignore")]
@@ -42,7 +26,7 @@
 //!     RequestHead, Settlement, SlidingWindow, Verdict,
 //! };
 //!
-//! /// What a plan allows.
+//! /// The limits of a plan.
 //! #[derive(Clone, Copy)]
 //! struct Plan {
 //!     pace: Quota,
@@ -64,14 +48,15 @@
 //!     }
 //! }
 //!
-//! /// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has more
-//! /// than ten guesses open, and refunded if the key is right: what it takes to serve the request does not count.
+//! /// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has
+//! /// more than ten guesses open, and refunded if the key is right: the time to serve the request does not count.
 //! async fn authenticate(
 //!     State(guesses): State<Arc<dyn Limiter>>,
 //!     mut request: Request,
 //!     next: Next,
 //! ) -> axum::response::Result<Response> {
-//!     let address = PeerIp::new().extract(&RequestHead::from(&request)).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+//!     let address = PeerIp::new().extract(&RequestHead::from(&request));
+//!     let address = address.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
 //!     let guess = guesses.acquire(&address, 1).await.map_err(Box::<Rejection>::from)?;
 //!     let guess = Rejection::unless_allowed("guesses", guess)?;
 //!     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
@@ -86,12 +71,12 @@
 //!     request.extensions().get().copied()
 //! }
 //!
-//! /// The cost of a request: nothing for one that only asks what is left.
+//! /// The cost of a request: 0 if it only asks for the usage.
 //! fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u64 {
 //!     move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
 //! }
 //!
-//! /// Shows a customer what is left.
+//! /// Shows a customer the remaining units.
 //! async fn usage(verdict: Verdict) -> String {
 //!     let left = verdict.policies().iter().map(|policy| (policy.name(), policy.decision().remaining()));
 //!     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
@@ -109,9 +94,9 @@
 //! }
 //!
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
-//!     // Each quota of a policy is that of a customer without a plan.
+//!     // Each policy is built with the quota of the free plan. A customer without a plan has that one.
 //!     let month = CalendarWindow::monthly(FREE.per_month).zone("Europe/Berlin")?;
-//!     // One layer, so that a request is charged to all of these policies or to none.
+//!     // One layer, so that a request is charged to all of these policies, or not at all.
 //!     let plans = RateLimitLayer::builder([
 //!         Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
 //!         // Of a quota for a window of the calendar, only the limit counts.
@@ -124,7 +109,7 @@
 //!             .key(User::key())
 //!             .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
 //!             .quota_fn(|request| Some(plan(request)?.tokens))
-//!             .cost_fn(unless_usage(500)) // what an answer usually takes; corrected when it has ended
+//!             .cost_fn(unless_usage(500)) // the estimate, corrected when the answer has ended
 //!             .settle_by_handler()
 //!             .owe_shortfalls(),
 //!     ])
@@ -186,7 +171,8 @@
 //! #         assert!(status == 200 && usage.contains("month: 996 left\n") && usage.contains("\ntokens: "), "{usage}");
 //! #     }
 //! #     // A client that hangs up pays for what it has read.
-//! #     let ask = Request::post("/v1/chat").header("x-api-key", "key-of-ada").extension(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
+//! #     let peer = ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711)));
+//! #     let ask = Request::post("/v1/chat").header("x-api-key", "key-of-ada").extension(peer);
 //! #     let mut body = app.clone().oneshot(ask.body(Body::from(long)).unwrap()).await?.into_body();
 //! #     for _ in 0..24_000 {
 //! #         http_body_util::BodyExt::frame(&mut body).await.unwrap()?;
@@ -219,36 +205,46 @@
 //! tokens: 19997 left
 //! ```
 //!
+//! # The policies
+//!
+//! | you sell | policy | more |
+//! |---|---|---|
+//! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
+//! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
+//! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
+//! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
+//!
 //! # What happens
 //!
 //! - **A request is charged to all policies or to none.** One that is rejected by the month does not use up the pace,
-//!   and a chat that the tokens reject has not paid the month. That holds within a layer, so the tokens are in the same one,
-//!   with a condition on the path.
-//! - **What is left** costs nothing of the month and no tokens, but it has a pace: `GET /v1/usage` is a request, too.
+//!   and a chat that the tokens reject has not paid the month. That holds within a layer, so the tokens are in the same
+//!   one, with a condition on the path.
+//! - **Asking for the usage** costs no request of the month and no tokens, but it counts for the pace: `GET /v1/usage`
+//!   is a request, too.
 //! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
 //!   changing plans to and fro, and an upgrade helps at once.
-//! - **A plan is the customer's**, and not the path's: [`quota_fn`](crate::Policy::quota_fn) must return the same quota for all
-//!   requests of a key. With another one per path, a generous path [forgives](super::quotas#a-quota-per-customer) what a
-//!   strict one has counted.
+//! - **A plan is the customer's**, and not the path's: [`quota_fn`](crate::Policy::quota_fn) must return the same quota
+//!   for all requests of a key. With another one per path, a generous path
+//!   [forgives](super::quotas#a-quota-per-customer) what a strict one has counted.
 //! - **The estimate** of 500 tokens is charged when the request comes, which keeps a client from starting a hundred
-//!   expensive requests at once. When the answer has ended, or the client has gone, it becomes the number of tokens that were
-//!   sent, since each is reported before it is. Tokens beyond the estimate are charged as far as units are left. The rest is
-//!   [owed](crate::Policy::owe_shortfalls): time pays it, and until then the key is rejected. The usage and
-//!   [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show how many units are left after that.
-//! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of `FREE`:
-//!   only a request has the customer's plan.
+//!   expensive requests at once. When the answer has ended, or the client has gone, it becomes the number of tokens
+//!   that were sent, since each is reported before it is. Tokens beyond the estimate are charged as far as units are
+//!   left. The rest is [owed](crate::Policy::owe_shortfalls): time pays it, and until then the key is rejected. The
+//!   usage and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show how many units are left after that.
+//! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of
+//!   `FREE`: only a request has the customer's plan.
 //! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.
-//! - **Wrong keys** are counted by address, and the rest by account. Never use a header as a key before it is checked: a
-//!   client that can choose the value chooses the budget.
-//! - **An address with ten wrong keys** is rejected for up to an hour, with right keys as well: otherwise the eleventh guess
-//!   might hit. So one customer with an old key in a loop, or an attacker, also locks out the customers behind the same
-//!   address: those of an office, of a mobile provider, of a cloud's outgoing gateway. If your keys are random and have 128
-//!   bits or more, no guess ever hits: then look the key up first, charge `guesses` for wrong keys only, and no right key is
-//!   rejected.
+//! - **Wrong keys** are counted by address, and the rest by account. Never use a header as a key before it is checked:
+//!   a client that can choose the value chooses the budget.
+//! - **An address with ten wrong keys** is rejected for up to an hour, with right keys as well: otherwise the eleventh
+//!   guess might hit. So one customer with an old key in a loop, or an attacker, also locks out the customers behind
+//!   the same address: those of an office, of a mobile provider, of a cloud's outgoing gateway. If your keys are random
+//!   and have 128 bits or more, no guess ever hits: then look the key up first, charge `guesses` for wrong keys only,
+//!   and no right key is rejected.
 //! - **Charge guesses around the look-up, not around the request.** A policy with
-//!   [`charge_when`](crate::Policy::charge_when) in an outer layer refunds when the response has come. So it also bounds what
-//!   an address has in flight, right keys included, to its limit: of 1,000 valid requests of one address, 100 per second of
-//!   200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be.
+//!   [`charge_when`](crate::Policy::charge_when) in an outer layer refunds when the response has come. So it also
+//!   bounds what an address has in flight, right keys included, to its limit: of 1,000 valid requests of one address,
+//!   100 per second of 200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be.
 //!
 //! # In flight, per plan
 //!
@@ -276,11 +272,12 @@
 //!
 //! # For the invoice
 //!
-//! In memory, a restart forgets what was used, and each machine has its own counts. What is sold by the month belongs on
-//! [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you bill it.
+//! In memory, a restart forgets what was used, and each machine has its own counts. What is sold by the month belongs
+//! on [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you
+//! bill it.
 //!
 //! A customer whose client lost an answer sends the request again, and pays again. With an `Idempotency-Key`,
 //! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with
 //! `settle_by_handler`: there, answer a retry from what you stored.
 //!
-//! Next: [queues](super::queue), [operating](super::operating#when-a-customer-calls).
+//! Next: [charge the tokens of a language model](super::streams).

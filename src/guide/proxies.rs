@@ -1,9 +1,9 @@
-//! Behind a proxy: limit by the address of the client, and not by that of nginx.
+//! Behind a proxy: limit by the address of the client, and not by the address of nginx.
 //!
-//! **You have** a proxy, a load balancer or a CDN in front of the service. It is the peer of every connection, so a limit
-//! by [`PeerIp`](crate::key::PeerIp) makes one client of all. The proxy writes the client's address into a header, and
-//! **so can any client**. The header means something only if your proxy wrote it. So configure two things here (which
-//! header, and which proxies), and check one thing there: that the proxy sets or appends to the header.
+//! **You have** a proxy, a load balancer or a CDN in front of the service. It is the peer of every connection, so a
+//! limit by [`PeerIp`](crate::key::PeerIp) makes one client of all. The proxy writes the client's address into a
+//! header, and **so can any client**. The header means something only if your proxy wrote it. So configure two things
+//! here (which header, and which proxies), and check one thing there: that the proxy sets or appends to the header.
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -29,8 +29,8 @@
 //! }
 //! ```
 //!
-//! To try it on one machine, without a proxy: `curl -H 'X-Forwarded-For: 198.51.100.7' http://127.0.0.1:3000/` comes from
-//! 127.0.0.1 and is believed; with `--interface 127.0.0.2` (Linux), it is a stranger, whose header is ignored.
+//! To try it on one machine, without a proxy: `curl -H 'X-Forwarded-For: 198.51.100.7' http://127.0.0.1:3000/` comes
+//! from 127.0.0.1 and is believed; with `--interface 127.0.0.2` (Linux), it is a stranger, whose header is ignored.
 //!
 //! In a [configuration file](crate::config):
 //!
@@ -57,18 +57,18 @@
 //! ```
 //!
 //! - Prefer ranges. With a count, every peer is taken for a proxy: nothing but the proxies may reach the port.
-//! - A count that is too large lets a client choose its address, or, if it sends no header, makes it count as the proxy.
-//!   One that is too small makes one client of all.
-//! - A CDN's range serves its other customers, too, who can have it send you any header. If it can authenticate itself to
-//!   you (a client certificate, a secret header), check that, and trust only the checking proxy.
+//! - A count that is too large lets a client choose its address, or, if it sends no header, makes it count as the
+//!   proxy. One that is too small makes one client of all.
+//! - A CDN's range serves its other customers, too, who can have it send you any header. If it can authenticate itself
+//!   to you (a client certificate, a secret header), check that, and trust only the checking proxy.
 //!
 //! # The proxy's own lines
 //!
-//! nginx, Caddy and HAProxy were tried with these lines, as `scripts/proxies` in the repository does: two clients have a
-//! budget each, and none gets another by a header of its own (versions 1.22, 2.6 and 2.6, from Debian 12). **The others
-//! were not tried**; their lines are from their documentation.
+//! nginx, Caddy and HAProxy were tried with these lines, as `scripts/proxies` in the repository does: two clients have
+//! a budget each, and none gets another by a header of its own (versions 1.22, 2.6 and 2.6, from Debian 12). **The
+//! others were not tried**; their lines are from their documentation.
 //!
-//! **nginx.** Without the second line, nginx passes on what the client sent, which is the worst case. The variable
+//! **nginx.** Without the second line, nginx passes the client's own header on, which is the worst case. The variable
 //! appends; `$remote_addr` in its place replaces, which is as good if no other proxy is in front.
 //!
 //! ```nginx
@@ -82,8 +82,8 @@
 //! }
 //! ```
 //!
-//! `proxy_set_header` in a `location` drops those of the `server` around it: write it where `proxy_pass` is. For gRPC, it
-//! is `grpc_set_header` and `grpc_pass`.
+//! `proxy_set_header` in a `location` drops those of the `server` around it: write it where `proxy_pass` is. For gRPC,
+//! it is `grpc_set_header` and `grpc_pass`.
 //!
 //! **Caddy** needs no line: it replaces what clients send. With another proxy in front, name that one in
 //! `trusted_proxies` of `reverse_proxy`; Caddy then appends.
@@ -112,8 +112,8 @@
 //!     server app 127.0.0.1:3000
 //! ```
 //!
-//! **Envoy** appends only with `use_remote_address: true` in its connection manager (and without `skip_xff_append`), which
-//! is right at the edge. Without it, Envoy passes the header on.
+//! **Envoy** appends only with `use_remote_address: true` in its connection manager (and without `skip_xff_append`),
+//! which is right at the edge. Without it, Envoy passes the header on.
 //!
 //! ```yaml
 //! typed_config:
@@ -172,13 +172,13 @@
 //! done
 //! ```
 //!
-//! The last ones must be 429. If none is, the header of the client is believed. If a client of another network then gets
-//! 429 at its first request, all clients are one. Most mistakes are logged once, with a link to
-//! [the cure](super::misconfigured).
+//! The last ones must be 429. If none is, the header of the client is believed. If a client of another network then
+//! gets 429 at its first request, all clients are one. Most mistakes are logged once, with a link to [the
+//! cure](super::misconfigured).
 //!
 //! # Queues, streams and retries
 //!
-//! A proxy also has timeouts, buffers and retries of its own. For [queues](super::queue#proxies-in-front-of-a-queue), there
-//! is a table of what they do.
+//! A proxy also has timeouts, buffers and retries of its own. For [queues](super::queue#proxies-in-front-of-a-queue),
+//! there is a table of the effects.
 //!
-//! Next: [several machines](super::machines), [an allow-list](super::allow_list).
+//! Next: [several machines](super::machines).

@@ -105,9 +105,9 @@
 //! a body in the buffers. [`max_waiters`](crate::LeakyQueue::max_waiters) bounds it: 65,536 unless set, which is much.
 //! Check that your server, and its limit of file descriptors, can hold 65,536 open requests.
 //!
-//! **Keys without waiters** are remembered, too, until their departures are paid for: an interval after the last one, at
-//! a cost of 1 and without a burst. [`max_keys`](crate::LeakyQueue::max_keys) bounds them: 65,536 unless set, which is little for 1 per hour and many
-//! clients. Beyond it, requests of new keys are rejected until a key is forgotten;
+//! **Keys without waiters** are remembered, too, until their departures are paid for: an interval after the last one,
+//! at a cost of 1 and without a burst. [`max_keys`](crate::LeakyQueue::max_keys) bounds them: 65,536 unless set, which
+//! is little for 1 per hour and many clients. Beyond it, requests of new keys are rejected until a key is forgotten;
 //! [`when_full`](crate::LeakyQueue::when_full) has the other choices, and what each admits. The metrics
 //! `table_live_keys`, `table_capacity` and `table_turned_away_total` show it, and the first such request is logged.
 //!
@@ -165,5 +165,7 @@
 //!
 //! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-shared-queue), for one
 //! that they share.
+//!
+//! Next: [gRPC](super::grpc).
 //!
 //! [`LeakyQueue`]: crate::LeakyQueue

@@ -22,9 +22,9 @@
 //!
 //! # The burst counts the first request
 //!
-//! `burst(1)` admits one, and the next after `period / limit`. Unless set, the burst of a bucket is its limit, and that
-//! of a [`LeakyQueue`](crate::LeakyQueue) is 1. Windows have none: their whole limit may come at once, and they panic
-//! if a quota asks for another.
+//! `burst(1)` admits one, and the next after `period / limit`. Unless set, the burst of a bucket is its limit, and the
+//! burst of a [`LeakyQueue`](crate::LeakyQueue) is 1. Windows have no burst: their whole limit may come at once, and
+//! they panic if a quota sets another one.
 //!
 //! A client that was idle gets burst + rate × *t* in its first *t*. With `per_minute(60)`, that is 120 in the first
 //! minute, and 60 in each that follows. If you promise 60 in *any* minute, use a
@@ -32,7 +32,8 @@
 //!
 //! # Which burst?
 //!
-//! - At least what a well-behaved client sends at once. A page that loads 15 images is 15 requests.
+//! - At least the number of requests that a well-behaved client sends at once. A page that loads 15 images is 15
+//!   requests.
 //! - For the service behind the limiter: the most that it can take at one instant, divided by the number of clients
 //!   that may send together.
 //! - After a burst, a bucket takes burst / rate to fill up: 20 at 10 per second are back
@@ -85,19 +86,20 @@
 //! ```
 //!
 //! - Each response advertises the quota of its own customer.
-//! - If a plan changes, the next request is decided under the new one, and what was used stays used: an upgrade helps at
-//!   once, and there is no fresh budget in changing plans to and fro. For windows, that needs plans of one period: between
-//!   1,000 per day and 10 per second, a customer who changes to and fro passes 10,100 in a minute.
-//! - **The quota is that of the key, whatever the request.** What a key has used is converted at each change, unit for unit:
-//!   with 5 per hour for `/login` and 100 per second for other paths, a client that sends both in turn, five times a second,
-//!   gets 18,000 logins an hour. Write a policy for each kind of request, with [`when`](crate::Policy::when). A quota that
-//!   goes back and forth is [logged](super::misconfigured#the-quota-of-a-key-goes-back-and-forth).
-//! - No plan, or one that cannot be found, means the policy's own quota, and never none.
+//! - If a plan changes, the next request is decided under the new one, and used units stay used: an upgrade helps at
+//!   once, and there is no fresh budget in changing plans to and fro. For windows, that needs plans of one period:
+//!   between 1,000 per day and 10 per second, a customer who changes to and fro passes 10,100 in a minute.
+//! - **Return one quota for all requests of a key.** The used units of a key are converted at each change, unit for
+//!   unit: with 5 per hour for `/login` and 100 per second for other paths, a client that sends both in turn, five
+//!   times a second, gets 18,000 logins an hour. Write a policy for each kind of request, with
+//!   [`when`](crate::Policy::when). A quota that goes back and forth is
+//!   [logged](super::misconfigured#the-quota-of-a-key-goes-back-and-forth).
+//! - Without a plan, or if it cannot be found, the policy's own quota applies. The request is limited in any case.
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
-//! - Memory is bounded, whatever the number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
-//! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is
-//!   [stored with the key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one
-//!   period: a count that comes into a shorter one ends with it.
+//! - Memory is bounded, with any number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
+//! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is [stored with the
+//!   key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one period:
+//!   a count that comes into a shorter one ends with it.
 //! - A file cannot say which quota a customer has, so there is nothing of this in TOML.
 //!
 //! # Count failures only
@@ -117,22 +119,24 @@
 //! per minute, a client that holds its own logins open for 20 minutes has [105 guesses at one
 //! instant](crate::Policy::charge_when).
 //!
-//! Valid requests in flight count, too, so the limit must exceed what a client has in flight: of 1,000 valid requests of one
-//! address, 100 per second of 200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be. Where the check is
-//! a small part of the request, as that of an API key, charge [around the check](super::plans#what-happens).
+//! Valid requests in flight count, too, so the limit must exceed the number of requests that a client has in flight: of
+//! 1,000 valid requests of one address, 100 per second of 200 ms each, a limit of ten rejected 520, as 20 are in flight
+//! and ten may be. If the check is a small part of the request, as for an API key, charge [around the
+//! check](super::plans#what-happens).
 //!
 //! # When requests are charged
 //!
 //! A request is charged when it is admitted, before the service is called, and stays charged if the client disconnects:
 //! opening and cancelling requests must not be free. A rejection costs nothing, so a client that keeps sending is
-//! admitted again as soon as one that waits. To change that, add a [penalty](crate::Policy::penalty): a client that
-//! keeps sending before the advertised wait is over is banned for a while. Against guesses at a password, see [protect a
-//! login](super::login).
+//! admitted again as soon as a client that waits. To change that, add a [penalty](crate::Policy::penalty): a client
+//! that keeps sending before the advertised wait is over is banned for a while. Against guesses at a password, see
+//! [protect a login](super::login).
 //!
 //! # Charge a retry once
 //!
 //! A client that lost the answer to `POST /payments` asks again, with the same `Idempotency-Key`, and is charged again.
-//! [`charge_once`](crate::Policy::charge_once) makes so many retries free, once the first request was charged and is over:
+//! [`charge_once`](crate::Policy::charge_once) makes a number of retries free, once the first request was charged and
+//! is over:
 //!
 //! ```
 //! use std::time::Duration;
@@ -150,12 +154,13 @@
 //! ```
 //!
 //! - It is off by default, since the client chooses the key, and can send another payload with it. The worst case is
-//!   **1 + `free_retries` times the quota**: four times, here. Set a quota that you can serve so many times.
-//! - Whatever is in doubt is charged: a repetition while the first request is in flight, or of a request that was rejected.
-//! - In memory, each process knows its own requests: with *n* processes behind a balancer, one of *n* retries is free. If
-//!   the limiter is [on Redis](super::machines), they share what they know, and a request is still one round trip. Each
-//!   request takes some 180 bytes there for the time of `within`: set it to minutes if clients send many.
-//! - Rejections are never charged, so a client that was rejected needs none of this. Nor does one whose request failed, if
-//!   the policy counts [successes only](crate::Policy::charge_when).
+//!   **1 + `free_retries` times the quota**: four times, here. Set a quota that you can serve that often.
+//! - Other repetitions are charged: if the first request is still in flight, or if it was rejected.
+//! - In memory, each process knows its own requests: with *n* processes behind a balancer, one of *n* retries is free.
+//!   If the limiter is [on Redis](super::machines), they share the records of requests, and a request is still one
+//!   round trip. Each request takes some 180 bytes there for the time of `within`: set it to minutes if clients send
+//!   many.
+//! - Rejections are never charged, so a client that was rejected does not need this. If the policy counts [successes
+//!   only](crate::Policy::charge_when), a client whose request failed does not need it either.
 //!
-//! Next: [which algorithm](super::choosing), [which key](super::keys).
+//! Next: [choose the key](super::keys).

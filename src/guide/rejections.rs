@@ -1,7 +1,7 @@
 //! A rejection of your own: JSON, a page, another status.
 //!
 //! **You want** the 429 to look like the other errors of your API. [`rejection_response`] makes the response; the layer
-//! then adds `Retry-After` and the fields on what is left, so that no client has to parse the body.
+//! then adds `Retry-After` and the fields with the remaining units, so that no client has to parse the body.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -23,7 +23,7 @@
 //!             "message": rejection.detail(),
 //!             "path": request.uri().path(),
 //!             "limits": violated,
-//!             // Rounded up: a client that waits so long is admitted.
+//!             // Rounded up: a client that waits that long is admitted.
 //!             "retry_after_ms": rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000) as u64),
 //!         }
 //!     });
@@ -66,7 +66,8 @@
 //!  "limits":["everybody"],"retry_after_ms":59999}}
 //! ```
 //!
-//! - The body is a `String`, bytes, axum's `Body`, or any other by [`RejectionBody::new`](crate::rejection::RejectionBody::new).
+//! - The body is a `String`, bytes, axum's `Body`, or any other by
+//!   [`RejectionBody::new`](crate::rejection::RejectionBody::new).
 //! - gRPC and gRPC-Web clients do not get it: they always get [a gRPC error](super::grpc).
 //! - In a configuration, `Config::reader().layers(|layer| layer.rejection_response(json))` sets it for all routes.
 //! - Do not put keys or addresses of other clients into it.
@@ -89,5 +90,7 @@
 //! A handler that asks a limiter itself answers by [`Rejection::unless_allowed`](super::direct#a-handler).
 //!
 //! Which status a rejection has unless you set it: [failure](super::failure#what-a-client-gets).
+//!
+//! Next: [look plans up in a database](super::look_ups).
 //!
 //! [`rejection_response`]: crate::layer::RateLimitLayerBuilder::rejection_response

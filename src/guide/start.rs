@@ -42,11 +42,11 @@
 //!
 //! # What a client sees
 //!
-//! Every response says what is left: the quota of the policy (`q` requests in `w` seconds), how much remains (`r`), and
-//! the seconds for which that has to suffice (`t`): a client that spreads `r` requests over `t` seconds is not rejected.
-//! Of a rejection, `r` is 0 and `t` is the wait ([the details](crate::headers::RateLimitFields::draft11)). A rejection
-//! also says how long to wait, rounded up to the second in `Retry-After` and exactly in `X-Rate-Limited-For`. A client
-//! that waits that long is admitted.
+//! Every response shows the quota of the policy (`q` requests in `w` seconds), and the remaining requests (`r`). Until
+//! `t` seconds have passed, a client can count on `r` requests: if it spreads them over `t` seconds, none is rejected.
+//! In a rejection, `r` is 0 and `t` is the wait ([the details](crate::headers::RateLimitFields::draft11)). A rejection
+//! also has the wait in two more fields: `Retry-After`, rounded up to the second, and `X-Rate-Limited-For`, exact. A
+//! client that waits that long is admitted.
 //!
 //! ```text
 //! HTTP/1.1 429 Too Many Requests
@@ -63,8 +63,8 @@
 //! |---|---|
 //! | [`Quota`](crate::Quota) | how much: a rate, and a burst. `Quota::per(5, Duration::from_secs(15 * 60))` is five per quarter of an hour |
 //! | algorithm | what the quota means: a quota by itself is a [`TokenBucket`](crate::TokenBucket). The [others](super::choosing) |
-//! | [key](super::keys) | whose quota: that of an address, a user, an API key |
-//! | [`Policy`](crate::Policy) | a named limit: quota, algorithm, key, and [what else](super::defaults) there is to set |
+//! | [key](super::keys) | whose quota: an address's, a user's, an API key's |
+//! | [`Policy`](crate::Policy) | a named limit: quota, algorithm, key, and [more settings](super::defaults) |
 //! | [`RateLimitLayer`](crate::RateLimitLayer) | one or several policies around a service. A request is charged to all or to none |
 //!
 //! The same layer, in full, and with a second policy:
@@ -75,14 +75,14 @@
 //!
 //! let layer = RateLimitLayer::new([
 //!     Policy::new("per-client", Quota::per_second(10).burst(20)).key(PeerIp::new()),
-//!     // What the service can do at all. Without a key, all clients share one budget.
+//!     // The capacity of the service. Without a key, all clients share one budget.
 //!     Policy::new("all-clients", Quota::per_second(5_000)),
 //! ]);
 //! ```
 //!
 //! # On one route
 //!
-//! A layer limits what it is put around. Routes that are added after it are not limited:
+//! A layer limits the routes that were added before it. Routes that are added after it are not limited:
 //!
 //! ```
 //! use axum::{Router, routing::{get, post}};
@@ -101,39 +101,12 @@
 //! Put [`CorsLayer`](crate::RateLimitLayer#order-of-layers) and authentication outside of the limit: of layers on a
 //! router, the last one is the outermost.
 //!
-//! # Off in development
-//!
-//! `Router::layer` does not change the type of a router, so an `if` is enough:
-//!
-//! ```
-//! use axum::{Router, routing::get};
-//! use tower_sluice::{Quota, RateLimitLayer};
-//!
-//! fn app(is_limited: bool) -> Router {
-//!     let app = Router::new().route("/", get(|| async { "hello\n" }));
-//!     if is_limited { app.layer(RateLimitLayer::per_client(Quota::per_second(10))) } else { app }
-//! }
-//! # // No limit, so no address is needed.
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() {
-//! #     use tower::ServiceExt;
-//! #     let send = async |is_limited| {
-//! #         app(is_limited).oneshot(http::Request::new(axum::body::Body::empty())).await.unwrap().status().as_u16()
-//! #     };
-//! #     assert_eq!((send(false).await, send(true).await), (200, 500));
-//! # }
-//! ```
-//!
-//! Around any other service, as in tonic, the layer changes the type of the responses' bodies, so
-//! `tower::util::option_layer(Some(layer))` does not compile. Give each policy a condition instead: `.when(move |_| is_limited)`.
-//! A policy whose condition is false asks for no key and charges nothing. In a [file](super::configuration), `shadow = true`
-//! counts and lets all requests pass.
-//!
 //! # Before production
 //!
 //! 1. Is there a proxy in front? Then the address of the peer is the proxy's: [behind a proxy](super::proxies).
 //! 2. Are there several machines? In memory, each has the whole quota: [several machines](super::machines).
-//! 3. How much is right? Let it [count without rejecting](super::operating#try-it-out-first) for a week.
+//! 3. How much is right? Let it [count without rejecting](super::shadow) for a week.
 //! 4. What happens when something breaks? [Failure](super::failure).
+//! 5. Is it in your way while you develop? [Switch it off there](super::development).
 //!
-//! Next: [protect a login](super::login), [sell an API](super::plans), or the [list of all pages](super).
+//! Next: [protect a login](super::login). Or choose from the [list of all pages](super).

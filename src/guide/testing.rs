@@ -1,8 +1,8 @@
 //! Test your limits, without waiting.
 //!
-//! **You want** a test that fails when a limit is not what you promised, and that takes no time. In memory, limits read a
-//! [clock](crate::time::Clock); in tests, that is a [`ManualClock`](crate::time::ManualClock), which stands still until the
-//! test advances it.
+//! **You want** a test that fails when a limit differs from your promise, and that takes no time. In memory, limits
+//! read a [clock](crate::time::Clock); in tests, that is a [`ManualClock`](crate::time::ManualClock), which stands
+//! still until the test advances it.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -61,25 +61,25 @@
 //! }
 //! ```
 //!
-//! If all requests may come from one address, axum's `MockConnectInfo` around the app gives it to them (crate feature `axum`):
-//! `app.layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))))`.
+//! If all requests may come from one address, axum's `MockConnectInfo` around the app gives it to them (crate feature
+//! `axum`): `app.layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))))`.
 //!
 //! With the clock standing still, nothing comes back meanwhile: the test is exact, on any machine. Give
 //! [`Penalty`](crate::Penalty::with_clock) and [`ChargeOnce`](crate::ChargeOnce::with_clock) the same clock.
 //!
 //! # Limiters with a clock
 //!
-//! A [`Quota`](crate::Quota) or an algorithm alone, as in `Policy::new("api", quota)`, reads the system's clock, and so do
-//! [`RateLimitLayer::per_client`](crate::RateLimitLayer::per_client) and what is built from a configuration. A limiter that
-//! reads yours is an algorithm on a store with a clock:
-//! `RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock))`. Have the function that builds your service take
-//! the clock, as `app` above does.
+//! A [`Quota`](crate::Quota) or an algorithm alone, as in `Policy::new("api", quota)`, reads the system's clock, and so
+//! do [`RateLimitLayer::per_client`](crate::RateLimitLayer::per_client) and what is built from a configuration. A
+//! limiter that reads yours is an algorithm on a store with a clock: `RateLimiter::new(algorithm,
+//! MemoryStore::default().with_clock(clock))`. Have the function that builds your service take the clock, as `app`
+//! above does.
 //!
 //! # A month
 //!
 //! A [`CalendarWindow`](crate::CalendarWindow) reads dates: let the clock
-//! [start](crate::time::ManualClock::starting_at) at one, in nanoseconds since 1970. Unlike one that starts at 0, it can be
-//! put just before an edge:
+//! [start](crate::time::ManualClock::starting_at) at one, in nanoseconds since 1970. Unlike one that starts at 0, it
+//! can be put just before an edge:
 //!
 #![cfg_attr(feature = "calendar", doc = "```")]
 #![cfg_attr(not(feature = "calendar"), doc = "```ignore")]
@@ -115,9 +115,8 @@
 //!
 //! # Queues: paused time
 //!
-//! What waits, waits on tokio's timer. In a test with [paused
-//! time](https://docs.rs/tokio/latest/tokio/time/fn.pause.html) (tokio's feature `test-util`), tokio advances its clock
-//! whenever all tasks wait:
+//! Waiters wait on tokio's timer. In a test with [paused time](https://docs.rs/tokio/latest/tokio/time/fn.pause.html)
+//! (tokio's feature `test-util`), tokio advances its clock whenever all tasks wait:
 //!
 //! ```
 //! use std::time::Duration;
@@ -157,5 +156,6 @@
 //!
 //! # In production: a shadow
 //!
-//! No test knows your traffic. A [shadow](crate::Policy::shadow) counts what it would reject and rejects nothing: see
-//! [operating](super::operating#try-it-out-first).
+//! No test knows your traffic. A [shadow](super::shadow) counts the requests that it would reject, and rejects none.
+//!
+//! Next: [switch limits off in development](super::development).

@@ -1,0 +1,131 @@
+//! Monitoring: metrics, figures to watch, and log lines.
+//!
+//! **You want** to notice problems with your limits before your customers do. The feature `metrics` counts through the
+//! [`metrics`](https://docs.rs/metrics) facade. For Prometheus, add `metrics-exporter-prometheus = { version = "0.18",
+//! default-features = false }`. Install a recorder before the first request, and name the route of each layer:
+//!
+#![cfg_attr(feature = "metrics", doc = "```")]
+#![cfg_attr(not(feature = "metrics"), doc = "```ignore")]
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! let waits = Matcher::Suffix("time_in_queue".to_owned());
+//! let calls = Matcher::Suffix("call.duration".to_owned());
+//! let metrics = PrometheusBuilder::new()
+//!     .with_recommended_naming(true)
+//!     .set_buckets_for_metric(waits, &[0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])?
+//!     .set_buckets_for_metric(calls, &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1])?
+//!     .install_recorder()?;
+//! let policy = Policy::new("clients", Quota::per_second(10));
+//! let layer = RateLimitLayer::builder(policy).route("/api").build();
+//!
+//! // In the handler of /metrics (`Config::observe` does so for a whole file):
+//! layer.observe(); // updates the gauges
+//! let text = metrics.render();
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Without buckets, the exporter makes summaries of the two histograms, and the dashboard and the alerts do not find
+//! them.
+//!
+//! # Metrics
+//!
+//! | `tower_sluice_rate_limiting_…` | type | labels | meaning |
+//! |---|---|---|---|
+//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `rejected`, `shadow-rejected`, `skipped`, `missing-key`, `limiter-failed`, `cancelled` |
+//! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
+//! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
+//! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
+//! | `in_flight` | a gauge | `route`, `policy` | units of [`Concurrency`](crate::Concurrency) in flight, over all keys |
+//! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
+//! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
+//! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
+//! | `debt_table_live_keys`, `debt_table_capacity`, `debt_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of what keys [owe](crate::Policy::owe_shortfalls) |
+//! | `store_conversions_total` | a counter | `route`, `policy` | states on a server that were converted to another quota of their key: it grows for as long as two versions of your program [disagree on a quota](super::plans) |
+//! | `store_lost_swaps_total` | a counter | `route`, `policy` | attempts to write a key on a server that were lost to another process: [many processes share a key](super::own_stores#a-hot-key) |
+//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open (one probe), 2 open. Requests and `Redis::ping` probe: a process that does neither keeps reporting an open one |
+//! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
+//!
+//! A `node` is a server of Redis (`10.0.0.7:6379`), a table (`DynamoDB table limits`), or the store behind one
+//! [`KeyValueBackend`](crate::store::remote::KeyValueBackend) (`key-value store of per-client`). A
+//! [`Backend`](crate::store::remote::Backend::health) of your own names its nodes.
+//!
+//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A
+//! [`ThrottleLayer`](crate::ThrottleLayer) has no names, and is not counted. Series of a store's results begin with
+//! their first call, so `rate()` does not see the first failures of a kind: alert on `limiter_failures_total`, which
+//! begins at zero.
+//!
+//! Do not label metrics with keys or paths that clients choose: a client that sends many fills up your metrics.
+//!
+//! # Figures to watch
+//!
+//! | what | is | act when |
+//! |---|---|---|
+//! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
+//! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
+//! | [`Stats::nodes`](crate::store::Stats::nodes) of a limiter, [`Redis::health`](crate::store::redis::Redis::health) | each node of a store: its circuit breaker, calls in flight, connected | a breaker is open, and requests arrive: [only they probe](#metrics) |
+//! | [`evicted_live`](crate::RateLimiter::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
+//! | [`turned_away`](crate::RateLimiter::turned_away) | requests of new keys that were rejected or had to share | the same |
+//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |
+//!
+//! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tower_sluice::store::MemoryStore;
+//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
+//!
+//! let clients = MemoryStore::with_capacity(1_000_000);
+//! let clients = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_second(10)), clients));
+//! let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)));
+//! let layer = RateLimitLayer::new([
+//!     Policy::new("clients", clients.clone()),
+//!     Policy::new("queue", queue.clone()),
+//! ]);
+//!
+//! println!("{} evicted, {} waiting", clients.evicted_live(), queue.waiting());
+//! ```
+//!
+//! # What is logged
+//!
+//! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, and outages, one
+//! line as they begin and one as they end. Never a key or a client's address, and no line per rejection: otherwise
+//! rejected clients could fill your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision,
+//! with a hash of the key that stays the same until the process ends, and one per request that lacks the extension of
+//! an [`ExtensionKey`](crate::key::ExtensionKey), with its type.
+//!
+//! Outages are warnings, as most mistakes are. `EnvFilter::from_default_env()` without `RUST_LOG` shows errors
+//! only, and hides them; these two lines show them (`tracing-subscriber` with the feature `env-filter`):
+//!
+//! ```ignore
+//! let levels = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+//! tracing_subscriber::fmt().with_env_filter(levels).init();
+//! ```
+//!
+//! The line of a mistake has a link (`see`) to its section in [misconfigured](super::misconfigured): what it means, how
+//! it comes about, and the cure.
+//!
+//! | it says | do |
+//! |---|---|
+//! | rate limiter misconfigured: requests have no key | follow its [advice](super::misconfigured#requests-have-no-key); requests are answered 500. With axum 0.8, serve by `into_make_service_with_connect_info` |
+//! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`exempt`](crate::Policy::exempt) are not known |
+//! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
+//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
+//! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
+//! | fewer elements than proxies | lower `hops`, or close the way past the proxies |
+//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
+//! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
+//! | none of the first 1,000 requests had a matched route | put the layer inside the router |
+//! | none of the first requests had the extension | put the layer that inserts it outside, or key by the type that it [really inserts](super::misconfigured#no-request-had-its-extension) |
+//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read rejections |
+//! | a memory store is filling up and may lose keys | raise its [capacity](super::capacity#how-much-memory-a-process-needs) |
+//! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
+//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
+//! | limiter failed; limiter recovered | see [failure](super::failure) |
+//! | store: a node keeps failing; a node is back | the same |
+//! | redis: topology changed | nothing: a failover, or slots have moved |
+//! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
+//! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) |
+//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returns |
+//!
+//! Next: [answer a customer who calls](super::support).

@@ -1,0 +1,78 @@
+//! Sharing: the budgets, bans and queues that threads, processes and machines have in common, per store.
+//!
+//! **You want** to know whose requests draw on one budget. In memory, a limiter is one budget per key. Clones of a
+//! layer share it, and so do policies around one `Arc`. Two layers that are built alike do not:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), LimiterError> {
+//!     let limiter = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_minute(10))));
+//!     let api = RateLimitLayer::new(Policy::new("api", limiter.clone()));
+//!     let clone = api.clone();
+//!     let jobs = RateLimitLayer::new(Policy::new("jobs", limiter.clone()));
+//!     let alone = RateLimitLayer::new(Policy::new("api", Quota::per_minute(10)));
+//!
+//!     let everybody = PartitionKey::SHARED;
+//!     assert!(limiter.check(&everybody).is_allowed()); // takes one of ten units
+//!     assert_eq!(api.peek("api", &everybody).await?.remaining(), 9);
+//!     assert_eq!(clone.peek("api", &everybody).await?.remaining(), 9);
+//!     assert_eq!(jobs.peek("jobs", &everybody).await?.remaining(), 9);
+//!     assert_eq!(alone.peek("api", &everybody).await?.remaining(), 10);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Who shares a budget
+//!
+//! | | in memory | [on Redis](super::machines) | [on DynamoDB](super::dynamodb) |
+//! |---|---|---|---|
+//! | threads and connections of a process | one budget | one budget | one budget |
+//! | processes on one machine | a budget each | one budget | one budget |
+//! | machines | a budget each | one budget | one budget |
+//! | regions | a budget each | one budget, at the round trip between them | a budget each: one table per region |
+//! | a process after a restart | a new budget | the budget as it was | the budget as it was |
+//! | the same, after the server has restarted | | lost, unless Redis writes to disk | the budget as it was |
+//!
+//! So in memory, *n* processes admit up to *n* times the limit. Workers that a program forks count as processes.
+//!
+//! # What is shared
+//!
+//! "Shared" is: by all processes that use the same server and names. "Each" is: every process has its own.
+//!
+//! | | in memory | on Redis | on DynamoDB |
+//! |---|---|---|---|
+//! | used units of a key | each | shared | shared |
+//! | [bans](crate::Penalty#on-several-machines) and [debts](crate::Policy::owe_shortfalls) | each | shared | shared |
+//! | early retries, which are counted for a ban | each | each | each |
+//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` |
+//! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each |
+//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |
+//! | bans and debts of queues and of limits in flight | each | each | each |
+//! | [free retries](crate::ChargeOnce) | each | shared | each |
+//! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each |
+//! | [changes at run time](super::hot_reload) | each: change every process | each | each |
+//! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | each | each | each |
+//!
+//! [Another remote store](super::own_stores) is like DynamoDB. One that [keeps no
+//! standing](crate::store::remote::Backend::keeps_standing) leaves bans and debts to each process.
+//!
+//! # How exact a shared limit is
+//!
+//! Used units are exact: each decision is one atomic step on the server. On DynamoDB, it uses the clocks of the
+//! machines, which must be [synchronised](super::dynamodb). Four things are kept in each process, for speed or until
+//! the server is back:
+//!
+//! | each process has | so |
+//! |---|---|
+//! | the waits of keys that are used up, are banned or owe units (negative cache) | a refund or a reset by another process shows after half a second and one call, and after a minute at most while calls fail |
+//! | [leased](crate::store::redis::RedisStore::leasing) units | they are spent in that process, or come back when the lease ends. A ban by another process shows then |
+//! | the count of early retries | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned. Once one process bans it, all reject it; a [`reset`](crate::RateLimitLayer::reset) in one lifts the ban in all |
+//! | the [local fallback](super::failure) | during an outage, *n* processes admit up to *n* times the quota. Each knows the bans that it has made or seen, also one that was lifted elsewhere, and keeps the debts that it makes. Retries are charged |
+//!
+//! [`reset`](crate::RateLimitLayer::reset) reaches shared state only. For rows with "each", call it in every process.
+//!
+//! Next: [let requests wait](super::queue).
