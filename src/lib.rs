@@ -30,12 +30,14 @@
 //! ```
 //!
 //! - [`Quota`]: a limit per period, with a burst.
-//! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or [your own](algorithm::Algorithm).
-//! - [`Limiter`]: an algorithm with its table ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (what is in
-//!   flight at once), or your own. [`limiter`] has what those need who write one, or ask one without a layer.
+//! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or
+//!   [your own](algorithm::Algorithm).
+//! - [`Limiter`]: an algorithm with its table ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (requests in
+//!   flight), or your own. [`limiter`] has the types for writing one, and for asking one without a layer.
 //! - [`store`]: the settings of a table: in memory, of a fixed size, or on Redis.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions.
-//! - [`RateLimitLayer`]: one or more policies around a service. [`layer`], [`policy`] and [`rejection`] have their parts.
+//! - [`RateLimitLayer`]: one or more policies around a service. [`layer`], [`policy`] and [`rejection`] have their
+//!   parts.
 //! - [`LimitsHandle`]: replaces the policies of a running layer.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
@@ -78,8 +80,8 @@
 //! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the
 //! limit together.
 //!
-//! With a `store::redis::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on several
-//! policies of a layer if they are on one server. Each process keeps a negative cache of keys that are used up, so that
+//! With a `store::redis::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on
+//! several policies of a layer if they are on one server. Each process keeps a negative cache of keys that are used up, so that
 //! rejections need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]: by default, each
 //! process falls back to the same quota in memory, in which it has counted what Redis admitted. A queue that processes
 //! share is a `RedisQueue`.

@@ -1,5 +1,5 @@
-//! Checks that the tests which `docs/threats.md` and `docs/requirements.md` name exist, and the functions in the tables of
-//! DESIGN.md.
+//! Checks that the tests which `docs/threats.md` and `docs/requirements.md` name exist, and the functions in the tables
+//! of DESIGN.md.
 
 use std::fs;
 use std::path::Path;

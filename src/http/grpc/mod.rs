@@ -28,8 +28,8 @@
 //!
 //! # The answer
 //!
-//! A rejection is HTTP 200 with one block of headers and no body. gRPC calls this "Trailers-Only", and clients retry it.
-//! gRPC-Web clients get the same fields. Their content type is that of the request: a suffix `+proto`, `+json` or
+//! A rejection is HTTP 200 with one block of headers and no body. gRPC calls this "Trailers-Only", and clients retry
+//! it. gRPC-Web clients get the same fields. They get the request's content type back: a suffix `+proto`, `+json` or
 //! `+thrift` is kept (of `-text` only `+proto`), and any other is left out. The fields are:
 //!
 //! | field | value |

@@ -1,4 +1,5 @@
-//! [`LocalEntry`]: the units of one key that one process has in flight, and its knowledge of the server's count of them.
+//! [`LocalEntry`]: the units of one key that one process has in flight, and its knowledge of the server's count of
+//! them.
 //!
 //! Plain transitions, without locks and clocks: the model in the package `tower-sluice-protocols` explores this file as
 //! it is. So it imports only [`Timestamp`] from the crate.
