@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::limiter::{Answer, Ask};
-use tower_sluice::{Decision, Limiter, Policy, RateLimitLayer};
+use tower_sluice::limiter::{Answer, Ask, Mode};
+use tower_sluice::{Decision, Limiter, LimiterError, Policy, RateLimitLayer};
 
 /// Admits every tenth request.
 #[derive(Default)]
@@ -19,6 +19,9 @@ struct OneInTen(AtomicU64);
 
 impl Limiter for OneInTen {
     fn decide(&self, ask: &Ask<'_>) -> Answer {
+        if ask.mode() != Mode::Charge {
+            return LimiterError::unsupported(ask.mode()).into();
+        }
         let number = self.0.fetch_add(ask.cost(), Ordering::Relaxed);
         // The next admission depends on other requests: no wait can be advertised.
         if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::reject(1, 0, None).into() }
