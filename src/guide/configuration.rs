@@ -117,7 +117,8 @@
 //!
 #![cfg_attr(feature = "config", doc = "```")]
 #![cfg_attr(not(feature = "config"), doc = "```ignore")]
-//! # let text = "[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"x\"\nalgorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"";
+//! # let text = "[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"x\"\n\
+//! #     algorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"";
 //! # /*
 //! let text = include_str!("../limits.toml");
 //! # */

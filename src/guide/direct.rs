@@ -50,8 +50,7 @@
 //! }
 //!
 //! /// A `LimiterError`, as of a limiter on Redis, becomes 503 by the first `?`, without a line in the log. A rejection
-//! /// becomes 429 by the second one, with `Retry-After`, or without it if there are more rows than can ever be admitted
-//! /// at once.
+//! /// becomes 429 by the second one, with `Retry-After`; or without it, if that many rows are never admitted at once.
 //! async fn import(
 //!     State(app): State<App>,
 //!     Extension(user): Extension<User>,
