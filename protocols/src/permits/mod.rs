@@ -1,6 +1,6 @@
 //! Requests in flight: a server with scripts, processes with counts of their own, and a network between them.
 //!
-//! A process's counts are [`Entry`], the file of the crate. The scripts are in [`server`]. The rest of the transitions,
+//! A process's counts are [`LocalEntry`], the file of the crate. The scripts are in [`server`]. The rest of the transitions,
 //! here, name what they stand for.
 //!
 //! # Time

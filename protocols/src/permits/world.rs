@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::entry::{CallEnd, Entry, PATIENCE_DIVISOR, Release, Renewal};
+use super::entry::{CallEnd, LocalEntry, PATIENCE_DIVISOR, Release, Renewal};
 use super::server::{Moved, Script, Server};
 use crate::values::time::Timestamp;
 
@@ -120,7 +120,7 @@ pub(super) struct Process {
     /// What the server knows it by.
     pub(super) name: u8,
     /// `LocalCounts`, of one key.
-    pub(super) entry: Option<Entry>,
+    pub(super) entry: Option<LocalEntry>,
     /// `LocalCounts::numbers`.
     last_number: u64,
     has_asked: bool,
@@ -620,16 +620,16 @@ impl Process {
     }
 
     /// The entry that `LocalCounts::begin` and `take_here` find or make.
-    fn entry(&mut self) -> &mut Entry {
+    fn entry(&mut self) -> &mut LocalEntry {
         let number = self.last_number + 1;
         if self.entry.is_none() {
             self.last_number = number;
         }
-        self.entry.get_or_insert_with(|| Entry::new(number, now()))
+        self.entry.get_or_insert_with(|| LocalEntry::new(number, now()))
     }
 
     /// `LocalCounts::change`.
-    fn change<T: Default>(&mut self, change: impl FnOnce(&mut Entry) -> T) -> T {
+    fn change<T: Default>(&mut self, change: impl FnOnce(&mut LocalEntry) -> T) -> T {
         let Some(entry) = self.entry.as_mut() else { return T::default() };
         let changed = change(entry);
         if entry.is_over() {
