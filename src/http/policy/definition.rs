@@ -230,8 +230,8 @@ impl Policy {
         self.with_option(Fact::ChargeWhen, |policy| policy.after.bill = Some(Bill::When(Box::new(condition))))
     }
 
-    /// Computes the final cost of a request from the head of its response. A handler can pass it on in the response's
-    /// extensions.
+    /// Computes the final cost of a request from the head of its response. A handler can put the cost into the
+    /// response's extensions.
     ///
     /// The [`cost`](Self::cost) is charged when the request comes. If the final cost is less, the excess is refunded.
     /// If it is more, the shortfall is charged as far as units are left, and the rest is forgiven, so that no key
