@@ -76,6 +76,7 @@ impl Gcra {
         Self { limit: quota.limit(), period: quota.period_nanos(), burst }
     }
 
+    /// Decides on `cost` tokens at `now`. Returns the decision, and the new state if the request is charged.
     #[inline]
     pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let now = self.units(now);
@@ -85,10 +86,10 @@ impl Gcra {
         let price = self.price(cost);
         let capacity = self.price(self.burst);
 
-        // A cost above the burst never fits: even with no debt, `price` is more than `capacity`.
         if cost == 0 {
             (self.answer(Decision::admit, debt), None)
         } else if cost > self.burst {
+            // Never fits: even without a debt, `price` is more than `capacity`.
             (self.answer(Decision::never, debt), None)
         } else if debt + price <= capacity {
             // The debt after the charge fits into the bucket. At one unit of debt per unit of time, it is paid at

@@ -51,8 +51,8 @@
 //! # Use
 //!
 //! `Config::router` puts the limits around the handlers of an axum app (feature `axum`). With any other router, mount
-//! the [layer](Route::layer) of each route on its [paths](Route::paths). [`Config::change`] applies an edited file while
-//! the layers run. [`Config::close`] closes the queues when the server stops.
+//! the [layer](Route::layer) of each route on its [paths](Route::paths). [`Config::change`] applies an edited file
+//! while the layers run. [`Config::close`] closes the queues when the server stops.
 //!
 //! # Errors
 //!
@@ -92,8 +92,8 @@ pub use self::change::Changed;
 pub use self::error::ConfigError;
 pub use self::reader::ConfigReader;
 
-use self::change::{FixedTables, optional_fields};
-use self::format::{RawBudget, RawClientIp, RawConfig, RawPolicy, RawResponse, RawRoute};
+use self::change::FixedTables;
+use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
 use self::response::ResponseSettings;
 use self::source::SourceText;
 use self::store::{Redis, StoreSpec};
@@ -102,10 +102,10 @@ use crate::http::key::{ClientIp, IpSource, TrustedProxies};
 use crate::http::{Enforceable, Exemptions, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
 use crate::values::Quota;
 
-/// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed. Write it to a file such as
-/// `limits.schema.json`, and begin the configuration with the line `#:schema ./limits.schema.json`. The schema has the
-/// tables, their keys, the type of each value and the ranges of numbers. Times, paths, addresses and combinations are
-/// checked by [`Config::parse`] only.
+/// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed. Write it to a file such
+/// as `limits.schema.json`, and begin the configuration with the line `#:schema ./limits.schema.json`. The schema has
+/// the tables, their keys, the type of each value and the ranges of numbers. Times, paths, addresses and combinations
+/// are checked by [`Config::parse`] only.
 pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A parsed configuration, with a layer for each limited route.
@@ -136,7 +136,8 @@ pub struct Route {
     optional_fields: OptionalFields,
 }
 
-/// The name of each policy of a route, with the optional fields that the file sets: a change logs those that it removes.
+/// The name of each policy of a route, with the optional fields that the file sets: a change logs those that it
+/// removes.
 type OptionalFields = Vec<(String, Vec<&'static str>)>;
 
 /// A `[[route]]` that is parsed and checked, but not in force.
@@ -169,8 +170,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If a table, key or value is unknown, missing or invalid, or if there is no route. The message has the line and the
-    /// cure.
+    /// If a table, key or value is unknown, missing or invalid, or if there is no route. The message has the line and
+    /// the cure.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
         Self::reader().parse(file, text)
     }
@@ -259,7 +260,7 @@ impl Route {
         self.layer.as_ref()
     }
 
-    /// Puts a draft in force. `set_up` sets what only code can set: see [`ConfigReader::layers`].
+    /// Puts a draft in force. `set_up` applies the settings in code: see [`ConfigReader::layers`].
     fn from_draft(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
         let layer = draft.policies.map(|policies| {
             let builder = RateLimitLayer::builder(policies).route(draft.paths[0].as_str());
@@ -313,20 +314,22 @@ impl SharedSettings<'_> {
         let policies = if policies.is_empty() {
             None
         } else {
-            // Finds no mistake: each policy and the names are checked above, where their lines are known.
+            // Returns no error: each policy and the names are checked above, where their lines are known.
             Some(Enforceable::new(policies).map_err(|error| source.error(&span, error))?)
         };
-        let has_exemptions = exemptions.is_some();
-        let fields_of = |raw: &RawPolicy| (raw.name.get_ref().clone(), optional_fields(raw, has_exemptions));
+        let mut optional_fields = Vec::new();
+        for raw in &raw.policy {
+            optional_fields.push((raw.name.get_ref().clone(), change::optional_fields(raw, exemptions.is_some())));
+        }
         Ok(Draft {
             paths,
             span,
-            optional_fields: raw.policy.iter().map(fields_of).collect(),
             raw_response: raw.response.map(Spanned::into_inner),
             response,
             raw_preflights: raw.exempt_preflights.map(Spanned::into_inner),
             preflight_budget,
             policies,
+            optional_fields,
         })
     }
 
@@ -474,7 +477,7 @@ fn ip_source(source: &SourceText<'_>, name: &Spanned<String>) -> Result<IpSource
     })
 }
 
-/// The trusted proxies, by their networks, by their number, or by both; `None` if the file sets neither.
+/// The trusted proxies, by their networks, by their number, or by both; `None` if both are absent.
 fn trusted_proxies(
     source: &SourceText<'_>,
     networks: Option<Spanned<Vec<String>>>,

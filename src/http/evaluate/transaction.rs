@@ -144,6 +144,7 @@ impl Transaction {
         }
         let entry = &self.entries[self.next];
         let policy = scope.current(scope.policy(entry));
+        // Perhaps a free retry: the limiter finds that out in a call of its own.
         if let Some(answer) = entry.charge_once(&policy, &self.context) {
             return EntryCharge::One(answer);
         }

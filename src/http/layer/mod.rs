@@ -45,7 +45,7 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 ///
 /// A client that waits for the time in `Retry-After` or `X-Rate-Limited-For` is then admitted, unless other requests of
 /// its key were charged meanwhile. The wait covers the limits of all policies of the layer, for the cost of this
-/// request, and their [bans](Policy::penalty):
+/// request, and their [bans](Policy::penalty). This has limits:
 ///
 /// - If a policy would not admit the request after any wait, or knows no wait, both fields are absent.
 /// - Both are capped at 24.8 days, since the timers of clients overflow beyond that.

@@ -149,8 +149,8 @@ impl Policy {
     /// Instead, write a policy for each quota, with [`when`](Self::when). If the quota of a key goes back and forth
     /// within the first 1,000 requests, a warning is logged once.
     ///
-    /// A key keeps its used units when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
-    /// become five of fifty. The first request under the new quota converts the key, even if it is rejected.
+    /// A key keeps its used units when its quota changes, as after a [live change](crate::LimitsHandle): five used of
+    /// ten become five used of fifty. The first request under the new quota converts the key, even if it is rejected.
     ///
     /// **Give all quotas of a policy with windows one period**, or take a bucket. A count that is moved into a
     /// shorter period ends with that period: if a key goes back and forth between 1,000 per day and 10 per second, a
@@ -166,8 +166,8 @@ impl Policy {
     /// # Memory
     ///
     /// In memory, a table of a fixed size: [98 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
-    /// buckets, regardless of the number of quotas. The texts of the fields are kept for 64 quotas per policy, some
-    /// 20 KiB; beyond, they are made for each response.
+    /// buckets, regardless of the number of quotas. The texts of the response fields are kept for 64 quotas per
+    /// policy, some 20 KiB; for further quotas, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
         self.options.set(Fact::QuotaFn);
@@ -185,7 +185,8 @@ impl Policy {
     ///
     /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A
     /// request without a response, since the client disconnected or the service failed, stays charged. Excludes
-    /// [`cost_after`](Self::cost_after) and the settlements.
+    /// [`cost_after`](Self::cost_after) and the settlements ([`settle_by_handler`](Self::settle_by_handler),
+    /// [`settle_by_content_bytes`](Self::settle_by_content_bytes)).
     ///
     /// # In flight
     ///
@@ -206,9 +207,9 @@ impl Policy {
     ///
     /// # Accuracy
     ///
-    /// **Use a window if clients could exploit an inexact count**, as with password guesses. A window is exact: at
-    /// most `limit` requests of a key are in flight at once, and at most `limit` are charged, in each window in which
-    /// they came.
+    /// **Use a window if clients could exploit an inexact count**, as with password guesses. A window is exact: of
+    /// the requests of a key that come in one window, at most `limit` are in flight at once, and at most `limit` are
+    /// charged.
     ///
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once,
     /// and each is refunded the part of its own charge that is not refilled yet, even if the refill was due to another
