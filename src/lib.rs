@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! The [guide] is organised by task, with a complete program for each: a login, an API that is sold, proxies, several
-//! machines, queues, gRPC, tests. The rest of this page is an overview.
+//! The [guide] has a page with a complete program for each task, such as protecting a login, selling an API, sharing a
+//! limit between machines, queueing, gRPC and tests. The rest of this page is an overview.
 //!
 //! # Map
 //!
@@ -32,17 +32,17 @@
 //! - [`Quota`]: a limit per period, with a burst.
 //! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or
 //!   [your own](algorithm::Algorithm).
-//! - [`Limiter`]: an algorithm with its table ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (requests in
-//!   flight), or your own. [`limiter`] has the types for writing one, and for asking one without a layer.
-//! - [`store`]: the settings of a table: in memory, of a fixed size, or on Redis.
-//! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions.
-//! - [`RateLimitLayer`]: one or more policies around a service. [`layer`], [`policy`] and [`rejection`] have their
-//!   parts.
+//! - [`Limiter`]: keeps a state per key, and decides on requests. A [`RateLimiter`] is an algorithm with a table of
+//!   states; a [`LeakyQueue`] delays requests, in FIFO order; a [`Concurrency`] limits the requests in flight; or write
+//!   your own. To write a limiter, or to call one without a layer, see [`limiter`].
+//! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on Redis.
+//! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions. Its parts are in [`policy`].
+//! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
 //! - [`LimitsHandle`]: replaces the policies of a running layer.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
-//! - [`ThrottleLayer`]: limits services that do not speak HTTP, and clients.
-//! - [`PacerLayer`]: a client that obeys its partner: outgoing HTTP calls, at the pace that the responses report.
+//! - [`ThrottleLayer`]: limits clients, and services that do not speak HTTP.
+//! - [`PacerLayer`]: limits the outgoing calls of an HTTP client to the pace that the server's responses report.
 //! - [`config`]: routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms, limiters and backends.
 //!
@@ -50,15 +50,16 @@
 //!
 //! 1. Each policy whose [condition](Policy::when) holds reads its [key](Policy::key) and
 //!    [cost](Policy::cost) from the request's head. The body is not touched.
-//! 2. Several policies are a transaction. The precheck peeks at them without charging. If one would reject, nothing is
-//!    charged, and the response names every policy that would.
-//! 3. Each policy is charged in turn. If a concurrent request has used up what the precheck saw, the charges made so
-//!    far are refunded.
+//! 2. Several policies are a transaction: either all are charged, or no policy is. First, the precheck peeks at them
+//!    without charging. If one would reject the request, nothing is charged, and the response names every policy that
+//!    would.
+//! 3. Then each policy is charged in turn. If a concurrent request has used up the units that the precheck saw, the
+//!    charges made so far are refunded, and the request is rejected.
 //! 4. A [`LeakyQueue`] is charged last, so that a request waits only after all other policies have admitted it.
 //! 5. The inner service is called. The charge stays, even if the client disconnects, unless it
 //!    [depends on the response](Policy::charge_when).
-//! 6. When the body of the response has ended, what the request [held](Concurrency) is released, and charges that are
-//!    [settled](Settlement) by then are corrected.
+//! 6. When the body of the response has ended, the units that the request [held](Concurrency) are released, and charges
+//!    whose [final cost](Settlement) is known only then are corrected.
 //!
 //! In memory, all of this happens inside `Service::call`: nothing is awaited, no task is spawned
 //! and the inner service is not cloned, unless a request waits in a queue.
@@ -73,18 +74,18 @@
 //! | at most *n* of a client at once, however long they take | [`Concurrency`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`] |
 //! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`] (admits up to twice the limit around a window's edge) |
-//! | quotas per day, week or month of a time zone | `CalendarWindow` (feature `calendar`; the same around an edge) |
+//! | quotas per day, week or month of a time zone | `CalendarWindow` (feature `calendar`; also up to twice the limit around an edge) |
 //!
 //! # Several machines
 //!
 //! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the
 //! limit together.
 //!
-//! With a `store::redis::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on
-//! several policies of a layer if they are on one server. Each process keeps a negative cache of keys that are used up, so that
-//! rejections need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]: by default, each
-//! process falls back to the same quota in memory, in which it has counted what Redis admitted. A queue that processes
-//! share is a `RedisQueue`.
+//! With a `store::redis::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also for
+//! several policies of a layer if one server keeps them all. Each process keeps a negative cache of the keys that are
+//! used up, so that rejections need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]:
+//! by default, each process falls back to the same quota in memory, which has counted the requests that Redis admitted.
+//! For a queue that processes share, see `RedisQueue`.
 //!
 //! # Crate features
 //!
@@ -110,7 +111,7 @@
 //!
 //! 1.85. An increase is a minor release.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What all features together use is no dead code where some of them are off.
+// Dead code is reported only if all of these features are on: without one, the items that only it needs are unused.
 #![cfg_attr(
     not(all(feature = "axum", feature = "calendar", feature = "config", feature = "metrics", feature = "redis")),
     allow(dead_code)
@@ -134,7 +135,7 @@ pub mod testing;
 mod util;
 mod values;
 
-/// What is behind the layers: services, futures, builders, and their errors.
+/// The parts of the layers: services, futures, builders, and their errors.
 pub mod layer {
     #[cfg(feature = "http")]
     pub use crate::http::{IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture};
@@ -143,13 +144,13 @@ pub mod layer {
     pub use crate::limiter::throttle::{Throttle, ThrottleError, ThrottleFuture};
 }
 
-/// What is behind a [`Policy`]: its errors, and the arguments of its closures.
+/// The parts of a [`Policy`]: its errors, and the arguments of its closures.
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{ExemptionError, Meter, PolicyError, ResponseHead, SettleError, TakenPermits};
 }
 
-/// What is behind a [`Rejection`] and a [`Verdict`]: their parts.
+/// The parts of a [`Rejection`] and a [`Verdict`].
 #[cfg(feature = "http")]
 pub mod rejection {
     pub use crate::http::{PolicyVerdict, Reason, RejectionBody, RejectionFormat};

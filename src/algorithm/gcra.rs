@@ -1,21 +1,29 @@
 //! The engine of both buckets: the generic cell rate algorithm (ITU-T I.371, "virtual scheduling").
 //!
-//! A key is one number, its *theoretical arrival time* (TAT): the moment at which it owes nothing.
-//! A request of cost *c* moves the TAT up by *c* × `period / limit`, and passes if the debt that
-//! results, TAT − now, is at most the whole bucket.
+//! The state of a key is one number, its *theoretical arrival time* (TAT): the instant at which its debt will be paid.
+//! So its debt at `now` is TAT − `now`, or zero if the TAT is in the past. A token costs `period / limit` of time. A
+//! request of *c* tokens adds *c* × `period / limit` to the debt, and passes if the sum is at most the whole bucket,
+//! `burst` × `period / limit`.
 //!
-//! `period / limit` is rarely a whole number of nanoseconds (three per second, seven per minute).
-//! So all arithmetic is in units of **1/`limit` nanosecond**, in which a nanosecond is `limit`
-//! units, a token is `period` units, and nothing is ever rounded. Nothing can overflow either. `now` is below 2^64,
-//! `period` below 2^62 (a hundred years), `limit` and `burst` below 2^50 ([`Quota::MAX_UNITS`]). So an instant is below
-//! 2^114 and a full bucket below 2^112. A cost may be any `u64`: its price is below 2^126, and is added to nothing
-//! unless the cost is at most the burst. Only a debt that is carried over from another quota may be more than a full
-//! bucket. It is cut at 2^120 ([`Gcra::carried`]), so every TAT is below 2^121, and no sum reaches 2^122.
+//! # Units
+//!
+//! `period / limit` is rarely a whole number of nanoseconds (three per second, seven per minute). So all arithmetic is
+//! in units of **1/`limit` nanosecond**: a nanosecond is `limit` units, a token is `period` units, and no charge is
+//! ever rounded.
+//!
+//! # No overflow
+//!
+//! `now` is below 2^64, `period` below 2^62 (a hundred years), `limit` and `burst` below 2^50 ([`Quota::MAX_UNITS`]).
+//! So an instant is below 2^114 units, and a full bucket below 2^112. A cost may be any `u64`: its price is below
+//! 2^126, but is added to another number only if the cost is at most the burst. Only a debt that is carried over from
+//! another quota may be more than a full bucket. It is cut at 2^120 ([`Gcra::carried`]), so every TAT is below 2^121,
+//! and no sum reaches 2^122.
 
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// The state that a bucket keeps of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
+/// The state that a bucket keeps of a key: the instant at which its debt will be paid, in units of 1/`limit`
+/// nanosecond.
 ///
 /// Packed, since a slot of the [table with locks](crate::store::MemoryStore#memory) would grow by a third if it were
 /// aligned to 16 bytes.
@@ -25,7 +33,7 @@ pub struct GcraState {
     pub(crate) tat: u128,
 }
 
-/// A quota, in the units of the engine.
+/// A quota, as the three numbers that the arithmetic needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gcra {
     /// Units per nanosecond.
@@ -36,15 +44,16 @@ pub(crate) struct Gcra {
     burst: u64,
 }
 
-/// The greatest debt that is carried over from another quota, in units: 256 times the fullest of all buckets, and far
+/// The greatest debt that is carried over from another quota, in units: 256 times the largest possible bucket, and far
 /// from an overflow.
 pub(crate) const MOST_CARRIED: u128 = 1 << 120;
 
-/// The TAT after a charge.
+/// The content of a bucket's receipt: the TAT after the charge.
 pub(crate) struct Tat(pub(crate) u128);
 
 impl Tat {
-    /// Reads the TAT from a receipt; zero, which is paid, if it owes nothing.
+    /// Reads the TAT from a receipt. If the receipt is not of a bucket's charge, returns zero: at that TAT, the charge
+    /// is paid, and nothing is refunded.
     pub(crate) fn read(receipt: Receipt) -> u128 {
         receipt.read().map_or(0, |Self(tat)| tat)
     }
@@ -67,6 +76,7 @@ impl Gcra {
         Self { limit: quota.limit(), period: quota.period_nanos(), burst }
     }
 
+    /// Decides on `cost` tokens at `now`. Returns the decision, and the new state if the request is charged.
     #[inline]
     pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let now = self.units(now);
@@ -76,26 +86,28 @@ impl Gcra {
         let price = self.price(cost);
         let capacity = self.price(self.burst);
 
-        // A cost above the burst never fits: even with no debt, `price` is more than `capacity`.
         if cost == 0 {
             (self.answer(Decision::admit, debt), None)
         } else if cost > self.burst {
+            // Never fits: even without a debt, `price` is more than `capacity`.
             (self.answer(Decision::never, debt), None)
         } else if debt + price <= capacity {
-            // The debt after the charge fits into the bucket. It is paid after as many units of time, at the new TAT.
+            // The debt after the charge fits into the bucket. At one unit of debt per unit of time, it is paid at
+            // `tat`.
             let tat = now + debt + price;
             let decision = self.answer(Decision::admit, debt + price).with_receipt(Receipt::from_proof(Tat(tat)));
             (decision, Some(GcraState { tat }))
         } else {
-            // After a wait of w units the debt is `debt` − w, or zero. The request fits if `debt` − w + `price` ≤
-            // `capacity`, so w is at least the difference. It is at most `debt`, since `price` ≤ `capacity` (the cost
-            // is at most the burst), so the debt is not zero before.
+            // After a wait of w units, the debt is `debt` − w. The request fits if `debt` − w + `price` ≤ `capacity`,
+            // so the shortest wait is `debt` + `price` − `capacity`. That is at most `debt`, since `price` ≤ `capacity`
+            // (the cost is at most the burst). So the debt does not reach zero before the wait is over.
             let wait = duration_from_nanos(self.nanos_ceil(debt + price - capacity));
             (self.answer(|limit, remaining| Decision::reject(limit, remaining, Some(wait)), debt), None)
         }
     }
 
-    /// Returns a decision with the numbers of a key that now owes `debt`.
+    /// Returns a decision with the numbers of a key that now owes `debt`. `outcome` makes it from the limit and the
+    /// remaining tokens.
     #[inline(always)]
     fn answer(&self, outcome: impl FnOnce(u64, u64) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
@@ -105,55 +117,61 @@ impl Gcra {
         outcome(self.burst, remaining).with_reset_after(duration_from_nanos(self.nanos_ceil(debt)))
     }
 
+    /// Returns the first whole nanosecond at which the debt of `state` is paid.
     pub(crate) fn expires_at(&self, state: &GcraState) -> Timestamp {
         u64::try_from(self.nanos_ceil(state.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 
-    /// Refunds the unpaid part of a charge, counting debts as paid in the order in which they were made.
+    /// Refunds the unpaid part of a charge. `charged` is the TAT after the charge, from its receipt.
     ///
-    /// A charge after which the TAT was *r* (`charged`) is paid off at *r*, so at `now` at most
-    /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
-    /// the bucket might have stood full for a while, and time spent full earns nothing.
+    /// Time pays charges in the order in which they were made. So this charge is paid at `charged`, and at `now` at
+    /// most `charged` − `now` of it is unpaid. A refund of more would be a gift: without the charge, the bucket might
+    /// have been full for a while, and a full bucket gains nothing by waiting.
     ///
-    /// That is exact if charges are refunded the last one first, as a layer does. To refund an earlier one pays the
-    /// later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may then
-    /// be refunded for each of them.
+    /// This is exact if charges are refunded the last one first, as a layer does. If an earlier charge is refunded
+    /// before later ones, these are paid sooner than their receipts say, by the amount of that refund. A refund of each
+    /// later charge may then be too large by up to that amount.
     pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u64, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
-    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: the number of
-    /// tokens owed stays the same, rounded up by less than a unit. Debts of more than [`MOST_CARRIED`] are cut.
+    /// Converts a TAT from the units of the quota `from` to the units of this quota, which replaces it at `now`. The
+    /// number of tokens owed stays the same, rounded up by less than a unit. A debt above [`MOST_CARRIED`] is cut.
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
-        let debt = tat.saturating_sub(from.units(now));
-        let (period, before) = (u128::from(self.period), u128::from(from.period));
-        let (tokens, rest) = (debt / before, debt % before);
-        let debt = tokens.saturating_mul(period).saturating_add((rest * period).div_ceil(before));
+        let debt_before = tat.saturating_sub(from.units(now));
+        let period_before = u128::from(from.period);
+        let period = u128::from(self.period);
+        // Whole tokens and the rest are converted separately, since `debt_before` × `period` could overflow.
+        let tokens = debt_before / period_before;
+        let rest = debt_before % period_before;
+        let debt = tokens.saturating_mul(period).saturating_add((rest * period).div_ceil(period_before));
         if debt == 0 { 0 } else { self.units(now) + debt.min(MOST_CARRIED) }
     }
 
+    /// Returns an instant, in units.
     pub(crate) fn units(&self, at: Timestamp) -> u128 {
         u128::from(at.as_nanos()) * u128::from(self.limit)
     }
 
+    /// Returns the price of `cost` tokens, in units.
     pub(crate) fn price(&self, cost: u64) -> u128 {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// Returns the price of any number of tokens; `u128::MAX` if that is more.
-    pub(crate) fn price_of(&self, tokens: u128) -> u128 {
+    /// Returns the price of any number of tokens, in units; `u128::MAX` if it does not fit.
+    pub(crate) fn saturating_price(&self, tokens: u128) -> u128 {
         tokens.saturating_mul(self.period.into())
     }
 
-    /// Returns the whole nanoseconds that cover `units`.
+    /// Returns `units` in nanoseconds, rounded up.
     pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
         div(units + u128::from(self.limit - 1), self.limit)
     }
 }
 
-/// Divides by the processor's 64-bit instruction when the numbers allow it; a 128-bit division is a library call that
-/// takes several times longer.
+/// Divides by the processor's 64-bit instruction if the dividend fits into 64 bits: a 128-bit division is a call of a
+/// library function, which takes several times longer.
 fn div(dividend: u128, divisor: u64) -> u128 {
     match u64::try_from(dividend) {
         Ok(dividend) => u128::from(dividend / divisor),

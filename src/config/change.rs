@@ -14,13 +14,13 @@ use super::{Config, Draft, Route, SharedSettings};
 use crate::util::log;
 
 /// The tables that only a restart changes. A route has further such settings: see [`Route::check_fixed`].
-pub(super) struct Fixed {
+pub(super) struct FixedTables {
     client_ip: Option<RawClientIp>,
     redis: Option<RawRedis>,
     response: Option<RawResponse>,
 }
 
-impl Fixed {
+impl FixedTables {
     pub(super) fn read(raw: &RawConfig) -> Self {
         let RawConfig { client_ip, redis, response, route: _ } = raw;
         Self { client_ip: inner(client_ip), redis: inner(redis), response: inner(response) }
@@ -33,10 +33,10 @@ impl Fixed {
     }
 }
 
-impl fmt::Debug for Fixed {
+impl fmt::Debug for FixedTables {
     /// Prints no setting, since an address may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fixed").finish_non_exhaustive()
+        f.debug_struct("FixedTables").finish_non_exhaustive()
     }
 }
 
@@ -150,14 +150,14 @@ impl Config {
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
         let source = SourceText::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
-        self.fixed.check(&source, &raw)?;
+        self.fixed_tables.check(&source, &raw)?;
         // The layers keep the responses that they were built with.
-        let common = SharedSettings {
+        let shared = SharedSettings {
             client_ip: &self.client_ip,
             response: ResponseSettings::default(),
             redis: self.redis.as_ref(),
         };
-        let drafts = common.read(&source, raw.route)?;
+        let drafts = shared.read_routes(&source, raw.route)?;
         let indices = self.match_routes(&source, &drafts)?;
 
         let mut changed = Changed::default();
@@ -165,8 +165,8 @@ impl Config {
             let route = &mut self.routes[index];
             let path = route.paths[0].clone();
             log_removed_fields(route, &draft);
-            route.line = source.line(&draft.at);
-            route.optional = draft.optional;
+            route.line = source.line(&draft.span);
+            route.optional_fields = draft.optional_fields;
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
                 let after_path = |policy: &String| (path.clone(), policy.clone());
@@ -187,7 +187,7 @@ impl Config {
         let mut indices = Vec::with_capacity(drafts.len());
         for draft in drafts {
             let Some(index) = left.remove(&*draft.paths) else {
-                return Err(needs_restart(source, &draft.at, "these paths are not those of any route at the start"));
+                return Err(needs_restart(source, &draft.span, "these paths are not those of any route at the start"));
             };
             self.routes[index].check_fixed(source, draft)?;
             indices.push(index);
@@ -203,9 +203,9 @@ impl Config {
 impl Route {
     /// Checks that a draft of this route changes nothing but its policies.
     fn check_fixed(&self, source: &SourceText<'_>, draft: &Draft) -> Result<(), ConfigError> {
-        let problem = if self.response != draft.response {
+        let problem = if self.raw_response != draft.raw_response {
             "the [response] of this route differs from the one at the start"
-        } else if self.exempt_preflights != draft.exempt_preflights {
+        } else if self.raw_preflights != draft.raw_preflights {
             "exempt-preflights of this route differs from the one at the start"
         } else {
             match (&self.layer, &draft.policies) {
@@ -214,7 +214,7 @@ impl Route {
                 (None, Some(_)) => "this route had no policy at the start",
             }
         };
-        Err(needs_restart(source, &draft.at, problem))
+        Err(needs_restart(source, &draft.span, problem))
     }
 }
 
@@ -234,8 +234,8 @@ pub(super) fn optional_fields(raw: &RawPolicy, has_exemptions: bool) -> Vec<&'st
 
 /// Logs the optional fields that were removed from policies which the file still has.
 fn log_removed_fields(route: &Route, draft: &Draft) {
-    let after: HashMap<_, _> = draft.optional.iter().map(|(name, fields)| (name, fields)).collect();
-    for (name, before) in &route.optional {
+    let after: HashMap<_, _> = draft.optional_fields.iter().map(|(name, fields)| (name, fields)).collect();
+    for (name, before) in &route.optional_fields {
         let Some(after) = after.get(name) else { continue };
         let gone: Vec<_> = before.iter().copied().filter(|field| !after.contains(field)).collect();
         if !gone.is_empty() {

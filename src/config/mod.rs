@@ -23,10 +23,10 @@
 //!
 //! # Format
 //!
-//! All clients of a policy have one quota. [Quotas of their own](crate::Policy::quota_fn) need code.
+//! All clients of a policy have the same quota. [A quota per client](crate::Policy::quota_fn) needs code.
 //!
-//! These are all tables and keys. A line that begins with `#` and no space has a key that does not go with the others
-//! here.
+//! This example has all tables and keys. A line that begins with `#` without a space has a key that cannot be combined
+//! with the other keys of this example.
 //!
 #![doc = "```toml"]
 #![doc = include_str!("format.toml")]
@@ -34,27 +34,34 @@
 //!
 //! See [`RateLimitFields`](crate::headers::RateLimitFields), [`Advertise`](crate::headers::Advertise),
 //! [`RejectionFormat`](crate::rejection::RejectionFormat) and [`GrpcStatus`](crate::grpc::GrpcStatus) for the meaning
-//! of the words of `[response]`. With any of them, a rejected client gets `Retry-After` and `X-Rate-Limited-For`.
+//! of the values in `[response]`. With all of them, rejected clients get `Retry-After` and `X-Rate-Limited-For`.
 //!
 //! [`ChargeOnce`](crate::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`] explains
 //! the keys of `exempt`, and why no client can forge them.
 //!
 //! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
-//! Each route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets
-//! of a policy if the prefix, the secret, the first path of its route, its name and the kind of its algorithm are the
-//! same. Of the keys, `user` is the extension [`User`](crate::key::User), which an authenticating layer must insert;
-//! `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or without the feature `axum` the
-//! path as sent.
+//! Each route has its own budgets, even if policies of several routes have the same name. On Redis, processes share the
+//! budgets of a policy if the prefix, the secret, the first path of its route, its name and the kind of its algorithm
+//! are the same.
 //!
-//! `Config::router` puts the limits around the handlers of an axum app (feature `axum`); with any other
-//! router, mount the [layer](Route::layer) of each route on its [paths](Route::paths).
-//! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
-//! stops.
+//! The value `user` of `key` stands for the extension [`User`](crate::key::User), which an authenticating layer must
+//! insert. The value `path` stands for the route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or
+//! without the feature `axum` for the path as sent.
+//!
+//! # Use
+//!
+//! `Config::router` puts the limits around the handlers of an axum app (feature `axum`). With any other router, mount
+//! the [layer](Route::layer) of each route on its [paths](Route::paths). [`Config::change`] applies an edited file
+//! while the layers run. [`Config::close`] closes the queues when the server stops.
 //!
 //! # Errors
 //!
 //! An error names the file, the line, the field and the cure. It repeats the value, unless that may be a secret (`url`,
-//! `master`, `secret`, `headers`). Parsing takes time in proportion to the number of routes and policies.
+//! `master`, `secret`, `headers`).
+//!
+//! # Cost
+//!
+//! Parsing takes time in proportion to the number of routes and policies.
 
 mod calendar;
 mod change;
@@ -79,23 +86,26 @@ mod value;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use toml::Spanned;
+
 pub use self::change::Changed;
 pub use self::error::ConfigError;
 pub use self::reader::ConfigReader;
 
-use self::change::{Fixed, optional_fields};
+use self::change::FixedTables;
 use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
 use self::response::ResponseSettings;
 use self::source::SourceText;
 use self::store::{Redis, StoreSpec};
 use self::value::{number, set, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
-use crate::http::{Enforceable, Exemptions, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
+use crate::http::{Enforceable, Exemptions, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
 use crate::values::Quota;
 
-/// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
-/// `#:schema ./limits.schema.json` into the first line of yours. It has the tables, their keys, the type of each value
-/// and the ranges of numbers; times, paths, addresses and combinations are checked by [`Config::parse`] only.
+/// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed. Write it to a file such
+/// as `limits.schema.json`, and begin the configuration with the line `#:schema ./limits.schema.json`. The schema has
+/// the tables, their keys, the type of each value and the ranges of numbers. Times, paths, addresses and combinations
+/// are checked by [`Config::parse`] only.
 pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A parsed configuration, with a layer for each limited route.
@@ -107,7 +117,8 @@ pub struct Config {
     file: String,
     client_ip: ClientIp,
     redis: Option<Redis>,
-    fixed: Fixed,
+    /// Kept to reject a change of them.
+    fixed_tables: FixedTables,
     routes: Vec<Route>,
 }
 
@@ -116,30 +127,35 @@ pub struct Config {
 pub struct Route {
     paths: Vec<String>,
     line: usize,
-    /// As in the file, to find the differences of a change.
-    response: Option<RawResponse>,
-    /// As in the file, too.
-    exempt_preflights: Option<RawBudget>,
+    /// Its `response` as in the file, kept to reject a change of it.
+    raw_response: Option<RawResponse>,
+    /// Its `exempt-preflights` as in the file, kept to reject a change of it.
+    raw_preflights: Option<RawBudget>,
+    /// `None` if the route has no policy.
     layer: Option<RateLimitLayer>,
-    /// The name of each policy, with its optional fields that are set.
-    optional: Vec<(String, Vec<&'static str>)>,
+    optional_fields: OptionalFields,
 }
+
+/// The name of each policy of a route, with the optional fields that the file sets: a change logs those that it
+/// removes.
+type OptionalFields = Vec<(String, Vec<&'static str>)>;
 
 /// A `[[route]]` that is parsed and checked, but not in force.
 struct Draft {
     paths: Vec<String>,
-    /// Where its paths are in the file.
-    at: Range<usize>,
-    response: Option<RawResponse>,
-    /// `response`, completed from the general one.
-    responses: ResponseSettings,
-    exempt_preflights: Option<RawBudget>,
-    /// `exempt_preflights`, checked.
-    preflights: Option<Quota>,
+    /// The place of the paths in the file.
+    span: Range<usize>,
+    /// As in [`Route`].
+    raw_response: Option<RawResponse>,
+    /// The parsed `raw_response`, with the shared `[response]` where it sets nothing.
+    response: ResponseSettings,
+    /// As in [`Route`].
+    raw_preflights: Option<RawBudget>,
+    /// The parsed `raw_preflights`.
+    preflight_budget: Option<Quota>,
     /// `None` if the route has no policy.
     policies: Option<Enforceable>,
-    /// As in [`Route`].
-    optional: Vec<(String, Vec<&'static str>)>,
+    optional_fields: OptionalFields,
 }
 
 /// The settings that the routes of a file share.
@@ -154,7 +170,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If anything is unknown, missing or invalid, or if there is no route: the message has the line and the cure.
+    /// If a table, key or value is unknown, missing or invalid, or if there is no route. The message has the line and
+    /// the cure.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
         Self::reader().parse(file, text)
     }
@@ -164,10 +181,11 @@ impl Config {
         ConfigReader::new()
     }
 
-    fn read(file: &str, text: &str, ConfigReader { redis, set_up }: ConfigReader) -> Result<Self, ConfigError> {
+    /// Parses a configuration with the settings of `reader`.
+    fn read(file: &str, text: &str, reader: ConfigReader) -> Result<Self, ConfigError> {
         let source = SourceText::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
-        let fixed = Fixed::read(&raw);
+        let fixed_tables = FixedTables::read(&raw);
         let client_ip = match raw.client_ip {
             Some(raw) => client_ip(&source, raw.into_inner())?,
             None => ClientIp::peer(),
@@ -176,21 +194,22 @@ impl Config {
             Some(raw) => ResponseSettings::parse(&source, raw.get_ref())?,
             None => ResponseSettings::default(),
         };
-        let named = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
-        let redis = redis.or(named);
+        // Opened even if the reader's is used, so that mistakes in it are found.
+        let redis_of_file = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
+        let redis = reader.redis.or(redis_of_file);
         if raw.route.is_empty() {
             let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
             return Err(source.error(&source.end(), problem));
         }
-        let common = SharedSettings { client_ip: &client_ip, response, redis: redis.as_ref() };
-        let routes = common.read(&source, raw.route)?;
-        let routes = routes.into_iter().map(|draft| Route::from_draft(&source, draft, &*set_up)).collect();
+        let shared = SharedSettings { client_ip: &client_ip, response, redis: redis.as_ref() };
+        let drafts = shared.read_routes(&source, raw.route)?;
+        let routes = drafts.into_iter().map(|draft| Route::from_draft(&source, draft, &*reader.set_up)).collect();
         Ok(Self {
             #[cfg(feature = "axum")]
             file: file.to_owned(),
             client_ip,
             redis,
-            fixed,
+            fixed_tables,
             routes,
         })
     }
@@ -241,105 +260,154 @@ impl Route {
         self.layer.as_ref()
     }
 
+    /// Puts a draft in force. `set_up` applies the settings in code: see [`ConfigReader::layers`].
     fn from_draft(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
-        let Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional } = draft;
-        let enforce = |policies| {
-            let builder = responses.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
-            set_up(set(builder, preflights, RateLimitLayerBuilder::exempt_preflights)).build()
-        };
-        let layer = policies.map(enforce);
-        Self { paths, line: source.line(&at), response, exempt_preflights, layer, optional }
+        let layer = draft.policies.map(|policies| {
+            let builder = RateLimitLayer::builder(policies).route(draft.paths[0].as_str());
+            let builder = draft.response.apply_to(builder);
+            let builder = set(builder, draft.preflight_budget, RateLimitLayerBuilder::exempt_preflights);
+            set_up(builder).build()
+        });
+        Self {
+            line: source.line(&draft.span),
+            paths: draft.paths,
+            raw_response: draft.raw_response,
+            raw_preflights: draft.raw_preflights,
+            layer,
+            optional_fields: draft.optional_fields,
+        }
     }
 }
 
 impl SharedSettings<'_> {
-    fn read(&self, source: &SourceText<'_>, routes: Vec<RawRoute>) -> Result<Vec<Draft>, ConfigError> {
-        let mut seen = HashMap::new();
-        routes.into_iter().map(|raw| self.read_route(source, raw, &mut seen)).collect()
+    fn read_routes(&self, source: &SourceText<'_>, routes: Vec<RawRoute>) -> Result<Vec<Draft>, ConfigError> {
+        let mut lines = HashMap::new();
+        routes.into_iter().map(|raw| self.read_route(source, raw, &mut lines)).collect()
     }
 
+    /// Parses and checks a route. `lines` has the line of each path of the routes before, and gets its own.
     fn read_route(
         &self,
         source: &SourceText<'_>,
         raw: RawRoute,
-        seen: &mut HashMap<String, usize>,
+        lines: &mut HashMap<String, usize>,
     ) -> Result<Draft, ConfigError> {
-        let at = raw.path.span();
-        let line = source.line(&at);
-        let paths = raw.path.into_inner().into_vec();
-        if paths.is_empty() {
-            return Err(source.error(&at, "the route has no path; write path = \"/...\""));
+        let span = raw.path.span();
+        let paths = raw.path.get_ref().as_slice().to_vec();
+        check_paths(source, &paths, &span, lines)?;
+        if raw.policy.is_empty() {
+            check_without_policy(source, &raw)?;
         }
-        for path in &paths {
-            check_path(path).map_err(|problem| source.error(&at, problem))?;
-            if let Some(first) = seen.insert(skeleton(path), line) {
-                let problem =
-                    format!("path `{path}` is already served by the route on line {first}; remove one of them");
-                return Err(source.error(&at, problem));
-            }
-        }
-
-        for (at, effect, key) in [
-            (policy::span_of(&raw.response), "its [response] has no effect", "it"),
-            (policy::span_of(&raw.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
-            (policy::span_of(&raw.exempt), "all requests pass uncounted", "exempt"),
-        ] {
-            if let Some(at) = at.filter(|_| raw.policy.is_empty()) {
-                let cure = format!("remove {key}, or give the route a [[route.policy]]");
-                return Err(source.error(&at, format_args!("the route has no policy, so that {effect}; {cure}")));
-            }
-        }
-        let responses = match &raw.response {
+        let response = match &raw.response {
             Some(raw) => ResponseSettings::parse(source, raw.get_ref())?.or(self.response),
             None => self.response,
         };
-        let preflights = &raw.exempt_preflights;
-        let preflights = preflights.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()?;
-        let exempt = |raw| exempt::add(source, Exemptions::new(), raw, self.client_ip);
-        let exemptions = raw.exempt.as_ref().map(exempt).transpose()?;
-        let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
-        let mut policies = Vec::new();
-        let mut optional = Vec::new();
-        let mut names = HashSet::new();
-        for raw in raw.policy {
-            let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
-            let store = StoreSpec::read(source, &raw, &paths[0], self.redis)?;
-            let fields = optional_fields(&raw, exemptions.is_some());
-            let policy = policy::build(source, &raw, self.client_ip, store, exemptions.clone())?;
-            if !names.insert(name.clone()) {
-                return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
-            }
-            policies.push(policy);
-            optional.push((name, fields));
-        }
+        let preflight_budget = match &raw.exempt_preflights {
+            Some(raw) => Some(policy::budget(source, raw.get_ref())?),
+            None => None,
+        };
+        let exemptions = match &raw.exempt {
+            Some(raw) => Some(exempt::add(source, Exemptions::new(), raw, self.client_ip)?),
+            None => None,
+        };
+        let policies = self.read_policies(source, &raw, exemptions.as_ref())?;
         let policies = if policies.is_empty() {
             None
         } else {
-            // Each policy and the names were checked above, where their lines are known.
-            Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
+            // Returns no error: each policy and the names are checked above, where their lines are known.
+            Some(Enforceable::new(policies).map_err(|error| source.error(&span, error))?)
         };
-        let response = raw.response.map(toml::Spanned::into_inner);
-        Ok(Draft { paths, at, response, responses, exempt_preflights, preflights, policies, optional })
+        let mut optional_fields = Vec::new();
+        for raw in &raw.policy {
+            optional_fields.push((raw.name.get_ref().clone(), change::optional_fields(raw, exemptions.is_some())));
+        }
+        Ok(Draft {
+            paths,
+            span,
+            raw_response: raw.response.map(Spanned::into_inner),
+            response,
+            raw_preflights: raw.exempt_preflights.map(Spanned::into_inner),
+            preflight_budget,
+            policies,
+            optional_fields,
+        })
+    }
+
+    /// Builds the policies of a route, with the `exemptions` of the route.
+    fn read_policies(
+        &self,
+        source: &SourceText<'_>,
+        route: &RawRoute,
+        exemptions: Option<&Exemptions>,
+    ) -> Result<Vec<Policy>, ConfigError> {
+        let first_path = &route.path.get_ref().as_slice()[0];
+        let mut policies = Vec::new();
+        let mut names = HashSet::new();
+        for raw in &route.policy {
+            let store = StoreSpec::read(source, raw, first_path, self.redis)?;
+            policies.push(policy::build(source, raw, self.client_ip, store, exemptions.cloned())?);
+            let name = raw.name.get_ref();
+            if !names.insert(name) {
+                return Err(source.error(&raw.name.span(), PolicyError::DuplicateName { name: name.clone() }));
+            }
+        }
+        Ok(policies)
     }
 }
 
-/// Checks that a router accepts a path: literal, except for whole segments of the form `{name}`.
+/// Checks the paths of a route, which are at `span`. `lines` has the line of each path of the routes before, and gets
+/// the line of these.
+fn check_paths(
+    source: &SourceText<'_>,
+    paths: &[String],
+    span: &Range<usize>,
+    lines: &mut HashMap<String, usize>,
+) -> Result<(), ConfigError> {
+    if paths.is_empty() {
+        return Err(source.error(span, "the route has no path; write path = \"/...\""));
+    }
+    for path in paths {
+        check_path(path).map_err(|problem| source.error(span, problem))?;
+        if let Some(first) = lines.insert(skeleton(path), source.line(span)) {
+            let problem = format!("path `{path}` is already served by the route on line {first}; remove one of them");
+            return Err(source.error(span, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a route without a policy has no settings for policies: these would have no effect.
+fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(), ConfigError> {
+    for (span, effect, key) in [
+        (policy::span_of(&route.response), "its [response] has no effect", "it"),
+        (policy::span_of(&route.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
+        (policy::span_of(&route.exempt), "all requests pass uncounted", "exempt"),
+    ] {
+        if let Some(span) = span {
+            let cure = format!("remove {key}, or give the route a [[route.policy]]");
+            return Err(source.error(&span, format_args!("the route has no policy, so that {effect}; {cure}")));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a router accepts a path, and matches it literally, except for whole segments of the form `{name}`.
 fn check_path(path: &str) -> Result<(), String> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(format!("path `{path}` must begin with a slash; write \"/{path}\""));
     };
     for segment in rest.split('/') {
-        let inner = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}')).unwrap_or(segment);
-        let named = inner.len() < segment.len();
+        let parameter = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}'));
+        let inner = parameter.unwrap_or(segment);
         if !inner.split('%').skip(1).all(begins_with_two_hex_digits) {
             return Err(format!(
                 "segment `{segment}` of path `{path}` cannot be matched; write % as %25, or two hexadecimal digits behind it"
             ));
         }
-        // The characters that a URI may contain literally (RFC 3986, section 3.3), less those that routers take for
-        // patterns.
+        // The characters that a path may contain literally (RFC 3986, section 3.3), without those that are patterns for
+        // some routers.
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._~%!$&'()+,;=:@".contains(char);
-        if !inner.chars().all(fits) || inner.starts_with(':') || (named && inner.is_empty()) {
+        if !inner.chars().all(fits) || inner.starts_with(':') || parameter == Some("") {
             return Err(format!(
                 "segment `{segment}` of path `{path}` cannot be matched; write it literally, or {{name}} for any segment"
             ));
@@ -352,8 +420,9 @@ fn begins_with_two_hex_digits(text: &str) -> bool {
     text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns a path without its parameters' names: a router accepts no two paths that differ only in these. The path of a
-/// handler may also have `{*rest}`, which is more than a segment, and `{{`, which is a brace: these are no parameters.
+/// Returns a path with `{}` for each parameter: a router does not accept two paths that differ only in the names of
+/// parameters. The path of a handler may also have `{*rest}`, which matches several segments, and `{{`, which is a
+/// brace. These are not parameters.
 fn skeleton(path: &str) -> String {
     let is_parameter =
         |segment: &str| segment.starts_with('{') && !segment.starts_with("{*") && !segment.starts_with("{{");
@@ -361,47 +430,64 @@ fn skeleton(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
+/// Parses `[client-ip]`.
 fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
-    // An error is at the line of the first of the three which is set: a mistake in one is mostly a lack of another.
-    let at = raw.source.as_ref().map(toml::Spanned::span);
-    let at = at.or_else(|| raw.trusted.as_ref().map(toml::Spanned::span));
-    let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);
-    let hops = raw.hops.map(|hops| match *hops.get_ref() {
-        0 => Err(source.error(&hops.span(), "hops = 0 trusts no proxy; write how many there are, or leave it out")),
-        _ => size(source, "client-ip.hops", &hops),
-    });
-    let hops = hops.transpose()?;
-    let ip_source = match raw.source.as_ref().map(toml::Spanned::get_ref) {
+    // The place of errors about the combination of the three fields: the first field that is set.
+    let span = policy::span_of(&raw.source).or(policy::span_of(&raw.trusted)).or(policy::span_of(&raw.hops));
+    let span = span.unwrap_or(0..0);
+    let hops = raw.hops.as_ref().map(|hops| proxy_hops(source, hops)).transpose()?;
+    let ip_source = match &raw.source {
+        Some(name) => ip_source(source, name)?,
         None => IpSource::Peer,
-        Some(name) => name.parse::<IpSource>().map_err(|_| {
-            let problem = format!(
-                "source `{name}` is not a header's name; write peer, x-forwarded-for, forwarded or a single-value header such as x-real-ip"
-            );
-            source.error(&at, problem)
-        })?,
     };
-    let trusted = match (raw.trusted, hops) {
-        (Some(ranges), hops) => {
-            let at = ranges.span();
-            let ranges = TrustedProxies::networks(ranges.into_inner());
-            let ranges = ranges.map_err(|error| source.error(&at, format_args!("trusted: {error}")))?;
-            Some(set(ranges, hops, TrustedProxies::and_hops))
-        }
-        (None, Some(hops)) => Some(TrustedProxies::hops(hops)),
-        (None, None) => None,
-    };
+    let trusted = trusted_proxies(source, raw.trusted, hops)?;
     let client_ip = match (ip_source, trusted) {
         (IpSource::Peer, None) => ClientIp::peer(),
         (IpSource::Peer, Some(_)) => {
             let problem = "the socket's peer needs no trusted proxies; name the header that they set as the source, or leave trusted and hops out";
-            return Err(source.error(&at, problem));
+            return Err(source.error(&span, problem));
         }
         (_, None) => {
             let problem = "any client can forge a header; write which proxies to trust: trusted = [\"10.0.0.0/8\"] (the proxies' addresses) and / or hops = 1 (how many there are)";
-            return Err(source.error(&at, problem));
+            return Err(source.error(&span, problem));
         }
         (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),
     };
     let prefix = raw.ipv6_prefix.map(|prefix| number(source, "client-ip.ipv6-prefix", &prefix)).transpose()?;
     Ok(set(client_ip, prefix.and_then(|prefix| u8::try_from(prefix).ok()), ClientIp::ipv6_prefix))
+}
+
+/// Parses `hops`, the number of proxies.
+fn proxy_hops(source: &SourceText<'_>, hops: &Spanned<i64>) -> Result<usize, ConfigError> {
+    if *hops.get_ref() == 0 {
+        let problem = "hops = 0 trusts no proxy; write how many there are, or leave it out";
+        return Err(source.error(&hops.span(), problem));
+    }
+    size(source, "client-ip.hops", hops)
+}
+
+/// Parses `source`.
+fn ip_source(source: &SourceText<'_>, name: &Spanned<String>) -> Result<IpSource, ConfigError> {
+    name.get_ref().parse().map_err(|_| {
+        let problem = format!(
+            "source `{}` is not a header's name; write peer, x-forwarded-for, forwarded or a single-value header such as x-real-ip",
+            name.get_ref()
+        );
+        source.error(&name.span(), problem)
+    })
+}
+
+/// The trusted proxies, by their networks, by their number, or by both; `None` if both are absent.
+fn trusted_proxies(
+    source: &SourceText<'_>,
+    networks: Option<Spanned<Vec<String>>>,
+    hops: Option<usize>,
+) -> Result<Option<TrustedProxies>, ConfigError> {
+    let Some(networks) = networks else {
+        return Ok(hops.map(TrustedProxies::hops));
+    };
+    let span = networks.span();
+    let proxies = TrustedProxies::networks(networks.into_inner())
+        .map_err(|error| source.error(&span, format_args!("trusted: {error}")))?;
+    Ok(Some(set(proxies, hops, TrustedProxies::and_hops)))
 }

@@ -18,13 +18,13 @@ use crate::values::{PartitionKey, Quota};
 
 /// Exempts requests that can only be preflights, within a budget. All other requests count, and so do preflights
 /// beyond the budget and preflights of banned keys.
-pub(crate) struct Exemption {
+pub(crate) struct PreflightExemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
     budget: RateLimiter<TokenBucket>,
 }
 
-impl Exemption {
+impl PreflightExemption {
     pub(crate) fn new(budget: Quota) -> Self {
         Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
     }

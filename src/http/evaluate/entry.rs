@@ -69,31 +69,32 @@ pub(super) enum NoKey {
 #[inline]
 pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKey, NoKey> {
     if !policy.applies_to(head) {
-        return Err(skip(policy));
+        note_skipped(policy);
+        return Err(NoKey::Skipped);
     }
     let key = policy.who.key.extract(head).or_else(|error| without_key(policy, &error))?;
     policy.note_key(&key);
     Ok(key)
 }
 
+/// Counts a request to which a policy does not apply.
 #[cold]
-pub(super) fn skip(policy: &Policy) -> NoKey {
+pub(super) fn note_skipped(policy: &Policy) {
     policy.note(Fate::Skipped, None, None);
-    NoKey::Skipped
 }
 
-/// The key of a request without a key, by the policy's [`MissingKey`].
+/// The key in place of the key that a request lacks, if the policy's [`MissingKey`] provides one.
 #[cold]
 pub(super) fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
     policy.note_missing_key(error);
-    match (error, policy.who.on_missing_key) {
-        (KeyError::Missing { .. }, MissingKey::Skip) => return Err(skip(policy)),
-        (KeyError::Missing { .. }, MissingKey::Share) => return Ok(PartitionKey::SHARED),
-        _ => {}
+    let is_missing = matches!(error, KeyError::Missing { .. });
+    if is_missing && policy.who.on_missing_key == MissingKey::Share {
+        return Ok(PartitionKey::SHARED);
     }
     // Shadows never reject, so they skip requests that they cannot count.
-    if policy.shadow {
-        return Err(skip(policy));
+    if policy.shadow || (is_missing && policy.who.on_missing_key == MissingKey::Skip) {
+        note_skipped(policy);
+        return Err(NoKey::Skipped);
     }
     policy.note(Fate::MissingKey, None, None);
     Err(NoKey::Rejected(Box::new(Rejection::without_key(error))))
@@ -220,10 +221,18 @@ impl PolicyEntry {
         self.stake.as_ref()?.debt.as_ref()?.as_ref().err().copied()
     }
 
-    /// The rejection of a request whose key owes too much, as a shadow counts it.
-    pub(super) fn debt_rejection(&self, policy: &Policy) -> Option<Decision> {
+    /// The rejection of a request whose key owes too much, if the limiter makes none.
+    fn debt_rejection(&self, policy: &Policy) -> Option<Decision> {
         let limit = policy.description.max_cost().unwrap_or(0);
         self.debt_wait().map(|wait| Decision::reject(limit, 0, Some(wait)).with_reset_after(wait))
+    }
+
+    /// Charges a shadow, which counts a rejection instead if the key owes too much.
+    pub(super) fn charge_shadow(&self, policy: &Policy, context: &AskContext) -> Answer {
+        match self.debt_rejection(policy) {
+            Some(rejection) => rejection.into(),
+            None => policy.charge_as_shadow(&self.ask(context)),
+        }
     }
 
     /// Records that the request passes in its attempt, which is kept if it awaits the response.
@@ -272,7 +281,7 @@ impl PolicyEntry {
     /// Such a decision is kept: a second peek might admit, since a charge was refunded meanwhile, and then no policy
     /// would have rejected the request.
     #[inline]
-    pub(super) fn precheck(&mut self, policy: &Policy, context: &AskContext) -> bool {
+    pub(super) fn passes_precheck(&mut self, policy: &Policy, context: &AskContext) -> bool {
         match policy.peek(&self.ask(context)) {
             // A limiter that knows its key to be used up may yet find a free retry.
             Some(rejection) if !rejection.is_allowed() && !self.may_be_free() => {

@@ -1,20 +1,26 @@
-//! Evaluates a request: a transaction charges either all policies of a layer or no policy. Policies that admit the
-//! request at once take a shorter path: one policy here, several in [`several`].
+//! Evaluates a request: asks the policies of a layer, and charges either all that apply or no policy.
+//!
+//! In general, an evaluation is a [transaction], with four steps:
 //!
 //! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the
 //!    key, if any.
 //! 2. **Precheck**: every enforced entry except for the first is peeked at, if its limiter can be. If an entry would
 //!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
 //!    [longest wait](crate::http::reject::Rejection::limit_exceeded).
-//! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers,
-//!    which decide on all of their entries in one call each, except for possible free retries; then queues, so that
-//!    no request waits only to be rejected; then shadows, which see the admitted requests only.
+//! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory. Then servers,
+//!    each in one call for all of its entries (an entry that may be a free retry is charged by itself). Then queues, so
+//!    that no request waits only to be rejected. Then shadows, which see the admitted requests only.
 //! 4. **Commit**, or **roll back**: a concurrent request may have used up the units that the precheck saw. Then the
 //!    charges made so far are refunded, the last one first.
 //!
+//! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
+//! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. In all other cases, the
+//! evaluation goes on as a transaction, from the answers that it has.
+//!
 //! All entries see [one instant](crate::values::Now), and a later one after each wait. Decisions are
-//! [counted](observe) in one place, and become [annotations] of the response in another. Both ask no limiter again.
-//! Only the settlement of [open requests](open_request), whose charges depend on the response, calls limiters.
+//! [counted](observe) in one place, and become [annotations] of the response in another; both work with the decisions
+//! that were made, and call no limiter. After the response, only the settlement of [open requests](open_request), whose
+//! charges depend on it, calls limiters.
 //!
 //! A failure of a limiter is not a rejection. The policy's failure mode then decides on the request.
 
@@ -53,13 +59,16 @@ use crate::values::{Answer, Ask};
 
 /// The result of an evaluation.
 pub(crate) enum Evaluation {
+    /// The inner service is called; the annotations go onto its response.
     Admitted(Annotations),
+    /// The request is answered with this response.
     Rejected(Response<RejectionBody>),
     /// The request waits for its turn in a queue, or for a server.
     Pending(Box<WaitingRequest>),
 }
 
-/// Evaluates a request. `has_no_body` returns whether the request certainly has no body.
+/// Evaluates a request by the policies in force. `has_no_body` returns whether the request certainly has no body, which
+/// is asked of preflights only.
 #[inline]
 pub(crate) fn evaluate(
     layer: &Arc<LayerState>,
@@ -68,9 +77,9 @@ pub(crate) fn evaluate(
     has_no_body: impl FnOnce() -> bool,
 ) -> Evaluation {
     let scope = Scope { layer, in_force };
-    if let Some(exemption) = &layer.settings.exemption {
+    if let Some(exemption) = &layer.settings.preflight_exemption {
         if exemption.try_exempt(&in_force.policies, head, has_no_body) {
-            return scope.exempt();
+            return scope.admit_exempt();
         }
     }
     let policy = match &*in_force.policies {
@@ -78,19 +87,20 @@ pub(crate) fn evaluate(
         policies if in_force.is_plain => return scope.evaluate_several(policies, head),
         _ => return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
     };
-    // A single plain policy, as most layers have: its charge needs no transaction. This is the hot path. The key and
-    // the decision are borrowed, not moved: each is a cache line.
+    // The hot path: a single plain policy, as most layers have. Its charge needs no transaction. The key and the
+    // decision are borrowed, not moved: each is a cache line.
     if !policy.applies_to(head) {
-        return scope.skip(policy);
+        return scope.admit_skipped(policy);
     }
     let extracted = policy.who.key.extract(head);
-    let shared;
+    // Assigned only if the request has no key. Declared here, so that `key` can borrow it.
+    let key_in_its_place;
     let key = match &extracted {
         Ok(key) => key,
         Err(error) => match entry::without_key(policy, error) {
             Ok(key) => {
-                shared = key;
-                &shared
+                key_in_its_place = key;
+                &key_in_its_place
             }
             Err(NoKey::Skipped) => return Evaluation::Admitted(scope.annotate_undecided()),
             Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
@@ -108,33 +118,34 @@ pub(crate) fn evaluate(
             policy.note(Fate::from_admission(decision), Some(key), Some(decision));
             return Evaluation::Admitted(scope.annotate_plain(std::iter::once(decided)));
         }
-        // A ban of a server, a wait or a failure takes the path of several policies.
         if decision.ban().is_none() {
             policy.report_health(None);
             return scope.respond(scope.reject_plain(policy, decided), head);
         }
     }
+    // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.
     let mut transaction = Transaction::with_patience(patience);
     transaction.entries.push(PolicyEntry::new(0, key.clone(), cost, quota));
     scope.evaluate_transaction(transaction, Some(answer), head)
 }
 
 impl Scope<'_> {
+    /// Admits a preflight that the layer exempts from all policies.
     #[cold]
-    fn exempt(self) -> Evaluation {
+    fn admit_exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
         Evaluation::Admitted(self.annotate_undecided())
     }
 
     /// Admits a request to which the only policy does not apply.
     #[cold]
-    fn skip(self, policy: &Policy) -> Evaluation {
-        let _ = entry::skip(policy);
+    fn admit_skipped(self, policy: &Policy) -> Evaluation {
+        entry::note_skipped(policy);
         Evaluation::Admitted(self.annotate_undecided())
     }
 
-    /// Evaluates a transaction. If it has no entries yet, it starts with preparing them; if there is an `answer`,
-    /// with the answer to the next entry.
+    /// Evaluates a request as a transaction: from the beginning, with a transaction without entries; or, if there is an
+    /// `answer` to the next entry, from that answer on.
     #[inline(never)]
     fn evaluate_transaction(
         self,
@@ -142,13 +153,13 @@ impl Scope<'_> {
         answer: Option<Answer>,
         head: &RequestHead<'_>,
     ) -> Evaluation {
-        if transaction.entries.is_empty() {
+        if answer.is_none() {
             if let Err(rejection) = self.prepare(&mut transaction.entries, head) {
                 return self.respond(Rejected::from(*rejection), head);
             }
-        }
-        if answer.is_none() && !transaction.precheck(self) {
-            return self.reject_prechecked(transaction, head);
+            if !transaction.precheck(self) {
+                return self.reject_prechecked(transaction, head);
+            }
         }
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
@@ -164,14 +175,15 @@ impl Scope<'_> {
         self.respond(self.reject(&mut transaction.entries), head)
     }
 
-    /// Makes the entries of all policies that apply.
+    /// Makes the entries of all policies that apply. Returns the rejection if the request lacks a key that it must
+    /// have.
     #[inline]
     fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
         for (index, policy) in (0..).zip(&self.in_force.policies) {
             match entry::key(policy, head) {
                 Ok(key) => {
                     let ban = policy.ban_before_limiter(&key);
-                    // Pushed in either case, so that the common entry is built where it stays.
+                    // Two calls of `push`, so that the common entry is built in its place in `entries`.
                     if self.in_force.is_open_ended {
                         let entry = PolicyEntry::open_ended(index, policy, key, head);
                         entries.push(PolicyEntry { ban, ..entry });
@@ -194,6 +206,7 @@ impl Scope<'_> {
         if self.in_force.delays { grpc::timeout(head) } else { None }
     }
 
+    /// Makes the response to a rejected request.
     #[cold]
     fn respond(self, rejected: Rejected, head: &RequestHead<'_>) -> Evaluation {
         Evaluation::Rejected(rejected.respond(self.layer, head))

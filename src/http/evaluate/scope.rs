@@ -21,6 +21,7 @@ impl<'a> Scope<'a> {
     pub(super) fn policy(self, entry: &PolicyEntry) -> &'a Policy {
         entry.policy_of(&self.in_force.policies)
     }
+
     /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a
     /// live change since the request came and a limiter has inherited. Charges, refunds and peeks after a wait then
     /// use the same limiter as later requests.

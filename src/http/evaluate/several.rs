@@ -1,5 +1,6 @@
-//! The hot path of several policies: all are [plain](Policy::is_plain), and all admit the request at once. Every
-//! other outcome is left to the [transaction], which continues from the charges made so far.
+//! The hot path of several policies: all are [plain](Policy::is_plain), and all admit the request at once. It takes the
+//! same steps as a [transaction], with smaller entries. Every other outcome is left to a transaction, which goes on
+//! from the charges made so far.
 
 use smallvec::SmallVec;
 
@@ -15,7 +16,7 @@ use crate::http::head::RequestHead;
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Quota};
 
-/// A plain policy's part of a request.
+/// A plain policy's part of a request, in place of a [`PolicyEntry`].
 struct PlainEntry {
     key: PartitionKey,
     cost: u64,
@@ -25,19 +26,26 @@ struct PlainEntry {
 }
 
 impl PlainEntry {
+    fn policy_of<'a>(&self, policies: &'a [Policy]) -> &'a Policy {
+        &policies[self.policy as usize]
+    }
+
+    /// The question that charges the entry.
     fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
         Ask::charge(&self.key, self.cost).under(self.quota).at(&context.now)
     }
 }
 
 impl Scope<'_> {
-    /// Evaluates a request of a layer with several policies, which all decide at once.
+    /// Evaluates a request by several policies, which all are plain and decide at once.
     #[inline(never)]
     pub(super) fn evaluate_several(self, policies: &[Policy], head: &RequestHead<'_>) -> Evaluation {
+        // Prepare.
         let mut entries = SmallVec::<[PlainEntry; 2]>::new();
         for (index, policy) in (0..).zip(policies) {
+            // As `entry::key` does, written out: a function between would move the key once more.
             if !policy.applies_to(head) {
-                let _ = entry::skip(policy);
+                entry::note_skipped(policy);
                 continue;
             }
             let key = match policy.who.key.extract(head) {
@@ -53,23 +61,26 @@ impl Scope<'_> {
             let quota = policy.quota_of(head, &key);
             entries.push(PlainEntry { key, cost, quota, policy: index });
         }
+
+        // Precheck. The first entry is not peeked at, since nothing has to be refunded if its charge is rejected.
         let context = AskContext::default();
-        let policy_of = |entry: &PlainEntry| &policies[entry.policy as usize];
-        // The first entry is not peeked at, since nothing has to be refunded if its charge is rejected.
         for index in 1..entries.len() {
             let entry = &entries[index];
-            let peeked = policy_of(entry).limiter.decide(&entry.ask(&context).to(Mode::Peek)).at_once();
+            let peeked = entry.policy_of(policies).limiter.decide(&entry.ask(&context).to(Mode::Peek)).at_once();
             if let Some(rejection) = peeked.filter(|peeked| !peeked.is_allowed()) {
                 let mut transaction = transaction_of(entries, &[], context);
                 transaction.entries[index].preview(rejection);
                 return self.reject_prechecked(transaction, head);
             }
         }
+
+        // Reserve.
         let mut decisions = SmallVec::<[Decision; 2]>::new();
         for entry in &entries {
-            match policy_of(entry).limiter.decide(&entry.ask(&context)) {
+            let policy = entry.policy_of(policies);
+            match policy.limiter.decide(&entry.ask(&context)) {
                 Answer::Ready(Ok(decision)) if decision.is_allowed() => {
-                    policy_of(entry).report_health(None);
+                    policy.report_health(None);
                     decisions.push(decision);
                 }
                 answer => {
@@ -78,8 +89,10 @@ impl Scope<'_> {
                 }
             }
         }
+
+        // Commit.
         for (entry, decision) in entries.iter().zip(&decisions) {
-            policy_of(entry).note(Fate::from_admission(decision), Some(&entry.key), Some(decision));
+            entry.policy_of(policies).note(Fate::from_admission(decision), Some(&entry.key), Some(decision));
         }
         let decided = entries.iter().zip(&decisions).map(|(entry, decision)| {
             let PlainEntry { key, quota, policy, .. } = entry;
@@ -89,7 +102,7 @@ impl Scope<'_> {
     }
 }
 
-/// The transaction of these entries. The first ones are charged already, by the decisions in `charged`.
+/// Makes a transaction of these entries. The first ones are charged already: `charged` has their decisions.
 #[cold]
 fn transaction_of(entries: SmallVec<[PlainEntry; 2]>, charged: &[Decision], context: AskContext) -> Transaction {
     let mut decisions = charged.iter();

@@ -1,4 +1,4 @@
-//! The transaction: reserves all entries, then commits, or rolls back.
+//! The transaction: prechecks the entries of a request, charges one after the other, then commits, or rolls back.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,21 +14,22 @@ use super::scope::Scope;
 use crate::http::policy::Fate;
 use crate::values::{Answer, Answers, Claim, Decision, FailureMode, LimiterError, Now, Pending};
 
-/// The result of all policies together.
+/// The decision of all policies together: the annotations of an admitted request, or the rejection.
 pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
-/// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that
-/// was cancelled while it waited is not refunded. The units that it holds are released.
+/// The entries of a request, charged up to `next`. If the transaction is dropped in between, they stay charged: a
+/// request that was cancelled while it waited is not refunded. The units that it holds are released.
 #[derive(Default)]
 pub(super) struct Transaction {
     pub(super) entries: Entries,
+    /// The index of the next entry to charge.
     pub(super) next: usize,
     pub(super) context: AskContext,
     /// The answers of a batch to the entries from `next` on, in reverse order, so that the next one is popped.
     answers: Answers,
 }
 
-/// The state of a transaction.
+/// The state of a transaction after [`reserve`](Transaction::reserve).
 pub(super) enum TransactionProgress {
     Done(Evaluated),
     /// It waits for the answer to the next entry.
@@ -58,17 +59,20 @@ impl Transaction {
         let may_owe = scope.in_force.is_open_ended;
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
-            let is_skipped = index == 0 || policy.shadow;
             let is_in_debt = may_owe && entry.debt_wait().is_some() && !policy.shadow;
-            if entry.ban.is_some() || is_in_debt || !(is_skipped || entry.precheck(policy, &self.context)) {
+            if entry.ban.is_some() || is_in_debt {
+                return false;
+            }
+            let is_peeked_at = index > 0 && !policy.shadow;
+            if is_peeked_at && !entry.passes_precheck(policy, &self.context) {
                 return false;
             }
         }
         true
     }
 
-    /// Peeks at all undecided entries of a rejected request, since its wait is the longest of all. The request may have
-    /// waited.
+    /// Peeks at all undecided entries of a rejected request, since the response advertises the longest wait of all
+    /// policies. The request may have waited, so the policies [in force now](Scope::current) are asked.
     #[cold]
     pub(super) fn peek_undecided(&mut self, scope: Scope<'_>) {
         let undecided = |entry: &&mut PolicyEntry| entry.decision.is_none() && !scope.policy(entry).shadow;
@@ -77,25 +81,26 @@ impl Transaction {
         }
     }
 
-    /// Charges one entry after the other, until the request has to wait for an answer, or to the end; and then
-    /// annotates the response. `answer` is the answer to the next entry, if it was charged already.
+    /// Charges one entry after the other, and commits after the last one. Returns earlier if the request has to wait
+    /// for an answer, or is rejected, which rolls the transaction back. `known_answer` is the answer to the next entry,
+    /// if its limiter was asked before.
     #[inline]
-    pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Answer>) -> TransactionProgress {
+    pub(super) fn reserve(&mut self, scope: Scope<'_>, mut known_answer: Option<Answer>) -> TransactionProgress {
         let is_open_ended = scope.in_force.is_open_ended;
         while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
-            let check = match answer.take() {
-                Some(check) => check,
-                // No heir is asked: such policies are charged before the first wait, with one exception
-                // (`Scope::current`).
+            let answer = match known_answer.take() {
+                Some(answer) => answer,
+                // Such a policy is charged before the first wait, so its heir after a live change is not looked up:
+                // `Scope::current` has the details, and one exception.
                 None if policy.answers_at_once() => policy.limiter.decide(&entry.ask(&self.context)),
                 None => match self.charge(scope) {
-                    EntryCharge::One(check) => check,
+                    EntryCharge::One(answer) => answer,
                     EntryCharge::Several(pending) => return TransactionProgress::Several(pending),
                 },
             };
-            match check {
-                // The common case.
+            match answer {
+                // The common case: admitted.
                 Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
                     entry.decision = Some(decision);
@@ -107,17 +112,17 @@ impl Transaction {
                     }
                     self.next += 1;
                 }
-                Answer::Ready(checked) => match self.step(scope, checked) {
-                    Step::Continue => self.next += 1,
-                    Step::FallBack(check) => answer = Some(check),
-                    Step::RollBack(cause) => {
+                Answer::Ready(result) => match self.resolve(scope, result) {
+                    Resolution::Continue => self.next += 1,
+                    Resolution::FallBack(answer) => known_answer = Some(answer),
+                    Resolution::RollBack(cause) => {
                         return TransactionProgress::Done(Err(Box::new(self.roll_back(scope, cause))));
                     }
                 },
                 Answer::Pending(pending) => return TransactionProgress::One(pending),
             }
         }
-        // All are charged: the transaction is committed.
+        // All entries are charged: commit.
         observe::committed(&scope.in_force.policies, &self.entries);
         if is_open_ended {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
@@ -129,24 +134,24 @@ impl Transaction {
         TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.verdict(&self.entries))))
     }
 
-    /// Charges the next entry, if its limiter does not decide at once.
+    /// Charges the next entry, if its limiter does not decide at once: by itself, or in one call with the later entries
+    /// of the same store.
     #[inline(never)]
     fn charge(&mut self, scope: Scope<'_>) -> EntryCharge {
+        // Charged by the last batch already.
         if let Some(answer) = self.answers.pop() {
             return EntryCharge::One(Answer::Ready(answer));
         }
         let entry = &self.entries[self.next];
         let policy = scope.current(scope.policy(entry));
-        if let Some(check) = entry.charge_once(&policy, &self.context) {
-            return EntryCharge::One(check);
+        // Perhaps a free retry: the limiter finds that out in a call of its own.
+        if let Some(answer) = entry.charge_once(&policy, &self.context) {
+            return EntryCharge::One(answer);
         }
         if scope.policy(entry).shadow {
-            if let Some(rejection) = entry.debt_rejection(&policy) {
-                return EntryCharge::One(rejection.into());
-            }
-            return EntryCharge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
+            return EntryCharge::One(entry.charge_shadow(&policy, &self.context));
         }
-        // Charged in one call with the later entries of the same store, which are moved right behind it.
+        // A claim is the part of an entry in a batch, if it can be in one.
         let claim = |entry: &PolicyEntry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
             if policy.shadow || entry.may_be_free() {
@@ -155,11 +160,13 @@ impl Transaction {
             scope.current(policy).description.batches()?.claim(&entry.ask(&self.context))
         };
         let is_last = self.next + 1 == self.entries.len();
-        if let Some(first) = if is_last { None } else { claim(entry) } {
+        let first = if is_last { None } else { claim(entry) };
+        if let Some(first) = first {
             let mut others = Vec::new();
             for index in self.next + 1..self.entries.len() {
                 if let Some(other) = claim(&self.entries[index]).filter(|other| other.store() == first.store()) {
                     others.push(other);
+                    // The entry moves right behind the entries of the batch so far, so that the batch stays together.
                     self.entries[self.next + others.len()..=index].rotate_right(1);
                 }
             }
@@ -171,8 +178,8 @@ impl Transaction {
     }
 
     /// Stores the answers of a batch. All decisions are set before the first is acted on, since a rejection names every
-    /// policy that rejects. A rejection comes first, so that a request that one policy rejects is not answered with the
-    /// failure of another.
+    /// policy that rejects. The first rejection, with its entry, moves to the front: otherwise, a request that one
+    /// policy rejects could be answered with the failure of another.
     pub(super) fn set_answers(&mut self, mut answers: Answers) {
         let entries = &mut self.entries[self.next..];
         for (entry, answer) in entries.iter_mut().zip(&answers) {
@@ -186,13 +193,13 @@ impl Transaction {
         self.answers = answers;
     }
 
-    /// Handles a rejection or a failure of the next entry.
+    /// Determines the consequence of a rejection or a failure of the next entry.
     #[cold]
-    fn step(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) -> Step {
+    fn resolve(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) -> Resolution {
         let entry = &mut self.entries[self.next];
         let policy = scope.policy(entry);
-        // The operator has closed the limiter, and wants its requests rejected: it has not failed, so the count of
-        // failures and the failure mode do not apply.
+        // The operator has closed the limiter, so that its requests are rejected. That is no failure: it is not counted
+        // as one, and the failure mode does not apply.
         let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
         // A fallback says nothing about the health of the limiter, whose failure was reported before.
         if !entry.fell_back && !is_closed {
@@ -203,46 +210,45 @@ impl Transaction {
             Ok(decision) if policy.shadow => {
                 entry.decision = Some(decision);
                 policy.heritage.record.shadow_rejected.fetch_add(1, Ordering::Relaxed);
-                return Step::Continue;
+                return Resolution::Continue;
             }
             // Rejected.
             Ok(decision) => {
                 entry.decision = Some(decision);
-                return Step::RollBack(Cause::Rejected);
+                return Resolution::RollBack(Cause::Rejected);
             }
             Err(error) => error,
         };
-        // Failed, and this process knows that the key is banned.
-        if let Some(ban) =
-            policy.penalty_for(&entry.key).and_then(|penalty| penalty.banned_for(&entry.key)).filter(|_| !is_closed)
-        {
+        // Failed, and this process knows that the key is banned: rejected.
+        let ban = policy.penalty_for(&entry.key).and_then(|penalty| penalty.banned_for(&entry.key));
+        if let Some(ban) = ban.filter(|_| !is_closed) {
             entry.impose(policy, ban);
-            return Step::RollBack(Cause::Rejected);
+            return Resolution::RollBack(Cause::Rejected);
         }
-        // Failed, and passes uncounted: a shadow, even a closed one, or a policy that fails open.
+        // Failed, and the policy is a shadow, even a closed one, or fails open: passes uncounted.
         if policy.shadow || (policy.on_failure == FailureMode::Allow && !is_closed) {
             policy.note(Fate::LimiterFailed, Some(&entry.key), None);
-            return Step::Continue;
+            return Resolution::Continue;
         }
-        // Failed for the first time: the fallback decides. Without a fallback, this function gets the same error
-        // again.
+        // Failed for the first time, and the policy falls back: the fallback decides. If the limiter has no fallback,
+        // this function gets the same error again, and passes to the end.
         if policy.on_failure == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
             entry.fell_back = true;
             let fallback = scope.current(policy).fall_back(&entry.ask(&self.context));
-            return Step::FallBack(fallback.unwrap_or(Answer::Ready(Err(error))));
+            return Resolution::FallBack(fallback.unwrap_or(Answer::Ready(Err(error))));
         }
-        // Failed, and is answered 503: the policy fails closed, has no fallback, or was closed.
+        // Failed, and the policy fails closed, has no fallback, or was closed: answered 503.
         policy.note(Fate::LimiterFailed, Some(&entry.key), None);
-        Step::RollBack(Cause::Failed(error))
+        Resolution::RollBack(Cause::Failed(error))
     }
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).
     #[cold]
     fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> Rejected {
         for entry in self.entries.iter_mut().rev() {
-            // Units that were held are released by now, and must not be refunded a second time.
+            // If the request held the units, `undo` has released them: a refund would give them back a second time.
             let was_held = entry.undo();
-            // Entries from `next` on may be charged as well, by a batch.
+            // Of all entries, not only those before `next`: a batch may have charged later ones.
             if let Some(decision) = entry.admission().filter(|_| !was_held) {
                 scope.refund(entry, decision.receipt(), entry.cost);
             }
@@ -268,8 +274,8 @@ enum EntryCharge {
     Several(PendingAnswers),
 }
 
-/// The step after a rejection or a failure of one entry.
-enum Step {
+/// The consequence of a rejection or a failure of one entry.
+enum Resolution {
     /// The request passes this entry nevertheless.
     Continue,
     /// The local fallback decides instead.

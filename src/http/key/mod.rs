@@ -1,4 +1,4 @@
-//! Key extractors: which budget a request draws on.
+//! Key extractors, which read the key of a request. Requests with the same key share a budget.
 //!
 //! | extractor | one budget per | missing when |
 //! |---|---|---|
@@ -14,10 +14,10 @@
 //! # Spellings
 //!
 //! Keys are compared byte for byte: nothing is lower-cased or normalised implicitly. Only the white space around the
-//! value of a header is dropped, which is no part of the value (RFC 9110, section 5.5); a [`key_fn`] that reads a
-//! header has to trim it itself, since over HTTP/2 the white space is still there. Key on the account that an identity
-//! resolves to (its number) rather than on the typed text; if there is only the latter, `nfkc_casefold_trim` (crate
-//! feature `unicode`) makes its spellings one.
+//! value of a header is dropped, since it is no part of the value (RFC 9110, section 5.5). A [`key_fn`] that reads a
+//! header has to trim the value itself, since over HTTP/2 the white space is still there. If clients type a login name,
+//! use the number of the account as the key. If only the name is known, `nfkc_casefold_trim` (crate feature `unicode`)
+//! unifies its spellings.
 
 mod client_ip;
 mod combined;
@@ -64,7 +64,7 @@ use crate::values::PartitionKey;
 
 /// Reads the key of a request from its head.
 ///
-/// Object safe, and never given a body: a request is decided before its body is read.
+/// Object safe. It never gets the body, since the layer decides on a request before its body is read.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no key extractor",
     note = "a closure that reads the key from the request's head goes into `key_fn(...)`"
@@ -74,19 +74,19 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the request has no key. The policy decides on a missing one
-    /// ([`Policy::on_missing_key`](crate::Policy::on_missing_key)); ambiguous keys and mistakes in the set-up are
-    /// always rejected.
+    /// If the request has no key. The policy decides on a request whose key is [missing](KeyError::Missing)
+    /// ([`Policy::on_missing_key`](crate::Policy::on_missing_key)), and rejects it after any other error.
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError>;
 
-    /// Whether clients share a key, so that a rejection is not the fault of the client that gets it (and is
-    /// answered 503, not 429).
+    /// Whether clients share keys, since these do not depend on the client. A rejection may then be due to other
+    /// clients, and is answered 503, not 429.
     fn is_shared(&self) -> bool {
         false
     }
 }
 
-macro_rules! pointers {
+/// Implements [`KeyExtractor`] for pointers to extractors.
+macro_rules! impl_for_pointers {
     ($($pointer:ident),+) => {$(
         impl<K: KeyExtractor + ?Sized> KeyExtractor for $pointer<K> {
             fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
@@ -100,7 +100,7 @@ macro_rules! pointers {
     )+};
 }
 
-pointers!(Box, Arc);
+impl_for_pointers!(Box, Arc);
 
 /// One key for all requests: all clients share one budget.
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,15 +126,15 @@ pub enum KeyError {
         /// The name of the source, as in "header x-api-key". Rejections show it to clients.
         what: Cow<'static, str>,
     },
-    /// The client sent it more than once. Always rejected: by either of the two, a client could name another client's
-    /// budget, or a new one each time.
+    /// The client sent it more than once. Always rejected: if either value counted, a client could draw on the budget
+    /// of another client, or on a new one each time.
     Ambiguous {
         /// The name of the source, as in "header x-api-key". Rejections show it to clients.
         what: Cow<'static, str>,
     },
-    /// The server is not set up to provide it. Always rejected, as the server's error.
+    /// The server is not set up to provide the key. Always rejected, as the server's error.
     Misconfigured {
-        /// The name of the mistake, and its cure: for the log, not for clients.
+        /// The mistake and its cure: for the log, not for clients.
         problem: Cow<'static, str>,
     },
 }

@@ -12,7 +12,7 @@ use crate::http::grpc::GrpcStatus;
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
-use crate::http::preflight::Exemption;
+use crate::http::preflight::PreflightExemption;
 use crate::http::reject::{Rejection, RejectionFormat};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
 use crate::values::Quota;
@@ -53,22 +53,22 @@ impl RateLimitLayerBuilder {
         }
     }
 
-    /// Builds the layer, of policies that were read at run time.
+    /// Builds the layer, or returns an error: for policies that are read at run time.
     ///
     /// # Errors
     ///
-    /// If there is no policy, if two have the same name, or if a policy cannot be enforced as it is: [`PolicyError`]
+    /// If there is no policy, if two have the same name, or if the options of a policy are invalid: [`PolicyError`]
     /// lists the mistakes.
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
         Enforceable::new(policies).map(|policies| RateLimitLayer { state: LayerState::new(policies, settings) })
     }
 
-    /// Sets the fields that report the remaining quota, and on which responses; unless set, `RateLimit-Policy` and
-    /// `RateLimit` on all responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
-    /// [terms](crate::limiter::Description::advertising) are not reported.
+    /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, all responses
+    /// have `RateLimit-Policy` and `RateLimit`: see [`RateLimitFields::draft11`]. Shadows, and limiters that advertise
+    /// no [terms](crate::limiter::Description::advertising), are not reported.
     ///
-    /// Costs one allocation per response, and two for its header map if that is empty.
+    /// Costs one allocation per response, and two more for its header map if that is empty.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -142,8 +142,9 @@ impl RateLimitLayerBuilder {
     /// - there is no `authorization`, `proxy-authorization` or `cookie`, no `te`, `trailer`, `expect`, `upgrade`,
     ///   `content-encoding` or `transfer-encoding`, and no field that overrides the method.
     ///
-    /// In HTTP/1.1, the fields say whether there is a body. Over HTTP/2 and later, only the body knows: there, requests
-    /// with another body than axum's (crate feature `axum`), tonic's (`tonic`) or `()` count.
+    /// In HTTP/1.1, the header fields say whether there is a body. Over HTTP/2 and later, only the body itself knows,
+    /// and this layer knows only the bodies of axum (crate feature `axum`) and tonic (`tonic`), and `()`: there,
+    /// requests with another type of body are not exempt.
     ///
     /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban.
     /// The layer, its clones and all clients share one budget per process, which [live changes](RateLimitLayer::handle)
@@ -151,11 +152,11 @@ impl RateLimitLayerBuilder {
     /// at most, and a client that uses it up takes nothing else from others.
     ///
     /// Exempt preflights reach the inner service like any `OPTIONS` request. If a handler does its work for any method
-    /// (axum's `any`), they are `budget` further requests.
+    /// (axum's `any`), clients can make it do so for `budget` further requests.
     ///
     /// # Cost
     ///
-    /// For other requests, one comparison of the method.
+    /// For requests with another method, one comparison.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -167,7 +168,7 @@ impl RateLimitLayerBuilder {
     /// ```
     #[doc(alias("cors", "options"))]
     pub fn exempt_preflights(mut self, budget: Quota) -> Self {
-        self.settings.exemption = Some(Exemption::new(budget));
+        self.settings.preflight_exemption = Some(PreflightExemption::new(budget));
         self
     }
 
@@ -176,10 +177,10 @@ impl RateLimitLayerBuilder {
     /// For plain HTTP requests only: gRPC and gRPC-Web clients always get a gRPC error, see
     /// [`grpc`](crate::grpc).
     ///
-    /// The body is anything that converts to bytes, axum's `Body`, or, by [`RejectionBody::new`], any other.
+    /// The body is anything that converts to bytes, axum's `Body`, or any other body in a [`RejectionBody::new`].
     ///
-    /// The fields that report the wait and the remaining quota, and `Cache-Control`, are set afterwards; a longer
-    /// `Retry-After` of the closure is kept. The closure sets the status, and may use the rejection's.
+    /// The closure sets the status, mostly to the rejection's. The fields that report the wait and the remaining quota,
+    /// and `Cache-Control`, are set after it; only a `Retry-After` of the closure that is longer is kept.
     ///
     /// ```
     /// use http::Response;
@@ -205,23 +206,23 @@ impl RateLimitLayerBuilder {
     /// Attaches the [`Verdict`](crate::Verdict) to the extensions of admitted requests, for the handler, and of all
     /// responses, for outer layers that log or count.
     ///
-    /// Not the default, since it costs some six allocations per request, and few handlers look.
+    /// Off unless set, since it costs some six allocations per request, and few handlers read it.
     pub fn verdict(mut self) -> Self {
         self.settings.adds_verdict = true;
         self
     }
 
-    /// Names the route, or another property that distinguishes this layer: a label of its metrics, and a field of its
-    /// events.
+    /// Sets the name of this layer in metrics (the label `route`) and log events: its route, or another property that
+    /// distinguishes it.
     ///
     /// Without it, policies of the same name in several layers are counted as one. A [`Config`](crate::config::Config)
-    /// sets it to the first path of the route. Do not use values that clients choose: each one is a series.
+    /// sets it to the first path of the route. Do not use values that clients choose: each value makes new series.
     ///
     /// # Metrics
     ///
     /// With the feature `metrics`, each policy has these series, in the recorder that is installed when its first
-    /// request comes. Names are as in Prometheus; in the facade, they begin with `tower_sluice.rate_limiting` and have
-    /// dots.
+    /// request comes. The table has the names in Prometheus. The `metrics` crate gets them with dots:
+    /// `tower_sluice.rate_limiting.requests`, for example.
     ///
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
@@ -233,15 +234,15 @@ impl RateLimitLayerBuilder {
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
     /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, summed over all tables that the policy had |
     /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](Policy::penalty) |
-    /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of what keys [owe](Policy::owe_shortfalls) |
+    /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of [debts](Policy::owe_shortfalls) |
     /// | `store_conversions_total`, `store_lost_swaps_total` | | see [`SharingStats`](crate::store::SharingStats) |
     /// | `store_breaker` | `node` | state of the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
-    /// A request counts at most once with each policy. It does not count with policies that would have admitted a
-    /// request that another policy rejects, and not with policies that it did not reach. `in_flight`, `table_…`,
-    /// `ban_table_…`, `debt_table_…`, `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are
-    /// updated when [`observe`](RateLimitLayer#method.observe) is called.
+    /// A request counts at most once with each policy. If a policy rejects it, it does not count with the policies that
+    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `debt_table_…`,
+    /// `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
+    /// [`observe`](RateLimitLayer#method.observe) is called.
     ///
     /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their
     /// services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay,

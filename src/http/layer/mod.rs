@@ -1,4 +1,4 @@
-//! `RateLimitLayer`: one or more policies, for the requests to a service.
+//! `RateLimitLayer`: limits the requests to a service by one or more policies.
 
 mod builder;
 
@@ -23,12 +23,13 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// itself charges each request twice, which is logged once. Its [handle](Self::handle) changes the policies at run
 /// time.
 ///
-/// A request passes if every enforced policy that applies to it admits it. Then each of them is charged, and otherwise
-/// no policy is. It is charged before the inner service is called, and stays charged if the client disconnects.
+/// A request passes if every enforced policy that applies to it admits it. Then all of these policies are charged;
+/// otherwise, no policy is. They are charged before the inner service is called, and the charges stay if the client
+/// disconnects.
 ///
-/// So a request that one policy rejects, or that lacks a key, does not count for the other policies of the
-/// layer. To count such requests (guesses at an API key, say, by address), put that policy into an outer
-/// layer: each layer charges for itself.
+/// So a request that one policy rejects, or that lacks a key, does not count for the other policies of the layer. To
+/// count such requests all the same, put the policy that counts them into an outer layer, since each layer charges on
+/// its own: a limit per address, for example, around a layer that rejects requests without an API key.
 ///
 /// The layer answers rejected requests. Unless a [custom response](RateLimitLayerBuilder::rejection_response) is set,
 /// the answer is 429 (503 if all clients share the limit), with
@@ -36,27 +37,36 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// - `Retry-After`: whole seconds, rounded up, at least 1;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
 /// - `Cache-Control: no-store`;
-/// - `RateLimit-Policy` and `RateLimit`: the quota and its remaining units, which other responses carry, too
+/// - `RateLimit-Policy` and `RateLimit`: the quota and its remaining units, as on all other responses
 ///   ([`fields`](RateLimitLayerBuilder::fields));
-/// - problem details in JSON that name the violated policies.
+/// - a body of problem details in JSON, which names the policies that reject the request.
 ///
 /// gRPC and gRPC-Web clients get a [native gRPC error](crate::grpc), from the same layer and the same budget.
 ///
-/// A client that waits for the time in either field is admitted, unless other requests of its key were charged
-/// meanwhile: the fields cover the limits of all policies of the layer, for the cost of this request, and their
-/// [bans](Policy::penalty). If no wait helps one of them, both fields are absent. (Both are capped at 24.8 days:
-/// beyond, timers of clients overflow. With a policy on Redis, the wait covers the state that this process knows.
-/// Charges [that may be refunded](Policy::charge_when) are assumed to be.)
+/// A client that waits for the time in `Retry-After` or `X-Rate-Limited-For` is then admitted, unless other requests of
+/// its key were charged meanwhile. The wait covers the limits of all policies of the layer, for the cost of this
+/// request, and their [bans](Policy::penalty). This has limits:
+///
+/// - If a policy would not admit the request after any wait, or knows no wait, both fields are absent.
+/// - Both are capped at 24.8 days, since the timers of clients overflow beyond that.
+/// - With a policy on Redis, the wait covers the state that this process knows.
+/// - Charges [that may be refunded](Policy::charge_when) are assumed to be refunded.
 ///
 /// # Order of layers
 ///
-/// Inside of CORS (rejections need CORS fields, too, and preflights, which count like all requests, then never reach
-/// this layer), and inside of authentication (if the user is the key). Outside of concurrency limits and everything
-/// costly: a request that waits in a [`LeakyQueue`](crate::LeakyQueue) occupies the readiness of the services inside.
+/// Mount this layer
 ///
-/// Two layers around one route of axum go into one `layer` call, as a tuple (the first is the outermost) or a
-/// `tower::ServiceBuilder`. A second call, `get(handler).layer(a).layer(b)`, does not compile, with any layers (E0283):
-/// axum cannot infer the type of the error between the two. Around a `Router`, both calls compile.
+/// - inside of CORS: rejections need CORS fields, too, and preflights, which would count like all requests, then never
+///   reach this layer;
+/// - inside of authentication, if the user is the key;
+/// - outside of concurrency limits and everything costly, so that no rejected request reaches these. A request that
+///   waits in a [`LeakyQueue`](crate::LeakyQueue) does occupy the readiness of the services inside, such as a permit of
+///   a concurrency limit.
+///
+/// To put two layers around one route of axum, pass both to one call of `layer`, as a tuple (the first is the
+/// outermost) or a `tower::ServiceBuilder`. Two calls, `get(handler).layer(a).layer(b)`, do not compile (E0283),
+/// regardless of the layers: axum cannot infer the type of the error between them. Around a `Router`, two calls
+/// compile.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -109,8 +119,8 @@ impl RateLimitLayer {
 
     /// Makes a layer that gives each client a budget of its own: one policy, `per-client`, keyed by [`PeerIp`].
     ///
-    /// The address is that of the connection, with IPv6 grouped by network. Behind a proxy all clients have the address
-    /// of the proxy: there, write a [`Policy`] with [`ClientIp`](crate::key::ClientIp).
+    /// The key is the address of the connection's peer, with IPv6 grouped by network. Behind a proxy, that is the
+    /// proxy's address for all clients: there, write a [`Policy`] with [`ClientIp`](crate::key::ClientIp).
     ///
     /// ```
     /// use tower_sluice::{Quota, RateLimitLayer};
@@ -119,7 +129,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
     /// ```
     ///
-    /// A [`Quota`](crate::Quota) is a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter will do.
+    /// A [`Quota`](crate::Quota) makes a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter can be given.
     #[track_caller]
     #[doc(alias("per ip", "ip address"))]
     pub fn per_client(limiter: impl IntoLimiter) -> Self {
@@ -171,31 +181,31 @@ impl RateLimitLayer {
     }
 
     /// The number of requests on which the limiter of the policy of this name could not decide; `None` if there is no
-    /// policy of this name. Unless it is a shadow, its [`FailureMode`](crate::FailureMode) applied.
+    /// policy of this name. To these requests, its [`FailureMode`](crate::FailureMode) applied, unless it is a shadow.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
         self.state.load().policy(policy).map(|policy| policy.heritage.record.failures.load(Ordering::Relaxed))
     }
 
-    /// Returns the state of a key with the policy of this name, for support staff: the decision on a request of cost 0,
-    /// which is rejected only if the key is [banned](Policy::penalty). Charges nothing.
+    /// Returns the state of a key in the policy of this name, for support staff, and charges nothing. The state is the
+    /// decision on a request of cost 0, which is rejected only if the key is [banned](Policy::penalty).
     ///
-    /// The key is the one that the policy's [`KeyExtractor`](crate::key::KeyExtractor) extracts from a request: for a
+    /// `key` is the key that the policy's [`KeyExtractor`](crate::key::KeyExtractor) extracts from a request: for a
     /// header or a user, `PartitionKey::from("alice")`.
     ///
     /// # Errors
     ///
     /// If there is no policy of this name, or its limiter fails.
     pub async fn peek(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.named(policy)?.peek_at_key(key).await
+        self.find_policy(policy)?.peek_at_key(key).await
     }
 
-    /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that. A
-    /// concurrent decision may still reject it.
+    /// Resets a key: gives it back its whole budget in the policy of this name, and lifts its ban and its
+    /// [debt](Policy::owe_shortfalls). Returns its state afterwards. A concurrent decision may still reject it.
     ///
-    /// Bans and [debts](Policy::owe_shortfalls) of a key end with its budget. If a server keeps these, they end for all
-    /// processes: one that knows the key as used up or as banned notices it after half a second and one call of its
-    /// own, or after a minute at most while its calls fail.
+    /// If a server keeps the budget, and with it the ban and the debt, the key is reset for all processes. A process
+    /// that has cached the key as used up or as banned notices the reset after half a second and one call of its own;
+    /// while its calls fail, after a minute at most.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -214,11 +224,11 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If there is no policy of this name, if its limiter fails, or if it cannot reset keys, like a queue. If the
-    /// limiter is the cause, the ban is lifted nevertheless.
+    /// If there is no policy of this name, if its limiter fails, or if its limiter cannot reset keys, such as a queue.
+    /// In the latter two cases, a ban and a debt that this process keeps are lifted nevertheless.
     #[doc(alias("unban", "unblock"))]
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.named(policy)?.reset(key).await
+        self.find_policy(policy)?.reset(key).await
     }
 
     /// The waiters in the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
@@ -228,7 +238,7 @@ impl RateLimitLayer {
         self.state.load().policy(policy)?.limiter.stats().backlog
     }
 
-    fn named(&self, name: &str) -> Result<PolicyInForce, LimiterError> {
+    fn find_policy(&self, name: &str) -> Result<PolicyInForce, LimiterError> {
         let policy = PolicyInForce::find(&self.state.load(), |policy| policy.name() == name);
         policy.ok_or_else(|| LimiterError::unknown_policy(name))
     }

@@ -1,4 +1,4 @@
-//! The definition of a policy, with the options that its user sets.
+//! The definition of a policy: its fields, the setters of its options, and the questions that a layer asks about them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,25 +34,33 @@ use crate::values::{Description, FailureMode, PartitionKey, Quota, Terms};
 ///
 /// # Combinations
 ///
-/// The order of the options does not matter, and if a setter is called twice, the later call counts. Options that
-/// exclude each other, or the limiter, are an error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
-/// ([`PolicyError::Conflict`](crate::policy::PolicyError::Conflict)) that names the cure. The repository has the
+/// The order of the options does not matter, and if a setter is called twice, the later call counts. Some options
+/// exclude each other, or do not work with some limiters. For these,
+/// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) returns an error that names the cure
+/// ([`PolicyError::Conflict`](crate::policy::PolicyError::Conflict)). The repository has the
 /// [table of all pairs](https://github.com/tower-sluice/tower-sluice/blob/main/docs/policy_options.md).
 #[must_use]
 #[doc(alias = "rule")]
 pub struct Policy {
     pub(crate) name: Arc<str>,
     pub(crate) limiter: Arc<dyn Limiter>,
+    /// The limiter's description of itself: the modes that it answers, and its terms.
     pub(crate) description: Description,
-    /// Whether it rejects no request.
+    /// Whether it only reports: a shadow rejects no request.
     pub(crate) shadow: bool,
+    /// How a request is treated whose limiter fails.
     pub(crate) on_failure: FailureMode,
+    /// The status of rejections, unless it is the usual one.
     pub(super) status: Option<StatusCode>,
+    /// The requests to which it applies, and their keys.
     pub(crate) who: Who,
+    /// The cost of a request when it comes, and the quota of its key.
     pub(super) how_much: HowMuch,
+    /// The final cost, debts, and free retries.
     pub(crate) after: After,
+    /// The state that the next policy of the same name takes over: counts, metrics, bans.
     pub(crate) heritage: PolicyHeritage,
-    /// The options that were set.
+    /// The options that were set, for the rules about their combinations.
     pub(super) options: Options,
 }
 
@@ -84,8 +92,8 @@ impl Policy {
         }
     }
 
-    /// Sets the key: each one has its own budget. If the first 1,000 requests have the same key, although the
-    /// extractor [distinguishes clients](KeyExtractor::is_shared), a warning is logged once.
+    /// Sets the extractor of the key: requests with the same key share a budget. If the first 1,000 requests have the
+    /// same key, although the extractor [distinguishes clients](KeyExtractor::is_shared), a warning is logged once.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
         self.who.set_key(key);
         self
@@ -135,37 +143,40 @@ impl Policy {
     /// The quota is looked up once per request, and applies to all steps of the request: refunds, settlements and
     /// fields included. Take it from the server's own data about the client, not from a field that the client sends.
     ///
-    /// It must be the quota of the *key*, and not depend on the request. Each change converts the used units of the
-    /// key one for one, so a generous quota forgives the usage under a strict one: with 5 per hour for `/login` and
-    /// 100 per second for all other paths, a client that sends both in turn, five times a second, gets 18,000 logins
-    /// an hour. Write a policy for each quota, with [`when`](Self::when). If the quota of a key goes back and forth
+    /// It must be the quota of the *key*, and not depend on the request. A change of the quota keeps the number of used
+    /// units, and a generous quota restores them sooner than a strict one: with 5 per hour for `/login` and 100 per
+    /// second for all other paths, a client that sends both in turn, five times a second, gets 18,000 logins an hour.
+    /// Instead, write a policy for each quota, with [`when`](Self::when). If the quota of a key goes back and forth
     /// within the first 1,000 requests, a warning is logged once.
     ///
-    /// A key keeps its used units when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
-    /// become five of fifty. The first request under the new quota converts the key, even if it is rejected.
+    /// A key keeps its used units when its quota changes, as after a [live change](crate::LimitsHandle): five used of
+    /// ten become five used of fifty. The first request under the new quota converts the key, even if it is rejected.
     ///
     /// **Give all quotas of a policy with windows one period**, or take a bucket. A count that is moved into a
-    /// shorter period ends with that period: a key that goes back and forth between 1,000 per day and 10 per second
-    /// passes 10,100 in a minute, and 1,360 with a bucket.
+    /// shorter period ends with that period: if a key goes back and forth between 1,000 per day and 10 per second, a
+    /// window admits 10,100 of its requests in a minute, and a bucket 1,360.
     ///
     /// If the rate of a bucket, or the period of a window, changes between a charge and its refund, the refund is
     /// lost. The same holds on Redis, where the first charge after a change takes a second round trip.
     ///
-    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter that [takes no
     /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a
     /// custom limiter that does not declare support for them.
     ///
     /// # Memory
     ///
     /// In memory, a table of a fixed size: [98 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
-    /// buckets, regardless of the number of quotas. The texts of the fields are kept for 64 quotas per policy, some
-    /// 20 KiB; beyond, they are made for each response.
+    /// buckets, regardless of the number of quotas. The texts of the response fields are kept for 64 quotas per
+    /// policy, some 20 KiB; for further quotas, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
         self.options.set(Fact::QuotaFn);
         self.how_much.quota = Some(Box::new(quota));
         self.description.prepare_for_quotas();
-        self.after.retries.iter().for_each(|retries| retries.take_quotas());
+        // `charge_once` does the same if it is called after this.
+        if let Some(retries) = &self.after.retries {
+            retries.take_quotas();
+        }
         self
     }
 
@@ -174,36 +185,37 @@ impl Policy {
     ///
     /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A
     /// request without a response, since the client disconnected or the service failed, stays charged. Excludes
-    /// [`cost_after`](Self::cost_after) and the settlements.
+    /// [`cost_after`](Self::cost_after) and the settlements ([`settle_by_handler`](Self::settle_by_handler),
+    /// [`settle_by_content_bytes`](Self::settle_by_content_bytes)).
     ///
     /// # In flight
     ///
     /// Until its response comes, a request counts, regardless of the later response. So the limit also bounds the
-    /// number of requests of a key in flight, valid ones included: of 1,000 valid requests of one key, 100 per second
-    /// of 200 ms each, a limit of ten rejected 520, since 20 are in flight and ten may be. To count failures of a
-    /// step that is a small part of the request, such as the look-up of an API key, [charge around that
+    /// number of requests of a key in flight, including valid ones. For example, one key sent 1,000 valid requests, 100
+    /// per second, which took 200 ms each: about 20 at a time. A limit of ten rejected 520 of them. To count failures
+    /// of one short step of the request, such as the look-up of an API key, [charge around that
     /// step](crate::guide::plans#what-happens).
     ///
     /// # Waits
     ///
-    /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the
-    /// advertised wait is the recent duration of responses, and not the time until the limit allows it: by then the
-    /// charges are settled. The duration is the average of the key's own responses; while that is unknown, the
-    /// average of all responses, and 1 s at most, so that slow requests of others do not lengthen the wait. If the
-    /// charges turn out to count, the next rejection advertises the rest of the wait. Such rejections do not count
-    /// for a [ban](Self::penalty).
+    /// A charge is open until its response comes. If a request is rejected, and would fit if the open charges of its
+    /// key were refunded, the advertised wait is the recent duration of responses, since the charges are settled by
+    /// then, and not the time until the limit allows the request. The duration is the average of the key's own
+    /// responses; while that is unknown, the average of all responses, and 1 s at most, so that slow requests of others
+    /// do not lengthen the wait. If the charges are not refunded, the next rejection advertises the rest of the wait.
+    /// Such rejections do not count for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
-    /// **Use a window if clients could exploit an inexact count**, as with password guesses. A window is exact: at
-    /// most `limit` requests of a key are in flight at once, and at most `limit` are charged, in each window in which
-    /// they came.
+    /// **Use a window if clients could exploit an inexact count**, as with password guesses. A window is exact: of
+    /// the requests of a key that come in one window, at most `limit` are in flight at once, and at most `limit` are
+    /// charged.
     ///
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once,
-    /// and each is refunded the part of its own charge that is not refilled yet, also if the refill was due to
-    /// another request's charge ([`Receipt`](crate::limiter::Receipt)). A client that holds its own logins open, and
-    /// renews each in time, banks the refilled units: at 5 per minute, it has 105 guesses at one instant after 20
-    /// minutes. (With a window, 5.)
+    /// and each is refunded the part of its own charge that is not refilled yet, even if the refill was due to another
+    /// request's charge ([`Receipt`](crate::limiter::Receipt)). A client that keeps its own logins in flight, and sends
+    /// each anew in time, saves the refilled units: with 5 per minute, it can make 105 guesses at one instant after 20
+    /// minutes. With a window, it can make 5.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -219,12 +231,13 @@ impl Policy {
         self.with_option(Fact::ChargeWhen, |policy| policy.after.bill = Some(Bill::When(Box::new(condition))))
     }
 
-    /// Computes the final cost of a request from the head of its response, whose extensions may have it from the
-    /// handler.
+    /// Computes the final cost of a request from the head of its response. A handler can put the cost into the
+    /// response's extensions.
     ///
-    /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as
-    /// far as units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request
-    /// without a response keeps its first charge. Excludes [`charge_when`](Self::charge_when) and the settlements.
+    /// The [`cost`](Self::cost) is charged when the request comes. If the final cost is less, the excess is refunded.
+    /// If it is more, the shortfall is charged as far as units are left, and the rest is forgiven, so that no key
+    /// begins the next period with a debt. A request without a response keeps its first charge. Excludes
+    /// [`charge_when`](Self::charge_when) and the settlements.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -247,14 +260,15 @@ impl Policy {
     /// [`ChargeOnce`].
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it together with
-    /// [`cost_after`](Self::cost_after) and the settlements, with which the cost of a retry is known too late, and
-    /// for limiters that delay requests, hold units or advertise no quota.
+    /// [`cost_after`](Self::cost_after) and the settlements, since they know the cost of a retry too late, and with
+    /// limiters that delay requests, hold units or advertise no quota.
     ///
     /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
     #[doc(alias("idempotency key", "retry"))]
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
         self.options.set(Fact::ChargeOnce);
         let retries = Retries::new(once, &self.description);
+        // `quota_fn` does the same if it is called after this.
         if self.how_much.quota.is_some() {
             retries.take_quotas();
         }
@@ -267,10 +281,10 @@ impl Policy {
     ///
     /// The [`cost`](Self::cost) is charged when the request comes, as an estimate. If the handler reports less, the
     /// excess is refunded when the body has ended; if more, the shortfall is charged as far as units are left, and
-    /// the rest is forgiven. Without a report, the estimate stays: also if the client disconnects or the service
+    /// the rest is forgiven. Without a report, the estimate stays, also if the client disconnects or the service
     /// fails. Response fields show the cost that the handler has reported by the time the head of its response comes;
-    /// without a report, the estimate. Excludes [`charge_when`](Self::charge_when) and the other options for the
-    /// final cost, whose accuracy it shares: exact to the unit with windows, while the window of the request lasts.
+    /// without a report by then, the estimate. Excludes [`charge_when`](Self::charge_when) and the other options for
+    /// the final cost. Its accuracy is theirs: with windows, exact to the unit while the window of the request lasts.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -313,18 +327,18 @@ impl Policy {
     /// requests are rejected until time has paid enough of the debt for them to fit.
     ///
     /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes)
-    /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the
-    /// debt. Time pays it, at the rate of the key's quota: with a limit of 100 per hour, a request with a final cost
-    /// of 10,000 uses up the next 100 hours, and the wait that is advertised meanwhile is known, and true. So in the
-    /// long run a key gets its quota, also if its requests cost more than a burst. Its excess over the quota depends
-    /// on the highest cost of a request, and on the number of a key's requests in flight.
+    /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt.
+    /// Time pays it, at the rate of the key's quota: with a limit of 100 per hour, a request with a final cost of
+    /// 10,000 uses up the next 100 hours, and rejections meanwhile advertise the exact wait. So in the long run a key
+    /// gets its quota, also if its requests cost more than a burst. At any moment it may be ahead of its quota, by an
+    /// amount that depends on the highest cost of a request, and on the number of its requests in flight.
     ///
     /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show the units
     /// that are left after the debt. A debt survives a live change, and under another quota the key owes the same
     /// number of units. A [reset](crate::RateLimitLayer::reset) forgives it.
     ///
-    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of these three, and with a
-    /// limiter that advertises no quota: time would have no rate at which to pay.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of the three options above,
+    /// and with a limiter that advertises no quota, since there is no rate at which time would pay.
     ///
     /// # Memory
     ///
@@ -343,8 +357,8 @@ impl Policy {
         self.with_option(Fact::OweShortfalls, |policy| policy.after.owes_shortfalls = true)
     }
 
-    /// Releases the units that a request [holds](crate::Concurrency) when the head of its response has come, instead
-    /// of when the body has ended: for a limit on the work of handlers, where slow readers of ready responses do not
+    /// Releases the units that a request [holds](crate::Concurrency) when the head of its response has come, instead of
+    /// when the body has ended. For limits on the work of handlers, so that clients that read a response slowly do not
     /// count.
     pub fn release_at_head(self) -> Self {
         self.with_option(Fact::ReleaseAtHead, |policy| policy.after.releases_at_head = true)
@@ -379,10 +393,11 @@ impl Policy {
         self
     }
 
-    /// Makes the policy a shadow: it counts and reports what would happen if it were enforced, but never rejects or
-    /// delays a request in a queue. A remote limiter is called nevertheless, and the request waits for its answer.
+    /// Makes the policy a shadow: it counts and reports the requests that it would reject if it were enforced, but
+    /// never rejects a request, or delays it in a queue. A remote limiter is still called, and the request waits for
+    /// its answer.
     ///
-    /// It is charged for requests that all enforced policies admit. See
+    /// It is charged for the requests that all enforced policies admit. See
     /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
     #[doc(alias("dry run", "dry_run", "report only"))]
     pub fn shadow(self) -> Self {
@@ -410,7 +425,7 @@ impl Policy {
         Self { status: Some(status), ..self }
     }
 
-    /// Sets an option to which rules apply.
+    /// Sets an option, and records that it was set, since `rules` apply to it.
     fn with_option(mut self, option: Fact, set: impl FnOnce(&mut Self)) -> Self {
         self.options.set(option);
         set(&mut self);
@@ -437,40 +452,42 @@ impl Policy {
     /// The quota of the key of a request, if it has one of its own.
     #[inline]
     pub(crate) fn quota_of(&self, head: &RequestHead<'_>, key: &PartitionKey) -> Option<Quota> {
-        self.how_much.quota_of((&self.name, &self.description), head, key)
+        self.how_much.quota_of(&self.name, &self.description, head, key)
     }
 
-    /// The terms of a key with this quota, or of a key without a quota of its own.
+    /// The terms of a key: under its own `quota`, or, without one, under the limiter's.
     pub(crate) fn terms_under(&self, quota: Option<Quota>) -> Option<Terms> {
         let terms = self.description.terms()?;
         Some(quota.map_or(terms, |quota| terms.under(quota)))
     }
 
-    /// The penalty that applies to a key. A shadow bans no key, and a key that clients share is never banned; a custom
-    /// extractor may return it, too.
+    /// The penalty that applies to a key. A shadow bans no key. The key that clients share is never banned: `rules`
+    /// exclude a penalty with it, but a custom extractor may return it all the same.
     pub(crate) fn penalty_for(&self, key: &PartitionKey) -> Option<&Penalty> {
         self.heritage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
-    /// Whether a request is over for this policy only with its response: its cost is known later, or it holds units.
+    /// Whether this policy has to act when the response of an admitted request comes, or ends: the final cost is known
+    /// only then, or the request holds units until then.
     pub(crate) const fn ends_with_response(&self) -> bool {
         self.after.settles_later() || self.description.holds()
     }
 
-    /// Whether a request may last beyond its admission for this policy.
+    /// Whether this policy may have more to do for a request than to decide on it: also a policy that charges retries
+    /// once, since it keeps a record of each request.
     pub(crate) const fn is_open_ended(&self) -> bool {
         self.ends_with_response() || self.after.retries.is_some()
     }
 
-    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, no
-    /// free retries, and no units that are held.
+    /// Whether all it does for a request is one call of its limiter: no shadow, no bans, no cost that is known later,
+    /// no free retries, and no units that are held.
     pub(crate) const fn is_plain(&self) -> bool {
         !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
     }
 
-    /// The status of a rejection; `shared` says whether all clients share the key.
-    pub(crate) fn rejection_status(&self, shared: bool) -> StatusCode {
-        let usual = if shared { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
+    /// The status of a rejection. `is_shared` is whether all clients share the key.
+    pub(crate) fn rejection_status(&self, is_shared: bool) -> StatusCode {
+        let usual = if is_shared { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
         self.status.unwrap_or(usual)
     }
 
@@ -480,7 +497,7 @@ impl Policy {
         !self.shadow && self.description.answers_at_once()
     }
 
-    /// The position of the policy among the policies of a layer, which are charged in this order.
+    /// The position of the policy in the order in which the policies of a layer are charged.
     pub(crate) fn charge_order(&self) -> ChargeOrder {
         if self.shadow {
             ChargeOrder::Shadow

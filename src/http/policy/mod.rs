@@ -1,12 +1,14 @@
 //! `Policy`: a named limiter with its options, its record and its metrics.
 //!
-//! - `definition` has the policy, with its options in four groups: `who` it is for, `how_much` a request is charged,
-//!   the settings for the time `after` the decision, and the `heritage` that a policy takes over from its
-//!   predecessor.
-//! - `rules` rejects options that exclude each other (`facts`).
+//! - `definition` has the policy and the setters of its options. Most of its fields are in four groups: `who` it is
+//!   for, `how_much` a request is charged, the settings for the time `after` the decision, and the `heritage`: the
+//!   state that it takes over from the policy of the same name that it replaces in a live change.
+//! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
+//!   result is a `PolicyError` (`error`).
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
 //!   change, and `reports` the metrics and logs.
-//! - `expiring` is the table that bans, debts and records of retries have in common.
+//! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
+//!   variants have names.
 
 mod after;
 mod asks;

@@ -12,7 +12,7 @@ use http::Extensions;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
 use crate::http::policy::{IntoPolicies, Policy, PolicyError, Replaced};
-use crate::http::preflight::Exemption;
+use crate::http::preflight::PreflightExemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
 use crate::util::lock::Lock;
@@ -161,7 +161,7 @@ pub(crate) struct LayerSettings {
     /// Whether responses report the time that their requests waited.
     pub(crate) adds_timing: bool,
     /// The exemption of CORS preflights, if any.
-    pub(crate) exemption: Option<Exemption>,
+    pub(crate) preflight_exemption: Option<PreflightExemption>,
     pub(crate) route: Option<Arc<str>>,
 }
 
@@ -228,7 +228,8 @@ impl PastPolicies {
 /// The policies in force. Immutable: a change replaces it.
 pub(crate) struct InForce {
     pub(crate) policies: Box<[Policy]>,
-    /// Whether the limiters alone decide; at once, if there are several.
+    /// Whether the limiters alone decide on each request ([`Policy::is_plain`]). If there are several policies, whether
+    /// all of them also [answer at once](Policy::answers_at_once).
     pub(crate) is_plain: bool,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,

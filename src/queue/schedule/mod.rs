@@ -116,7 +116,7 @@ impl QueuePace {
     /// A `tat` is below 2^121, as in a bucket. A waiter that would depart after the end of clocks is not let in, but a
     /// slower quota may follow: any price above 2^125 is beyond that end, too.
     fn end(&self, fifo: &Fifo, earliest: Timestamp) -> u128 {
-        fifo.tat.max(self.gcra.units(earliest)) + self.gcra.price_of(fifo.backlog).min(1 << 125)
+        fifo.tat.max(self.gcra.units(earliest)) + self.gcra.saturating_price(fifo.backlog).min(1 << 125)
     }
 
     /// Returns when the head of a FIFO with this `tat` may depart.

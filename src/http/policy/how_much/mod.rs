@@ -48,7 +48,8 @@ impl HowMuch {
     #[inline]
     pub(super) fn quota_of(
         &self,
-        (policy, limiter): (&str, &Description),
+        policy: &str,
+        limiter: &Description,
         head: &RequestHead<'_>,
         key: &PartitionKey,
     ) -> Option<Quota> {
