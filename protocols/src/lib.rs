@@ -8,10 +8,10 @@
 //! given up. The network duplicates nothing, as TCP does not. Time passes in ticks, of which a lease has a few.
 //!
 //! Where the code is plain transitions, the models run the code itself:
-//! [`LocalEntry`](../../src/concurrency/redis/local_counts/entry.rs) for permits, the token bucket for units. The rest are
-//! transcriptions, and each names the function or script that it stands for. Each rule that a protocol needs has a test
-//! that takes it away and asserts that the checker finds out, so no property holds for want of states. Each bound has a
-//! test that a smaller one is exceeded.
+//! [`LocalEntry`](../../src/concurrency/redis/local_counts/entry.rs) for permits, the token bucket for units. The rest
+//! are transcriptions, and each names the function or script that it stands for. Each rule that a protocol needs has a
+//! test that takes it away and asserts that the checker finds out, so no property holds for want of states. Each bound
+//! has a test that a smaller one is exceeded.
 
 #[cfg(test)]
 mod permits;

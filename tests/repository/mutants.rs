@@ -16,8 +16,8 @@ fn listed_mutants_are_of_functions_that_exist() {
         let functions = row.split('|').nth(1).unwrap();
         for name in functions.split('`').skip(1).step_by(2) {
             let (owner, function) = name.rsplit_once("::").unwrap_or(("", name));
-            let is_owner = |kind: &&str| sources.contains(&format!("{kind} {owner}"));
-            let has_owner = owner.is_empty() || ["struct", "enum", "trait", "type"].iter().any(|kind| is_owner(&kind));
+            let is_owner = |kind: &str| sources.contains(&format!("{kind} {owner}"));
+            let has_owner = owner.is_empty() || ["struct", "enum", "trait", "type"].iter().any(|kind| is_owner(kind));
             let has_function = ["(", "<"].iter().any(|next| sources.contains(&format!("fn {function}{next}")));
             assert!(has_owner && has_function, "`{name}` does not exist: correct its row in docs/mutants.md");
             checked += 1;

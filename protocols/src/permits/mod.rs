@@ -1,7 +1,7 @@
 //! Requests in flight: a server with scripts, processes with counts of their own, and a network between them.
 //!
-//! A process's counts are [`LocalEntry`], the file of the crate. The scripts are in [`server`]. The rest of the transitions,
-//! here, name what they stand for.
+//! A process's counts are [`LocalEntry`], the file of the crate. The scripts are in [`server`]. The rest of the
+//! transitions, here, name what they stand for.
 //!
 //! # Time
 //!
