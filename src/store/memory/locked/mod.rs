@@ -253,7 +253,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
 
     /// Calls `act` with the state of a key, if it has one, and the time by which the key is judged. A key that is not
     /// in the table has its inherited state, in which changes by `act` are stored; without one, it has the state that
-    /// it shares with other keys. If it has both and `adds` is set, `act` gets the [sum](sum), and its changes are
+    /// it shares with other keys. If it has both and `adds` is set, `act` gets the [`sum`], and its changes are
     /// dropped.
     fn with_found<A: Algorithm<State = S>, R>(
         &self,
