@@ -49,6 +49,8 @@ fn schedule(load: &str) -> Option<Vec<u64>> {
         "groups" => every(1_000).flat_map(|at| at_once(10, at)).collect(),
         // The next edge is a second after the one before the beginning.
         "edge" => at_once(20, 700 - AFTER_EDGE).chain(at_once(20, 1_100 - AFTER_EDGE)).collect(),
+        // So dense that a request in between is rejected. It ends before its window does.
+        "full" => at_once(30, 0).chain((0..700).step_by(20)).collect(),
         _ => return None,
     })
 }
@@ -79,7 +81,8 @@ impl Loads {
 /// latest request was sent: on a busy machine, a load is not what it should be. If the client
 /// disconnects before, the load ends, and its requests with it.
 ///
-/// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that.
+/// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that. With a `path`, only this route
+/// gets the load.
 pub(crate) async fn run(
     State(loads): State<Arc<Loads>>,
     peer: ConnectInfo<SocketAddr>,
@@ -87,7 +90,7 @@ pub(crate) async fn run(
     Json(asked): Json<Value>,
 ) -> Response {
     let Some(schedule) = asked["load"].as_str().and_then(schedule) else {
-        let problem = "write {\"load\": NAME}, with half, twice, burst, groups or edge for NAME\n";
+        let problem = "write {\"load\": NAME}, with half, twice, burst, groups, edge or full for NAME\n";
         return (StatusCode::BAD_REQUEST, problem).into_response();
     };
     // Those of the body, which the other requests do not have.
@@ -95,7 +98,10 @@ pub(crate) async fn run(
         headers.remove(of_body);
     }
     let _turn = loads.turn.lock().await;
-    let (paths, windows) = loads.routes();
+    let (mut paths, windows) = loads.routes();
+    if let Some(path) = asked["path"].as_str() {
+        paths.retain(|other| other == path);
+    }
     let mut begin = Instant::now();
     if let Some(windows) = windows {
         begin += until_edge(&windows).await.filter(|wait| *wait <= WAIT).unwrap_or_default();
