@@ -10,12 +10,12 @@ const DELAY = 400;
 const PAUSE = 4_000;
 // Room to the left of the first dot and to the right of the last one, in milliseconds.
 const MARGIN = 200;
-// In pixels: the height of the gate in the chart, and the distance between two dots.
+// In pixels: where the gate is in the chart (page.html), and the distance between two dots.
 const GATE = 31;
 const PITCH = 6.4;
 const ROWS = 4;
-// Where many dots have the same time, they stand side by side in up to this many columns.
-const COLUMNS = 24;
+// Where many dots have the same time, they stand side by side, at most this many pixels from their place.
+const FARTHEST = 150;
 
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
 const svg = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -79,21 +79,32 @@ export const axis = {
   },
 };
 
+/** Finds a place for a dot that should be at `x`: in the first row that is free there, or beside the others. */
+function stack(rows, x) {
+  for (let place = x; place < x + FARTHEST; place += PITCH) {
+    const row = rows.findIndex((taken) => taken.every((other) => Math.abs(other - place) >= PITCH - 0.1));
+    if (row < 0) continue;
+    rows[row].push(place);
+    return [place, row];
+  }
+  return [x + FARTHEST, ROWS - 1];
+}
+
 /** The dots of one route. */
 export class Dots {
   #requests = new Map();
   /** The requests whose dots have not found their last place. */
   #moving = new Set();
-  /** How many dots each column has. */
-  #above = new Map();
-  #below = new Map();
+  /** The places that are taken in each row. */
+  #above = [];
+  #below = [];
   #start = null;
 
   constructor(chart) {
     this.chart = chart;
-    this.group = chart.querySelector("g");
-    this.nowLine = chart.querySelector(".now");
-    for (const end of ["y1", "y2"]) chart.querySelector(".gate").setAttribute(end, GATE);
+    this.group = chart.querySelector(".dots");
+    this.door = chart.querySelector(".door");
+    this.restart();
   }
 
   /** Takes the requests of a poll. `row` says where those that wait stand: the next release, and the time between two. */
@@ -116,8 +127,8 @@ export class Dots {
   /** Draws all dots anew, for instance in another width. */
   restart() {
     this.group.replaceChildren();
-    this.#above.clear();
-    this.#below.clear();
+    this.#above = Array.from({ length: ROWS }, () => []);
+    this.#below = Array.from({ length: ROWS }, () => []);
     for (const [number, request] of this.#requests) {
       if (request.at < axis.since) this.#requests.delete(number);
       else delete request.dot;
@@ -132,7 +143,7 @@ export class Dots {
     const hasBegun = axis.start !== null;
     const line = hasBegun ? axis.place(Math.min(now, axis.active + PAUSE)) : 0;
     const moved = hasBegun ? (axis.moved / axis.span) * axis.width : 0;
-    this.nowLine.setAttribute("transform", `translate(${Math.min(line - moved, axis.width)} 0)`);
+    this.door.setAttribute("transform", `translate(${Math.min(line - moved, axis.width)} 0)`);
     this.group.setAttribute("transform", `translate(${-moved} 0)`);
     for (const request of this.#moving) {
       if (hasBegun && now > request.at - FALL) this.#drawOne(request, now);
@@ -147,12 +158,12 @@ export class Dots {
     if (request.kind !== kind || !request.dot) {
       const dot = request.dot ?? this.group.appendChild(svg("circle"));
       const isBelow = kind === "admitted" || kind === "delayed";
-      const [column, row] = waits ? [axis.place(leaves ?? at) / PITCH, 0] : this.#stack(isBelow ? this.#below : this.#above, decided);
+      const [x, row] = waits ? [axis.place(leaves ?? at), 0] : stack(isBelow ? this.#below : this.#above, axis.place(decided));
       const y = waits ? GATE : GATE + (isBelow ? 1 : -1) * (row + 0.95) * PITCH;
       dot.setAttribute("class", `dot ${kind}${isOwn ? " own" : ""}${now > at + 1_000 && !request.dot ? " still" : ""}`);
       dot.setAttribute("r", isOwn ? 4 : 2.6);
       dot.setAttribute("cy", y);
-      dot.setAttribute("cx", column * PITCH);
+      dot.setAttribute("cx", x);
       dot.style.setProperty("--top", `${-y - 4}px`);
       dot.style.setProperty("--gate", `${GATE - y}px`);
       Object.assign(request, { dot, kind });
@@ -160,16 +171,6 @@ export class Dots {
       request.dot.setAttribute("cx", axis.place(leaves));
     }
     if (!waits) this.#moving.delete(request);
-  }
-
-  /** Finds a place for a dot: its column, and its row there. */
-  #stack(columns, time) {
-    let column = Math.floor(axis.place(time) / PITCH);
-    const last = column + COLUMNS;
-    while ((columns.get(column) ?? 0) >= ROWS && column < last) column += 1;
-    const row = columns.get(column) ?? 0;
-    columns.set(column, row + 1);
-    return [column + 0.5, Math.min(row, ROWS - 1)];
   }
 
   /** Drops the dots that have left the chart. */
@@ -181,9 +182,9 @@ export class Dots {
       this.#requests.delete(number);
       this.#moving.delete(request);
     }
-    const first = axis.place(end) / PITCH;
-    for (const columns of [this.#above, this.#below]) {
-      for (const column of columns.keys()) if (column < first) columns.delete(column);
+    const first = axis.place(end);
+    for (const rows of [this.#above, this.#below]) {
+      rows.forEach((row, index) => (rows[index] = row.filter((place) => place >= first)));
     }
   }
 }

@@ -67,7 +67,8 @@ class Lane {
     const { status, fields } = this.route.last_rejection ?? {};
     if (!status) return "";
     if (fields["grpc-status"]) return `last: grpc-status ${fields["grpc-status"]}, pushback ${fields["grpc-retry-pushback-ms"]} ms`;
-    return `last: ${status}, Retry-After: ${fields["retry-after"] ?? "none"}`;
+    const wait = fields["retry-after"];
+    return wait ? `last: ${status}, Retry-After: ${wait}` : `last: ${status}`;
   }
 }
 

@@ -49,11 +49,12 @@ async function redeem(path, rejected) {
   let answer = rejected;
   while (answer.status === 429 || answer.status === 503) {
     const wait = answer.headers.get("retry-after");
-    show("waiting", `${answer.status} rejected`, `Retry-After: ${wait} · ${path}`, seconds(wait * 1000));
+    const exact = answer.headers.get("x-rate-limited-for");
+    show("waiting", `${answer.status} rejected`, `Retry-After: ${wait} · X-Rate-Limited-For: ${exact}`, seconds(wait * 1000));
     await countDown(performance.now() + wait * 1000);
     answer = await send(path);
   }
-  show("passed", `${answer.status} passes`, `The same request, sent again · ${path}`, seconds(performance.now() - begun));
+  show("passed", `${answer.status} passes`, `The same request, sent again after ${seconds(performance.now() - begun)}`, seconds(0));
 }
 
 /** `isFull` resolves when the load has used up the limit. */
