@@ -10,7 +10,7 @@ use tower_sluice::{PartitionKey, RequestHead};
 pub(crate) struct Limits {
     config: Config,
     file: Table,
-    /// Whether the limits are those that are built into the program, and not those of a file.
+    /// Whether the configuration is the program's own. Otherwise it comes from a file.
     is_built_in: bool,
 }
 
@@ -19,7 +19,7 @@ impl Limits {
         Ok(Self { config: reader.parse(name, text)?, file: table(text), is_built_in: false })
     }
 
-    /// Allows the page to change the limit: no file says what it should be.
+    /// Allows the page to change the limit, since no file sets it.
     pub(crate) fn built_in(self) -> Self {
         Self { is_built_in: true, ..self }
     }
@@ -132,7 +132,7 @@ impl<'a> Policy<'a> {
         let word = |field: &str| self.0.get(field).map(written);
         let is_set = |field: &str| self.0.get(field) == Some(&Value::Boolean(true));
         let fields = ["algorithm", "limit"].map(|field| word(field).unwrap_or_default());
-        // A limit of what is in flight has no period.
+        // A limit of requests in flight has no period.
         let per = word("per").map_or_else(|| "in flight".to_owned(), |per| format!("per {per}"));
         let mut parts = vec![format!("{}: {} {per}", fields[0], fields[1])];
         for (field, before, after) in

@@ -78,7 +78,7 @@ impl Loads {
 }
 
 /// Runs a load, and responds with the results of each route when the last request is completed, and with how late the
-/// latest request was sent: on a busy machine, a load is not what it should be. If the client
+/// latest request was sent: on a busy machine, a load differs from its plan. If the client
 /// disconnects before, the load ends, and its requests with it.
 ///
 /// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that. With a `path`, only this route
@@ -93,7 +93,7 @@ pub(crate) async fn run(
         let problem = "write {\"load\": NAME}, with half, twice, burst, groups, edge or full for NAME\n";
         return (StatusCode::BAD_REQUEST, problem).into_response();
     };
-    // Those of the body, which the other requests do not have.
+    // The requests of the load have no body.
     for of_body in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
         headers.remove(of_body);
     }
@@ -154,7 +154,7 @@ fn request_to(path: &str, headers: &HeaderMap, peer: ConnectInfo<SocketAddr>) ->
     request
 }
 
-/// What a request got.
+/// The response to a request.
 struct Answer {
     /// How much later than planned it was sent.
     late: Duration,
@@ -175,7 +175,7 @@ async fn answer(app: Router, request: Request, due: Instant) -> Answer {
     Answer { late, is_admitted, waited }
 }
 
-/// What the requests to one route got.
+/// The responses to the requests of one route.
 #[derive(Default)]
 struct Results {
     admitted: u64,

@@ -22,7 +22,7 @@ use crate::tally::Tally;
 const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The paths of the page, apart from those of its scripts.
+/// The paths that the page's scripts call.
 pub(crate) const LIVE: &str = "/live";
 pub(crate) const LIMIT: &str = "/live/limit";
 pub(crate) const TOML: &str = "/live/toml/{*path}";
@@ -50,7 +50,7 @@ struct Page {
     downloads: Arc<Downloads>,
 }
 
-/// Routes the paths of the page. `tallies` are those of the configuration's routes, in their order.
+/// Routes the paths of the page. `tallies` has one for each route, in the configuration's order.
 pub(crate) fn router(limits: Arc<RwLock<Limits>>, tallies: Vec<Arc<Tally>>, downloads: Arc<Downloads>) -> Router {
     let page = Page { limits, tallies, started: SystemTime::now(), downloads };
     let page = Arc::new(page);
@@ -78,10 +78,10 @@ fn file(media_type: &'static str, text: &'static str) -> impl Fn() -> std::futur
     move || std::future::ready((fields.clone(), text).into_response())
 }
 
-/// Returns the counts and the requests that the page draws. `?since=` and a time in milliseconds after the start leaves out
-/// the requests before. By the start time, the page recognises another server at the same address.
+/// Returns the counts of the routes, and with `?since=` and a time in milliseconds after the server's start, the requests
+/// since then. By the start time, the page recognises another server at the same address.
 async fn live(State(page): State<Arc<Page>>, uri: Uri) -> impl IntoResponse {
-    let since = uri.query().and_then(|query| query.strip_prefix("since=")?.parse().ok()).unwrap_or(0);
+    let since = uri.query().and_then(|query| query.strip_prefix("since=")?.parse().ok());
     let now = page.tallies.first().map(|tally| tally.now_ms());
     let started_at = page.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_millis());
     let limits = page.limits.read().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +121,7 @@ async fn toml_of_route(State(page): State<Arc<Page>>, Path(path): Path<String>) 
     toml.map_or_else(|| StatusCode::NOT_FOUND.into_response(), IntoResponse::into_response)
 }
 
-fn describe(page: &Page, limits: &Limits, route: &Route, tally: &Tally, since: u64) -> Value {
+fn describe(page: &Page, limits: &Limits, route: &Route, tally: &Tally, since: Option<u64>) -> Value {
     let policies: Vec<_> =
         limits.policies(route).map(|policy| json!({ "name": policy.name(), "words": policy.words() })).collect();
     let limit = limits.policies(route).find(|policy| !policy.is_shadow());
@@ -137,11 +137,12 @@ fn describe(page: &Page, limits: &Limits, route: &Route, tally: &Tally, since: u
     let mut described = json!({
         "paths": route.paths(),
         "policies": policies,
-        // Null for routes without a policy that rejects; the period is null for a limit of what is in flight.
+        // Null for routes without a policy that rejects; the period is null for a limit of requests in flight.
         "limit": limit.map(|policy| json!({ "limit": policy.limit(), "per_ms": policy.period_ms() })),
         // Null for routes whose responses end at once.
         "open": route.paths().iter().any(|path| path == downloads::PATH).then(|| page.downloads.open()),
-        "requests": tally.requests(since),
+        // Null if they were not asked for.
+        "requests": since.map(|since| tally.requests(since)),
         // Null until there is one.
         "last_rejection": tally.last_rejection(),
         // Null for routes without a queue.

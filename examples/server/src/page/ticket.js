@@ -54,7 +54,7 @@ async function redeem(path, rejected) {
     await countDown(performance.now() + wait * 1000);
     answer = await send(path);
   }
-  show("passed", `${answer.status} passes`, `The same request, sent again after ${seconds(performance.now() - begun)}`, seconds(0));
+  show("passed", `${answer.status} passes`, `Sent again after ${seconds(performance.now() - begun)}`, seconds(0));
 }
 
 /** `isFull` resolves when the load has used up the limit. */

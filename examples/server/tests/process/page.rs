@@ -1,4 +1,4 @@
-//! Checks the page of the example server from outside: what it may load, and that its numbers are true.
+//! Checks the page of the example server from outside: its origins, its numbers, and its changes of the limit.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Returns the numbers of the route with this path in `/live`.
 fn live(server: &Server, path: &str) -> Value {
-    let live = get(server.address, "/live").json();
+    let live = get(server.address, "/live?since=0").json();
     let routes = live["routes"].as_array().unwrap();
     routes.iter().find(|route| route["paths"][0] == path).unwrap_or_else(|| panic!("no {path} in {live}")).clone()
 }
@@ -282,7 +282,7 @@ fn a_load_reaches_all_routes_with_the_headers_of_its_client() {
         assert_eq!(result["rejected"], 50 - admitted);
         assert_eq!(counts(&live(&server, path)), [50, admitted, 0, 50 - admitted, 0]);
     }
-    // The load spent the budgets of its own client, and the question for the window's end those of nobody.
+    // The load spent the budgets of its own client, and the question for the window's end spent nothing.
     assert_eq!(get_with(server.address, "/keyed", &[("x-client", "other")]).status, 200);
     assert_eq!(get(server.address, "/by-address").status, 429);
 }
@@ -292,7 +292,7 @@ fn a_load_that_does_not_exist_or_comes_from_another_origin_is_rejected() {
     let server = Server::start();
     let (status, body) = load(&server, "application/json", r#"{"load":"storm"}"#);
     assert_eq!((status, body.contains("half, twice, burst, groups, edge or full")), (400, true), "{body}");
-    // What a page of another origin can send without a preflight.
+    // A page of another origin can send text without a preflight.
     assert_eq!(load(&server, "text/plain", r#"{"load":"burst"}"#).0, 415);
     assert_eq!(counts(&live(&server, "/token-bucket"))[0], 0);
 }
@@ -339,7 +339,8 @@ fn the_requests_of_a_route_are_listed_with_their_results() {
     // Ten per second, and a millisecond is cut off on either side.
     assert!(decided.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 98), "{decided:?}");
 
-    // The results that the page knows already are left out.
+    // The results that the page knows already are left out, and all of them for a reader of the counts.
+    assert!(get(address, "/live").json()["routes"].as_array().unwrap().iter().all(|route| route["requests"].is_null()));
     let since = decided[2].0;
     let live = get(address, &format!("/live?since={since}")).json();
     let queue = live["routes"].as_array().unwrap().iter().find(|route| route["paths"][0] == "/leaky-queue").unwrap();
@@ -368,7 +369,7 @@ fn the_page_changes_the_limit_of_all_routes_at_once() {
         ("application/json", r#"{"limit":0}"#, 400),
         ("application/json", r#"{"limit":41}"#, 400),
         ("application/json", r#"{"limit":"3"}"#, 400),
-        // A page of another origin can send that without a preflight.
+        // A page of another origin can send text without a preflight.
         ("text/plain", r#"{"limit":4}"#, 415),
     ] {
         assert_eq!(change(content_type, body).0, expected, "{body}");
@@ -376,7 +377,7 @@ fn the_page_changes_the_limit_of_all_routes_at_once() {
     assert_eq!(live(&server, "/fixed-window")["limit"]["limit"], 3);
 }
 
-/// The file says what the limit is; a change by the page would be lost at its next edit.
+/// The file sets the limit. A change by the page would be lost at the next edit of the file.
 #[test]
 fn the_page_changes_no_limit_of_a_file() {
     let server = Server::start_with("[[route]]\npath = \"/a\"\n");
@@ -387,7 +388,7 @@ fn the_page_changes_no_limit_of_a_file() {
 
 #[test]
 fn a_load_ends_when_its_client_disconnects() {
-    // None of the requests that wait has its turn before the client is gone.
+    // The client is gone before the first request that waits has its turn.
     let server = Server::start_with(
         r#"
         [[route]]
