@@ -1,4 +1,4 @@
-//! Loads: requests that the server sends to all its routes, the same to each at the same time, when the page asks for it.
+//! Loads: requests that the server sends to its routes when the page asks for it, the same to each at the same time.
 //!
 //! A browser could not: it opens six connections to a server, and requests that wait in a queue hold all of them. Here,
 //! requests take the path from the connection on, with the headers and the address of the client that asks.
@@ -78,11 +78,11 @@ impl Loads {
 }
 
 /// Runs a load, and responds with the results of each route when the last request is completed, and with how late the
-/// latest request was sent: on a busy machine, a load differs from its plan. If the client
-/// disconnects before, the load ends, and its requests with it.
+/// latest request was sent: on a busy machine, a load differs from its plan. If the client disconnects before, the load
+/// ends, and its requests with it.
 ///
-/// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that. With a `path`, only this route
-/// gets the load.
+/// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that. With a `path`, only this
+/// route gets the load.
 pub(crate) async fn run(
     State(loads): State<Arc<Loads>>,
     peer: ConnectInfo<SocketAddr>,

@@ -1,4 +1,4 @@
-//! The page at `/`: it draws the requests that the routes admit, delay and reject, sends them loads, and changes their limit.
+//! The page at `/`: it draws the requests that the routes admit, delay and reject, asks for loads, and changes the limit.
 //!
 //! The page is plain files that are built into the program; it polls the counts and the requests at `/live`.
 
@@ -28,10 +28,11 @@ pub(crate) const LIMIT: &str = "/live/limit";
 pub(crate) const TOML: &str = "/live/toml/{*path}";
 
 /// The files of the page.
-pub(crate) const FILES: [(&str, &str, &str); 7] = [
+pub(crate) const FILES: [(&str, &str, &str); 8] = [
     ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("/page.js", JAVASCRIPT, include_str!("page/page.js")),
+    ("/page/axis.js", JAVASCRIPT, include_str!("page/axis.js")),
     ("/page/draw.js", JAVASCRIPT, include_str!("page/draw.js")),
     ("/page/limit.js", JAVASCRIPT, include_str!("page/limit.js")),
     ("/page/loads.js", JAVASCRIPT, include_str!("page/loads.js")),
@@ -78,8 +79,8 @@ fn file(media_type: &'static str, text: &'static str) -> impl Fn() -> std::futur
     move || std::future::ready((fields.clone(), text).into_response())
 }
 
-/// Returns the counts of the routes, and with `?since=` and a time in milliseconds after the server's start, the requests
-/// since then. By the start time, the page recognises another server at the same address.
+/// Returns the counts of the routes. With `?since=` and a time in milliseconds after the server's start, it adds the
+/// requests since then. By the start time, the page recognises another server at the same address.
 async fn live(State(page): State<Arc<Page>>, uri: Uri) -> impl IntoResponse {
     let since = uri.query().and_then(|query| query.strip_prefix("since=")?.parse().ok());
     let now = page.tallies.first().map(|tally| tally.now_ms());

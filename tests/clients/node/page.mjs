@@ -435,6 +435,13 @@ function layout() {
     const colors = (element) => [getComputedStyle(element).color, getComputedStyle(card).backgroundColor];
     for (const element of visible("h2, h2 a, .policies, .last, dt, dd")) texts.push([`${card.ariaLabel}: ${element.tagName}`, ...colors(element)]);
   }
+  for (const part of document.querySelectorAll("#ticket *")) {
+    const [inner, outer] = [part, part.parentElement].map((element) => element.getBoundingClientRect());
+    if (inner.bottom > outer.bottom || inner.height < 12) found.push(`ticket: ${part.className} overflows`);
+  }
+  const countdown = document.querySelector("#ticket .countdown");
+  countdown.textContent = "10.00 s";
+  if (countdown.scrollWidth > countdown.clientWidth) found.push("ticket: countdown overflows");
   const explained = document.getElementById("explained");
   if (explained.scrollHeight > explained.clientHeight) found.push("the explanation overflows");
   const { scrollWidth, scrollHeight } = document.documentElement;

@@ -1,15 +1,9 @@
 // Draws each request as a dot that falls on the gate of its route: it passes, bounces off, or waits on the gate in a row.
-// All routes share one time axis.
 
-const FULL_SPAN = 7_500;
-// A dot falls for this long until it is at the gate.
+import { axis, PAUSE } from "./axis.js";
+
+// A dot falls for this many milliseconds until it is at the gate.
 const FALL = 260;
-// Drawn this much later than it happened, so that the next poll comes in time.
-const DELAY = 400;
-// Requests after a pause begin a new chart.
-const PAUSE = 4_000;
-// Room to the left of the first dot and to the right of the last one, in milliseconds.
-const MARGIN = 200;
 // In pixels: where the gate is in the chart (page.html), and the distance between two dots.
 const GATE = 31;
 const PITCH = 6.4;
@@ -17,67 +11,7 @@ const ROWS = 4;
 // Where many dots have the same time, they stand side by side, at most this many pixels from their place.
 const FARTHEST = 150;
 
-const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
 const svg = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
-
-/** The time axis of all charts, in milliseconds since the server's start. */
-export const axis = {
-  span: FULL_SPAN,
-  width: 0,
-  /** The time at its left end; `null` until the first request comes. */
-  start: null,
-  /** Earlier requests belong to an earlier chart. */
-  since: 0,
-  /** The time of the last arrival or result. */
-  active: -Infinity,
-  offset: -Infinity,
-
-  /** Adjusts the clock to a time that the server has just sent. The answer that travelled shortest is right. */
-  adjust(now) {
-    this.offset = Math.max(now - performance.now(), this.offset - 2);
-  },
-
-  /** The time that is drawn now. */
-  get now() {
-    return performance.now() + this.offset - DELAY;
-  },
-
-  /** Begins a new chart with the next request. */
-  begin(span = FULL_SPAN) {
-    Object.assign(this, { span, start: null, since: this.now + DELAY });
-    const step = span > 4_000 ? 1_000 : 500;
-    const labels = [];
-    for (let time = 0; time < span - MARGIN; time += step) {
-      const label = Object.assign(document.createElement("span"), { textContent: `${time / 1000}${time ? "" : " s"}` });
-      label.style.left = `${((time + MARGIN) / span) * 100}%`;
-      labels.push(label);
-    }
-    document.getElementById("axis").replaceChildren(...labels);
-  },
-
-  /** Notes a request. Returns whether it is part of this chart. */
-  note({ at, decided }) {
-    if (at < this.since) return false;
-    if (at > this.active + PAUSE && this.start !== null) {
-      this.begin();
-      this.since = at;
-    }
-    this.start ??= at - MARGIN;
-    this.active = Math.max(this.active, at, decided ?? 0);
-    return true;
-  },
-
-  /** The pixels from the left end of the first chart to a time. */
-  place(time) {
-    return ((time - this.start) / this.span) * this.width;
-  },
-
-  /** How far the chart has moved on, in milliseconds. */
-  get moved() {
-    const moved = Math.max(0, Math.min(this.now, this.active) + MARGIN - this.span - this.start);
-    return isCalm.matches ? Math.ceil(moved / 1000) * 1000 : moved;
-  },
-};
 
 /** Finds a place for a dot that should be at `x`: in the first row that is free there, or beside the others. */
 function stack(rows, x) {
@@ -110,12 +44,11 @@ export class Dots {
   /** Takes the requests of a poll. `row` says where those that wait stand: the next release, and the time between two. */
   update(requests, row) {
     for (const [number, at, result, decided, isOwn] of requests) {
-      const request = { ...this.#requests.get(number), at, result, decided, isOwn };
-      if (!axis.note(request)) continue;
-      const known = this.#requests.get(number);
-      if (known) Object.assign(known, request);
-      else this.#requests.set(number, request);
-      this.#moving.add(known ?? request);
+      if (!axis.note(at, decided)) continue;
+      const request = this.#requests.get(number) ?? {};
+      Object.assign(request, { at, result, decided, isOwn });
+      this.#requests.set(number, request);
+      this.#moving.add(request);
     }
     let waiting = 0;
     for (const request of this.#moving) {

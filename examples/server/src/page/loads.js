@@ -1,6 +1,6 @@
 // Asks the server for loads: one at the opening, and one for each button.
 
-import { axis } from "./draw.js";
+import { axis } from "./axis.js";
 
 // After a load: buckets of two seconds are full, and responses of three seconds have ended.
 const RECOVERY = 3_000;

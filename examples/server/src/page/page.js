@@ -1,6 +1,7 @@
 // The page of the example server: polls /live five times a second, and shows a row for each route.
 
-import { axis, Dots } from "./page/draw.js";
+import { axis } from "./page/axis.js";
+import { Dots } from "./page/draw.js";
 import * as limit from "./page/limit.js";
 import * as loads from "./page/loads.js";
 import * as ticket from "./page/ticket.js";
@@ -60,7 +61,9 @@ class Lane {
     for (const [count, element] of Object.entries(this.numbers)) put(element, String(since(count)));
     const words = `${since("admitted")} passed, ${since("delayed")} of them after a wait, ${since("rejected")} rejected`;
     this.find(".chart").setAttribute("aria-label", words);
-    put(this.find(".last"), since("rejected") ? this.describeRejection() : "");
+    const { open } = this.route;
+    const notes = [open === null ? "" : `open now: ${open}`, since("rejected") ? this.describeRejection() : ""];
+    put(this.find(".last"), notes.filter(Boolean).join(" · "));
   }
 
   describeRejection() {
@@ -158,11 +161,11 @@ function open() {
 
 const beginAll = () => lanes.forEach((lane) => lane.begin());
 
-/** Waits until the route rejects the requests of a load. */
+/** Waits until the route rejects requests of the load that runs, or until the load ends. */
 async function fill(path) {
   const { numbers } = lanes.get(path);
   do await new Promise((resolve) => setTimeout(resolve, 10));
-  while (Number(numbers.rejected.textContent) < 5);
+  while (Number(numbers.rejected.textContent) < 5 && loads.isRunning());
 }
 
 loads.listen(beginAll);

@@ -36,7 +36,7 @@ fn until(server: &Server, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
 #[test]
 fn the_page_is_complete_and_loads_nothing_from_other_origins() {
     let server = Server::start();
-    let scripts = ["/page.js", "/page/draw.js", "/page/limit.js", "/page/loads.js", "/page/ticket.js"]
+    let scripts = ["/page.js", "/page/axis.js", "/page/draw.js", "/page/limit.js", "/page/loads.js", "/page/ticket.js"]
         .map(|path| (path, "text/javascript"));
     let mut size = 0;
     for (path, media_type) in [("/", "text/html"), ("/page.css", "text/css")].into_iter().chain(scripts) {
