@@ -74,6 +74,8 @@ export class Dots {
     if (this.#start !== axis.start) this.restart();
     const { now } = axis;
     const hasBegun = axis.start !== null;
+    // All dots lie still, and so does the line.
+    if (hasBegun && this.#moving.size === 0 && now > axis.active + PAUSE + 1_000) return;
     const line = hasBegun ? axis.place(Math.min(now, axis.active + PAUSE)) : 0;
     const moved = hasBegun ? (axis.moved / axis.span) * axis.width : 0;
     this.door.setAttribute("transform", `translate(${Math.min(line - moved, axis.width)} 0)`);
