@@ -117,7 +117,7 @@ function show({ started_at: started, now_ms: now, can_change: canChange, routes 
   ticket.list(routes);
   lostSince = null;
   connect("live", "live");
-  open();
+  if (canChange) open();
 }
 
 function lose(error) {
@@ -151,7 +151,7 @@ function drawAll() {
 
 // ---- Loads ----
 
-/** Starts a gentle load when the page is first seen. */
+/** Starts a gentle load when the page is first seen. The limits of a file may be too precious for it. */
 let isOpen = false;
 function open() {
   if (isOpen || document.hidden) return;
