@@ -5,8 +5,8 @@
 //! curl -i http://127.0.0.1:3000/token-bucket
 //! ```
 //!
-//! and open <http://127.0.0.1:3000/>. The page draws each request as a dot: loads that reach all routes at the same time,
-//! and a request of your own. A slider changes the limit while they run.
+//! and open <http://127.0.0.1:3000/>. The page draws each request as a dot: loads that reach all routes at the same
+//! time, and a request of your own. A slider changes the limit while they run.
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
 //! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL; needs the feature

@@ -1,4 +1,4 @@
-//! The page at `/`: it draws the requests that the routes admit, delay and reject, asks for loads, and changes the limit.
+//! The page at `/`: it draws the requests that the routes admit, delay and reject, asks for loads and sets the limit.
 //!
 //! The page is plain files that are built into the program; it polls the counts and the requests at `/live`.
 

@@ -86,8 +86,8 @@ impl Tally {
         }
     }
 
-    /// Returns the requests that wait or got their result at `since` or later. Each has its number, its arrival, its result
-    /// and the time of the result, and whether the visitor of the page sent it.
+    /// Returns the requests that wait or got their result at `since` or later. Each has its number, its arrival, its
+    /// result and the time of the result, and whether the visitor of the page sent it.
     pub(crate) fn requests(&self, since: u64) -> Vec<Value> {
         let newest = self.newest();
         let is_new = |arrival: &Arrival| arrival.result.is_none_or(|(_, at)| at >= since);

@@ -1,4 +1,4 @@
-// Draws each request as a dot that falls on the gate of its route: it passes, bounces off, or waits on the gate in a row.
+// Draws each request as a dot that falls on the gate of its route: it passes, bounces off, or waits on it in a row.
 
 import { axis, PAUSE } from "./axis.js";
 
