@@ -44,8 +44,8 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `app` until `stop` is ready; then calls `close`, takes the connections that the kernel has accepted, and completes
-/// the requests in flight within [`DRAIN`].
+/// Serves `app` until `stop` is ready. Then it calls `close`, takes the connections that the kernel has accepted, and
+/// completes the requests in flight within [`DRAIN`].
 pub(crate) async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output = ()>, close: impl FnOnce()) {
     let (stopping, is_stopping) = watch::channel(());
     // Each connection has a sender: none is left when the last connection is closed.

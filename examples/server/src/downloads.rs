@@ -1,7 +1,8 @@
 //! `/in-flight`: slow downloads, which are counted while their bodies are open.
 //!
-//! The route of this path in the configuration has the download for its handler. [`TOWER`] is the same download under tower's
-//! own `ConcurrencyLimit`, which counts requests until the heads of their responses, and [`OPEN`] has the counts of both.
+//! The route of this path in the configuration has the download for its handler. [`TOWER`] is the same download under
+//! tower's own `ConcurrencyLimit`, which counts requests until the heads of their responses. [`OPEN`] has the counts of
+//! both.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -10,17 +10,47 @@ use tower_sluice::{PartitionKey, RequestHead};
 pub(crate) struct Limits {
     config: Config,
     file: Table,
+    /// Whether the configuration is the program's own. Otherwise it comes from a file.
+    is_built_in: bool,
 }
 
 impl Limits {
     pub(crate) fn parse(reader: ConfigReader, name: &str, text: &str) -> Result<Self, ConfigError> {
-        Ok(Self { config: reader.parse(name, text)?, file: table(text) })
+        Ok(Self { config: reader.parse(name, text)?, file: table(text), is_built_in: false })
+    }
+
+    /// Allows the page to change the limit, since no file sets it.
+    pub(crate) fn built_in(self) -> Self {
+        Self { is_built_in: true, ..self }
+    }
+
+    pub(crate) fn is_built_in(&self) -> bool {
+        self.is_built_in
     }
 
     pub(crate) fn change(&mut self, name: &str, text: &str) -> Result<Changed, ConfigError> {
         let changed = self.config.change(name, text)?;
         self.file = table(text);
         Ok(changed)
+    }
+
+    /// Sets the limit of all policies.
+    pub(crate) fn change_limit(&mut self, limit: i64) -> Result<(), ConfigError> {
+        let mut file = self.file.clone();
+        let routes = file.get_mut("route").and_then(Value::as_array_mut).into_iter().flatten();
+        let policies = routes.filter_map(|route| route.get_mut("policy")?.as_array_mut()).flatten();
+        for policy in policies.filter_map(Value::as_table_mut) {
+            policy.insert("limit".to_owned(), limit.into());
+        }
+        self.change("server.toml", &file.to_string()).map(drop)
+    }
+
+    /// Returns the part of the configuration for the route with this path.
+    pub(crate) fn toml_of_route(&self, path: &str) -> Option<String> {
+        let routes = self.file.get("route")?.as_array()?;
+        let has_path = |route: &&Value| route.get("path").is_some_and(|paths| texts(paths).contains(&path));
+        let route = routes.iter().find(has_path)?;
+        Some(Table::from_iter([("route".to_owned(), Value::Array(vec![route.clone()]))]).to_string())
     }
 
     /// Returns the policies of a route, in the order of the file. An edited file may have its routes in another order.
@@ -102,7 +132,7 @@ impl<'a> Policy<'a> {
         let word = |field: &str| self.0.get(field).map(written);
         let is_set = |field: &str| self.0.get(field) == Some(&Value::Boolean(true));
         let fields = ["algorithm", "limit"].map(|field| word(field).unwrap_or_default());
-        // A limit of what is in flight has no period.
+        // A limit of requests in flight has no period.
         let per = word("per").map_or_else(|| "in flight".to_owned(), |per| format!("per {per}"));
         let mut parts = vec![format!("{}: {} {per}", fields[0], fields[1])];
         for (field, before, after) in

@@ -1,4 +1,4 @@
-//! Loads: requests that the server sends to all its routes, the same to each at the same time, when the page asks for it.
+//! Loads: requests that the server sends to its routes when the page asks for it, the same to each at the same time.
 //!
 //! A browser could not: it opens six connections to a server, and requests that wait in a queue hold all of them. Here,
 //! requests take the path from the connection on, with the headers and the address of the client that asks.
@@ -49,6 +49,8 @@ fn schedule(load: &str) -> Option<Vec<u64>> {
         "groups" => every(1_000).flat_map(|at| at_once(10, at)).collect(),
         // The next edge is a second after the one before the beginning.
         "edge" => at_once(20, 700 - AFTER_EDGE).chain(at_once(20, 1_100 - AFTER_EDGE)).collect(),
+        // So dense that a request in between is rejected. It ends before its window does.
+        "full" => at_once(30, 0).chain((0..700).step_by(20)).collect(),
         _ => return None,
     })
 }
@@ -76,10 +78,11 @@ impl Loads {
 }
 
 /// Runs a load, and responds with the results of each route when the last request is completed, and with how late the
-/// latest request was sent: on a busy machine, a load is not what it should be. If the client
-/// disconnects before, the load ends, and its requests with it.
+/// latest request was sent: on a busy machine, a load differs from its plan. If the client disconnects before, the load
+/// ends, and its requests with it.
 ///
-/// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that.
+/// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that. With a `path`, only this
+/// route gets the load.
 pub(crate) async fn run(
     State(loads): State<Arc<Loads>>,
     peer: ConnectInfo<SocketAddr>,
@@ -87,15 +90,18 @@ pub(crate) async fn run(
     Json(asked): Json<Value>,
 ) -> Response {
     let Some(schedule) = asked["load"].as_str().and_then(schedule) else {
-        let problem = "write {\"load\": NAME}, with half, twice, burst, groups or edge for NAME\n";
+        let problem = "write {\"load\": NAME}, with half, twice, burst, groups, edge or full for NAME\n";
         return (StatusCode::BAD_REQUEST, problem).into_response();
     };
-    // Those of the body, which the other requests do not have.
+    // The requests of the load have no body.
     for of_body in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
         headers.remove(of_body);
     }
     let _turn = loads.turn.lock().await;
-    let (paths, windows) = loads.routes();
+    let (mut paths, windows) = loads.routes();
+    if let Some(path) = asked["path"].as_str() {
+        paths.retain(|other| other == path);
+    }
     let mut begin = Instant::now();
     if let Some(windows) = windows {
         begin += until_edge(&windows).await.filter(|wait| *wait <= WAIT).unwrap_or_default();
@@ -148,7 +154,7 @@ fn request_to(path: &str, headers: &HeaderMap, peer: ConnectInfo<SocketAddr>) ->
     request
 }
 
-/// What a request got.
+/// The response to a request.
 struct Answer {
     /// How much later than planned it was sent.
     late: Duration,
@@ -169,7 +175,7 @@ async fn answer(app: Router, request: Request, due: Instant) -> Answer {
     Answer { late, is_admitted, waited }
 }
 
-/// What the requests to one route got.
+/// The responses to the requests of one route.
 #[derive(Default)]
 struct Results {
     admitted: u64,

@@ -5,7 +5,8 @@
 //! curl -i http://127.0.0.1:3000/token-bucket
 //! ```
 //!
-//! and open <http://127.0.0.1:3000/> for live charts, and buttons that send the same load to all routes.
+//! and open <http://127.0.0.1:3000/>. The page draws each request as a dot: loads that reach all routes at the same
+//! time, and a request of your own. A slider changes the limit while they run.
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
 //! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL; needs the feature
@@ -29,6 +30,7 @@ mod limits;
 mod load;
 mod metrics;
 mod page;
+mod tally;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -53,11 +55,10 @@ use tower_sluice::key::{User, peer_addr};
 use self::limits::Limits;
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
-const OWN_PATHS: [&str; 10] = [
-    "/",
-    "/page.css",
-    "/page.js",
-    "/live",
+const OWN_PATHS: [&str; 9] = [
+    page::LIVE,
+    page::LIMIT,
+    page::TOML,
     load::PATH,
     "/whoami",
     "/healthz",
@@ -141,13 +142,19 @@ fn set_up() -> Result<Option<SetUp>, String> {
         Some(url) => keep_on_redis(reader, &url).map_err(|problem| format!("--redis: {problem}"))?,
     };
     let limits = Limits::parse(reader, name, text).map_err(|error| error.to_string())?;
+    let limits = if file.is_none() { limits.built_in() } else { limits };
     for route in limits.routes() {
-        if let Some(path) = route.paths().iter().find(|path| OWN_PATHS.contains(&path.as_str())) {
+        if let Some(path) = route.paths().iter().find(|path| is_own(path)) {
             let problem = format!("path `{path}` is the server's own; choose another");
             return Err(ConfigError::new(name, route.line(), problem).to_string());
         }
     }
     Ok(Some(SetUp { listen, limits, file }))
+}
+
+/// Returns whether the server itself answers at this path.
+fn is_own(path: &str) -> bool {
+    OWN_PATHS.contains(&path) || page::FILES.iter().any(|(file, ..)| *file == path)
 }
 
 /// An error does not repeat the address, which may hold a password.
@@ -196,7 +203,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
     for route in limits.routes() {
         let name: Arc<str> = route.paths()[0].as_str().into();
         let served = Arc::new(AtomicU64::new(0));
-        let tally = Arc::new(page::Tally::default());
+        let tally = Arc::new(tally::Tally::new(started));
         tallies.push(Arc::clone(&tally));
         let answer = {
             let name = Arc::clone(&name);
@@ -219,7 +226,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
             if let Some(layer) = route.layer() {
                 endpoint = endpoint.layer(layer.clone());
             }
-            let counting = middleware::from_fn_with_state(Arc::clone(&tally), page::count);
+            let counting = middleware::from_fn_with_state(Arc::clone(&tally), tally::count);
             app = app.route(path, endpoint.layer(counting));
         }
     }

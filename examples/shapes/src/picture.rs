@@ -17,7 +17,7 @@ const THEMES: [(&str, &str, &str); 4] = [
     ("[data-theme=light] ", LIGHT, ""),
     (":is([data-theme=dark],[data-theme=ayu]) ", DARK, ""),
 ];
-// The live page of the example server has the same colours (`page.css`).
+// The live page of the example server has the same colours for what passes and what is rejected (`page.css`).
 const LIGHT: &str = "--ink:#262b33;--quiet:#5a626d;--rule:#d3d6da;--level:#585e68;--offered:#969ca6;--passes:#2563be;--waits:#a5c5f2;--rejected:#d95f02";
 const DARK: &str = "--ink:#e6e9ee;--quiet:#a6aeb9;--rule:#3d444d;--level:#c3c9d1;--offered:#7f8792;--passes:#5f9df5;--waits:#2f568f;--rejected:#f08a3c";
 

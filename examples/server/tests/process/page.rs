@@ -1,4 +1,4 @@
-//! Checks the page of the example server from outside: what it may load, and that its numbers are true.
+//! Checks the page of the example server from outside: its origins, its numbers, and its changes of the limit.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Returns the numbers of the route with this path in `/live`.
 fn live(server: &Server, path: &str) -> Value {
-    let live = get(server.address, "/live").json();
+    let live = get(server.address, "/live?since=0").json();
     let routes = live["routes"].as_array().unwrap();
     routes.iter().find(|route| route["paths"][0] == path).unwrap_or_else(|| panic!("no {path} in {live}")).clone()
 }
@@ -36,18 +36,23 @@ fn until(server: &Server, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
 #[test]
 fn the_page_is_complete_and_loads_nothing_from_other_origins() {
     let server = Server::start();
-    for (path, media_type) in [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")] {
+    let scripts = ["/page.js", "/page/axis.js", "/page/draw.js", "/page/limit.js", "/page/loads.js", "/page/ticket.js"]
+        .map(|path| (path, "text/javascript"));
+    let mut size = 0;
+    for (path, media_type) in [("/", "text/html"), ("/page.css", "text/css")].into_iter().chain(scripts) {
         let answer = get(server.address, path);
         assert_eq!(answer.status, 200, "{path}");
         assert!(answer.headers["content-type"].starts_with(media_type), "{path}");
         let policy = &answer.headers["content-security-policy"];
         assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{path}: {policy}");
-        // The namespace in the icon is a name, not an address.
-        let text = answer.body.replace("http://www.w3.org/2000/svg", "");
+        // The namespace of SVG is a name, not an address, and a link loads nothing.
+        let link = "<a href=\"https://docs.rs/tower-sluice/latest/tower_sluice/guide/\">";
+        let text = answer.body.replace("http://www.w3.org/2000/svg", "").replace(link, "");
         assert!(!text.contains("://") && !text.contains("\"//"), "{path} names another origin");
         assert!(!text.contains("innerHTML"), "{path}");
+        size += text.len();
     }
-    assert!(get(server.address, "/page.js").body.len() < 20_000);
+    assert!(size < 50_000, "{size} bytes");
     // The page explains each load that it can ask for.
     let page = get(server.address, "/").body;
     for load in ["half", "twice", "burst", "groups", "edge"] {
@@ -57,8 +62,10 @@ fn the_page_is_complete_and_loads_nothing_from_other_origins() {
         );
     }
 
-    let own = rejected("[[route]]\npath = \"/live\"\n");
-    assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:2: path `/live` is the server's own"));
+    for path in ["/live", "/page/draw.js"] {
+        let own = rejected(&format!("[[route]]\npath = \"{path}\"\n"));
+        assert!(String::from_utf8_lossy(&own.stderr).contains(&format!(".toml:2: path `{path}` is the server's own")));
+    }
 }
 
 #[test]
@@ -216,11 +223,15 @@ fn the_reported_queue_length_is_true_and_shrinks_when_a_client_disconnects() {
 
 /// Asks for a load, and returns the status and the body of the response.
 fn load(server: &Server, content_type: &str, body: &str) -> (u16, String) {
+    post(server, "/load", content_type, body)
+}
+
+fn post(server: &Server, path: &str, content_type: &str, body: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(server.address).unwrap();
     let length = body.len();
     write!(
         socket,
-        "POST /load HTTP/1.1\r\nhost: test\r\nx-client: c\r\ncontent-type: {content_type}\r\n\
+        "POST {path} HTTP/1.1\r\nhost: test\r\nx-client: c\r\ncontent-type: {content_type}\r\n\
          content-length: {length}\r\nconnection: close\r\n\r\n{body}"
     )
     .unwrap();
@@ -271,7 +282,7 @@ fn a_load_reaches_all_routes_with_the_headers_of_its_client() {
         assert_eq!(result["rejected"], 50 - admitted);
         assert_eq!(counts(&live(&server, path)), [50, admitted, 0, 50 - admitted, 0]);
     }
-    // The load spent the budgets of its own client, and the question for the window's end those of nobody.
+    // The load spent the budgets of its own client, and the question for the window's end spent nothing.
     assert_eq!(get_with(server.address, "/keyed", &[("x-client", "other")]).status, 200);
     assert_eq!(get(server.address, "/by-address").status, 429);
 }
@@ -280,15 +291,104 @@ fn a_load_reaches_all_routes_with_the_headers_of_its_client() {
 fn a_load_that_does_not_exist_or_comes_from_another_origin_is_rejected() {
     let server = Server::start();
     let (status, body) = load(&server, "application/json", r#"{"load":"storm"}"#);
-    assert_eq!((status, body.contains("half, twice, burst, groups or edge")), (400, true), "{body}");
-    // What a page of another origin can send without a preflight.
+    assert_eq!((status, body.contains("half, twice, burst, groups, edge or full")), (400, true), "{body}");
+    // A page of another origin can send text without a preflight.
     assert_eq!(load(&server, "text/plain", r#"{"load":"burst"}"#).0, 415);
     assert_eq!(counts(&live(&server, "/token-bucket"))[0], 0);
 }
 
+/// A request in between is rejected, and the other routes are left alone.
+#[test]
+fn a_load_of_one_route_uses_up_its_limit() {
+    let server = Server::start();
+    let full = r#"{"load":"full","path":"/token-bucket"}"#;
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| load(&server, "application/json", full));
+        until(&server, "/token-bucket", |route| route["rejected"].as_u64() >= Some(5));
+        // One in ten gets a unit before the load does.
+        let own = || get_with(server.address, "/token-bucket", &[("x-own", "1")]).status;
+        assert!((0..5).any(|_| own() == 429));
+        let (status, body) = load.join().unwrap();
+        assert_eq!((status, body.matches("path").count()), (200, 1), "{body}");
+    });
+    assert_eq!(counts(&live(&server, "/leaky-bucket")), [0; 5]);
+    let requests = live(&server, "/token-bucket")["requests"].as_array().unwrap().clone();
+    let own: Vec<_> = requests.iter().filter(|request| request[4] == true).collect();
+    assert_eq!(own.last().unwrap()[2], "rejected", "{own:?}");
+}
+
+/// The page draws each request once: when it comes, when it waits, and when it leaves.
+#[test]
+fn the_requests_of_a_route_are_listed_with_their_results() {
+    let server = Server::start();
+    let address = server.address;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(get(address, "/leaky-queue").status, 200));
+        }
+    });
+    let route = live(&server, "/leaky-queue");
+    let requests: Vec<_> =
+        route["requests"].as_array().unwrap().iter().map(|request| request.as_array().unwrap()).collect();
+    let numbers: Vec<_> = requests.iter().map(|request| request[0].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+    let mut decided: Vec<_> =
+        requests.iter().map(|request| (request[3].as_u64().unwrap(), request[2].as_str().unwrap())).collect();
+    decided.sort_unstable();
+    assert_eq!(decided.iter().map(|(_, result)| *result).collect::<Vec<_>>(), ["admitted", "delayed", "delayed"]);
+    // Ten per second, and a millisecond is cut off on either side.
+    assert!(decided.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 98), "{decided:?}");
+
+    // The results that the page knows already are left out, and all of them for a reader of the counts.
+    assert!(get(address, "/live").json()["routes"].as_array().unwrap().iter().all(|route| route["requests"].is_null()));
+    let since = decided[2].0;
+    let live = get(address, &format!("/live?since={since}")).json();
+    let queue = live["routes"].as_array().unwrap().iter().find(|route| route["paths"][0] == "/leaky-queue").unwrap();
+    assert_eq!(queue["requests"].as_array().unwrap().len(), 1, "{queue}");
+    assert!(live["now_ms"].as_u64().unwrap() >= since);
+}
+
+#[test]
+fn the_page_changes_the_limit_of_all_routes_at_once() {
+    let server = Server::start();
+    let change = |content_type: &str, body: &str| post(&server, "/live/limit", content_type, body);
+    assert_eq!(change("application/json", r#"{"limit":3}"#).0, 200);
+    for route in get(server.address, "/live").json()["routes"].as_array().unwrap() {
+        let is_free = route["paths"][0] == "/unlimited";
+        assert!(is_free || route["limit"]["limit"] == 3, "{route}");
+    }
+    let toml = get(server.address, "/live/toml/fixed-window").body;
+    let written = ["[[route]]", "path = \"/fixed-window\"", "[[route.policy]]", "limit = 3", "per = \"1s\""];
+    assert!(written.iter().all(|line| toml.lines().any(|other| other == *line)), "{toml}");
+    assert_eq!(get(server.address, "/live/toml/other").status, 404);
+    // Two windows may begin while the requests are sent.
+    let admitted = (0..20).filter(|_| get(server.address, "/fixed-window").status == 200).count();
+    assert!((3..=6).contains(&admitted), "{admitted}");
+
+    for (content_type, body, expected) in [
+        ("application/json", r#"{"limit":0}"#, 400),
+        ("application/json", r#"{"limit":41}"#, 400),
+        ("application/json", r#"{"limit":"3"}"#, 400),
+        // A page of another origin can send text without a preflight.
+        ("text/plain", r#"{"limit":4}"#, 415),
+    ] {
+        assert_eq!(change(content_type, body).0, expected, "{body}");
+    }
+    assert_eq!(live(&server, "/fixed-window")["limit"]["limit"], 3);
+}
+
+/// The file sets the limit. A change by the page would be lost at the next edit of the file.
+#[test]
+fn the_page_changes_no_limit_of_a_file() {
+    let server = Server::start_with("[[route]]\npath = \"/a\"\n");
+    assert_eq!(get(server.address, "/live").json()["can_change"], false);
+    let (status, body) = post(&server, "/live/limit", "application/json", r#"{"limit":3}"#);
+    assert_eq!((status, body.contains("edit the file instead")), (409, true), "{body}");
+}
+
 #[test]
 fn a_load_ends_when_its_client_disconnects() {
-    // None of the requests that wait has its turn before the client is gone.
+    // The client is gone before the first request that waits has its turn.
     let server = Server::start_with(
         r#"
         [[route]]
