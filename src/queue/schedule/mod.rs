@@ -519,7 +519,7 @@ impl Schedule {
         Some(result)
     }
 
-    /// Returns the index of FIFOs that have waiters, or that have none.
+    /// Returns the index of the FIFOs with waiters, or without.
     fn index_mut(&mut self, has_waiters: bool) -> &mut BTreeSet<(Timestamp, FifoId)> {
         if has_waiters { &mut self.due } else { &mut self.idle }
     }

@@ -254,7 +254,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Answers followers of one cost, in as few calls as possible.
     async fn answer(self, Group { cost, followers }: Group<Answered>) {
-        // Requests that were cancelled by now are charged neither to a lease nor on the server.
+        // Requests that were cancelled by now are dropped: they are not charged, to a lease or on the server.
         let mut followers = followers.into_iter().filter(|follower| !follower.answer.is_closed()).peekable();
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
@@ -313,7 +313,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let runtime = Handle::try_current().map_err(|_| self.gave_up(GaveUp::NoRuntime))?;
         let action = leases.next_action(self.tag, self.price(cost), count, Monotonic.now());
         if action == LeaseAction::More(0) {
-            // Neither takes nor refunds units, so it is harmless to cancel it.
+            // Takes and refunds no units beside its own charge, so it needs no task.
             return self.clone().decide_with_lease(cost, count, action, deadline).await;
         }
         // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled. And not polled by
@@ -400,7 +400,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let kept = applied.kept.and_then(|kept| self.algorithm.under(kept));
         let (mut decisions, state) = applied.replay(kept.as_ref().unwrap_or(&self.algorithm), cost, count)?;
         if kept.as_ref().is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
-            // A refund would be made under the query's quota, whose units differ. Without a receipt, there is none.
+            // A refund would be made under the query's quota, whose units differ. So these decisions get no receipt, and
+            // cannot be refunded.
             decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
         self.learn(state.filter(|_| kept.is_none()), seen, cost);
@@ -490,8 +491,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Records the state of the key after an answer of the server: in the negative cache if it rejects requests of this
-    /// cost; otherwise, the key's entry there is removed. Requests of a greater cost may be rejected for longer than
-    /// the entry says.
+    /// cost; otherwise, the key's entry there is removed. The entry has the state itself, which also implies the longer
+    /// waits of requests of a greater cost.
     fn learn(&self, state: Option<A::State>, seen: Observation, cost: u64) {
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let quota = self.algorithm.quota();
