@@ -271,6 +271,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
+    /// Returns the key as the backend knows it.
     pub(crate) fn target(&self) -> Target<'_, A> {
         Target::new(&self.algorithm, self.quota, self.limiter, self.tag)
     }
@@ -284,6 +285,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.backend.timeout()
     }
 
+    /// Returns the error of a request that this process gave up.
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         self.inner.backend.gave_up(reason)
     }
@@ -334,7 +336,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let since = Monotonic.now();
         let extra = if let LeaseAction::More(extra) = action { extra } else { 0 };
         let call = self.charge_or_read(cost, count + extra, count, deadline);
-        let (mut decisions, is_own) = match action {
+        let (mut decisions, is_own_quota) = match action {
             LeaseAction::More(0) => call.await?,
             // If this call fails, the next call may ask for the lease.
             LeaseAction::More(_) => call.await.inspect_err(|_| {
@@ -351,7 +353,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         // How many requests were admitted, and the decision on the last of them.
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
         // A charge that was not under the query's quota was for the waiting requests only: no lease is left.
-        if let Some((admitted, last)) = granted.filter(|_| is_own) {
+        if let Some((admitted, last)) = granted.filter(|_| is_own_quota) {
             let left = u32::try_from(admitted).expect("as many as were asked for").saturating_sub(count);
             self.hold_lease(cost, left, extra, last, since);
         }
@@ -397,14 +399,15 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
         // The algorithm under the quota that the key kept, if the charge was not made under the query's quota.
-        let kept = applied.kept.and_then(|kept| self.algorithm.under(kept));
-        let (mut decisions, state) = applied.replay(kept.as_ref().unwrap_or(&self.algorithm), cost, count)?;
-        if kept.as_ref().is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
-            // A refund would be made under the query's quota, whose units differ. So these decisions get no receipt, and
-            // cannot be refunded.
+        let kept_algorithm = applied.kept.and_then(|quota| self.algorithm.under(quota));
+        let is_own_quota = kept_algorithm.is_none();
+        let (mut decisions, state) = applied.replay(kept_algorithm.as_ref().unwrap_or(&self.algorithm), cost, count)?;
+        if kept_algorithm.is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
+            // A refund would be made under the query's quota, whose units differ. So these decisions get no receipt,
+            // and cannot be refunded.
             decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
-        self.learn(state.filter(|_| kept.is_none()), seen, cost);
+        self.learn(state.filter(|_| is_own_quota), seen, cost);
         // The local fallback counts the admitted units too, as far as they fit, so that it has the right counts when
         // the server fails.
         let admitted = decisions.iter().filter(|decision| decision.is_allowed()).count() as u64;
@@ -412,15 +415,17 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             let ask = Ask::charge(&self.key, cost.saturating_mul(admitted)).under(self.quota);
             let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
         }
-        Ok((decisions, kept.is_none()))
+        Ok((decisions, is_own_quota))
     }
 
     /// Decides on one request by the outcome of a call, and records nothing.
     pub(crate) fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = applied;
-        let kept = kept.and_then(|kept| self.algorithm.under(kept));
-        let by_standing = standing.decide(&self.algorithm, *old, *now, cost);
-        by_standing.unwrap_or_else(|| kept.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0)
+        if let Some(decision) = standing.decide(&self.algorithm, *old, *now, cost) {
+            return decision;
+        }
+        let kept_algorithm = kept.and_then(|quota| self.algorithm.under(quota));
+        kept_algorithm.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0
     }
 
     /// Records the outcome of a call that has charged nothing. Returns the decision on a request of cost 0, with the
