@@ -51,8 +51,8 @@
 //! 1. Each policy whose [condition](Policy::when) holds reads its [key](Policy::key) and
 //!    [cost](Policy::cost) from the request's head. The body is not touched.
 //! 2. Several policies are a transaction: either all are charged, or no policy is. First, the precheck peeks at them
-//!    without charging. If one would reject the request, nothing is charged, and the response names every policy that
-//!    would.
+//!    without charging. If a policy would reject the request, the request is rejected without any charge, and the
+//!    response names every policy that would reject it.
 //! 3. Then each policy is charged in turn. If a concurrent request has used up the units that the precheck saw, the
 //!    charges made so far are refunded, and the request is rejected.
 //! 4. A [`LeakyQueue`] is charged last, so that a request waits only after all other policies have admitted it.
@@ -95,8 +95,8 @@
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
-//! | `metrics` | no | requests by policy and result, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (those of other versions see nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
-//! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates, for up to 200 ms. For programs to turn on, not for libraries |
+//! | `metrics` | no | requests by policy and result, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
+//! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates the counter, for up to 200 ms. Programs may turn it on; libraries should not |
 //! | `axum` | no | for axum 0.8: reads its `ConnectInfo` and `MatchedPath`; `Verdict`, `Settlement` and `Permits` as arguments, `Rejection` as a response, `Config::router` |
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
@@ -111,7 +111,8 @@
 //!
 //! 1.85. An increase is a minor release.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Dead code is reported only if all of these features are on: without one, the items that only it needs are unused.
+// Dead code is reported only if all of these features are on. Without one of them, the items that only this feature
+// uses are unused.
 #![cfg_attr(
     not(all(feature = "axum", feature = "calendar", feature = "config", feature = "metrics", feature = "redis")),
     allow(dead_code)

@@ -171,7 +171,7 @@ impl World {
                 self.due = (self.due - owed).max(0);
                 self.calls.remove(index);
             }
-            // `bucket_take.lua`, `KeyQuery::call_with_lease`
+            // `bucket_take.lua`, `KeyQuery::decide_with_lease`
             Sends::Take { extra, age } => {
                 let free = (config.full() - self.due) / config.price;
                 let admitted = free.min(1 + extra);

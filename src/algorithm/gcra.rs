@@ -33,7 +33,8 @@ pub struct GcraState {
     pub(crate) tat: u128,
 }
 
-/// A quota, as the three numbers that the arithmetic needs.
+/// A quota, as the three numbers that the arithmetic needs. Its results are in the units of the module's head, unless
+/// their names or types say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gcra {
     /// Units per nanosecond.
@@ -52,8 +53,8 @@ pub(crate) const MOST_CARRIED: u128 = 1 << 120;
 pub(crate) struct Tat(pub(crate) u128);
 
 impl Tat {
-    /// Reads the TAT from a receipt. If the receipt is not of a bucket's charge, returns zero: at that TAT, the charge
-    /// is paid, and nothing is refunded.
+    /// Reads the TAT from a receipt. Returns zero if the receipt is not from a bucket's charge: with that TAT, the
+    /// charge counts as paid, and nothing is refunded.
     pub(crate) fn read(receipt: Receipt) -> u128 {
         receipt.read().map_or(0, |Self(tat)| tat)
     }
@@ -106,8 +107,8 @@ impl Gcra {
         }
     }
 
-    /// Returns a decision with the numbers of a key that now owes `debt`. `outcome` makes it from the limit and the
-    /// remaining tokens.
+    /// Returns a decision with the numbers of a key that owes `debt` after it. `outcome` makes the decision from the
+    /// limit and the remaining tokens.
     #[inline(always)]
     fn answer(&self, outcome: impl FnOnce(u64, u64) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
@@ -125,8 +126,8 @@ impl Gcra {
     /// Refunds the unpaid part of a charge. `charged` is the TAT after the charge, from its receipt.
     ///
     /// Time pays charges in the order in which they were made. So this charge is paid at `charged`, and at `now` at
-    /// most `charged` − `now` of it is unpaid. A refund of more would be a gift: without the charge, the bucket might
-    /// have been full for a while, and a full bucket gains nothing by waiting.
+    /// most `charged` − `now` of it is unpaid. A greater refund would give the key units that it would not have without
+    /// the charge: then the bucket might have been full for a while, and a full bucket gains nothing by waiting.
     ///
     /// This is exact if charges are refunded the last one first, as a layer does. If an earlier charge is refunded
     /// before later ones, these are paid sooner than their receipts say, by the amount of that refund. A refund of each

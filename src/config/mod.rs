@@ -34,7 +34,8 @@
 //!
 //! See [`RateLimitFields`](crate::headers::RateLimitFields), [`Advertise`](crate::headers::Advertise),
 //! [`RejectionFormat`](crate::rejection::RejectionFormat) and [`GrpcStatus`](crate::grpc::GrpcStatus) for the meaning
-//! of the values in `[response]`. With all of them, rejected clients get `Retry-After` and `X-Rate-Limited-For`.
+//! of the values in `[response]`. With any of these values, rejected clients get `Retry-After` and
+//! `X-Rate-Limited-For`.
 //!
 //! [`ChargeOnce`](crate::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`] explains
 //! the keys of `exempt`, and why no client can forge them.
@@ -97,7 +98,7 @@ use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
 use self::response::ResponseSettings;
 use self::source::SourceText;
 use self::store::{Redis, StoreSpec};
-use self::value::{number, set, size};
+use self::value::{number, set_if_some, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
 use crate::http::{Enforceable, Exemptions, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
 use crate::values::Quota;
@@ -117,7 +118,7 @@ pub struct Config {
     file: String,
     client_ip: ClientIp,
     redis: Option<Redis>,
-    /// Kept to reject a change of them.
+    /// The tables that a [change](Self::change) must not alter, as in the file.
     fixed_tables: FixedTables,
     routes: Vec<Route>,
 }
@@ -127,17 +128,17 @@ pub struct Config {
 pub struct Route {
     paths: Vec<String>,
     line: usize,
-    /// Its `response` as in the file, kept to reject a change of it.
+    /// Its `response` as in the file: a [change](Config::change) must not alter it.
     raw_response: Option<RawResponse>,
-    /// Its `exempt-preflights` as in the file, kept to reject a change of it.
+    /// Its `exempt-preflights` as in the file: a change must not alter it.
     raw_preflights: Option<RawBudget>,
     /// `None` if the route has no policy.
     layer: Option<RateLimitLayer>,
     optional_fields: OptionalFields,
 }
 
-/// The name of each policy of a route, with the optional fields that the file sets: a change logs those that it
-/// removes.
+/// The name of each policy of a route, with the optional fields that the file sets. A change logs the optional fields
+/// that it removes.
 type OptionalFields = Vec<(String, Vec<&'static str>)>;
 
 /// A `[[route]]` that is parsed and checked, but not in force.
@@ -194,7 +195,8 @@ impl Config {
             Some(raw) => ResponseSettings::parse(&source, raw.get_ref())?,
             None => ResponseSettings::default(),
         };
-        // Opened even if the reader's is used, so that mistakes in it are found.
+        // Opened (without connecting) even if the reader's Redis is used instead, so that mistakes in the file are
+        // found.
         let redis_of_file = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
         let redis = reader.redis.or(redis_of_file);
         if raw.route.is_empty() {
@@ -265,7 +267,7 @@ impl Route {
         let layer = draft.policies.map(|policies| {
             let builder = RateLimitLayer::builder(policies).route(draft.paths[0].as_str());
             let builder = draft.response.apply_to(builder);
-            let builder = set(builder, draft.preflight_budget, RateLimitLayerBuilder::exempt_preflights);
+            let builder = set_if_some(builder, draft.preflight_budget, RateLimitLayerBuilder::exempt_preflights);
             set_up(builder).build()
         });
         Self {
@@ -285,7 +287,7 @@ impl SharedSettings<'_> {
         routes.into_iter().map(|raw| self.read_route(source, raw, &mut lines)).collect()
     }
 
-    /// Parses and checks a route. `lines` has the line of each path of the routes before, and gets its own.
+    /// Parses and checks a route. `lines` maps the paths of the earlier routes to their lines; this route's are added.
     fn read_route(
         &self,
         source: &SourceText<'_>,
@@ -355,8 +357,8 @@ impl SharedSettings<'_> {
     }
 }
 
-/// Checks the paths of a route, which are at `span`. `lines` has the line of each path of the routes before, and gets
-/// the line of these.
+/// Checks the paths of a route, which are at `span`, and adds them to `lines`, which maps the paths of the earlier
+/// routes to their lines.
 fn check_paths(
     source: &SourceText<'_>,
     paths: &[String],
@@ -368,7 +370,7 @@ fn check_paths(
     }
     for path in paths {
         check_path(path).map_err(|problem| source.error(span, problem))?;
-        if let Some(first) = lines.insert(skeleton(path), source.line(span)) {
+        if let Some(first) = lines.insert(without_parameter_names(path), source.line(span)) {
             let problem = format!("path `{path}` is already served by the route on line {first}; remove one of them");
             return Err(source.error(span, problem));
         }
@@ -423,7 +425,7 @@ fn begins_with_two_hex_digits(text: &str) -> bool {
 /// Returns a path with `{}` for each parameter: a router does not accept two paths that differ only in the names of
 /// parameters. The path of a handler may also have `{*rest}`, which matches several segments, and `{{`, which is a
 /// brace. These are not parameters.
-fn skeleton(path: &str) -> String {
+fn without_parameter_names(path: &str) -> String {
     let is_parameter =
         |segment: &str| segment.starts_with('{') && !segment.starts_with("{*") && !segment.starts_with("{{");
     let segments = path.split('/').map(|segment| if is_parameter(segment) { "{}" } else { segment });
@@ -432,7 +434,7 @@ fn skeleton(path: &str) -> String {
 
 /// Parses `[client-ip]`.
 fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
-    // The place of errors about the combination of the three fields: the first field that is set.
+    // An error about the combination of the three fields is reported at the first of them that is set.
     let span = policy::span_of(&raw.source).or(policy::span_of(&raw.trusted)).or(policy::span_of(&raw.hops));
     let span = span.unwrap_or(0..0);
     let hops = raw.hops.as_ref().map(|hops| proxy_hops(source, hops)).transpose()?;
@@ -454,7 +456,7 @@ fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, Conf
         (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),
     };
     let prefix = raw.ipv6_prefix.map(|prefix| number(source, "client-ip.ipv6-prefix", &prefix)).transpose()?;
-    Ok(set(client_ip, prefix.and_then(|prefix| u8::try_from(prefix).ok()), ClientIp::ipv6_prefix))
+    Ok(set_if_some(client_ip, prefix.and_then(|prefix| u8::try_from(prefix).ok()), ClientIp::ipv6_prefix))
 }
 
 /// Parses `hops`, the number of proxies.
@@ -489,5 +491,5 @@ fn trusted_proxies(
     let span = networks.span();
     let proxies = TrustedProxies::networks(networks.into_inner())
         .map_err(|error| source.error(&span, format_args!("trusted: {error}")))?;
-    Ok(Some(set(proxies, hops, TrustedProxies::and_hops)))
+    Ok(Some(set_if_some(proxies, hops, TrustedProxies::and_hops)))
 }

@@ -14,7 +14,7 @@ use super::format::{AlgorithmName, NamedValue, RawBudget, RawChargeOnce, RawPena
 use super::key::KeySpec;
 use super::source::SourceText;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
-use super::value::{duration, number, number_in, quota, set, size};
+use super::value::{duration, number, number_in, quota, set_if_some, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead};
@@ -55,7 +55,7 @@ pub(super) fn build(
         policy = policy.status(code.and_then(|code| StatusCode::from_u16(code).ok()).expect("it is from 400 to 599"));
     }
     let charged = raw.charge_when.as_ref().map(|statuses| charged(source, statuses)).transpose()?;
-    policy = set(policy, charged, Policy::charge_when);
+    policy = set_if_some(policy, charged, Policy::charge_when);
     match raw.settle_by.as_ref().map(|by| by.get_ref().value()) {
         Some(SettleBy::Handler) => policy = policy.settle_by_handler(),
         Some(SettleBy::ContentBytes) => policy = policy.settle_by_content_bytes(),
@@ -69,12 +69,12 @@ pub(super) fn build(
     }
     let penalty = raw.penalty.as_ref().map(|raw| penalty(source, raw)).transpose()?;
     let charge_once = raw.charge_once.as_ref().map(|raw| charge_once(source, raw)).transpose()?;
-    policy = set(set(policy, penalty, Policy::penalty), charge_once, Policy::charge_once);
+    policy = set_if_some(set_if_some(policy, penalty, Policy::penalty), charge_once, Policy::charge_once);
     let exemptions = match &raw.exempt {
         Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
     };
-    policy = set(policy, exemptions, Policy::exempt);
+    policy = set_if_some(policy, exemptions, Policy::exempt);
     if raw.shadow == Some(true) {
         policy = policy.shadow();
     }
@@ -159,7 +159,7 @@ fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnc
     let free_retries = u32::try_from(free_retries).expect("in the range");
     let once = ChargeOnce::by_header(name).within(within).free_retries(free_retries);
     let max_keys = max_keys.as_ref().map(|keys| size(source, "charge-once.max-keys", keys)).transpose()?;
-    Ok(set(once, max_keys, ChargeOnce::max_keys))
+    Ok(set_if_some(once, max_keys, ChargeOnce::max_keys))
 }
 
 fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
@@ -202,7 +202,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         return calendar::limiter(source, raw, (unit, per), limit, store);
     }
     let burst = raw.burst.as_ref().map(|burst| number(source, "policy.burst", burst)).transpose()?;
-    let quota = set(quota(source, limit, "per", per)?, burst, Quota::burst);
+    let quota = set_if_some(quota(source, limit, "per", per)?, burst, Quota::burst);
 
     let limiter = match algorithm {
         AlgorithmName::Concurrency => unreachable!("it has no quota, and returned above"),
@@ -288,5 +288,5 @@ fn charged(
 pub(super) fn budget(source: &SourceText<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
     let quota = quota(source, number(source, "exempt-preflights.limit", &raw.limit)?, "per", &raw.per)?;
     let burst = raw.burst.as_ref().map(|burst| number(source, "exempt-preflights.burst", burst)).transpose()?;
-    Ok(set(quota, burst, Quota::burst))
+    Ok(set_if_some(quota, burst, Quota::burst))
 }

@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::error::ConfigError;
 use super::format::{NamedValue, RawResponse};
 use super::source::SourceText;
-use super::value::{duration, set};
+use super::value::{duration, set_if_some};
 use crate::http::grpc::GrpcStatus;
 use crate::http::headers::{Advertise, RateLimitFields, ResetForm};
 use crate::http::{RateLimitLayerBuilder, RejectionFormat};
@@ -50,7 +50,7 @@ impl ResponseSettings {
 
     pub(super) fn apply_to(self, builder: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
         let fields = self.fields.map_or_else(RateLimitFields::default, NamedValue::value);
-        let fields = set(fields, self.x_ratelimit.and_then(NamedValue::value), RateLimitFields::x_ratelimit);
+        let fields = set_if_some(fields, self.x_ratelimit.and_then(NamedValue::value), RateLimitFields::x_ratelimit);
         builder
             .fields(fields.advertise(self.advertise.unwrap_or_default()))
             .rejection_format(&self.rejection_format.map_or_else(RejectionFormat::default, NamedValue::value))

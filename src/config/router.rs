@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use axum::Router;
 use axum::routing::MethodRouter;
 
-use super::{Config, ConfigError, Route, skeleton};
+use super::{Config, ConfigError, Route, without_parameter_names};
 
 impl Config {
     /// Makes a router of these handlers, each with the limits that the file has for its path, if any. Names of
@@ -51,11 +51,11 @@ impl Config {
     where
         S: Clone + Send + Sync + 'static,
     {
-        let paths = |route| Route::paths(route).iter().map(move |path| (skeleton(path), (path, route)));
+        let paths = |route| Route::paths(route).iter().map(move |path| (without_parameter_names(path), (path, route)));
         let mut unserved: HashMap<_, (&String, &Route)> = self.routes.iter().flat_map(paths).collect();
         let (mut router, mut served) = (Router::new(), Vec::new());
         for (path, handler) in handlers {
-            let route = unserved.remove(&skeleton(path)).map(|(_, route)| route);
+            let route = unserved.remove(&without_parameter_names(path)).map(|(_, route)| route);
             let handler = match route.and_then(Route::layer) {
                 Some(layer) => handler.layer(layer.clone()),
                 None => handler,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::format::{RawPolicy, RawRedis, StoreName};
 use super::source::SourceText;
-use super::value::set;
+use super::value::set_if_some;
 use crate::concurrency::Concurrency;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::LeakyQueue;
@@ -149,16 +149,16 @@ impl StoreSpec {
     pub(super) fn concurrency(self, spec: ConcurrencySpec) -> Arc<dyn Limiter> {
         match self {
             Self::Memory => {
-                let concurrency = set(Concurrency::new(spec.limit), spec.max_keys, Concurrency::max_keys);
-                let concurrency = set(concurrency, spec.max_queue, Concurrency::max_queue);
-                set(concurrency, spec.max_wait, Concurrency::max_wait).into_limiter()
+                let concurrency = set_if_some(Concurrency::new(spec.limit), spec.max_keys, Concurrency::max_keys);
+                let concurrency = set_if_some(concurrency, spec.max_queue, Concurrency::max_queue);
+                set_if_some(concurrency, spec.max_wait, Concurrency::max_wait).into_limiter()
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
                 let concurrency = RedisConcurrency::new(&redis, &name, spec.limit);
-                let concurrency = set(concurrency, spec.lease, RedisConcurrency::lease);
-                let concurrency = set(concurrency, spec.max_queue, RedisConcurrency::max_queue);
-                set(concurrency, spec.max_wait, RedisConcurrency::max_wait).into_limiter()
+                let concurrency = set_if_some(concurrency, spec.lease, RedisConcurrency::lease);
+                let concurrency = set_if_some(concurrency, spec.max_queue, RedisConcurrency::max_queue);
+                set_if_some(concurrency, spec.max_wait, RedisConcurrency::max_wait).into_limiter()
             }
         }
     }
@@ -172,17 +172,17 @@ impl StoreSpec {
         let QueueSpec { quota, max_queue, max_wait, max_keys, when_full } = queue;
         match self {
             Self::Memory => {
-                let queue = set(LeakyQueue::new(quota), max_queue, LeakyQueue::max_queue);
-                let queue = set(queue, max_wait, LeakyQueue::max_wait);
-                let queue = set(queue, max_keys, LeakyQueue::max_keys);
-                Ok(set(queue, when_full, LeakyQueue::when_full).into_limiter())
+                let queue = set_if_some(LeakyQueue::new(quota), max_queue, LeakyQueue::max_queue);
+                let queue = set_if_some(queue, max_wait, LeakyQueue::max_wait);
+                let queue = set_if_some(queue, max_keys, LeakyQueue::max_keys);
+                Ok(set_if_some(queue, when_full, LeakyQueue::when_full).into_limiter())
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
                 RedisQueue::check_fit(&quota, max_queue.unwrap_or(0), max_wait.unwrap_or_default())
                     .map_err(|problem| problem.to_string())?;
-                let queue = set(RedisQueue::new(&redis, &name, quota), max_queue, RedisQueue::max_queue);
-                Ok(set(queue, max_wait, RedisQueue::max_wait).into_limiter())
+                let queue = set_if_some(RedisQueue::new(&redis, &name, quota), max_queue, RedisQueue::max_queue);
+                Ok(set_if_some(queue, max_wait, RedisQueue::max_wait).into_limiter())
             }
         }
     }

@@ -63,7 +63,7 @@ pub(super) fn quota(
 }
 
 /// Calls a setter, if there is a value for it.
-pub(super) fn set<B, T>(built: B, value: Option<T>, setter: impl FnOnce(B, T) -> B) -> B {
+pub(super) fn set_if_some<B, T>(built: B, value: Option<T>, setter: impl FnOnce(B, T) -> B) -> B {
     match value {
         Some(value) => setter(built, value),
         None => built,

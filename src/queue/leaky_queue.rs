@@ -18,14 +18,14 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, P
 /// A request that finds its key idle departs at once; any other waits in line. A request is rejected **on arrival**: if
 /// [`max_queue`](Self::max_queue) requests of its key wait already, if its turn would come later than
 /// [`max_wait`](Self::max_wait), or if the queue has no room for another waiter ([`max_waiters`](Self::max_waiters)) or
-/// key ([`max_keys`](Self::max_keys)). The rejection carries the exact time after which a retry would be accepted. Only
-/// [another quota](Self#another-quota) rejects a request that waits.
+/// key ([`max_keys`](Self::max_keys)). The rejection carries the exact time after which a retry would be accepted. A
+/// request that waits already is rejected only if the queue gets [another quota](Self#another-quota).
 ///
 /// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift. Tokio's timer wakes up to
-///   a millisecond late, and the next departure is not late for it (with the feature `precise-timer`,
-///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, only the requests
-///   that fit into fifty milliseconds depart at once; the others follow at the interval, instead of all in one burst.
+///   a millisecond late, but this does not delay the next departure. (With the feature `precise-timer`,
+///   [`precise`](#method.precise) wakes up sooner.) After a stall of more than fifty milliseconds, the requests that
+///   fit into fifty milliseconds depart at once, and the others follow at the interval, instead of all in one burst.
 /// - A waiter that is dropped (its client disconnected, its deadline passed) leaves at once, and all behind it move up.
 ///   If it is dropped at the very moment of its release, its turn goes to the next waiter.
 /// - No waiter depends on another waiter being polled, or on another runtime: see [several
@@ -47,8 +47,10 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, P
 ///
 /// A quota with a [burst](Quota::burst) lets that many requests depart at once after an idle spell, and spaces out the
 /// rest. Without one, the burst is 1. So in any span *t*, at most burst + rate × (*t* + 50 ms) depart; the fifty
-/// milliseconds allow for catching up after a stall. In terms of nginx's `limit_req`, which does not count the first
-/// request, and counts the requests that it delays:
+/// milliseconds allow for catching up after a stall.
+///
+/// The `burst` of nginx's `limit_req` is another number: it leaves out the first request, and includes the requests
+/// that are delayed. These are the counterparts:
 ///
 /// | nginx | quota | [`max_queue`](Self::max_queue) |
 /// |---|---|---|
@@ -59,26 +61,28 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, P
 /// # How many to let wait
 ///
 /// By Little's law, *waiting = rate × wait*. So the line of a key gets no longer than `rate × max_wait` (at ten per
-/// second and 5 seconds: 50), and a larger `max_queue` is never used. A smaller one makes the longest wait shorter:
-/// choose the wait that clients accept, and derive the `max_queue` from it. All keys together need
-/// rate × mean wait × busy keys: that is for [`max_waiters`](Self::max_waiters). Every waiting request also holds its
-/// connection, its headers and the readiness of the inner service.
+/// second and 5 seconds: 50), and a larger `max_queue` is never used. A smaller `max_queue` makes the longest wait
+/// shorter. So choose the wait that clients accept, and derive the `max_queue` from it. All keys together need room for
+/// rate × mean wait × busy keys waiters: set [`max_waiters`](Self::max_waiters) by that. Every waiting request also
+/// holds its connection, its headers and the readiness of the inner service.
 ///
 /// # Behind a proxy
 ///
-/// A proxy in front (nginx, a load balancer) gives up after a timeout of its own, often 60 seconds, and answers 504;
-/// its client may be gone before. Keep `max_wait` well below both. A proxy that buffers requests and keeps connections
-/// open does not report that its client disconnected. Without a proxy, a disconnect goes unnoticed, too, over HTTP/1,
-/// if the client left a body unread or sent a byte more than its request (HTTP/2 reports it). Such ghosts wait until
-/// their turn. That is why `max_queue`, `max_wait` and `max_waiters` all have defaults, and cannot be unlimited.
+/// A proxy in front (nginx, a load balancer) gives up after a timeout of its own, often 60 seconds, and answers 504.
+/// Its client may give up even sooner. Keep `max_wait` well below both times.
+///
+/// Some waiters have no client any more. A proxy that buffers requests and keeps connections open does not report that
+/// its client disconnected. Without a proxy, a disconnect goes unnoticed over HTTP/1 if the client has sent a body that
+/// is not read yet, or a byte more than its request (HTTP/2 reports it). Such a request waits until its turn. That is
+/// why `max_queue`, `max_wait` and `max_waiters` all have defaults, and cannot be unlimited.
 ///
 /// # Clients that come and go
 ///
-/// A waiter that leaves before its turn takes nothing from the rate, and delays no other. So the queue does not meter
-/// attempts: most clients that leave have a bad connection, and would be rejected for it. But then joining and leaving
-/// costs nothing. Where that can be abused, put a [bucket](crate::algorithm::TokenBucket) per client into the same
-/// layer. It is charged before the queue, its charge stays when the client leaves, and a client that joins too often is
-/// rejected at once:
+/// A waiter that leaves before its turn takes nothing from the rate, and delays no other. The queue does not limit how
+/// often a client joins: most clients that leave have a bad connection, and a limit would reject them for it. So a
+/// client can join and leave at no cost. Where that can be abused, put a [bucket](crate::algorithm::TokenBucket) per
+/// client into the same layer. It is charged before the queue, its charge stays when the client leaves, and a client
+/// that joins too often is rejected at once:
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]
@@ -94,55 +98,60 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, P
 ///
 /// The body of a request is not read before its turn. A client that sends `Expect: 100-continue` gets the 100 when the
 /// service reads the body, or a rejection instead; hyper's servers send nothing before, although RFC 9110 (section
-/// 10.1.1) asks for an immediate response. Most clients send the body unasked after a second or so. Until the turn has
-/// come, the client keeps the part that exceeds the connection's buffers.
+/// 10.1.1) asks for an immediate response. Most clients then send the body without the 100 after a second or so. The
+/// connection's buffers take its beginning, and the client can send the rest only when the turn has come.
 ///
 /// # Several runtimes
 ///
-/// On each tokio runtime that has waiters, the queue spawns a task, the driver, that releases all waiters that are due,
-/// on all runtimes. The driver ends when no waiter is left on its runtime. So a turn comes on time while the waiter's
-/// *own* runtime is driven. Any other may be idle, blocked, or gone: a `block_on` that has returned, one of several
-/// workers with a runtime each, a runtime that shuts down.
+/// On each tokio runtime that has waiters, the queue spawns a task, the driver. Each driver releases all waiters that
+/// are due, on all runtimes, and ends when no waiter is left on its own runtime. So a turn comes on time while the
+/// waiter's *own* runtime is driven. The other runtimes may be idle, blocked, or gone: a `block_on` that has returned,
+/// one of several workers with a runtime each, a runtime that shuts down.
 ///
-/// A waiter belongs to the runtime on which it was last polled; before its first poll, to the one in whose context it
-/// was made. If that runtime is shut down, the waiter continues where it is polled next. Each driver looks at the
+/// A waiter belongs to the runtime on which it was last polled; before its first poll, to the runtime in whose context
+/// it was made. If that runtime is shut down, the waiter continues where it is polled next. Each driver looks at the
 /// schedule whenever it expects a departure, so one departure may wake the drivers of all runtimes with waiters.
 /// Arrivals wake only the driver of their own runtime.
 ///
-/// If many turns come at once, a driver releases 256 of them, and lets other tasks run before it continues.
+/// If many turns come at once, a driver releases 256 waiters, and lets other tasks run before it continues.
 ///
-/// A waker that panics costs no other waiter its wake-up. The panic goes to the panic hook, and not to the caller.
+/// If a waker panics, all other waiters are still woken. The panic goes to the panic hook, and not to the caller.
 ///
 /// # Refunds
 ///
 /// A [refund](crate::limiter::Permit::refund) gives back the part of a departure that is not paid for yet. If no other
-/// has departed since, those behind it move up: the next one departs at once. A waiter that is dropped gives its whole
-/// turn back.
+/// request of the key has departed since, its waiters move up, and the next one departs at once. A waiter that is
+/// dropped gives its whole turn back.
 ///
 /// # Another quota
 ///
-/// A queue that [inherits](Limiter::inherit) from another shares its schedule, with all waiters in it, and from then on
-/// both follow the quota and the bounds of the new one. Waiters that are due by then depart. The debt of earlier
-/// departures is kept, and is paid at the new rate. The others keep their order and get their turns by the new rate. A
-/// waiter is rejected at once if it would have to wait longer than the new `max_wait`, or than its own patience, or if
-/// its key has more waiters than the new `max_queue` (the newest are rejected). A rejection carries the exact time
-/// after which a retry would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until
-/// they have paid; until then, a request of a new key may be rejected again when it comes after its advertised wait. If
-/// [`max_waiters`](Self::max_waiters) is lowered, those beyond keep waiting. A raised `max_wait` does not extend the
-/// patience of waiters. A queue that was [closed](Self::close) stays closed.
+/// A queue that [inherits](Limiter::inherit) from another queue shares its schedule, with all waiters in it. From then
+/// on, both follow the quota and the bounds of the new queue:
 ///
-/// A change looks at each waiter with the queue locked. Arrivals and departures of all keys wait for it: 56 ms with
-/// 65,536 waiters, and 1.5 s with a million, if [`max_waiters`](Self::max_waiters) was raised that far.
+/// - Waiters that are due at the change depart. The others keep their order, and get their turns by the new rate. The
+///   debt of earlier departures is kept, and is paid at the new rate.
+/// - A waiter is rejected at once if it would have to wait longer than the new `max_wait`, or than its own patience, or
+///   if its key has more waiters than the new `max_queue` (the newest are rejected). A rejection carries the exact time
+///   after which a retry would be accepted.
+/// - If [`max_keys`](Self::max_keys) is lowered, the keys in excess are kept until they have paid. Until then, a
+///   request of a new key that comes after its advertised wait may be rejected again.
+/// - If [`max_waiters`](Self::max_waiters) is lowered, the waiters in excess keep waiting. A raised `max_wait` does not
+///   extend the patience of waiters. A queue that was [closed](Self::close) stays closed.
+///
+/// A change looks at each waiter with the queue locked. Meanwhile, arrivals and departures of all keys have to wait:
+/// for 56 ms with 65,536 waiters, and for 1.5 s with a million, if [`max_waiters`](Self::max_waiters) was raised that
+/// far.
 ///
 /// # Memory and cost
 ///
-/// Bounded, for keys of any length (a hash stands for each): at most [`max_waiters`](Self::max_waiters) requests wait,
-/// each in some 110 bytes at ten waiters per key (290 with the memory of its key, if it is the only one). At most
-/// [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for, in up to 200 bytes.
-/// Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
+/// The memory is bounded, for keys of any length (a hash stands for each). At most [`max_waiters`](Self::max_waiters)
+/// requests wait. A waiter takes some 110 bytes if its key has ten waiters, and 290 if it is the only one, with the
+/// memory of the key. At most [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for,
+/// in up to 200 bytes. While there are this many, requests of new keys are rejected, unless
+/// [`when_full`](Self::when_full) says otherwise.
 ///
-/// To join and to leave takes constant time, for any number of waiters. The first waiter of a key to join, and the last
-/// to leave, also update the index of all keys by time, in the logarithm of their number.
+/// Joining and leaving take constant time, for any number of waiters. The first waiter of a key to join, and the last
+/// to leave, also update an index of all keys by time, which takes the logarithm of their number.
 ///
 /// # Cancel safety
 ///
@@ -150,10 +159,11 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, P
 ///
 /// # Errors
 ///
-/// All waiters and arrivals get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio
-/// runtime with a timer. Outside of any runtime, a request that has to wait gets a [`LimiterError`], unless others
-/// wait: then its future may be made there, but must be polled on a runtime. Without a timer, a waiter gets a
-/// [`LimiterError`] when it is polled.
+/// All waiters and arrivals get a [`LimiterError`] once the queue is [closed](Self::close).
+///
+/// Waiting needs a tokio runtime with a timer. Outside of any runtime, a request that has to wait gets a
+/// [`LimiterError`]. While other requests wait in the queue, its future may be made outside of a runtime, but must be
+/// polled on one. On a runtime without a timer, a waiter gets a [`LimiterError`] when it is polled.
 ///
 /// # Examples
 ///
@@ -180,8 +190,9 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, P
 pub struct LeakyQueue {
     quota: Quota,
     bounds: QueueBounds,
+    /// Whether it uses a timer that is finer than tokio's, see `precise`.
     is_precise: bool,
-    /// Made on first use: a queue that inherits shares its predecessor's instead.
+    /// The schedule and its drivers. Made on first use, since a queue that inherits shares its predecessor's instead.
     shared: OnceLock<Arc<SharedQueue>>,
 }
 
@@ -197,11 +208,11 @@ impl LeakyQueue {
     }
 
     fn shared(&self) -> &Arc<SharedQueue> {
-        self.shared.get_or_init(|| Arc::new(SharedQueue::new(self.schedule(), self.is_precise)))
+        self.shared.get_or_init(|| Arc::new(SharedQueue::new(self.empty_schedule(), self.is_precise)))
     }
 
-    /// An empty schedule with this queue's quota and bounds.
-    fn schedule(&self) -> Schedule {
+    /// Makes an empty schedule with this queue's quota and bounds.
+    fn empty_schedule(&self) -> Schedule {
         Schedule::new(&self.quota, self.bounds)
     }
 
@@ -216,27 +227,29 @@ impl LeakyQueue {
         })
     }
 
-    fn with(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
+    /// Changes a bound. The queue is made anew, without a schedule: its first use makes one with these bounds.
+    fn with_bound(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
         set(&mut self.bounds);
         Self::build(self.quota, self.bounds, self.is_precise)
     }
 
     /// Sets how many requests of one key may wait. Zero rejects requests that cannot depart at once.
     pub fn max_queue(self, waiters: usize) -> Self {
-        self.with(|bounds| bounds.waits.max_queue = waiters)
+        self.with_bound(|bounds| bounds.waits.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request.
     ///
-    /// Only one of the two bounds is ever met, by [Little's law](Self#how-many-to-let-wait). So raise the
-    /// [`max_queue`](Self::max_queue), too, if requests should wait longer than a period.
+    /// Of this bound and [`max_queue`](Self::max_queue), only the stricter one is ever met, by
+    /// [Little's law](Self#how-many-to-let-wait). So raise the `max_queue`, too, if requests should wait longer than a
+    /// period.
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        self.with(|bounds| bounds.waits.max_wait = max_wait)
+        self.with_bound(|bounds| bounds.waits.max_wait = max_wait)
     }
 
     /// Sets how many requests may wait over all keys together: the bound on memory for waiters.
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(|bounds| bounds.waits.max_waiters = waiters)
+        self.with_bound(|bounds| bounds.waits.max_waiters = waiters)
     }
 
     /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
@@ -244,7 +257,7 @@ impl LeakyQueue {
     /// A key is remembered from its first departure on until all of its departures are paid for: at a cost of 1 and
     /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys of a tenth of
     /// a second, and a quota of 1 per hour for the keys of an hour. Each takes up to 200 bytes.
-    /// [`when_full`](Self::when_full) sets how requests of keys beyond are handled. [`Limiter::stats`] has the number
+    /// [`when_full`](Self::when_full) sets how requests of further keys are handled. [`Limiter::stats`] has the number
     /// of keys, and how many found no room; the first key without room is also logged, once.
     ///
     /// ```
@@ -255,7 +268,7 @@ impl LeakyQueue {
     /// assert_eq!(resets.stats().table.unwrap().capacity, 1_000_000);
     /// ```
     pub fn max_keys(self, keys: usize) -> Self {
-        self.with(|bounds| bounds.max_keys = keys)
+        self.with_bound(|bounds| bounds.max_keys = keys)
     }
 
     /// Sets how a request of a new key is handled while [`max_keys`](Self::max_keys) keys are remembered.
@@ -269,26 +282,26 @@ impl LeakyQueue {
     /// **With `EvictLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the key that
     /// came first owes least. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass. With
     /// `Reject`, one request of each of 65,536 keys passes. But then a flood of fresh keys locks new clients out until
-    /// it ends; put a policy with a wider key before the queue where unknown clients choose their keys.
+    /// it ends. If unknown clients choose their keys, put a policy with a wider key before the queue.
     ///
-    /// No choice forgets a key that has waiters.
+    /// A key that has waiters is never forgotten.
     pub fn when_full(self, when_full: WhenFull) -> Self {
-        self.with(|bounds| bounds.when_full = when_full)
+        self.with_bound(|bounds| bounds.when_full = when_full)
     }
 
-    /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
-    /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
-    /// rate, which are equally good without it.
+    /// Releases requests some tens of microseconds after they are due, instead of up to a millisecond; and above 1,000
+    /// per second still one by one. Use it for calls to a partner that counts by the millisecond. Fairness and the mean
+    /// rate are equally good without it.
     ///
     /// A `timerfd` then runs beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters, and open
     /// only while it has some. A thread of the process, which the first precise queue starts, watches all of them, so
-    /// that the runtime needs no I/O driver. Every departure wakes that thread and the runtime, instead of one wake-up
-    /// per millisecond. A busy runtime is late with this timer as with any other.
+    /// that the runtime needs no I/O driver. Every departure wakes that thread and the runtime, where tokio's timer
+    /// wakes the runtime once per millisecond at most. A busy runtime is late with this timer as with any other.
     ///
     /// Available on Linux and Android; elsewhere the queue uses tokio's timer.
     ///
-    /// This is a choice for each queue, and not the feature alone, since Cargo unifies features over all users of the
-    /// crate.
+    /// Turning on the feature is not enough; each queue needs this call. Cargo unifies features over all users of the
+    /// crate, and one user must not change the timers of the others.
     #[cfg(feature = "precise-timer")]
     pub fn precise(self) -> Self {
         Self::build(self.quota, self.bounds, true)
@@ -297,8 +310,8 @@ impl LeakyQueue {
     /// Ends all waits at once with a [`LimiterError`], and answers later arrivals with one, too; a layer responds with
     /// 503, regardless of its policy's failure mode. Waiters whose turn has come already still depart.
     ///
-    /// Call it when a server shuts down, which would otherwise wait for its queue. It cannot be undone; a second call
-    /// does nothing. A layer, its handle and a configuration close all their queues at once.
+    /// Call it when a server shuts down: otherwise, the server would wait for all waiters. It cannot be undone; a
+    /// second call does nothing. A layer, its handle and a configuration close all their queues at once.
     ///
     /// Policies share a queue that is in an `Arc`:
     ///
@@ -360,17 +373,17 @@ impl LeakyQueue {
     }
 }
 
-/// The longest wait that a request accepts, in nanoseconds: less than its patience.
+/// Returns the longest wait that a request accepts, in whole nanoseconds: it must be less than its patience.
 fn longest_wait(patience: Option<Duration>) -> u64 {
     patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1))
 }
 
 impl Limiter for LeakyQueue {
-    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, except for the
-    /// very last nanosecond: a turn that comes when the patience ends comes too late.
+    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, but excludes its
+    /// own end: a turn that comes at the instant at which the patience ends comes too late.
     ///
-    /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait exactly as they would behind a
-    /// request.
+    /// A [shadow](Mode::Shadow) joins without a future, so that the waiters behind it wait exactly as they would behind
+    /// a request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         let key = ask.key();
         let cost = ask.cost();
@@ -378,6 +391,7 @@ impl Limiter for LeakyQueue {
             Mode::Charge => self.arrive(key, RequestKind::Waiter, cost, longest_wait(ask.patience())),
             Mode::Peek => self.arrive(key, RequestKind::Peek, cost, longest_wait(ask.patience())),
             Mode::Shadow => self.arrive(key, RequestKind::Detached, cost, u64::MAX),
+            // If the whole cost is rejected, the part that fits is charged.
             Mode::UpTo => match self.arrive(key, RequestKind::Detached, cost, u64::MAX) {
                 Answer::Ready(Ok(decision)) => match decision.partial_cost(cost) {
                     Some(part) => self.arrive(key, RequestKind::Detached, part, u64::MAX),
@@ -395,9 +409,10 @@ impl Limiter for LeakyQueue {
         shared.enter(|monitor, now, deferred| monitor.refund(now, id, units, receipt, deferred));
     }
 
-    /// Advertises a bucket that holds all requests that may depart or wait at once, as decisions count them.
+    /// Advertises a bucket. Its burst is the number of requests that may depart or wait at once, which is the limit
+    /// that decisions report.
     fn describe(&self) -> Description {
-        let schedule = self.schedule();
+        let schedule = self.empty_schedule();
         Description::new()
             .advertising(Terms::bucket(self.quota.burst(schedule.limit().max(1))))
             .admitting_at_most(schedule.max_cost())
@@ -415,19 +430,20 @@ impl Limiter for LeakyQueue {
     /// See [another quota](Self#another-quota).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = predecessor.downcast_ref::<Self>()?.shared();
-        // A queue that was used has a schedule of its own, unless it is the predecessor's: it was in force before.
+        // A queue that was used before has a schedule of its own, and cannot inherit another. If it shares the
+        // predecessor's, it has inherited before, and only takes over the quota and the bounds again.
         if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(theirs)), theirs) {
             return None;
         }
         theirs.is_precise.store(self.is_precise, Ordering::Relaxed);
-        let rules = self.schedule();
+        let rules = self.empty_schedule();
         theirs.enter(|monitor, now, deferred| monitor.change(now, &rules, deferred));
         Some(Inheritance::in_place())
     }
 
     /// Counts exactly how many keys are remembered, of [`max_keys`](Self::max_keys). `evicted_live` and `turned_away`
-    /// are requests of keys beyond, see [`when_full`](Self::when_full). Takes some microseconds, and ten for each
-    /// thousand keys that have paid since and are still in memory.
+    /// count requests of keys that found no room, see [`when_full`](Self::when_full). Takes some microseconds, and ten
+    /// more for each thousand keys that have paid since and are still in memory.
     fn stats(&self) -> Stats {
         let shared = self.shared();
         let backlog = shared.enter(|monitor, now, _| monitor.backlog(now));

@@ -193,7 +193,7 @@ impl<R: Runtime> Monitor<R> {
     pub(super) fn tick(&mut self, now: Timestamp, driver: DriverId, deferred: &mut AfterUnlock<R>) -> NextStep {
         deferred.is_driver = true;
         let is_all = self.schedule.release_some(now, None, &mut deferred.wake);
-        if self.schedule.waiting_at(driver) == 0 {
+        if self.schedule.waiting_by_driver(driver) == 0 {
             // Under the same lock as the count: a request that joins on this runtime either was counted, or finds the
             // driver ended and starts another.
             self.drivers.end(driver);
@@ -215,7 +215,7 @@ impl<R: Runtime> Monitor<R> {
     pub(super) fn lose(&mut self, driver: DriverId, deferred: &mut AfterUnlock<R>) {
         deferred.is_driver = true;
         self.drivers.lose(driver);
-        deferred.wake = self.schedule.take_wakers_at(driver);
+        deferred.wake = self.schedule.take_wakers_of(driver);
     }
 
     pub(super) fn backlog(&self, now: Timestamp) -> Backlog {
@@ -236,7 +236,7 @@ impl<R: Runtime> Monitor<R> {
         let runtime = here.ok_or_else(no_runtime)?;
         match self.drivers.driver_on(runtime.id(), &self.schedule) {
             Ok(driver) => {
-                self.schedule.move_to(waiter, driver);
+                self.schedule.set_driver(waiter, driver);
                 self.drivers.watch(driver, Some(runtime), &self.schedule, deferred);
                 // The driver that it had may have no waiters left, and must be woken to end.
                 self.drivers.signal(&self.schedule, deferred);
@@ -305,7 +305,7 @@ impl<R: Runtime> Drivers<R> {
     /// Fails if the runtime is known to have no timer, or to be shut down; or if 65,536 runtimes have waiters.
     fn driver_on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
         let ids = || (0..=u16::MAX).map(DriverId).zip(&self.0);
-        let is_used = |id: DriverId, driver: &QueueDriver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
+        let is_used = |id: DriverId, driver: &QueueDriver<R>| driver.is_alive || schedule.waiting_by_driver(id) > 0;
         // Only a driver in use: a runtime may have the id of a runtime that is gone.
         if let Some((id, driver)) = ids().find(|(id, it)| it.runtime == runtime && is_used(*id, it)) {
             return if driver.is_lost_for_good() { Err(no_timer()) } else { Ok(id) };
@@ -352,7 +352,7 @@ impl<R: Runtime> Drivers<R> {
     fn signal(&self, schedule: &Schedule, deferred: &mut AfterUnlock<R>) {
         let next = schedule.next_release().unwrap_or(Timestamp::MAX);
         for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
-            let is_idle = driver.alarm.is_some() && schedule.waiting_at(id) == 0;
+            let is_idle = driver.alarm.is_some() && schedule.waiting_by_driver(id) == 0;
             if driver.is_alive && (driver.sleeps_past(next) || is_idle) {
                 deferred.signals.push(driver.signal.clone());
             }

@@ -4,23 +4,25 @@
 //!
 //! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the
 //!    key, if any.
-//! 2. **Precheck**: every enforced entry except for the first is peeked at, if its limiter can be. If an entry would
-//!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
+//! 2. **Precheck**: every enforced entry except for the first is peeked at, if its limiter can be. (If the charge of
+//!    the first is rejected, there is nothing to refund.) If an entry would be rejected, nothing is charged: the others
+//!    are peeked at as well, and the request is [rejected] with the
 //!    [longest wait](crate::http::reject::Rejection::limit_exceeded).
-//! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory. Then servers,
-//!    each in one call for all of its entries (an entry that may be a free retry is charged by itself). Then queues, so
-//!    that no request waits only to be rejected. Then shadows, which see the admitted requests only.
-//! 4. **Commit**, or **roll back**: a concurrent request may have used up the units that the precheck saw. Then the
-//!    charges made so far are refunded, the last one first.
+//! 3. **Reserve**: the entries are charged in turn, and those that are hard to refund come late. The limiters in memory
+//!    are first. Then come servers, each in one call for all of its entries (an entry that may be a free retry is
+//!    charged by itself); then queues, so that no request waits only to be rejected; and then shadows, which see the
+//!    admitted requests only.
+//! 4. **Commit**, or **roll back**: a concurrent request may have used up the units that the precheck saw. Then a
+//!    charge is rejected, and the charges made so far are refunded, the last one first.
 //!
 //! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
 //! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. In all other cases, the
 //! evaluation goes on as a transaction, from the answers that it has.
 //!
-//! All entries see [one instant](crate::values::Now), and a later one after each wait. Decisions are
-//! [counted](observe) in one place, and become [annotations] of the response in another; both work with the decisions
-//! that were made, and call no limiter. After the response, only the settlement of [open requests](open_request), whose
-//! charges depend on it, calls limiters.
+//! All entries are decided as of [one instant](crate::values::Now). After a wait, the next entries are decided as of a
+//! later one. Decisions are [counted](observe) in one place, and become [annotations] of the response in another; both
+//! work with the decisions that were made, and call no limiter. After the response, limiters are called only to settle
+//! [open requests](open_request), whose charges depend on it.
 //!
 //! A failure of a limiter is not a rejection. The policy's failure mode then decides on the request.
 
@@ -88,19 +90,19 @@ pub(crate) fn evaluate(
         _ => return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
     };
     // The hot path: a single plain policy, as most layers have. Its charge needs no transaction. The key and the
-    // decision are borrowed, not moved: each is a cache line.
+    // decision are borrowed, not moved, since each is as large as a cache line.
     if !policy.applies_to(head) {
         return scope.admit_skipped(policy);
     }
     let extracted = policy.who.key.extract(head);
-    // Assigned only if the request has no key. Declared here, so that `key` can borrow it.
-    let key_in_its_place;
+    // Assigned only if the request has no key, and the policy gives it one. Declared here, so that `key` can borrow it.
+    let substitute_key;
     let key = match &extracted {
         Ok(key) => key,
         Err(error) => match entry::without_key(policy, error) {
             Ok(key) => {
-                key_in_its_place = key;
-                &key_in_its_place
+                substitute_key = key;
+                &substitute_key
             }
             Err(NoKey::Skipped) => return Evaluation::Admitted(scope.annotate_undecided()),
             Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
@@ -144,8 +146,9 @@ impl Scope<'_> {
         Evaluation::Admitted(self.annotate_undecided())
     }
 
-    /// Evaluates a request as a transaction: from the beginning, with a transaction without entries; or, if there is an
-    /// `answer` to the next entry, from that answer on.
+    /// Evaluates a request as a transaction. Without an `answer`, it begins with the first step, and the transaction
+    /// must not have entries. With an `answer`, the entries are made, their next one has this answer, and the third
+    /// step goes on from it.
     #[inline(never)]
     fn evaluate_transaction(
         self,
@@ -168,7 +171,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Rejects a request that a policy would reject, before anything was charged.
+    /// Rejects a request that the precheck has found to be rejected. Nothing has been charged.
     #[cold]
     fn reject_prechecked(self, mut transaction: Transaction, head: &RequestHead<'_>) -> Evaluation {
         transaction.peek_undecided(self);
@@ -183,7 +186,7 @@ impl Scope<'_> {
             match entry::key(policy, head) {
                 Ok(key) => {
                     let ban = policy.ban_before_limiter(&key);
-                    // Two calls of `push`, so that the common entry is built in its place in `entries`.
+                    // Two calls of `push`, so that an entry in the common case is built in its place in `entries`.
                     if self.in_force.is_open_ended {
                         let entry = PolicyEntry::open_ended(index, policy, key, head);
                         entries.push(PolicyEntry { ban, ..entry });

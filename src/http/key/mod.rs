@@ -8,7 +8,7 @@
 //! | [`HeaderKey`] | value of a header, such as an API key | the header is absent or blank |
 //! | [`ExtensionKey`] | typed request extension, such as the authenticated user | the extension is absent |
 //! | [`PathKey`] | route or path | never |
-//! | a tuple of these, or a vector of boxed ones | combination | any part is |
+//! | a tuple of these, or a vector of boxed ones | combination of their keys | any of them is missing |
 //! | [`key_fn`] | value that a closure returns | it returns `None` |
 //!
 //! # Spellings
@@ -16,8 +16,8 @@
 //! Keys are compared byte for byte: nothing is lower-cased or normalised implicitly. Only the white space around the
 //! value of a header is dropped, since it is no part of the value (RFC 9110, section 5.5). A [`key_fn`] that reads a
 //! header has to trim the value itself, since over HTTP/2 the white space is still there. If clients type a login name,
-//! use the number of the account as the key. If only the name is known, `nfkc_casefold_trim` (crate feature `unicode`)
-//! unifies its spellings.
+//! look up the number of the account, and use it as the key. If only the name is known, `nfkc_casefold_trim` (crate
+//! feature `unicode`) unifies its spellings.
 
 mod client_ip;
 mod combined;
@@ -74,11 +74,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the request has no key. The policy decides on a request whose key is [missing](KeyError::Missing)
-    /// ([`Policy::on_missing_key`](crate::Policy::on_missing_key)), and rejects it after any other error.
+    /// If the request has no key. If the key is [missing](KeyError::Missing),
+    /// [`Policy::on_missing_key`](crate::Policy::on_missing_key) sets how the request is treated. After any other
+    /// error, the policy rejects the request.
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError>;
 
-    /// Whether clients share keys, since these do not depend on the client. A rejection may then be due to other
+    /// Whether the keys do not depend on the client, so that clients share them. A rejection may then be due to other
     /// clients, and is answered 503, not 429.
     fn is_shared(&self) -> bool {
         false

@@ -19,8 +19,8 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// Limits the requests to a service by one or more policies.
 ///
 /// The state of the limiters belongs to the layer: all services that it makes, and all their clones, share their
-/// budgets. Make the layer once, when the app is built, and mount it once on the path of a request: a layer around
-/// itself charges each request twice, which is logged once. Its [handle](Self::handle) changes the policies at run
+/// budgets. Make the layer once, when the app is built, and mount it once on the path of a request: if it is mounted
+/// twice, it charges each request twice, and logs this once. Its [handle](Self::handle) changes the policies at run
 /// time.
 ///
 /// A request passes if every enforced policy that applies to it admits it. Then all of these policies are charged;
@@ -31,8 +31,9 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// count such requests all the same, put the policy that counts them into an outer layer, since each layer charges on
 /// its own: a limit per address, for example, around a layer that rejects requests without an API key.
 ///
-/// The layer answers rejected requests. Unless a [custom response](RateLimitLayerBuilder::rejection_response) is set,
-/// the answer is 429 (503 if all clients share the limit), with
+/// A rejected request does not reach the inner service: the layer answers it. Unless a
+/// [custom response](RateLimitLayerBuilder::rejection_response) is set, the answer is 429 (503 if all clients share the
+/// limit), with
 ///
 /// - `Retry-After`: whole seconds, rounded up, at least 1;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
@@ -47,7 +48,7 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// its key were charged meanwhile. The wait covers the limits of all policies of the layer, for the cost of this
 /// request, and their [bans](Policy::penalty). This has limits:
 ///
-/// - If a policy would not admit the request after any wait, or knows no wait, both fields are absent.
+/// - If a policy will never admit the request, or does not know when it will, both fields are absent.
 /// - Both are capped at 24.8 days, since the timers of clients overflow beyond that.
 /// - With a policy on Redis, the wait covers the state that this process knows.
 /// - Charges [that may be refunded](Policy::charge_when) are assumed to be refunded.
@@ -56,12 +57,12 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 ///
 /// Mount this layer
 ///
-/// - inside of CORS: rejections need CORS fields, too, and preflights, which would count like all requests, then never
-///   reach this layer;
+/// - inside of CORS: then rejections get CORS fields, too, and preflights do not reach this layer, which would charge
+///   them like all requests;
 /// - inside of authentication, if the user is the key;
 /// - outside of concurrency limits and everything costly, so that no rejected request reaches these. A request that
-///   waits in a [`LeakyQueue`](crate::LeakyQueue) does occupy the readiness of the services inside, such as a permit of
-///   a concurrency limit.
+///   waits in a [`LeakyQueue`](crate::LeakyQueue) is an exception: it occupies the readiness of the services inside,
+///   such as a permit of a concurrency limit.
 ///
 /// To put two layers around one route of axum, pass both to one call of `layer`, as a tuple (the first is the
 /// outermost) or a `tower::ServiceBuilder`. Two calls, `get(handler).layer(a).layer(b)`, do not compile (E0283),
@@ -181,7 +182,7 @@ impl RateLimitLayer {
     }
 
     /// The number of requests on which the limiter of the policy of this name could not decide; `None` if there is no
-    /// policy of this name. To these requests, its [`FailureMode`](crate::FailureMode) applied, unless it is a shadow.
+    /// policy of this name. The policy's [`FailureMode`](crate::FailureMode) decided on them, unless it is a shadow.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
         self.state.load().policy(policy).map(|policy| policy.heritage.record.failures.load(Ordering::Relaxed))

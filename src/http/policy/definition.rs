@@ -46,13 +46,13 @@ pub struct Policy {
     pub(crate) limiter: Arc<dyn Limiter>,
     /// The limiter's description of itself: the modes that it answers, and its terms.
     pub(crate) description: Description,
-    /// Whether it only reports: a shadow rejects no request.
+    /// Whether the policy is a shadow: it only reports, and rejects no request.
     pub(crate) shadow: bool,
-    /// How a request is treated whose limiter fails.
+    /// How a request is treated if the limiter fails.
     pub(crate) on_failure: FailureMode,
-    /// The status of rejections, unless it is the usual one.
+    /// The status of rejections, if it was set.
     pub(super) status: Option<StatusCode>,
-    /// The requests to which it applies, and their keys.
+    /// The requests to which the policy applies, and their keys.
     pub(crate) who: Who,
     /// The cost of a request when it comes, and the quota of its key.
     pub(super) how_much: HowMuch,
@@ -134,9 +134,9 @@ impl Policy {
     ///     .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
     /// ```
     ///
-    /// The policy's algorithm and store are used. A window has the quota's limit and period, and no burst; a window
-    /// of the calendar only its limit. Each response advertises the quota of its own key. A [cost](Self::cost) above
-    /// the burst of a key's quota is rejected, without a wait.
+    /// The policy's algorithm and store are used. A window takes the quota's limit and period, and ignores its burst. A
+    /// window of the calendar takes the limit only. Each response advertises the quota of its own key. A
+    /// [cost](Self::cost) above the burst of a key's quota is rejected, without a wait.
     ///
     /// # Consistency
     ///
@@ -156,8 +156,8 @@ impl Policy {
     /// shorter period ends with that period: if a key goes back and forth between 1,000 per day and 10 per second, a
     /// window admits 10,100 of its requests in a minute, and a bucket 1,360.
     ///
-    /// If the rate of a bucket, or the period of a window, changes between a charge and its refund, the refund is
-    /// lost. The same holds on Redis, where the first charge after a change takes a second round trip.
+    /// If the rate of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost,
+    /// in memory and on Redis. On Redis, the first charge after a change takes a second round trip.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter that [takes no
     /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a
@@ -198,12 +198,12 @@ impl Policy {
     ///
     /// # Waits
     ///
-    /// A charge is open until its response comes. If a request is rejected, and would fit if the open charges of its
-    /// key were refunded, the advertised wait is the recent duration of responses, since the charges are settled by
-    /// then, and not the time until the limit allows the request. The duration is the average of the key's own
-    /// responses; while that is unknown, the average of all responses, and 1 s at most, so that slow requests of others
-    /// do not lengthen the wait. If the charges are not refunded, the next rejection advertises the rest of the wait.
-    /// Such rejections do not count for a [ban](Self::penalty).
+    /// A charge is open until its response comes. If a rejected request would fit after a refund of its key's open
+    /// charges, it need not wait until the limit allows it. Then the advertised wait is the recent duration of
+    /// responses, since the open charges are settled by the end of that time. The duration is the average of the key's
+    /// own responses. While that is unknown, it is the average of all responses, but 1 s at most, so that slow requests
+    /// of other clients do not lengthen the wait. If the charges are not refunded after all, the next rejection
+    /// advertises the rest of the wait. Such rejections do not count for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
@@ -211,11 +211,11 @@ impl Policy {
     /// the requests of a key that come in one window, at most `limit` are in flight at once, and at most `limit` are
     /// charged.
     ///
-    /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once,
-    /// and each is refunded the part of its own charge that is not refilled yet, even if the refill was due to another
-    /// request's charge ([`Receipt`](crate::limiter::Receipt)). A client that keeps its own logins in flight, and sends
-    /// each anew in time, saves the refilled units: with 5 per minute, it can make 105 guesses at one instant after 20
-    /// minutes. With a window, it can make 5.
+    /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once. A
+    /// refund gives back the part of the request's own charge that is not refilled yet, even if the bucket has refilled
+    /// the charges of other requests meanwhile ([`Receipt`](crate::limiter::Receipt)). So a client can save refilled
+    /// units: it keeps valid logins of its own in flight, and sends each anew in time. With 5 per minute, it can then
+    /// make 105 guesses at one instant after 20 minutes. With a window, it can make 5.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -284,7 +284,8 @@ impl Policy {
     /// the rest is forgiven. Without a report, the estimate stays, also if the client disconnects or the service
     /// fails. Response fields show the cost that the handler has reported by the time the head of its response comes;
     /// without a report by then, the estimate. Excludes [`charge_when`](Self::charge_when) and the other options for
-    /// the final cost. Its accuracy is theirs: with windows, exact to the unit while the window of the request lasts.
+    /// the final cost. It is as accurate as these: with windows, exact to the unit while the window of the request
+    /// lasts.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -350,9 +351,9 @@ impl Policy {
     ///
     /// A server that [keeps debts](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them with the
     /// budgets: a debt that one process adds counts for all processes, which learn of it by the calls that they make
-    /// anyway. A debt is added in the background, on Redis by two calls. It keeps its duration if the quota of its
-    /// key changes, and a refund while the key owes something has no effect. If the server cannot be reached, the
-    /// process that added the debt keeps it, as above.
+    /// anyway. A debt is added in the background, on Redis by two calls. On the server, it keeps its duration if the
+    /// quota of its key changes, and a refund while the key owes something has no effect. If the server cannot be
+    /// reached, the process that added the debt keeps it in its own memory, as above.
     pub fn owe_shortfalls(self) -> Self {
         self.with_option(Fact::OweShortfalls, |policy| policy.after.owes_shortfalls = true)
     }
@@ -404,14 +405,14 @@ impl Policy {
         Self { shadow: true, ..self }
     }
 
-    /// Sets how a request without a key is treated; rejected with 400 unless set.
+    /// Sets how a request without a key is treated. Unless set, it is rejected with 400.
     pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
         self.who.on_missing_key = choice;
         self
     }
 
-    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides
-    /// unless set.
+    /// Sets how a request is treated if the limiter fails. Unless set, the
+    /// [local fallback](FailureMode::LocalFallback) decides.
     #[doc(alias("fail open", "fail closed"))]
     pub fn on_failure(self, choice: FailureMode) -> Self {
         Self { on_failure: choice, ..self }
@@ -425,7 +426,7 @@ impl Policy {
         Self { status: Some(status), ..self }
     }
 
-    /// Sets an option, and records that it was set, since `rules` apply to it.
+    /// Sets an option, and records that it was set: `rules` check the combinations of the options that are set.
     fn with_option(mut self, option: Fact, set: impl FnOnce(&mut Self)) -> Self {
         self.options.set(option);
         set(&mut self);
@@ -467,20 +468,21 @@ impl Policy {
         self.heritage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
-    /// Whether this policy has to act when the response of an admitted request comes, or ends: the final cost is known
-    /// only then, or the request holds units until then.
+    /// Whether this policy has to act when the response of an admitted request comes, or ends: because the final cost
+    /// is known only then, or because the request holds units until then.
     pub(crate) const fn ends_with_response(&self) -> bool {
         self.after.settles_later() || self.description.holds()
     }
 
-    /// Whether this policy may have more to do for a request than to decide on it: also a policy that charges retries
-    /// once, since it keeps a record of each request.
+    /// Whether this policy may have more to do for a request after its decision: if it
+    /// [ends with the response](Self::ends_with_response), or if it charges retries once, since it then keeps a record
+    /// of each request.
     pub(crate) const fn is_open_ended(&self) -> bool {
         self.ends_with_response() || self.after.retries.is_some()
     }
 
-    /// Whether all it does for a request is one call of its limiter: no shadow, no bans, no cost that is known later,
-    /// no free retries, and no units that are held.
+    /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
+    /// cost that is known later, no free retries, and no units that are held.
     pub(crate) const fn is_plain(&self) -> bool {
         !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
     }
@@ -491,7 +493,7 @@ impl Policy {
         self.status.unwrap_or(usual)
     }
 
-    /// Whether it is enforced, decides without waiting, and can be peeked at.
+    /// Whether the policy is enforced, decides without waiting, and can be peeked at.
     #[inline]
     pub(crate) const fn answers_at_once(&self) -> bool {
         !self.shadow && self.description.answers_at_once()

@@ -195,8 +195,8 @@ impl RedisQueue {
 
     /// Sets the longest wait of a request.
     ///
-    /// Only one of the two bounds is ever met. So raise the [`max_queue`](Self::max_queue), too, if requests should
-    /// wait longer than a period.
+    /// Of this bound and [`max_queue`](Self::max_queue), only the stricter one is ever met. So raise the `max_queue`,
+    /// too, if requests should wait longer than a period.
     ///
     /// # Panics
     ///

@@ -106,7 +106,7 @@ impl Schedule {
             let stays = kept < self.bounds.waits.max_queue
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once stays, after a wait of any length.
-                && self.pace.departs_at(self.pace.end(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);
+                && self.pace.departs_at(self.pace.all_paid_at(&ahead, Timestamp::ZERO)) <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 ahead.backlog += u128::from(waiter.cost);

@@ -51,18 +51,22 @@ impl Schedule {
     /// The counts of invariant 2.
     fn check_counts(&self) {
         let listed: usize = self.fifos.values().map(|fifo| fifo.waiters.len).sum();
-        let mut waiting_at = HashMap::new();
+        let mut waiting_by_driver = HashMap::new();
         for waiter_id in self.slab.waiter_ids() {
             if let SlabSlot::Waiting(waiter) = self.slab.get(waiter_id) {
-                *waiting_at.entry(waiter.driver.index()).or_insert(0) += 1;
+                *waiting_by_driver.entry(waiter.driver.index()).or_insert(0) += 1;
             }
         }
-        assert_eq!([self.waiting, waiting_at.values().sum()], [listed; 2], "the number of waiters");
-        for (driver, count) in self.waiting_at.iter().enumerate() {
-            assert_eq!(*count, waiting_at.remove(&driver).unwrap_or(0), "the number of waiters of driver {driver}");
+        assert_eq!([self.waiting, waiting_by_driver.values().sum()], [listed; 2], "the number of waiters");
+        for (driver, count) in self.waiting_by_driver.iter().enumerate() {
+            assert_eq!(
+                *count,
+                waiting_by_driver.remove(&driver).unwrap_or(0),
+                "the number of waiters of driver {driver}"
+            );
         }
-        assert!(waiting_at.is_empty(), "waiters of drivers that have no count: {waiting_at:?}");
+        assert!(waiting_by_driver.is_empty(), "waiters of drivers that have no count: {waiting_by_driver:?}");
         let shared = self.fifos.keys().filter(|id| id.is_shared()).count();
-        assert_eq!(self.keys.shared, shared, "the number of shared FIFOs");
+        assert_eq!(self.counts.shared, shared, "the number of shared FIFOs");
     }
 }

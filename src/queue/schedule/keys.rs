@@ -62,13 +62,13 @@ impl Schedule {
         match (self.bounds.when_full, self.owes_least()) {
             (WhenFull::EvictLeast, Some((_, least))) => {
                 if arrives {
-                    self.keys.evicted += 1;
+                    self.counts.evicted += 1;
                     self.forget(least);
                 }
                 Ok(id)
             }
             (when_full, _) => {
-                self.keys.turned_away += u64::from(arrives);
+                self.counts.turned_away += u64::from(arrives);
                 if when_full == WhenFull::Overflow { Ok(id.shared()) } else { Err(self.full_rejection(now)) }
             }
         }
@@ -76,8 +76,8 @@ impl Schedule {
 
     /// Returns `true` once, after the first key that found no room or was forgotten for another.
     pub(in crate::queue) fn take_warning(&mut self) -> bool {
-        let has_lost = self.keys.evicted > 0 || self.keys.turned_away > 0;
-        has_lost && !std::mem::replace(&mut self.keys.has_warned, true)
+        let has_lost = self.counts.evicted > 0 || self.counts.turned_away > 0;
+        has_lost && !std::mem::replace(&mut self.counts.has_warned, true)
     }
 
     /// Returns the rejection of a key while the schedule is full. There is room when the first of the other keys has
@@ -87,7 +87,7 @@ impl Schedule {
         let soonest = soonest.or_else(|| {
             let (_, id) = self.due.first()?;
             let fifo = self.fifos.get(id)?;
-            let nanos = self.pace.gcra.nanos_ceil(self.pace.end(fifo, Timestamp::ZERO));
+            let nanos = self.pace.gcra.nanos_ceil(self.pace.all_paid_at(fifo, Timestamp::ZERO));
             Some(u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos))
         });
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
@@ -101,7 +101,7 @@ impl Schedule {
     }
 
     fn own_fifos(&self) -> usize {
-        self.fifos.len() - self.keys.shared
+        self.fifos.len() - self.counts.shared
     }
 
     /// Returns the key that has paid first, among those with FIFOs of their own and without waiters.
@@ -114,7 +114,7 @@ impl Schedule {
         if !self.fifos.contains_key(&id) {
             self.idle.insert((Timestamp::ZERO, id));
             self.fifos.insert(id, Fifo::default());
-            self.keys.shared += usize::from(id.is_shared());
+            self.counts.shared += usize::from(id.is_shared());
         }
     }
 
@@ -133,14 +133,14 @@ impl Schedule {
     fn forget(&mut self, id: FifoId) {
         if let Some(fifo) = self.fifos.remove(&id) {
             self.idle.remove(&self.pace.index_entry(id, &fifo).1);
-            self.keys.shared -= usize::from(id.is_shared());
+            self.counts.shared -= usize::from(id.is_shared());
         }
     }
 
     pub(super) fn forget_all(&mut self) {
         self.fifos.clear();
         self.fifos.shrink_to_fit();
-        self.keys.shared = 0;
+        self.counts.shared = 0;
     }
 
     /// Counts the keys in a stretch after `from` that owe nothing any more and are still in memory. Also returns the
@@ -168,9 +168,9 @@ impl Schedule {
         TableStats {
             capacity: self.bounds.max_keys as u64,
             live_keys: self.own_fifos().saturating_sub(paid) as u64,
-            evicted_live: self.keys.evicted,
-            turned_away: self.keys.turned_away,
-            number: Some(self.keys.number),
+            evicted_live: self.counts.evicted,
+            turned_away: self.counts.turned_away,
+            number: Some(self.counts.number),
             ..TableStats::default()
         }
     }

@@ -1,5 +1,5 @@
-//! The schedule of a queue: for each key, a FIFO of waiters on a GCRA. It reads no clock, takes no lock and wakes no
-//! task.
+//! The schedule of a queue: for each key, a FIFO of waiters, whose turns follow from a [`Gcra`]. It reads no clock,
+//! takes no lock and wakes no task.
 
 mod change;
 #[cfg(feature = "test-util")]
@@ -37,8 +37,8 @@ impl QueueBounds {
     }
 }
 
-/// Stands for a key: 128 bits of a keyed hash, so that keys of any length take the same memory. Among a million keys,
-/// two share a hash with a probability of 10⁻²⁷.
+/// The identity of a FIFO. It stands for a key: 128 bits of a keyed hash, so that keys of any length take the same
+/// memory. Among a million keys, two share a hash with a probability of 10⁻²⁷.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FifoId(pub(super) u128);
 
@@ -47,31 +47,33 @@ pub(super) struct FifoId(pub(super) u128);
 ///
 /// # Schedule
 ///
-/// The FIFO of a key is a bucket that is paid *after* the fact. `tat` is when everything that has departed will be paid
-/// for, in the units of [`Gcra`]. The next request may depart at `tat − (burst − 1) × interval`, and moves `tat` up by
-/// its cost. Waiters depart as soon as they may, so the turn of the last one is known on arrival: it is the turn of the
-/// head, with `tat` moved up by the cost of all waiters.
+/// Each departure adds its price to the debt of its FIFO, and time pays the debt. `tat` (the theoretical arrival time
+/// of [`Gcra`], in its units) is the instant at which all departures so far will be paid for. The head of the FIFO may
+/// depart at `tat − (burst − 1) × interval`, and then `tat` moves up by the price of the head. Waiters depart as soon
+/// as they may. So the turn of an arrival is known at once: it is the turn of a head whose `tat` has been moved up by
+/// the price of all waiters before it.
 ///
 /// # Cost
 ///
-/// Joining and leaving take two or three steps in a linked list of any length, and a look-up of the key. Only if the
-/// turn of the *head* changes (the first waiter joins, the last leaves, a release) does the FIFO move in an index, in
-/// the logarithm of the number of keys.
+/// Joining and leaving take a look-up of the key, and two or three steps in a linked list of any length. If the turn of
+/// the *head* changes (the first waiter joins, the last leaves, a head is released), the FIFO also moves in an index,
+/// which takes the logarithm of the number of keys.
 ///
 /// # Invariants
 ///
 /// 1. Every FIFO is in exactly one index: `due` if it has waiters, and `idle` otherwise.
-/// 2. `waiting` is the number of waiters in all FIFOs, and the `backlog` of a FIFO the cost of its own. `waiting_at`
-///    counts waiters by driver.
+/// 2. `waiting` is the number of waiters in all FIFOs, and `waiting_by_driver` the number of waiters of each driver.
+///    The `backlog` of a FIFO is the cost of its own waiters.
 /// 3. A wait list is linked from the oldest to the newest waiter.
 pub(super) struct Schedule {
     pace: QueuePace,
-    /// The greatest cost that is admitted: the units that leak during the longest wait, plus the burst. A greater one
-    /// would block its FIFO for longer than that.
+    /// The greatest cost that is admitted: the units that leak during the longest wait, plus the burst. A request of a
+    /// greater cost would block its FIFO for longer than the longest wait.
     max_cost: u64,
     /// In nanoseconds.
     max_wait: u64,
     bounds: QueueBounds,
+    /// The FIFOs with waiters or a debt, and some whose debt is paid by now.
     fifos: HashMap<FifoId, Fifo>,
     slab: WaiterSlab,
     /// FIFOs with waiters, by the time at which their heads may depart.
@@ -79,43 +81,49 @@ pub(super) struct Schedule {
     /// FIFOs without waiters, by the time from which they owe nothing.
     idle: BTreeSet<(Timestamp, FifoId)>,
     waiting: usize,
-    waiting_at: Vec<usize>,
+    waiting_by_driver: Vec<usize>,
+    /// The quota changes, to read receipts from before them.
     history: History,
-    keys: FifoCounts,
+    counts: FifoCounts,
 }
 
+/// When the heads of FIFOs may depart. Instants and spans are in units of `gcra`, unless their type is [`Timestamp`].
 #[derive(Clone, Copy)]
 struct QueuePace {
     gcra: Gcra,
-    /// (burst − 1) × interval: how far ahead of its payment the head may depart.
+    /// (burst − 1) × interval: how long before the `tat` of its FIFO the head may depart.
     ahead: u128,
 }
 
 /// The state of a key.
 #[derive(Clone, Copy, Default)]
 struct Fifo {
+    /// When all departures so far will be paid for, see [`Schedule`].
     tat: u128,
-    /// The cost of all waiters, in tokens: fewer than 2^32 waiters, of less than 2^50 each.
+    /// The cost of all waiters, in tokens. Cannot overflow: fewer than 2^32 waiters cost less than 2^50 each.
     backlog: u128,
     waiters: WaitList,
 }
 
-/// How late a head may be released and the next still depart on time. Tokio's timer ticks at 1 ms, and on shared
-/// processors stalls of twenty to forty were measured, several times a minute. Without catching up, they would cost a
-/// thousandth of the rate. A longer stall is made up for only in part, up to this time, because the departures that
-/// make up for it are a burst.
+/// A head that is released at most this late does not delay the next head, whose turn follows from the turn of the
+/// first, and not from its release.
+///
+/// Tokio's timer ticks at 1 ms, and on shared processors stalls of 20 to 40 ms were measured, several times a minute.
+/// If each delayed all later heads, they would cost a thousandth of the rate. Of a longer stall, only this time is made
+/// up for, because the departures that make up for it are a burst.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
-/// How many waiters are released before other threads get the lock, and other tasks the thread: some hundred
-/// microseconds of work.
+/// How many waiters are released at a time, some hundred microseconds of work. Then other threads can take the lock,
+/// and other tasks can run on the thread.
 const BATCH: usize = 256;
 
 impl QueuePace {
     /// Returns when all waiters of a FIFO will be paid for, if its head departs at `earliest` or later.
     ///
-    /// A `tat` is below 2^121, as in a bucket. A waiter that would depart after the end of clocks is not let in, but a
-    /// slower quota may follow: any price above 2^125 is beyond that end, too.
-    fn end(&self, fifo: &Fifo, earliest: Timestamp) -> u128 {
+    /// The sum does not overflow: a `tat` is below 2^121, as in a bucket, and the price of the backlog is cut at 2^125.
+    /// Such a price can only follow from a change to a slower quota, since a waiter whose turn is after the greatest
+    /// [`Timestamp`] does not join. With the price cut, the turn is still after that timestamp.
+    fn all_paid_at(&self, fifo: &Fifo, earliest: Timestamp) -> u128 {
         fifo.tat.max(self.gcra.units(earliest)) + self.gcra.saturating_price(fifo.backlog).min(1 << 125)
     }
 
@@ -125,15 +133,17 @@ impl QueuePace {
         u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 
-    /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `end`.
-    fn count_departures(&self, end: u128, deadline: u128) -> u128 {
-        match (deadline + self.ahead).checked_sub(end) {
+    /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `paid_at`.
+    /// The first of them may depart at `paid_at` − `ahead`, and each further one a token's price later.
+    fn count_departures(&self, paid_at: u128, deadline: u128) -> u128 {
+        match (deadline + self.ahead).checked_sub(paid_at) {
             Some(left) => left / self.gcra.price(1) + 1,
             None => 0,
         }
     }
 
-    /// Whether a FIFO has waiters, and its entry in the index for that case.
+    /// Returns whether a FIFO has waiters, and so belongs into the index `due` and not into `idle`; and its entry
+    /// there.
     fn index_entry(&self, id: FifoId, fifo: &Fifo) -> (bool, (Timestamp, FifoId)) {
         if fifo.waiters.len == 0 {
             let paid = u64::try_from(self.gcra.nanos_ceil(fifo.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos);
@@ -150,11 +160,11 @@ impl Schedule {
         let gcra = Gcra::new(quota, burst);
         let ahead = gcra.price(burst - 1);
         let max_wait = nanos_of(bounds.waits.max_wait);
-        let units = gcra.units(Timestamp::from_nanos(max_wait)) + ahead;
+        // The tokens that leak during the longest wait, plus burst − 1, plus 1.
+        let max_cost = (gcra.units(Timestamp::from_nanos(max_wait)) + ahead) / gcra.price(1) + 1;
         Self {
             pace: QueuePace { gcra, ahead },
-            max_cost: u64::try_from(units / gcra.price(1) + 1)
-                .map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS)),
+            max_cost: u64::try_from(max_cost).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS)),
             max_wait,
             bounds,
             fifos: HashMap::new(),
@@ -162,9 +172,9 @@ impl Schedule {
             due: BTreeSet::new(),
             idle: BTreeSet::new(),
             waiting: 0,
-            waiting_at: Vec::new(),
+            waiting_by_driver: Vec::new(),
             history: History::default(),
-            keys: FifoCounts::new(),
+            counts: FifoCounts::new(),
         }
     }
 
@@ -173,16 +183,16 @@ impl Schedule {
     }
 
     /// Returns how many waiters have this driver.
-    pub(super) fn waiting_at(&self, driver: DriverId) -> usize {
-        self.waiting_at.get(driver.index()).copied().unwrap_or(0)
+    pub(super) fn waiting_by_driver(&self, driver: DriverId) -> usize {
+        self.waiting_by_driver.get(driver.index()).copied().unwrap_or(0)
     }
 
-    fn waiting_at_mut(&mut self, driver: DriverId) -> &mut usize {
+    fn waiting_by_driver_mut(&mut self, driver: DriverId) -> &mut usize {
         let index = driver.index();
-        if index >= self.waiting_at.len() {
-            self.waiting_at.resize(index + 1, 0);
+        if index >= self.waiting_by_driver.len() {
+            self.waiting_by_driver.resize(index + 1, 0);
         }
-        &mut self.waiting_at[index]
+        &mut self.waiting_by_driver[index]
     }
 
     /// Returns the driver of a waiter, if it still waits.
@@ -191,11 +201,11 @@ impl Schedule {
     }
 
     /// Gives a waiter another driver.
-    pub(super) fn move_to(&mut self, waiter_id: WaiterId, driver: DriverId) {
+    pub(super) fn set_driver(&mut self, waiter_id: WaiterId, driver: DriverId) {
         let Some(waiter) = self.slab.waiter_mut(waiter_id) else { return };
         let before = std::mem::replace(&mut waiter.driver, driver);
-        *self.waiting_at_mut(before) -= 1;
-        *self.waiting_at_mut(driver) += 1;
+        *self.waiting_by_driver_mut(before) -= 1;
+        *self.waiting_by_driver_mut(driver) += 1;
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -221,8 +231,8 @@ impl Schedule {
         self.slab.taken()
     }
 
-    /// Computes when an arrival that waits for at most `max_wait` nanoseconds would depart, or its rejection. Changes
-    /// nothing.
+    /// Computes when an arrival that accepts a wait of `max_wait` nanoseconds would depart. Otherwise returns its
+    /// rejection, with the time after which the same arrival would be accepted, if there is one. Changes nothing.
     pub(super) fn check_arrival(
         &self,
         now: Timestamp,
@@ -236,22 +246,25 @@ impl Schedule {
         if cost > self.max_cost {
             return Err(self.describe(now, &fifo, self.waiting, |limit, left| Decision::reject(limit, left, None)));
         }
+        // The turn of the head; without waiters, the turn of this arrival.
         let head_departs_at = self.pace.departs_at(fifo.tat);
         if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
             return Ok(now);
         }
 
-        let departs_at = self.pace.departs_at(self.pace.end(&fifo, Timestamp::ZERO));
+        let departs_at = self.pace.departs_at(self.pace.all_paid_at(&fifo, Timestamp::ZERO));
         if departs_at == Timestamp::MAX {
-            // The turn would come after the end of clocks, so no wait is long enough.
+            // The turn would come after the greatest timestamp, so no wait is long enough.
             return Err(reject(None));
         }
+        // An arrival is accepted from the latest of three times on: when the wait for its turn is short enough, when
+        // its FIFO has room, and when the queue has room.
         let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
         if fifo.waiters.len >= self.bounds.waits.max_queue {
             accepted_at = accepted_at.max(head_departs_at);
         }
         if self.is_full() {
-            // Not before a waiter has departed, even if that one is late.
+            // A waiter has to depart first. If it is late, its turn has come already, but its slot is not free yet.
             let soonest = Timestamp::from_nanos(now.as_nanos().saturating_add(1));
             accepted_at = accepted_at.max(self.next_release().unwrap_or(head_departs_at)).max(soonest);
         }
@@ -266,14 +279,15 @@ impl Schedule {
     pub(super) fn depart_now(&mut self, now: Timestamp, id: FifoId, cost: u64) -> Decision {
         if cost > 0 {
             self.ensure_fifo(id);
-            self.edit(id, |pace, fifo, _| fifo.tat = fifo.tat.max(pace.units(now)) + pace.price(cost));
+            self.edit(id, |gcra, fifo, _| fifo.tat = fifo.tat.max(gcra.units(now)) + gcra.price(cost));
             self.forget_paid(now);
         }
         let fifo = self.fifo(id);
         self.describe(now, &fifo, self.waiting, Decision::allow).with_receipt(self.history.receipt(fifo.tat))
     }
 
-    /// Appends a waiter to its FIFO, to wait for at most `max_wait` nanoseconds.
+    /// Appends a waiter to its FIFO, to wait for at most `max_wait` nanoseconds. A waiter without a future
+    /// (`has_future`) departs like any other, and its slot is freed then.
     pub(super) fn join(
         &mut self,
         now: Timestamp,
@@ -284,7 +298,7 @@ impl Schedule {
         driver: DriverId,
     ) -> WaiterId {
         self.waiting += 1;
-        *self.waiting_at_mut(driver) += 1;
+        *self.waiting_by_driver_mut(driver) += 1;
         self.ensure_fifo(id);
         let max_wait = max_wait.min(self.max_wait);
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
@@ -316,8 +330,8 @@ impl Schedule {
         self.describe(now, &fifo, self.waiting + waits, Decision::allow).with_delay(departs_at.saturating_since(now))
     }
 
-    /// Returns the decision on a waiter, or `None` if the queue is closed; its slot is free from now on. If it still
-    /// waits, it keeps `waker`, and leaves its previous waker there, which must be dropped outside of the lock.
+    /// Returns the decision on a waiter, or `None` if the queue is closed, and frees its slot. If it still waits, swaps
+    /// `waker` with its previous waker, which the caller must drop outside of the lock.
     pub(super) fn poll_waiter(
         &mut self,
         now: Timestamp,
@@ -325,8 +339,9 @@ impl Schedule {
         waker: &mut Option<Waker>,
     ) -> Poll<Option<Decision>> {
         if let Some(waiter) = self.slab.waiter_mut(waiter_id) {
-            // Stored under the lock under which a release takes it: a release either wakes this waker, or was before,
-            // and then the slot is not `Waiting` any more. So no wake-up is lost between this look and the sleep.
+            // The waker is stored under the lock under which a release takes it. A release that comes later wakes this
+            // waker; after an earlier release, the slot would not be `Waiting`. So no wake-up is lost between this look
+            // and the sleep of the task.
             std::mem::swap(&mut waiter.waker, waker);
             return Poll::Pending;
         }
@@ -335,9 +350,10 @@ impl Schedule {
                 let decision = self.describe(now, &self.fifo(fifo), self.waiting, Decision::allow);
                 Some(decision.with_delay(Duration::from_nanos(delay)).with_receipt(receipt))
             }
-            // The decision that an arrival would get now.
+            // The rejection that an arrival would get now.
             SlabSlot::Rejected { fifo, cost, patience } => {
                 Some(self.check_arrival(now, fifo, cost, patience).err().unwrap_or_else(|| {
+                    // There is room by now, so a retry would be accepted at once.
                     let wait = Some(Duration::from_nanos(1));
                     self.describe(now, &self.fifo(fifo), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
                 }))
@@ -346,10 +362,12 @@ impl Schedule {
         })
     }
 
-    /// Removes a waiter in any state. Those behind it move up by that alone, because the head's turn does not depend on
-    /// which waiter is the head. A turn that has come is refunded, and the FIFO is returned, since its next waiter may
-    /// depart. The waker must be dropped outside of the lock.
+    /// Removes a waiter that has a future, in any state. The waiters behind it move up without further work, because
+    /// the turn of a head does not depend on which waiter is the head. If the turn of the removed waiter has come, it
+    /// is refunded, and the FIFO is returned, since its next waiter may depart. The waker must be dropped outside of
+    /// the lock.
     pub(super) fn leave(&mut self, now: Timestamp, waiter_id: WaiterId) -> (Option<FifoId>, Option<Waker>) {
+        // `Closed` only until the slot is freed, in the next line.
         let waker = self.end_wait(waiter_id, |_, _, _| SlabSlot::Closed);
         match self.slab.free(waiter_id) {
             SlabSlot::Released { fifo, cost, receipt, .. } => {
@@ -361,7 +379,7 @@ impl Schedule {
     }
 
     /// Takes the wakers of all waiters that have this driver. They keep waiting.
-    pub(super) fn take_wakers_at(&mut self, driver: DriverId) -> Vec<Waker> {
+    pub(super) fn take_wakers_of(&mut self, driver: DriverId) -> Vec<Waker> {
         self.slab.take_wakers(|waiter| waiter.driver == driver)
     }
 
@@ -382,25 +400,26 @@ impl Schedule {
         }
         self.forget_all();
         self.waiting = 0;
-        self.waiting_at.clear();
+        self.waiting_by_driver.clear();
         for index in [&mut self.due, &mut self.idle] {
             index.clear();
         }
         wakers
     }
 
-    /// Releases heads whose time has come, of one FIFO or of any in the order of time, up to a batch. Returns `true` if
-    /// all due waiters were released.
+    /// Releases up to [`BATCH`] heads whose turn has come: of the FIFO `only`, or else of all FIFOs, in the order of
+    /// their turns. Returns `true` if no waiter is due any more.
     pub(super) fn release_some(&mut self, now: Timestamp, only: Option<FifoId>, woken: &mut Vec<Waker>) -> bool {
-        // A waiter departs as of its deadline, so that late timers do not add up, unless the deadline is too long ago.
+        // A waiter departs as of its turn, even if it is released later, so that delays of timers do not add up. A turn
+        // before `earliest` is too long ago, and counts as `earliest`.
         let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
         let history = self.history;
         for _ in 0..BATCH {
             let first = only.or_else(|| self.due.first().map(|(_, id)| *id)).map(|id| (id, self.fifo(id)));
             let due = first.filter(|(_, fifo)| fifo.waiters.len > 0 && self.pace.departs_at(fifo.tat) <= now);
             let Some((id, fifo)) = due else { return true };
-            woken.extend(self.end_wait(fifo.waiters.oldest, |pace, fifo, waiter| {
-                fifo.tat = fifo.tat.max(pace.units(earliest)) + pace.price(waiter.cost);
+            woken.extend(self.end_wait(fifo.waiters.oldest, |gcra, fifo, waiter| {
+                fifo.tat = fifo.tat.max(gcra.units(earliest)) + gcra.price(waiter.cost);
                 let delay = nanos_of(now.saturating_since(waiter.since));
                 SlabSlot::Released { fifo: id, cost: waiter.cost, delay, receipt: history.receipt(fifo.tat) }
             }));
@@ -409,13 +428,13 @@ impl Schedule {
         false
     }
 
-    /// Releases every head whose time has come, of one FIFO or of all.
+    /// Releases every head whose turn has come, of the FIFO `only`, or else of all FIFOs.
     pub(super) fn release_all(&mut self, now: Timestamp, only: Option<FifoId>, woken: &mut Vec<Waker>) {
         while !self.release_some(now, only, woken) {}
     }
 
-    /// Releases due waiters before an arrival: a rejection's wait ("there is room at that time") must not depend on a
-    /// timer being on time.
+    /// Releases the waiters that are due and may stand in the way of an arrival in the FIFO `id`. A rejection
+    /// advertises the time at which there will be room; so there must be room then, even if a timer is late.
     pub(super) fn catch_up(&mut self, now: Timestamp, id: FifoId, woken: &mut Vec<Waker>) {
         self.release_all(now, Some(id), woken);
         if self.is_full() {
@@ -426,40 +445,41 @@ impl Schedule {
     /// Undoes a departure, as far as it is not paid for yet.
     pub(super) fn refund(&mut self, now: Timestamp, id: FifoId, cost: u64, receipt: Receipt) {
         let departure = self.history.read(&self.pace.gcra, receipt);
-        self.edit(id, |pace, fifo, _| {
-            fifo.tat = pace.refund(GcraState { tat: fifo.tat }, now, cost, departure).tat;
+        self.edit(id, |gcra, fifo, _| {
+            fifo.tat = gcra.refund(GcraState { tat: fifo.tat }, now, cost, departure).tat;
         });
     }
 
-    /// Removes a waiter from its FIFO, if it still waits. Leaves the result of `outcome` in its slot for its future, if
-    /// it has one. Returns its waker.
+    /// Removes a waiter from its FIFO, if it still waits, and returns its waker. If it has a future, the result of
+    /// `outcome` stays in its slot until the future takes it; otherwise, the slot is freed.
     fn end_wait(
         &mut self,
         waiter_id: WaiterId,
         outcome: impl FnOnce(&Gcra, &mut Fifo, &LinkedWaiter) -> SlabSlot,
     ) -> Option<Waker> {
         let id = self.slab.waiter(waiter_id)?.fifo;
-        let waiter = self.edit(id, |pace, fifo, slab| {
+        let waiter = self.edit(id, |gcra, fifo, slab| {
             let waiter = slab.unlink(&mut fifo.waiters, waiter_id)?;
             fifo.backlog -= u128::from(waiter.cost);
-            *slab.get_mut(waiter_id) = outcome(pace, fifo, &waiter);
+            *slab.get_mut(waiter_id) = outcome(gcra, fifo, &waiter);
             Some(waiter)
         })??;
         self.waiting -= 1;
-        *self.waiting_at_mut(waiter.driver) -= 1;
+        *self.waiting_by_driver_mut(waiter.driver) -= 1;
         if !waiter.has_future {
             self.slab.free(waiter_id);
         }
         waiter.waker
     }
 
-    /// Returns the state of a key: an empty one if the key owes nothing and is not stored.
+    /// Returns the state of a key, by default an empty FIFO that owes nothing.
     fn fifo(&self, id: FifoId) -> Fifo {
         self.fifos.get(&id).copied().unwrap_or_default()
     }
 
-    /// Returns a decision with its numbers, for a FIFO and `waiting` waiters over all keys: how many requests of cost
-    /// one a fresh key could send at once, and how many this key still could, without a rejection.
+    /// Returns a decision with its numbers, for a FIFO and `waiting` waiters over all keys. `outcome` makes it from
+    /// *limit*, the number of requests of cost one that a fresh key could send at once without a rejection, and
+    /// *remaining*, the number that the key of this FIFO still could.
     fn describe(
         &self,
         now: Timestamp,
@@ -468,34 +488,39 @@ impl Schedule {
         outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
         let start = self.pace.gcra.units(now);
-        let end = self.pace.end(fifo, now);
+        let paid_at = self.pace.all_paid_at(fifo, now);
         let limit = self.count_fitting(start, start, 0, 0);
-        let remaining = self.count_fitting(start, end, fifo.waiters.len, waiting).min(limit);
-        let reset = self.pace.gcra.nanos_ceil(end - start);
+        let remaining = self.count_fitting(start, paid_at, fifo.waiters.len, waiting).min(limit);
+        let reset = self.pace.gcra.nanos_ceil(paid_at - start);
         outcome(limit, remaining).with_reset_after(duration_from_nanos(reset))
     }
 
-    /// Counts the requests of cost one that would not be rejected at `start`, behind `in_fifo` waiters that are paid
-    /// for at `end`, and with `in_all` waiters over all keys.
-    fn count_fitting(&self, start: u128, end: u128, in_fifo: usize, in_all: usize) -> u64 {
-        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
-        let at_once = if in_fifo == 0 { self.pace.count_departures(end, start) } else { 0 };
-        let waits = self.bounds.waits.max_queue.saturating_sub(in_fifo);
-        let waits = waits.min(self.bounds.waits.max_waiters.saturating_sub(in_all)) as u128;
-        u64::try_from((at_once + waits).min(self.pace.count_departures(end, last))).unwrap_or(u64::MAX)
+    /// Counts the requests of cost one that would not be rejected at `start`: behind `in_fifo` waiters of the same key,
+    /// which are paid for at `paid_at`, and with `in_all` waiters over all keys.
+    fn count_fitting(&self, start: u128, paid_at: u128, in_fifo: usize, in_all: usize) -> u64 {
+        let waits = &self.bounds.waits;
+        let at_once = if in_fifo == 0 { self.pace.count_departures(paid_at, start) } else { 0 };
+        let room = waits.max_queue.saturating_sub(in_fifo).min(waits.max_waiters.saturating_sub(in_all)) as u128;
+        let latest = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
+        let in_time = self.pace.count_departures(paid_at, latest);
+        u64::try_from((at_once + room).min(in_time)).unwrap_or(u64::MAX)
     }
 
-    /// Changes a FIFO, if it exists, and keeps it in the right index (invariant 1).
+    /// Changes a FIFO, if it is stored, and keeps it in the right index (invariant 1).
     fn edit<R>(&mut self, id: FifoId, change: impl FnOnce(&Gcra, &mut Fifo, &mut WaiterSlab) -> R) -> Option<R> {
         let fifo = self.fifos.get_mut(&id)?;
-        let before = self.pace.index_entry(id, fifo);
+        let (had_waiters, old_entry) = self.pace.index_entry(id, fifo);
         let result = change(&self.pace.gcra, fifo, &mut self.slab);
-        let after = self.pace.index_entry(id, fifo);
-        if before != after {
-            let indexes = [&mut self.idle, &mut self.due];
-            indexes[usize::from(before.0)].remove(&before.1);
-            indexes[usize::from(after.0)].insert(after.1);
+        let (has_waiters, new_entry) = self.pace.index_entry(id, fifo);
+        if (had_waiters, old_entry) != (has_waiters, new_entry) {
+            self.index_mut(had_waiters).remove(&old_entry);
+            self.index_mut(has_waiters).insert(new_entry);
         }
         Some(result)
+    }
+
+    /// Returns the index of the FIFOs with waiters, or without.
+    fn index_mut(&mut self, has_waiters: bool) -> &mut BTreeSet<(Timestamp, FifoId)> {
+        if has_waiters { &mut self.due } else { &mut self.idle }
     }
 }

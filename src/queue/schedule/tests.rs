@@ -60,9 +60,9 @@ fn a_waiter_is_counted_by_the_driver_that_it_moved_to() {
     assert!(schedule.depart_now(Timestamp::ZERO, own_key(0), 1).is_allowed());
     let waiters: Vec<_> =
         (0..3).map(|_| schedule.join(Timestamp::ZERO, own_key(0), 1, 8 * SECOND, true, first)).collect();
-    assert_eq!([first, second].map(|driver| schedule.waiting_at(driver)), [3, 0]);
-    schedule.move_to(waiters[1], second);
-    assert_eq!([first, second].map(|driver| schedule.waiting_at(driver)), [2, 1]);
+    assert_eq!([first, second].map(|driver| schedule.waiting_by_driver(driver)), [3, 0]);
+    schedule.set_driver(waiters[1], second);
+    assert_eq!([first, second].map(|driver| schedule.waiting_by_driver(driver)), [2, 1]);
     assert_eq!(schedule.driver_of(waiters[1]), Some(second));
     schedule.check_invariants();
 }

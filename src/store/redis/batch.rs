@@ -25,7 +25,7 @@ impl<A: Scripted> Batching for Batcher<A> {
     /// takes no lease. Also returns `None` for a quota that Redis cannot keep, so that the key's own call reports the
     /// error.
     fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
-        let query = KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?;
+        let query = KeyQuery::for_ask(&self.inner, &self.algorithm, ask).ok()?;
         if query.is_in_demand(ask.cost()) {
             return None;
         }

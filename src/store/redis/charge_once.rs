@@ -46,7 +46,7 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
     fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer {
         let budget = A::budget(retry.budget);
         let query =
-            KeyQuery::of(&self.inner, &self.algorithm, ask).and_then(|query| check_fit(&budget).map(|()| query));
+            KeyQuery::for_ask(&self.inner, &self.algorithm, ask).and_then(|query| check_fit(&budget).map(|()| query));
         let (query, cost) = match query {
             Ok(query) => (query, ask.cost()),
             Err(error) => return Answer::Ready(Err(error)),

@@ -173,7 +173,7 @@ impl<S: Copy> NegativeCache<S> {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, GcraState, SlidingWindowState, TokenBucket};
-    use crate::store::remote::query::Known;
+    use crate::store::remote::query::CachedState;
     use crate::store::remote::tag::{SETS, Tags};
     use crate::values::{PartitionKey, Quota};
 
@@ -305,8 +305,8 @@ mod tests {
         fn tenths<S: Copy>() -> usize {
             (10 * (KnownKeys::<KnownEntry<S>>::size_of(SETS) + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
         }
-        assert!((9..=10).contains(&tenths::<Known<GcraState>>()));
-        assert!((9..=10).contains(&tenths::<Known<SlidingWindowState>>()));
+        assert!((9..=10).contains(&tenths::<CachedState<GcraState>>()));
+        assert!((9..=10).contains(&tenths::<CachedState<SlidingWindowState>>()));
         assert!((6..=7).contains(&tenths::<GcraState>()));
     }
 }

@@ -1,4 +1,26 @@
 //! The requests of one limiter to its server: decided without a call, in a shared call, or in a call of their own.
+//!
+//! A request is decided by the first of these that has an answer:
+//!
+//! 1. [`spend_lease`](KeyQuery::spend_lease): units that were taken in advance pay for it.
+//! 2. [`cached_rejection`](KeyQuery::cached_rejection): the negative cache knows that its key is used up, banned or in
+//!    debt.
+//! 3. [`decide_coalesced`](KeyQuery::decide_coalesced): a call of its own, or, while a call for the key is in flight,
+//!    the next call, which all requests share that come meanwhile. (`decide_alone`, if the store is set to share no
+//!    calls.)
+//!
+//! A decision by a call goes through these functions, from the outside in:
+//!
+//! | function | concern |
+//! |---|---|
+//! | `decide_batch` | the lease that the call may take or refund, and the task that makes such a call |
+//! | `decide_with_lease` | the units for waiting requests and for the lease, in one charge |
+//! | `charge_or_read` | a read, if it is enough, or a charge |
+//! | `apply` | one call of the [`Backend`] |
+//! | [`conclude`](KeyQuery::conclude) | the decisions, from the answer; and the records in this process |
+//!
+//! The *query's quota* is the quota under which a request is decided: the key's own, or the limiter's. The server may
+//! have kept the key under another one, if the quota was changed and some processes do not have the new one yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,17 +45,17 @@ pub struct StoreInner<S, B> {
     pub(crate) backend: B,
     pub(super) tags: Tags,
     pub(super) fallback: MemoryTable<S>,
-    pub(super) negative_cache: NegativeCache<Known<S>>,
+    pub(super) negative_cache: NegativeCache<CachedState<S>>,
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,
     /// See [`SharingStats`](crate::store::SharingStats).
     pub(super) number: u64,
 }
 
-/// The last known state of a key from which nothing could be taken.
+/// The entry of a key in the negative cache: its state and standing when it last rejected a request.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<S> {
-    /// The state at the end of the standing, if there is one.
+pub(crate) struct CachedState<S> {
+    /// The state. If the key has a standing, the state that it will have at the end of it.
     state: Option<S>,
     /// The quota under which the state was read. The state of a bucket is in units of its rate.
     quota: Quota,
@@ -43,12 +65,12 @@ pub(crate) struct Known<S> {
 /// The answer to one request.
 pub(crate) type Answered = Result<Decision, LimiterError>;
 
-/// A request to the server about one key, with everything that a task needs to make it.
+/// A request about one key, with everything that a task needs to make calls for it.
 pub(crate) struct KeyQuery<A: Algorithm, B> {
     pub(crate) inner: Arc<StoreInner<A::State, B>>,
-    /// With the quota of the key.
+    /// The algorithm, under the query's quota.
     pub(crate) algorithm: A,
-    /// The quota of the key; `None` if it has the limiter's.
+    /// The key's own quota; `None` if it has the limiter's.
     quota: Option<Quota>,
     /// The quota of the limiter.
     limiter: Quota,
@@ -70,18 +92,22 @@ impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
-    /// Creates a request under the quota of this question.
+    /// Creates the query for a request: under the key's own quota, if `ask` has one.
     ///
     /// # Errors
     ///
     /// If the server cannot keep that quota.
-    pub(crate) fn of(inner: &Arc<StoreInner<A::State, B>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
+    pub(crate) fn for_ask(
+        inner: &Arc<StoreInner<A::State, B>>,
+        algorithm: &A,
+        ask: &Ask<'_>,
+    ) -> Result<Self, LimiterError> {
         let key = ask.key();
         let quota = ask.quota();
         let limiter = algorithm.quota();
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
-                // The policy's own quota was checked when its limiter was made.
+                // The limiter's quota was checked when the limiter was made.
                 let fits = inner.backend.check_fit(&algorithm);
                 fits.map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
                 algorithm
@@ -92,45 +118,47 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(Self { inner: Arc::clone(inner), algorithm, quota, limiter, key: key.clone(), tag })
     }
 
-    /// Returns this request under the quota that a lease was taken under.
-    fn priced(&self, price: Price) -> Self {
-        let algorithm = self.algorithm.under(price.quota).unwrap_or_else(|| self.algorithm.clone());
+    /// Returns this query under another quota, if the algorithm can have it.
+    fn with_quota(&self, quota: Quota) -> Self {
+        let algorithm = self.algorithm.under(quota).unwrap_or_else(|| self.algorithm.clone());
         Self { algorithm, ..self.clone() }
     }
 
+    /// Returns the price of a request of `cost` units under the query's quota.
     fn price(&self, cost: u64) -> Price {
         Price { cost, quota: self.algorithm.quota() }
     }
 
-    /// Returns the rejection that the server would answer, if that is certain. The request that must verify the entry
-    /// gets no answer.
+    /// Returns the rejection that the server would answer, if the negative cache implies it. If the entry must be
+    /// verified, one request gets `None`, and verifies it by its call.
     pub(crate) fn cached_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
         let cache = &self.inner.negative_cache;
-        cache.rejection(self.tag, Monotonic.now(), |state, at| self.known_rejection(state, at, cost))
+        cache.rejection(self.tag, Monotonic.now(), |cached, at| self.implied_rejection(cached, at, cost))
     }
 
-    /// Returns the rejection for a caller that makes no call, and so verifies nothing.
+    /// Returns that rejection to a caller that verifies nothing: also by an entry that must be verified.
     pub(crate) fn peek_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
         let cache = &self.inner.negative_cache;
-        cache.peek(self.tag, Monotonic.now(), |state, at| self.known_rejection(state, at, cost))
+        cache.peek(self.tag, Monotonic.now(), |cached, at| self.implied_rejection(cached, at, cost))
     }
 
-    /// Returns the rejection by a state that was read under the same quota, or by a standing. A state that was read
-    /// under another quota implies no rejection: the server converts it.
-    fn known_rejection(&self, known: Known<A::State>, at: Timestamp, cost: u64) -> Option<Decision> {
-        let state = known.state.filter(|_| known.quota == self.algorithm.quota());
-        match known.standing.decide(&self.algorithm, state, at, cost) {
+    /// Returns the rejection that an entry of the negative cache implies: by its standing, or by its state. A state
+    /// that was read under another quota implies no rejection: the server converts it.
+    fn implied_rejection(&self, cached: CachedState<A::State>, at: Timestamp, cost: u64) -> Option<Decision> {
+        let state = cached.state.filter(|_| cached.quota == self.algorithm.quota());
+        match cached.standing.decide(&self.algorithm, state, at, cost) {
             Some(decision) => Some(decision).filter(|decision| !decision.is_allowed()),
             None => self.rejection(state?, at, cost),
         }
     }
 
+    /// Returns the decision by a state, if it is a rejection.
     fn rejection(&self, state: A::State, at: Timestamp, cost: u64) -> Option<Decision> {
         Some(self.algorithm.decide(Some(state), at, cost).0).filter(|decision| !decision.is_allowed())
     }
@@ -153,8 +181,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             .is_some_and(|leases| leases.is_in_demand(self.tag, self.price(cost), Monotonic.now()))
     }
 
-    /// Stores a lease for the `left` of `extra` further requests that a call was granted, with its `last` decision. An
-    /// empty lease records the demand: if another request comes soon, its call may take a lease.
+    /// Stores a lease after a call that has asked for units for `extra` further requests, and was granted units for
+    /// `left` of them; `last` is its last decision. An empty lease (`left` is zero) records the demand: if another
+    /// request comes soon, its call may take a lease.
     pub(crate) fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
         if let Some(leases) = &self.inner.leases {
             let lease = Lease::new(self.price(cost), left, extra, last, since);
@@ -164,7 +193,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides in a call of its own.
     pub(super) async fn decide_alone(&self, cost: u64, deadline: Instant) -> Answered {
-        Ok(self.call(cost, 1, deadline).await?[0])
+        Ok(self.decide_batch(cost, 1, deadline).await?[0])
     }
 
     /// Decides in a call of its own if no call for this key is in flight. Otherwise shares the next call with all
@@ -172,14 +201,15 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     pub(crate) async fn decide_coalesced(self, cost: u64) -> Answered {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
-            // One request may probe the server without making the others wait. The others need no call.
+            // While calls fail, no request waits for another one's call. The backend lets one request probe the server,
+            // and answers the others without a call.
             return self.decide_alone(cost, deadline).await;
         }
         let single_flight = Arc::clone(&self.inner.single_flight);
         match single_flight.join(FlightKey::on_this_runtime(self.tag, self.algorithm.quota()), cost, deadline) {
             Join::Leader(leader) => {
                 let answer = self.decide_alone(cost, deadline).await;
-                // Dropped after the answer is in the negative cache, where the followers find it.
+                // Dropped only now: a rejection is in the negative cache, where the followers find it.
                 drop(leader);
                 answer
             }
@@ -204,14 +234,15 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Runs as the task that answers all followers of the key, until all are answered.
+    /// Runs as the task that answers the followers of the key, until all are answered.
     async fn collect(self, mut collector: Collector<Answered>) {
-        // Half of the timeout is left for a call, in case the leader's future is not polled.
+        // If the leader's future is not polled, its call does not end. Then half of the timeout is left for a call.
         collector.await_leader(self.timeout() / 2).await;
         loop {
             let mut groups = collector.groups();
             let Some(last) = groups.pop() else { return };
-            // Concurrently: otherwise a client that chooses unusual costs would delay the others.
+            // One group for each cost. They are answered concurrently: otherwise a client that chooses unusual costs
+            // would delay the others.
             let others: Vec<_> = groups.into_iter().map(|group| tokio::spawn(self.clone().answer(group))).collect();
             self.clone().answer(last).await;
             for other in others {
@@ -223,7 +254,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Answers followers of one cost, in as few calls as possible.
     async fn answer(self, Group { cost, followers }: Group<Answered>) {
-        // Requests that were cancelled by now are not charged, to a lease or on the server.
+        // Requests that were cancelled by now are dropped: they are not charged, to a lease or on the server.
         let mut followers = followers.into_iter().filter(|follower| !follower.answer.is_closed()).peekable();
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
@@ -233,13 +264,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             let batch: Vec<_> = followers.by_ref().take(BATCH).collect();
             // Followers with an earlier deadline give up by themselves.
             let deadline = batch.iter().map(|follower| follower.deadline).max().expect("one was peeked at");
-            match self.call(cost, u32::try_from(batch.len()).expect("a batch is small"), deadline).await {
+            match self.decide_batch(cost, u32::try_from(batch.len()).expect("a batch is small"), deadline).await {
                 Ok(decisions) => answer_all(batch, decisions.into_iter().map(Ok)),
                 Err(error) => answer_all(batch, std::iter::repeat(Err(error))),
             }
         }
     }
 
+    /// Returns the key as the backend knows it.
     pub(crate) fn target(&self) -> Target<'_, A> {
         Target::new(&self.algorithm, self.quota, self.limiter, self.tag)
     }
@@ -253,10 +285,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.backend.timeout()
     }
 
+    /// Returns the error of a request that this process gave up.
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         self.inner.backend.gave_up(reason)
     }
 
+    /// Applies a transition by one call. Returns its outcome, and the readings of both clocks.
     async fn apply(
         &self,
         transition: Transition,
@@ -272,71 +306,74 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.apply(transition, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
-    /// Decides on `count` requests of the same cost, one after the other, in one round trip; and takes a lease with it
-    /// if the key is in demand.
-    async fn call(&self, cost: u64, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
+    /// Decides on `count` requests of the same cost, one after the other, in one round trip. If the key is in demand,
+    /// the same round trip takes a lease, or refunds one.
+    async fn decide_batch(&self, cost: u64, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
-            return self.call_for(cost, count, count, deadline).await.map(|(decisions, _)| decisions);
+            return self.charge_or_read(cost, count, count, deadline).await.map(|(decisions, _)| decisions);
         };
         let runtime = Handle::try_current().map_err(|_| self.gave_up(GaveUp::NoRuntime))?;
         let action = leases.next_action(self.tag, self.price(cost), count, Monotonic.now());
         if action == LeaseAction::More(0) {
-            return self.clone().call_with_lease(cost, count, action, deadline).await;
+            // Takes and refunds no units beside its own charge, so it needs no task.
+            return self.clone().decide_with_lease(cost, count, action, deadline).await;
         }
         // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled. And not polled by
         // the caller: others wait for this call too, and a caller may hold its future without polling it.
-        let task = runtime.spawn(self.clone().call_with_lease(cost, count, action, deadline));
+        let task = runtime.spawn(self.clone().decide_with_lease(cost, count, action, deadline));
         task.await.unwrap_or_else(|_| Err(self.gave_up(GaveUp::Cancelled)))
     }
 
-    /// Decides on `count` requests, and carries out `action` on the leases.
-    async fn call_with_lease(
+    /// Decides on `count` requests, carries out `action`, and records the lease or the demand.
+    async fn decide_with_lease(
         self,
         cost: u64,
         count: u32,
         action: LeaseAction,
         deadline: Instant,
     ) -> Result<Decisions, LimiterError> {
-        // Read before the call: a lease must not outlive the window that it was taken from.
+        // Read before the call, so that a lease ends no later than the window that it was taken from.
         let since = Monotonic.now();
         let extra = if let LeaseAction::More(extra) = action { extra } else { 0 };
-        let call = self.call_for(cost, count + extra, count, deadline);
-        let (mut decisions, is_own) = match action {
+        let call = self.charge_or_read(cost, count + extra, count, deadline);
+        let (mut decisions, is_own_quota) = match action {
             LeaseAction::More(0) => call.await?,
-            // If this call fails, another one may ask for the lease.
+            // If this call fails, the next call may ask for the lease.
             LeaseAction::More(_) => call.await.inspect_err(|_| {
                 self.inner.leases.iter().for_each(|leases| leases.ask_again(self.tag));
             })?,
             LeaseAction::Refund(Unspent { requests, price, receipt }) => {
-                let taken_by = self.priced(price);
+                let taken_by = self.with_quota(price.quota);
                 let units = price.cost.saturating_mul(requests.into());
                 // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
                 // when the server decides.
                 tokio::join!(biased; taken_by.refund(units, receipt, deadline), call).1?
             }
         };
+        // How many requests were admitted, and the decision on the last of them.
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
-        // A charge under another quota, which the key kept, was for the waiting requests only: no lease is left.
-        if let Some((allowed, last)) = granted.filter(|_| is_own) {
-            let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
+        // A charge that was not under the query's quota was for the waiting requests only: no lease is left.
+        if let Some((admitted, last)) = granted.filter(|_| is_own_quota) {
+            let left = u32::try_from(admitted).expect("as many as were asked for").saturating_sub(count);
             self.hold_lease(cost, left, extra, last, since);
         }
         decisions.truncate(count as usize);
         Ok(decisions)
     }
 
-    /// Decides on `count` requests; `requests` of them wait for the answer. Returns also whether the decisions were
-    /// made under the quota of the question. If not, there are decisions on the waiting requests only.
-    async fn call_for(
+    /// Decides on `count` requests. The first `waiting` of them wait for the answer; the others are for a lease. Also
+    /// returns whether the decisions were made under the query's quota. If not, there are decisions on the waiting
+    /// requests only.
+    async fn charge_or_read(
         &self,
         cost: u64,
         count: u32,
-        requests: u32,
+        waiting: u32,
         deadline: Instant,
     ) -> Result<(Decisions, bool), LimiterError> {
-        let limits = CallLimits { deadline, requests };
+        let limits = CallLimits { deadline, requests: waiting };
         if !(1..=self.algorithm.max_cost()).contains(&cost) {
-            // Requests of cost 0, or above the maximum, only read.
+            // Requests of cost 0, or above the maximum, charge nothing.
             let decision = self.decision_by_a_read(cost, limits).await?;
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
@@ -345,12 +382,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
         let (applied, seen) = self.apply(Transition::Charge { cost, count }, limits).await?;
         // Under another quota, only the waiting requests were charged.
-        let count = if applied.kept.is_some() { requests.min(count) } else { count };
+        let count = if applied.kept.is_some() { waiting.min(count) } else { count };
         self.conclude(&applied, seen, cost, count).map_err(|disagreement| self.gave_up(disagreement))
     }
 
     /// Records the outcome of a charge of `count` requests. Returns the decisions on them, and whether they were made
-    /// under the quota of the question.
+    /// under the query's quota.
     pub(crate) fn conclude(
         &self,
         applied: &Applied<A::State>,
@@ -358,36 +395,42 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         cost: u64,
         count: u32,
     ) -> Result<(Decisions, bool), GaveUp> {
-        if let Some(rejection) = self.decision_by_standing(applied, seen, cost) {
-            return Ok(((0..count).map(|_| rejection).collect(), true));
+        if let Some(decision) = self.decision_by_standing(applied, seen, cost) {
+            return Ok(((0..count).map(|_| decision).collect(), true));
         }
-        let kept = applied.kept.and_then(|kept| self.algorithm.under(kept));
-        let (mut decisions, state) = applied.replay(kept.as_ref().unwrap_or(&self.algorithm), cost, count)?;
-        if kept.as_ref().is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
-            // A refund would come under the quota of the question, whose units differ. So there is no receipt to refund
-            // by.
+        // The algorithm under the quota that the key kept, if the charge was not made under the query's quota.
+        let kept_algorithm = applied.kept.and_then(|quota| self.algorithm.under(quota));
+        let is_own_quota = kept_algorithm.is_none();
+        let (mut decisions, state) = applied.replay(kept_algorithm.as_ref().unwrap_or(&self.algorithm), cost, count)?;
+        if kept_algorithm.is_some_and(|kept| !quota_change::has_units_of(&self.algorithm, &kept.quota())) {
+            // A refund would be made under the query's quota, whose units differ. So these decisions get no receipt,
+            // and cannot be refunded.
             decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
-        self.learn(state.filter(|_| kept.is_none()), seen, cost);
-        // The fallback counts the admitted units, as far as it has room: so it is warm when it is needed.
+        self.learn(state.filter(|_| is_own_quota), seen, cost);
+        // The local fallback counts the admitted units too, as far as they fit, so that it has the right counts when
+        // the server fails.
         let admitted = decisions.iter().filter(|decision| decision.is_allowed()).count() as u64;
         if admitted > 0 {
             let ask = Ask::charge(&self.key, cost.saturating_mul(admitted)).under(self.quota);
             let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
         }
-        Ok((decisions, kept.is_none()))
+        Ok((decisions, is_own_quota))
     }
 
-    /// Decides on one request by the outcome of a call.
+    /// Decides on one request by the outcome of a call, and records nothing.
     pub(crate) fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = applied;
-        let kept = kept.and_then(|kept| self.algorithm.under(kept));
-        let by_standing = standing.decide(&self.algorithm, *old, *now, cost);
-        by_standing.unwrap_or_else(|| kept.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0)
+        if let Some(decision) = standing.decide(&self.algorithm, *old, *now, cost) {
+            return decision;
+        }
+        let kept_algorithm = kept.and_then(|quota| self.algorithm.under(quota));
+        kept_algorithm.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0
     }
 
-    /// Records the outcome of a call that has charged nothing, and returns the numbers of the key. A key that
-    /// `is_foreign` stays under another quota and pays its debt at the rate of that quota, so nothing is learnt of it.
+    /// Records the outcome of a call that has charged nothing. Returns the decision on a request of cost 0, with the
+    /// numbers of the key. If the key `is_foreign`, it stays under another quota and pays its debt at the rate of that
+    /// quota, so its state is not recorded.
     pub(crate) fn note_unchanged(
         &self,
         applied: &Applied<A::State>,
@@ -403,43 +446,43 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.judge(applied, 0)
     }
 
-    /// Verifies a known rejection by a read, if a read is cheaper than a charge that is rejected. `None` if the key
-    /// must be charged.
+    /// Verifies a rejection that the negative cache implies, by a read, if a read is cheaper than a charge that is
+    /// rejected. Returns `None` if the key must be charged.
     async fn rejection_by_a_read(&self, cost: u64, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
         if !self.inner.backend.reads_are_cheaper() || self.peek_rejection(cost).is_none() {
             return Ok(None);
         }
         let (applied, seen) = self.apply(Transition::Read, limits).await?;
         let Applied { now, old, kept, .. } = applied;
-        if let Some(rejection) = self.decision_by_standing(&applied, seen, cost) {
-            return Ok(Some(rejection));
+        if let Some(decision) = self.decision_by_standing(&applied, seen, cost) {
+            return Ok(Some(decision));
         }
-        // A state under another quota is converted by a charge.
-        let used_up = old.filter(|_| kept.is_none());
-        let rejection = used_up.and_then(|state| self.rejection(state, now, cost));
+        // A state under another quota implies no rejection: the charge converts it.
+        let state = old.filter(|_| kept.is_none());
+        let rejection = state.and_then(|state| self.rejection(state, now, cost));
         if rejection.is_some() {
-            self.learn(used_up, seen, cost);
+            self.learn(state, seen, cost);
         }
         Ok(rejection)
     }
 
-    /// If the key is banned or owes something, decides on a request by that, and records the standing.
+    /// If the key is banned or in debt, decides on a request by that, and records the standing.
     fn decision_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
-        let rejection = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
+        let decision = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
         self.learn_standing(applied.standing, applied.old, seen);
-        Some(rejection)
+        Some(decision)
     }
 
     /// Records a standing that is in force.
     pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
-        // Requests would spend a lease before they ask the server.
+        // A lease is dropped: otherwise, requests would spend it although the key is banned or in debt.
         self.inner.leases.iter().for_each(|leases| leases.forget(self.tag));
-        let known = Known { state, quota: self.algorithm.quota(), standing };
-        self.inner.negative_cache.note(self.tag, Some(known), seen);
+        let cached = CachedState { state, quota: self.algorithm.quota(), standing };
+        self.inner.negative_cache.note(self.tag, Some(cached), seen);
     }
 
-    /// Decides by the state of the key, converted to the quota of the question. On the server, the key stays under its
-    /// quota and pays its debt at that rate. So nothing is learnt of it.
+    /// Decides by a read, which charges nothing. A state under another quota is converted to the query's quota. On the
+    /// server, the key stays under the other quota and pays its debt at that rate; so nothing is recorded.
     async fn decision_by_a_read(&self, cost: u64, limits: CallLimits) -> Answered {
         let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?.0;
         if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
@@ -452,13 +495,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(self.algorithm.decide(state, now, cost).0)
     }
 
-    /// Records the state of the key after an answer of the server, if it is known.
+    /// Records the state of the key after an answer of the server: in the negative cache if it rejects requests of this
+    /// cost; otherwise, the key's entry there is removed. The entry has the state itself, which also implies the longer
+    /// waits of requests of a greater cost.
     fn learn(&self, state: Option<A::State>, seen: Observation, cost: u64) {
-        // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let quota = self.algorithm.quota();
-        let known = used_up.map(|state| Known { state: Some(state), quota, standing: Standing::default() });
-        self.inner.negative_cache.note(self.tag, known, seen);
+        let cached = used_up.map(|state| CachedState { state: Some(state), quota, standing: Standing::default() });
+        self.inner.negative_cache.note(self.tag, cached, seen);
     }
 
     /// Returns units to the lease that paid them. They are forfeited if the lease has ended.
@@ -468,7 +512,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Refunds in the background, by one call.
+    /// Refunds in the background, by one call. Outside of a tokio runtime, refunds nothing.
     pub(crate) fn refund_in_background(self, cost: u64, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
@@ -476,14 +520,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Charges the remaining units, up to `cost`, in the background: in one call, or in two if less than `cost` is
+    /// Charges the remaining units, up to `cost`, in the background: by one call, or by two if less than `cost` is
     /// left.
     pub(crate) fn charge_up_to(self, cost: u64) -> Answer {
         let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
             let decision = self.decide_alone(cost, self.deadline()).await?;
-            // Units that cannot be charged are forgiven.
+            // If the whole cost does not fit, the part that fits is charged, and the rest is forgiven.
             match decision.partial_cost(cost) {
                 Some(left) => self.decide_alone(left, self.deadline()).await,
                 None => Ok(decision),
@@ -492,7 +536,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Answer::Pending(Box::pin(async move { task.await.unwrap_or(Err(cancelled)) }))
     }
 
-    /// Decides in a call of its own, which charges nothing.
+    /// Decides by a call of its own, which charges nothing.
     pub(crate) async fn peek(self, cost: u64) -> Answered {
         self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
@@ -503,7 +547,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
     }
 
-    /// Bans the key, or lets it owe something. Returns the decision on a request that costs nothing.
+    /// Bans the key, or adds to its debt. Returns the decision on a request of cost 0.
     pub(crate) async fn change_standing(self, change: Transition) -> Answered {
         let (applied, seen) = self.apply_one(change).await?;
         if applied.standing.is_in_force(applied.now) {

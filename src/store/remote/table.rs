@@ -60,7 +60,7 @@ struct StandingKeeper<A: Algorithm, B> {
 
 impl<A: Algorithm + Clone, B: Backend<A>> StandingKeeper<A, B> {
     fn change(&self, ask: &Ask<'_>, change: Transition) -> Pending {
-        let query = KeyQuery::of(&self.inner, &self.algorithm, ask);
+        let query = KeyQuery::for_ask(&self.inner, &self.algorithm, ask);
         Box::pin(async move { query?.change_standing(change).await })
     }
 }
@@ -86,7 +86,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             let decision: Decision = self.inner.fallback.charge(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
         }
-        let query = match KeyQuery::of(&self.inner, algorithm, ask) {
+        let query = match KeyQuery::for_ask(&self.inner, algorithm, ask) {
             Ok(query) => query,
             Err(error) => return Answer::Ready(Err(error)),
         };
@@ -127,7 +127,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             return self.inner.fallback.refund(algorithm, charged, receipt, units);
         }
         // If the server cannot keep the quota, the charge was not made there.
-        let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
+        let Some(query) = KeyQuery::for_ask(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
             return;
         };
         match receipt.read::<LeaseReceipt>() {

@@ -1,5 +1,17 @@
-//! The hot path: a key is searched, judged and charged by one compare-and-swap, which is then validated. And the same
-//! for keys in pages of other epochs, and for keys that are not found.
+//! Charges: the decision on a request, and the write of its charge. The head of `table/mod.rs` explains sets, pages and
+//! epochs, and why each step is needed.
+//!
+//! A charge takes four steps:
+//!
+//! 1. **Find** the key's word in one of its two candidate sets, between two equal readings of the page's epochs.
+//! 2. **Judge** the debt in the word.
+//! 3. **Swap** the word for a word with the debt after the charge, by one compare-and-swap. The word keeps the debt as
+//!    a [stamp](Rule::stamp), which means the same at all times.
+//! 4. **Validate** the new word: it is taken back if a sweep of the page may have missed it.
+//!
+//! The hot path ([`check`](SetAssociativeTable::check), with `charge_hit` and `hit`) takes these steps for a key that
+//! is found in a page of the clock's epoch. All other requests take the cold path, `check_any`: it sweeps the page
+//! first, inserts a key that is not found, and decides anew if the reading of the clock was too old.
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
@@ -11,83 +23,89 @@ use super::word::{Tag, Word};
 use crate::util::sync::in_order;
 use crate::values::Decision;
 
-/// A ruling on the debt in a slot.
+/// A ruling on the debt in a slot, with everything that the decision is made from.
 pub(super) struct Judged<R: Rule> {
     pub(super) ruling: Ruling<R::Debt>,
-    /// The time by which it was made.
+    /// The [key's own time](Rule::local) by which it was made.
     pub(super) at: R::Now,
-    /// The key's debt beside the slot: an inherited debt for which the table has no room.
-    beside: Option<R::Debt>,
+    /// A debt that the key has in addition to the debt in the slot: it was inherited at a live change, and the table
+    /// has no room for it.
+    debt_beside: Option<R::Debt>,
 }
 
 impl<R: Rule> Judged<R> {
     pub(super) const fn new(ruling: Ruling<R::Debt>, at: R::Now) -> Self {
-        Self { ruling, at, beside: None }
+        Self { ruling, at, debt_beside: None }
     }
 
-    /// Adds the key's debt beside the slot, if there is one, by its stamp.
+    /// Adds the debt beside the slot, if there is one, by its stamp.
     pub(super) fn with_debt_beside(self, rule: &R, stamp: Option<u64>) -> Self {
-        Self { beside: stamp.map(|stamp| rule.stamped(stamp, self.at)), ..self }
+        Self { debt_beside: stamp.map(|stamp| rule.stamped(stamp, self.at)), ..self }
     }
 
-    /// Returns the decision: on all that the key owes, with a receipt for the slot. Each arm makes it in place.
+    /// Returns the decision. Each arm builds it in the caller's place for it, so that it is not copied.
     #[inline(always)]
     fn decision(self, rule: &R, cost: u64) -> Decision {
-        match (self.ruling, self.beside) {
-            (Ruling::Admit { debt }, Some(beside)) => self.decision_beside(rule, cost, rule.sum(debt, beside)),
+        match (self.ruling, self.debt_beside) {
+            (Ruling::Admit { debt }, Some(beside)) => self.decision_on_total(rule, cost, rule.sum(debt, beside)),
             (ruling, _) => rule.decision(ruling, cost, self.at),
         }
     }
 
+    /// Returns the decision for a key that owes `total` after the charge, in the slot and beside it. Its numbers are of
+    /// the total, and its receipt is of the charge, which is in the slot only.
     #[cold]
     #[inline(never)]
-    fn decision_beside(&self, rule: &R, cost: u64, debt: R::Debt) -> Decision {
-        let charged = rule.decision(self.ruling, cost, self.at).receipt();
-        rule.decision(Ruling::Admit { debt }, cost, self.at).with_receipt(charged)
+    fn decision_on_total(&self, rule: &R, cost: u64, total: R::Debt) -> Decision {
+        let charge_receipt = rule.decision(self.ruling, cost, self.at).receipt();
+        rule.decision(Ruling::Admit { debt: total }, cost, self.at).with_receipt(charge_receipt)
     }
 }
 
-/// The key whose debt a word holds.
+/// The key whose debt a word holds, by its tags. The two are equal, except in an overflow slot, which keys share.
 #[derive(Clone, Copy)]
 pub(super) struct Owner {
     /// The tag in the word.
-    pub(super) tag: Tag,
-    /// The key's own tag, which chooses the time by which it is judged. Differs from `tag` in an overflow slot.
-    pub(super) key: Tag,
+    pub(super) word_tag: Tag,
+    /// The tag of the key, which chooses the time by which the key is judged ([`Rule::local`]).
+    pub(super) key_tag: Tag,
 }
 
 impl Owner {
     pub(super) const fn from_tag(tag: Tag) -> Self {
-        Self { tag, key: tag }
+        Self { word_tag: tag, key_tag: tag }
     }
 
-    pub(super) const fn overflow(key: Tag) -> Self {
-        Self { tag: OVERFLOW, key }
+    pub(super) const fn overflow(key_tag: Tag) -> Self {
+        Self { word_tag: OVERFLOW, key_tag }
     }
 }
 
-/// A key's word, and the time by which it is judged.
+/// A key's word, as [`read_found`](SetAssociativeTable::read_found) reads it.
 pub(super) struct FoundWord<'a, N> {
     pub(super) slot: Slot<'a>,
     pub(super) word: Word,
+    /// The epochs of its page, before and after the word was read.
     pub(super) epochs: Epochs,
+    /// The reading of the clock by which to judge the word: no earlier than `epochs` allow ([`Rule::clamp`]).
     pub(super) at: N,
 }
 
-/// Why the hot path has no answer from a set.
+/// Why the hot path cannot decide in a set.
 #[derive(Clone, Copy)]
 pub(super) enum Miss {
     /// The set does not have the key.
     Absent,
-    /// The page is of another epoch than the reading of the clock.
+    /// The page was last swept in another epoch than the epoch of the clock's reading, or is being swept.
     OtherEpoch,
 }
 
 impl SetAssociativeTable {
-    /// Decides, and charges an admitted request. `clock` reads the time again, for a key that is not found.
+    /// Decides on a request of `cost` units at `now`, and charges it if it is admitted. `clock` reads the time again,
+    /// for a key that is not found, and for a reading that was too old.
     ///
-    /// The hot path is for a key that is found in a page of the epoch of `now`. It never changes `now`, so that all
-    /// stays in registers. Everything else is decided out of line, from the beginning.
+    /// The hot path never changes `now`, so that all values stay in registers. All other cases are decided out of line,
+    /// from the beginning.
     #[inline(always)]
     pub(in crate::store::memory) fn check<R: Rule, T: From<Decision>>(
         &self,
@@ -100,21 +118,22 @@ impl SetAssociativeTable {
         let tag = Tag::from_hash(hash);
         let at = rule.local(now, tag);
         let first = first_candidate(self.geometry.sets(), hash);
-        // Written out, here and in `peek`: by a helper that takes a closure, a decision takes a seventh more
-        // instructions.
+        // The search of both sets is written out, here and in `peek`: with a helper that takes a closure, a decision
+        // takes a seventh more instructions.
         let mut hit = self.charge_hit(rule, tag, cost, first, now);
         if let Err(Miss::Absent) = hit {
             hit = self.charge_hit(rule, tag, cost, second_candidate(self.geometry.sets(), first, tag), now);
         }
         match hit {
             Ok(Ok(debt)) => T::from(rule.decision(Ruling::Admit { debt }, cost, at)),
+            // Not charged. A late ruling is not given: its reading of the clock was too old, see `check_any`.
             Ok(Err(ruling)) if !rule.is_late(&ruling, at) => T::from(rule.decision(ruling, cost, at)),
             Ok(Err(_)) | Err(Miss::OtherEpoch) => T::from(self.check_any(rule, hash, cost, now, &clock, false)),
             Err(Miss::Absent) => T::from(self.check_any(rule, hash, cost, now, &clock, true)),
         }
     }
 
-    /// Finds a key in a set, if its page is of the epoch of `now`.
+    /// Finds a key in a set whose page has been swept up to the epoch of `now`.
     #[inline(always)]
     pub(super) fn hit<R: Rule>(&self, rule: &R, tag: Tag, set: usize, now: R::Now) -> Result<(Slot<'_>, Word), Miss> {
         let (page, epochs) = (self.page(set), Epochs::swept(rule.epoch(now)));
@@ -122,12 +141,12 @@ impl SetAssociativeTable {
             return Err(Miss::OtherEpoch);
         }
         let found = self.find_in(set, tag).ok_or(Miss::Absent)?;
-        // As in `read_found`.
+        // A sweep that began since may have changed the meaning of the word: see `read_found`.
         if page.load() == epochs { Ok(found) } else { Err(Miss::OtherEpoch) }
     }
 
-    /// Charges a key that [`hit`](Self::hit) finds. Returns its debt after the charge, or the ruling by which it was
-    /// not charged.
+    /// Charges a key that [`hit`](Self::hit) finds. Returns its debt after the charge, or, as the inner error, the
+    /// ruling by which it was not charged.
     #[inline(always)]
     fn charge_hit<R: Rule>(
         &self,
@@ -142,7 +161,7 @@ impl SetAssociativeTable {
             let (slot, word) = self.hit(rule, tag, set, now)?;
             let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Ok(Err(ruling)) };
-            // As in `charge`.
+            // The comments are in `charge`, which takes the same steps.
             let stamp = rule.stamp(debt, at);
             if slot.replace(word, Word::new(tag, stamp)).is_ok() {
                 validate(rule, slot, self.page(set), tag, stamp, Epochs::swept(rule.epoch(now)));
@@ -151,7 +170,8 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Decides on any key, in a page of any epoch, or on a key that was not found.
+    /// The cold path of [`check`](Self::check): decides on any key, in a page of any epoch. `is_absent` is whether the
+    /// hot path has searched both sets in vain.
     #[cold]
     #[inline(never)]
     fn check_any<R: Rule>(
@@ -168,16 +188,17 @@ impl SetAssociativeTable {
         } else {
             self.find_and_charge(rule, hash, cost, now, clock)
         };
-        // The reading of the clock was too old. Either this thread was descheduled since, and the debts that it saw are
-        // paid by now; or the clock was set back, and shows the same again. Only rejected requests are decided anew, so
-        // no request is charged twice.
+        // Rejected, because the reading of the clock was too old: decide once more, by a new reading. Either this
+        // thread was descheduled since the old one, and the debts that it saw are paid by now; or the clock was set
+        // back, and the new reading is no later. Only rejected requests are decided anew, so no request is charged
+        // twice.
         if rule.is_late(&judged.ruling, judged.at) {
             judged = self.find_and_charge(rule, hash, cost, clock(), clock);
         }
         judged.decision(rule, cost)
     }
 
-    /// Searches the key, decides, and charges an admitted request. A key that is not found is inserted.
+    /// Searches both sets for the key, decides, and charges an admitted request. A key that is not found is inserted.
     fn find_and_charge<R: Rule>(
         &self,
         rule: &R,
@@ -193,13 +214,12 @@ impl SetAssociativeTable {
                 return judged;
             }
         }
-        // Another thread may have inserted the key meanwhile, also into the first set: `insert` searches again, under
-        // the lock.
+        // Another thread may have inserted the key since its set was searched. `insert` searches again, under the lock.
         self.insert(rule, hash, &candidates, cost, clock)
     }
 
-    /// Decides on a key in the slot that `find` returns, a slot of `set`, and charges an admitted request. `None` if
-    /// `find` returns `None`.
+    /// Decides on the key in the slot that `find` returns, which is in `set`, and charges an admitted request. Returns
+    /// `None` if `find` does.
     pub(super) fn charge<'a, R: Rule>(
         &'a self,
         rule: &R,
@@ -211,21 +231,23 @@ impl SetAssociativeTable {
     ) -> Option<Judged<R>> {
         loop {
             let FoundWord { slot, word, epochs, at } = self.read_found(rule, set, now, &find)?;
-            let at = rule.local(at, owner.key);
+            let at = rule.local(at, owner.key_tag);
             let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some(Judged::new(ruling, at)) };
             let stamp = rule.stamp(debt, at);
-            // From the very word that was judged. Otherwise two threads that judge one word could both write, and one
-            // charge be lost; or another thread could have given the slot to another key meanwhile.
-            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
-                // A sweep may have begun since the page's epoch was read, and have passed this slot before the write.
-                validate(rule, slot, self.page(set), owner.tag, stamp, epochs);
+            // Replaces only the very word that was judged. Otherwise, of two threads that judge one word, the second
+            // write would erase the first one's charge; and if another thread has given the slot to another key
+            // meanwhile, the write would erase that key.
+            if slot.replace(word, Word::new(owner.word_tag, stamp)).is_ok() {
+                // A sweep may have begun since the page's epochs were read, and have passed this slot before the write.
+                validate(rule, slot, self.page(set), owner.word_tag, stamp, epochs);
                 return Some(Judged::new(ruling, at));
             }
         }
     }
 
-    /// Reads the word that `find` returns, searched for between two equal readings of its page's epochs.
+    /// Calls `find` between two equal readings of the epochs of the set's page, and sweeps the page first if it must be
+    /// swept.
     #[inline(always)]
     pub(super) fn read_found<'a, R: Rule>(
         &'a self,
@@ -241,8 +263,8 @@ impl SetAssociativeTable {
         }
         loop {
             let (slot, word) = find()?;
-            // Unequal if a sweep began meanwhile: the word may be from an epoch by whose time it must not be read, or
-            // may not have been cleared yet, and look like a debt.
+            // Unequal if a sweep began meanwhile. Then the word may have been written in a later epoch, by whose time
+            // `at` is too early to read it; or it may be a paid word that is not cleared yet, and look like a debt.
             if page.load() == epochs {
                 return Some(FoundWord { slot, word, epochs, at });
             }
@@ -250,18 +272,21 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Reads a word, the epochs of its page at that moment, and the time by which to judge it.
+    /// Reads the word in a slot, after a sweep of its page if it must be swept. Returns the word, the epochs of the
+    /// page when it was read, and the time by which to judge it.
     pub(super) fn read<R: Rule>(&self, rule: &R, set: usize, slot: Slot<'_>, now: R::Now) -> (Word, Epochs, R::Now) {
         loop {
             let epochs = self.ensure_swept(rule, set, now);
             let word = slot.load();
-            // As in `read_found`.
+            // Unequal if a sweep began meanwhile, as in `read_found`.
             if self.page(set).load() == epochs {
                 return (word, epochs, rule.clamp(now, epochs.earliest()));
             }
         }
     }
 
+    /// Sweeps the page of a set, if it was not swept in the epoch of `now` or later. Returns its epochs, and the time
+    /// by which to judge its words.
     #[cold]
     fn catch_up<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> (Epochs, R::Now) {
         let epochs = self.ensure_swept(rule, set, now);
@@ -269,16 +294,17 @@ impl SetAssociativeTable {
     }
 }
 
-/// Takes back a word that was written too late. If a sweep of the page has begun since `read`, by which the word was
-/// judged, and the debt was paid before the new epoch, the sweeper may have passed the slot before the write.
+/// Takes back a word that was written too late for a sweep to clear it. `judged_in` are the epochs of the page by which
+/// the word was judged. If they have changed, a sweep has begun since, and may have passed the slot before the write.
+/// If the debt is paid by the epoch of that sweep, the sweep should have cleared the word, so it is cleared here.
 #[inline(always)]
-pub(super) fn validate<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, read: Epochs) {
-    // After the write, and in one order with it (both are `SeqCst`; the fence is for loom). If the epoch were read
-    // before the write, a sweep could begin and pass the slot in between, and the two threads would miss each other.
+pub(super) fn validate<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, judged_in: Epochs) {
+    // The epochs are read after the write, and in one order with it (both are `SeqCst`; the fence is for loom). If they
+    // were read before it, a sweep could begin and pass the slot in between, and the two threads would miss each other.
     in_order();
     let epochs = page.load();
-    if epochs != read && rule.is_paid_by(stamp, epochs.latest()) {
-        // Only that very word: if the key has been charged again since, its time is new.
+    if epochs != judged_in && rule.is_paid_by(stamp, epochs.latest()) {
+        // Only that very word: if the key has been charged again since, its word is new, and was validated as well.
         let _ = slot.replace(Word::new(tag, stamp), Word::EMPTY);
     }
 }

@@ -71,19 +71,19 @@ impl SetAssociativeTable {
     ) {
         loop {
             let (word, epochs, at) = self.read(rule, set, slot, now);
-            let at = rule.local(at, owner.key);
+            let at = rule.local(at, owner.key_tag);
             let debt = rule.owed(word, at);
             let left = lessen(debt, at);
             // The word is another key's by now: this key was evicted, or paid and cleared, since it was found, and owes
             // nothing.
-            if !word.is(owner.tag) || rule.size(left) == rule.size(debt) {
+            if !word.is(owner.word_tag) || rule.size(left) == rule.size(debt) {
                 return;
             }
             let stamp = rule.stamp(left, at);
             // From the very word that was lowered: otherwise a charge that another thread makes meanwhile would be
             // lost.
-            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
-                validate(rule, slot, self.page(set), owner.tag, stamp, epochs);
+            if slot.replace(word, Word::new(owner.word_tag, stamp)).is_ok() {
+                validate(rule, slot, self.page(set), owner.word_tag, stamp, epochs);
                 return;
             }
         }
