@@ -336,7 +336,8 @@ fn the_requests_of_a_route_are_listed_with_their_results() {
         requests.iter().map(|request| (request[3].as_u64().unwrap(), request[2].as_str().unwrap())).collect();
     decided.sort_unstable();
     assert_eq!(decided.iter().map(|(_, result)| *result).collect::<Vec<_>>(), ["admitted", "delayed", "delayed"]);
-    // Ten per second from the first arrival on; a millisecond is cut off on either side. A busy machine may decide later.
+    // Ten per second from the first arrival on, less a millisecond that is cut off on either side. A busy machine may
+    // decide later.
     let first = requests.iter().map(|request| request[1].as_u64().unwrap()).min().unwrap();
     assert!((0..).zip(&decided).all(|(turn, (at, _))| at + 2 >= first + 100 * turn), "{first} {decided:?}");
 
