@@ -61,11 +61,17 @@ pub(super) enum KeyKind {
 
 impl TableKey {
     const fn new(kind: KeyKind, example: &'static str, about: &'static str) -> Self {
-        let (default, schema) = (None, "");
-        let is_required = false;
-        let is_secret = false;
-        let is_aside = false;
-        Self { name: "", kind, example, about, default, is_required, is_secret, is_aside, schema }
+        Self {
+            name: "",
+            kind,
+            example,
+            about,
+            default: None,
+            is_required: false,
+            is_secret: false,
+            is_aside: false,
+            schema: "",
+        }
     }
 
     const fn default(self, value: &'static str) -> Self {

@@ -30,7 +30,7 @@ const RENAMED: [(&str, &str); 14] = [
     ("penalty.refusals", "rejections"),
 ];
 
-/// Rewords the parser's `message` on the text at `at`. The kinds of errors are told apart by how the messages of
+/// Rewords the parser's `message` on the text at `at`. The kinds of errors are distinguished by how the messages of
 /// `serde::de::Error::missing_field` and so on begin, which the parser leaves as they are.
 pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     let Ok(file) = DeTable::parse(text) else {

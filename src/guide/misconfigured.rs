@@ -219,7 +219,8 @@
 //!
 //! > redis: when its memory is full, the server may evict budgets in use
 //!
-//! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their clients
-//! start anew. Set it to `noeviction`, or use a server for the limits alone. All keys expire by themselves.
+//! The server's `maxmemory-policy` is not `noeviction`. When its memory is full it deletes budgets, and their
+//! clients start with full budgets. Set it to `noeviction`, or use a server for the limits alone. All keys expire by
+//! themselves.
 //!
 //! Next: [what happens when something fails](super::failure).

@@ -227,7 +227,7 @@ impl LeakyQueue {
         })
     }
 
-    /// Changes a bound. The queue is made anew, without a schedule: its first use makes one with these bounds.
+    /// Changes a bound. The queue is replaced by one without a schedule: its first use makes one with these bounds.
     fn with_bound(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
         set(&mut self.bounds);
         Self::build(self.quota, self.bounds, self.is_precise)

@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::files::{root, sources};
+
 /// A room, and the rooms that it may import.
 type Picture = &'static [(&'static str, &'static [&'static str])];
 
@@ -222,21 +224,16 @@ fn hold(folder: &str, picture: Picture) {
 
 /// Returns every source file below a folder except its root, with its room.
 fn files(folder: &str) -> Vec<(String, PathBuf)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs")
-                && !["lib.rs", "mod.rs"].iter().any(|name| path == root.join(name))
-            {
-                let room = path.strip_prefix(&root).unwrap().iter().next().unwrap().to_str().unwrap();
-                found.push((room.trim_end_matches(".rs").to_owned(), path));
-            }
-        }
-    }
+    let root = root().join(folder);
+    let is_root = |path: &PathBuf| ["lib.rs", "mod.rs"].iter().any(|name| *path == root.join(name));
+    let found: Vec<_> = sources(folder)
+        .into_iter()
+        .filter(|path| !is_root(path))
+        .map(|path| {
+            let room = path.strip_prefix(&root).unwrap().iter().next().unwrap().to_str().unwrap();
+            (room.trim_end_matches(".rs").to_owned(), path)
+        })
+        .collect();
     assert!(found.len() > 5, "the sources were not found");
     found
 }

@@ -4,6 +4,7 @@
 mod comments;
 mod defaults;
 mod figures;
+mod files;
 mod guide;
 mod imports;
 mod links;

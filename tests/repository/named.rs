@@ -1,13 +1,7 @@
 //! Checks that the tests which `docs/threats.md` and `docs/requirements.md` name exist, and the functions in the tables
 //! of DESIGN.md.
 
-use std::fs;
-use std::path::Path;
-
-fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use crate::files::read;
 
 /// A heading, paragraph or item of a list, as one line.
 #[derive(Debug)]
@@ -98,7 +92,7 @@ fn each_hop_is_a_function_of_its_file() {
         }
         hops += 1;
         let name = function.trim_matches('`').rsplit("::").next().unwrap();
-        let source = read(&format!("src/{}", file.trim_matches('`')));
+        let source = read(format!("src/{}", file.trim_matches('`')));
         let is_there = ["(", "<"].iter().any(|next| source.contains(&format!("fn {name}{next}")));
         assert!(is_there, "{file} has no {function}");
     }

@@ -1,37 +1,20 @@
 //! Checks that no counterexample of the proofs is left out by the tests.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
+use crate::files::{read, root, text};
 
 /// Returns the functions that the counterexamples are for, written as `file: Type::function`.
 fn functions() -> BTreeSet<String> {
-    let text = fs::read_to_string(root().join("proofs/counterexamples.json")).unwrap();
+    let text = read("proofs/counterexamples.json");
     let entries: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
     entries.iter().map(|entry| entry["function"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Returns all Rust sources below a folder, joined.
-fn sources(folder: &Path) -> String {
-    let mut text = String::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            text += &sources(&path);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            text += &fs::read_to_string(&path).unwrap();
-        }
-    }
-    text
-}
-
 #[test]
 fn each_counterexample_is_fed_to_the_code() {
-    let text = sources(&root().join("src")) + &sources(&root().join("dynamodb/src"));
+    let text = text("src") + &text("dynamodb/src");
     let functions = functions();
     assert!(functions.len() > 20, "only {functions:?}");
     for function in functions {

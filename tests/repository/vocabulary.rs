@@ -2,38 +2,20 @@
 //! metrics, the fields of log lines, and the queries in `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
+
+use crate::files::{read, sources};
 
 const PAGE: &str = "docs/design/vocabulary.md";
 
 const PREFIX: &str = "tower_sluice.rate_limiting.";
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    let path = root().join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 /// Returns the text of all files of `src`, except the guide.
-fn sources() -> Vec<(PathBuf, String)> {
-    let mut folders = vec![root().join("src")];
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if entry.is_dir() && !entry.ends_with("guide") {
-                folders.push(entry);
-            } else if entry.extension().is_some_and(|extension| extension == "rs") {
-                files.push((entry.clone(), read(&entry)));
-            }
-        }
-    }
-    files
+fn texts() -> Vec<(PathBuf, String)> {
+    let is_code = |path: &PathBuf| !path.iter().any(|folder| folder == "guide");
+    sources("src").into_iter().filter(is_code).map(|path| (path.clone(), read(&path))).collect()
 }
 
 /// A row of the table. Each cell has the words in backticks.
@@ -208,7 +190,7 @@ fn metrics(sources: &[(PathBuf, String)]) -> BTreeSet<String> {
 /// Returns what is wrong with the table.
 fn mistakes(page: &str) -> Vec<String> {
     let rows = table(page);
-    let sources = sources();
+    let sources = texts();
     let code = Code::read(&sources);
     let mut mistakes = Vec::new();
     let schema: Value = serde_json::from_str(&read("src/config/schema.json")).unwrap();

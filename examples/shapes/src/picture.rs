@@ -203,7 +203,7 @@ impl Svg {
         self.write(format_args!("<text x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>\n"));
     }
 
-    /// Draws a line, and cuts it into blocks of a colour if it has one. The dashes of each `M` begin anew.
+    /// Draws a line, and cuts it into blocks of a colour if it has one. The dashes of each `M` start again.
     fn path(&mut self, class: &str, blocks: Option<(&str, i32)>, line: impl std::fmt::Display) {
         let dashes =
             blocks.map(|(color, block)| format!(" style=\"stroke:var(--{color});stroke-dasharray:{} 1\"", block - 1));

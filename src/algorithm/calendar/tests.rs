@@ -114,7 +114,7 @@ fn windows_are_those_of_a_walk_through_the_days() {
 }
 
 /// In the year 2554, the last window ends beyond the range of clocks. At the greatest instant it had ended for each
-/// request anew: a limit of two admitted without end.
+/// request again: a limit of two admitted without end.
 #[test]
 fn the_last_window_of_all_admits_its_limit() {
     for window in [CalendarWindow::daily(2), CalendarWindow::weekly(2), CalendarWindow::monthly(2)] {

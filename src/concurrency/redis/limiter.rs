@@ -52,7 +52,7 @@ use crate::values::{
 /// random, for units that other processes release. So a line costs, in each process
 ///
 /// - up to 12 calls in its first second and up to 8 in each further one, for any number of requests that wait in it,
-///   while other processes hold units that it needs; the intervals begin anew when a waiter was served;
+///   while other processes hold units that it needs; the intervals start again when a waiter was served;
 /// - one more call for each release by this process;
 /// - no call while this process alone holds too many units.
 ///

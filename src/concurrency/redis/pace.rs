@@ -80,7 +80,7 @@ impl AskingPace {
     }
 
     /// Notes that a request has its units, with `left` units still free. Units are being released, so the intervals
-    /// begin anew.
+    /// start again.
     pub(super) fn served(&mut self, left: u64, now: Instant) {
         self.interval = FIRST;
         self.ask(now);

@@ -23,7 +23,7 @@ const MAX_RETRY_AFTER_MS: u64 = 2_147_483_647;
 /// The longest wait that is advertised, in whole seconds.
 const MAX_RETRY_AFTER: u64 = MAX_RETRY_AFTER_MS / 1_000;
 
-/// The longest wait after which a client that was told to wait may come back, even if the limit says more.
+/// The longest wait after which an advised client may come back, even if the limit says more.
 pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AFTER);
 
 /// Selects the fields of a rejection that advertise the wait. `Retry-After` is always sent; by default,

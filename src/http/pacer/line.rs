@@ -63,7 +63,7 @@ struct Ready {
     /// The arrival of the call that was called to take it, and when. `None` if the call has left the line instead.
     called: Option<(u64, Instant)>,
     /// How many calls are called next. It doubles each time that nobody takes it: a program that is busy may have many
-    /// calls in line. Whoever is polled first takes it, and the others wait on.
+    /// calls in line. The call that is polled first takes it, and the others wait on.
     calls: u32,
 }
 
@@ -223,7 +223,7 @@ impl PartnerLine {
         while left > 0 {
             let Some((arrival, first)) = state.waiting.pop_first() else { break };
             self.common.remove_waiter();
-            // Nobody polls its future; if somebody does, it finds out.
+            // Its future is not being polled; at its next poll it finds out.
             let is_away = !first.is_polled && first.joined + GRACE <= now;
             // If it gave up just now, or is away: the next one.
             if first.turn.send(Ok(())).is_ok() && !is_away {

@@ -214,7 +214,7 @@ impl Policy {
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once. A
     /// refund gives back the part of the request's own charge that is not refilled yet, even if the bucket has refilled
     /// the charges of other requests meanwhile ([`Receipt`](crate::limiter::Receipt)). So a client can save refilled
-    /// units: it keeps valid logins of its own in flight, and sends each anew in time. With 5 per minute, it can then
+    /// units: it keeps valid logins of its own in flight, and sends each again in time. With 5 per minute, it can then
     /// make 105 guesses at one instant after 20 minutes. With a window, it can make 5.
     ///
     /// ```

@@ -16,8 +16,8 @@
 //! the old limiter's keys page by page (`debt_copies`): reads them as states (`read_states`), and converts them into
 //! its own form once. A key moves from the copy into the table with its first request, which also copies its pages; the
 //! thread that calls `replace` copies all others. A key that is not asked about stays in the copy until its debt is
-//! paid. An algorithm of another kind, another clock or another stagger inherits nothing: all keys begin anew. `ledger`
-//! joins a table of words with its rule and with these copies.
+//! paid. An algorithm of another kind, another clock or another stagger inherits nothing: all keys start with full
+//! budgets. `ledger` joins a table of words with its rule and with these copies.
 //!
 //! *When is it evicted?* A slot whose state owes nothing is free. If both sets of a new key are full of other keys, the
 //! state that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says

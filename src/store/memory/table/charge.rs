@@ -11,7 +11,7 @@
 //!
 //! The hot path ([`check`](SetAssociativeTable::check), with `charge_hit` and `hit`) takes these steps for a key that
 //! is found in a page of the clock's epoch. All other requests take the cold path, `check_any`: it sweeps the page
-//! first, inserts a key that is not found, and decides anew if the reading of the clock was too old.
+//! first, inserts a key that is not found, and decides again if the reading of the clock was too old.
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
@@ -190,7 +190,7 @@ impl SetAssociativeTable {
         };
         // Rejected, because the reading of the clock was too old: decide once more, by a new reading. Either this
         // thread was descheduled since the old one, and the debts that it saw are paid by now; or the clock was set
-        // back, and the new reading is no later. Only rejected requests are decided anew, so no request is charged
+        // back, and the new reading is no later. Only rejected requests are decided again, so no request is charged
         // twice.
         if rule.is_late(&judged.ruling, judged.at) {
             judged = self.find_and_charge(rule, hash, cost, clock(), clock);

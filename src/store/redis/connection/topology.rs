@@ -44,7 +44,7 @@ impl Topology {
     }
 
     /// Prepares another attempt after `node` turned out to be a replica. Asks the sentinels or the cluster again, and
-    /// waits for the answer; a single server is connected anew by the next call.
+    /// waits for the answer; a single server is connected again by the next call.
     pub(super) async fn refresh_now(&self, node: &Node, deadline: Instant) -> Result<(), Fault> {
         match self {
             Self::Single(_) => {
