@@ -18,10 +18,10 @@
 //!
 //!     let everybody = PartitionKey::SHARED;
 //!     assert!(limiter.check(&everybody).is_allowed()); // takes one of ten units
-//!     assert_eq!(api.peek("api", &everybody).await?.remaining(), 9);
-//!     assert_eq!(clone.peek("api", &everybody).await?.remaining(), 9);
-//!     assert_eq!(jobs.peek("jobs", &everybody).await?.remaining(), 9);
-//!     assert_eq!(alone.peek("api", &everybody).await?.remaining(), 10);
+//!     assert_eq!(api.handle().peek("api", &everybody).await?.decision().remaining(), 9);
+//!     assert_eq!(clone.handle().peek("api", &everybody).await?.decision().remaining(), 9);
+//!     assert_eq!(jobs.handle().peek("jobs", &everybody).await?.decision().remaining(), 9);
+//!     assert_eq!(alone.handle().peek("api", &everybody).await?.decision().remaining(), 10);
 //!     Ok(())
 //! }
 //! ```

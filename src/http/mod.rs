@@ -35,7 +35,7 @@ pub use self::policy::{
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;
-pub use self::reload::LimitsHandle;
+pub use self::reload::{KeyOf, KeyStatus, LimitsHandle};
 pub use self::response_body::ResponseBody;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settlement::{Meter, SettleError, Settlement};

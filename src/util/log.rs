@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
 use crate::util::keyed_hash::Secret;
-use crate::values::{Decision, LimiterError, PartitionKey};
+use crate::values::{Decision, LimiterError, Override, OverrideReason, PartitionKey};
 
 /// Logs a line. Without the feature `tracing`, that is nothing, and no field is looked at.
 macro_rules! event {
@@ -105,6 +105,22 @@ pub(crate) fn decided(
         delay = decision.map(|decision| tracing::field::debug(decision.delay())),
         retry_after = decision.and_then(Decision::retry_after).map(tracing::field::debug),
         "decided"
+    );
+}
+
+/// Logged for the record: an operator has banned or allowed a key, or has lifted both.
+pub(crate) fn overridden(policy: &str, key: &PartitionKey, by_hand: Override) {
+    let (what, span, reason) = match by_hand {
+        Override::Ban { span, reason } => ("a key was banned by hand", Some(span), reason),
+        Override::Allow { span, reason } => ("a key was allowed by hand", Some(span), reason),
+        Override::Lift => ("the ban or the allowance of a key was lifted", None, OverrideReason::NONE),
+    };
+    event!(
+        warn: policy,
+        key.hash = %KeyHash::new(key),
+        span = span.map(tracing::field::debug),
+        reason = reason.as_str(),
+        "{what}"
     );
 }
 

@@ -18,6 +18,7 @@ mod identity;
 mod in_flight;
 mod layer;
 mod outcome;
+mod overrides;
 mod own_quotas;
 mod pacer;
 mod policy_options;

@@ -1,12 +1,14 @@
 //! The state that a policy takes over from its predecessor: counts, metrics, bans, debts.
 
 mod metrics;
+mod overrides;
 mod penalty;
 mod record;
 
 use std::sync::Arc;
 
 pub(crate) use self::metrics::{Fate, PolicyMeter};
+pub(crate) use self::overrides::Overrides;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 pub(crate) use self::record::PolicyRecord;

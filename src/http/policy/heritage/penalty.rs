@@ -235,8 +235,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::values::Pending;
     use crate::values::time::ManualClock;
+    use crate::values::{Override, Pending};
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -264,6 +264,10 @@ mod tests {
         fn ban(&self, _: &PartitionKey, _: Duration) -> Pending {
             self.0.fetch_add(1, Ordering::Relaxed);
             Box::pin(std::future::ready(Ok(Decision::reject(1, 0, Some(HOUR)))))
+        }
+
+        fn override_key(&self, _: &PartitionKey, _: Override) -> Pending {
+            unreachable!("a penalty is no operator")
         }
 
         fn owe(&self, _: &Ask<'_>) -> Pending {
