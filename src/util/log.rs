@@ -124,6 +124,11 @@ pub(crate) fn overridden(policy: &str, key: &PartitionKey, by_hand: Override) {
     );
 }
 
+/// Logged for the record: an operator resets a key.
+pub(crate) fn was_reset(policy: &str, key: &PartitionKey) {
+    event!(warn: policy, key.hash = %KeyHash::new(key), "a key was reset by hand");
+}
+
 struct KeyHash(u64);
 
 impl KeyHash {

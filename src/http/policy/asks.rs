@@ -1,6 +1,7 @@
 //! The calls of a policy to its limiter.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::http::key::SHARED;
 use crate::http::policy::definition::Policy;
@@ -89,6 +90,11 @@ impl Policy {
         by_hand.into_iter().chain(by_penalty).max_by_key(Exception::left)
     }
 
+    /// The time since this process made the ban or the allowance by hand of a key, or first saw it.
+    pub(crate) fn override_age(&self, key: &PartitionKey) -> Option<Duration> {
+        self.heritage.record.overrides()?.age(key)
+    }
+
     /// Whether this process keeps a ban or an allowance by hand that its limiter does not know.
     pub(crate) fn has_overrides(&self) -> bool {
         let is_here = self.description.keeps_standing().is_none();
@@ -105,6 +111,19 @@ impl Policy {
     pub(crate) fn text_of(&self, key: &PartitionKey) -> Option<String> {
         let is_shared = *key == PartitionKey::SHARED && self.who.on_missing_key == MissingKey::Share;
         if is_shared { Some(SHARED.to_owned()) } else { self.who.key.write_text(key) }
+    }
+
+    /// Says what the keys are as text: as the error does that an operator gets for a text that is none.
+    pub(crate) fn keys_as_text(&self) -> String {
+        let keys = match self.who.key.read_text("") {
+            Err(error) => error.expected().to_owned(),
+            Ok(key) if key == PartitionKey::SHARED => format!("{SHARED}, the key that all requests share"),
+            Ok(_) => "text".to_owned(),
+        };
+        match self.who.on_missing_key {
+            MissingKey::Share => format!("{keys}, or {SHARED} for requests without a key"),
+            MissingKey::Reject | MissingKey::Skip => keys,
+        }
     }
 
     /// Bans or allows a key on the server that keeps bans, if one does.

@@ -83,7 +83,8 @@ impl Policy {
         }
     }
 
-    fn stats(&self) -> Stats {
+    /// The figures of its limiter, and the tables of bans and debts.
+    pub(crate) fn stats(&self) -> Stats {
         let bans = self.heritage.penalty.as_ref().map(Penalty::ban_table);
         Stats { bans, debts: self.debt_table(), ..self.limiter.stats() }
     }
