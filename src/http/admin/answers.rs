@@ -93,6 +93,7 @@ pub(super) fn key(layer: &str, status: &PolicyStatus, found: Result<KeyStatus, L
         "policy": status.name(),
         "kind": kind(status),
         "shadow": status.is_shadow(),
+        "can_reset": status.can_reset(),
         "keys": status.keys(),
     });
     match found {

@@ -141,6 +141,11 @@ impl Admin {
             let detail = format!("policy `{policy}` is a shadow: it rejects no request, so a ban would do nothing");
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         }
+        if matches!(act, Act::Reset) && !status.can_reset() {
+            // Before the call, which would lift a ban nevertheless.
+            let detail = format!("policy `{policy}` cannot reset a key; unban it, or allow it for a while");
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        }
         let done = match (act, terms) {
             (Act::Reset, _) => handle.reset(&policy, &key).await?,
             (Act::Ban, Some(terms)) => handle.ban(&policy, &key, terms.span, &terms.reason).await?,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::LimitsHandle;
 use crate::http::policy::Policy;
 use crate::store::Stats;
-use crate::values::Terms;
+use crate::values::{Mode, Terms};
 
 /// A policy in force: its terms, what its keys look like, and how its limiter and its store are.
 #[derive(Clone, Debug)]
@@ -15,6 +15,7 @@ pub struct PolicyStatus {
     name: Arc<str>,
     terms: Option<Terms>,
     delays: bool,
+    can_reset: bool,
     is_shadow: bool,
     keys: String,
     failures: u64,
@@ -48,6 +49,7 @@ impl PolicyStatus {
             name: Arc::clone(&policy.name),
             terms: policy.description.terms(),
             delays: policy.description.delays(),
+            can_reset: policy.description.answers(Mode::Reset),
             is_shadow: policy.shadow,
             keys: policy.keys_as_text(),
             failures: record.failures.load(Ordering::Relaxed),
@@ -72,6 +74,12 @@ impl PolicyStatus {
     #[must_use]
     pub const fn delays(&self) -> bool {
         self.delays
+    }
+
+    /// Whether its limiter can [reset](LimitsHandle::reset) a key. A queue cannot.
+    #[must_use]
+    pub const fn can_reset(&self) -> bool {
+        self.can_reset
     }
 
     /// Whether it is a [shadow](crate::Policy::shadow), which rejects no request.

@@ -105,13 +105,16 @@ async function act(name, { layer, policy }, more, done) {
   }
 }
 
-/** Resets each policy that rejects the key. */
+/** Resets each policy that rejects the key, or ends its ban there if the policy cannot reset keys. */
 async function letIn() {
   const rejecting = answers.filter(words.isRejected);
   for (const answer of rejecting) {
-    if (!(await act("reset", answer, {}, "Reset"))) return;
+    const isDone = await act(answer.can_reset ? "reset" : "unban", answer, {}, "let in");
+    if (!isDone) return;
   }
-  report("done", `${words.short(wanted)} is let in: ${rejecting.map(nameOf).join(", ")} reset, at ${words.clock(Date.now())}.`);
+  const still = answers.filter(words.isRejected).map(nameOf);
+  if (still.length > 0) report("failed", `Still rejected by ${still.join(", ")}: allow it there for a while`);
+  else report("done", `${words.short(wanted)} is let in by ${rejecting.map(nameOf).join(", ")}, at ${words.clock(Date.now())}.`);
 }
 
 async function lookUp(key) {

@@ -38,7 +38,8 @@ export class Card {
     put(this.find("h3"), name);
     put(this.find(".says"), words.says(answer, now));
     put(this.find(".more"), words.more(answer, now));
-    const { state, shadow } = answer;
+    const { state, shadow, can_reset: canReset } = answer;
+    this.find("[data-act=reset]").hidden = !canReset;
     // The form is for what was seen when it was opened.
     for (const button of this.article.querySelectorAll("[data-open]")) button.hidden = shadow;
     const unban = this.find("[data-act=unban]");
