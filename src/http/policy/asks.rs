@@ -1,13 +1,9 @@
 //! The calls of a policy to its limiter.
 
-use std::sync::Arc;
-
 use crate::http::key::SHARED;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::Overrides;
 use crate::http::policy::who::MissingKey;
-use crate::util::log;
-use crate::values::time::Monotonic;
 use crate::values::{
     Answer, Ask, Decision, Exception, LimiterError, Mode, Override, OverrideReason, PartitionKey, Pending, Quota,
 };
@@ -114,8 +110,7 @@ impl Policy {
 
     /// Bans or allows a key in this process.
     pub(crate) fn override_here(&self, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
-        let clock = || self.description.clock().cloned().unwrap_or_else(|| Arc::new(Monotonic));
-        self.heritage.record.overrides_by(clock).set(key, by_hand)
+        self.heritage.record.overrides_by(|| self.clock()).set(key, by_hand)
     }
 
     /// Remembers a ban that a server has reported, for its outages.
@@ -127,7 +122,7 @@ impl Policy {
         }
     }
 
-    /// Logs what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has made
+    /// Reports what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has made
     /// on a server, to list it, and for outages.
     pub(crate) fn note_override(&self, key: &PartitionKey, by_hand: Override) {
         if !matches!(by_hand, Override::Ban { .. }) {
@@ -137,14 +132,19 @@ impl Policy {
             // Too many to remember: the server still knows this one.
             let _ = self.override_here(key, by_hand);
         }
-        log::overridden(&self.name, key, by_hand);
+        self.report_override(key, by_hand);
     }
 
     /// Records a rejection by the limiter. Returns the ban, if the key is banned.
     #[cold]
     pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Exception> {
-        let left = self.penalty_for(key)?.note_rejection(self.description.keeps_standing(), key, rejection)?;
-        Some(Exception { is_ban: true, left, reason: OverrideReason::NONE })
+        let server = self.description.keeps_standing();
+        let (left, begins) = self.penalty_for(key)?.note_rejection(server, key, rejection)?;
+        let ban = Exception { is_ban: true, left, reason: OverrideReason::NONE };
+        if begins {
+            self.note_banned(key, ban);
+        }
+        Some(ban)
     }
 
     /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter fails, or cannot reset it.
@@ -154,6 +154,7 @@ impl Policy {
             overrides.set(key, Override::Lift)?;
         }
         self.forgive(key);
+        self.report_override(key, Override::Lift);
         if !self.description.answers(Mode::Reset) {
             return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));
         }

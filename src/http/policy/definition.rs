@@ -11,8 +11,10 @@ use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{Penalty, PolicyHeritage};
 use crate::http::policy::how_much::{Cost, HowMuch};
+use crate::http::policy::transitions::Hook;
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
 use crate::limiter::{IntoLimiter, Limiter};
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{Description, FailureMode, PartitionKey, Quota, Terms};
 
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
@@ -60,6 +62,8 @@ pub struct Policy {
     pub(crate) after: After,
     /// The state that the next policy of the same name takes over: counts, metrics, bans.
     pub(crate) heritage: PolicyHeritage,
+    /// The hook of the layer, once the policy is in one.
+    pub(crate) hook: Option<Hook>,
     /// The options that were set, for the rules about their combinations.
     pub(super) options: Options,
 }
@@ -88,6 +92,7 @@ impl Policy {
             who: Who::everybody(),
             how_much: HowMuch::new(),
             after: After::default(),
+            hook: None,
             options: Options::default(),
         }
     }
@@ -431,6 +436,11 @@ impl Policy {
         self.options.set(option);
         set(&mut self);
         self
+    }
+
+    /// The clock by which the limiter decides in this process, or the monotonic one.
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.description.clock().cloned().unwrap_or_else(|| Arc::new(Monotonic))
     }
 
     /// The name.

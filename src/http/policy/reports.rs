@@ -5,16 +5,20 @@ use std::sync::atomic::Ordering;
 use crate::http::key::KeyError;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::{Fate, Penalty};
+use crate::http::policy::transitions::Transition;
 use crate::store::Stats;
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, FailureMode, LimiterError, Mode, PartitionKey};
 
 impl Policy {
-    /// Counts the result of a request, and logs it at `debug`.
+    /// Counts the result of a request, and logs it at `debug`. The first rejection of a key is an event.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
         self.heritage.meter.count(fate);
+        if let (Fate::Rejected | Fate::ShadowRejected, Some(key), Some(decision)) = (fate, key, decision) {
+            self.note_limited(key, decision);
+        }
         if log::has_decisions() {
             self.log(fate, key, decision);
         }
@@ -43,7 +47,7 @@ impl Policy {
         if let Some(error) = failure {
             self.report_failure(error);
         } else if self.heritage.record.health.worked(|| Monotonic.now()) {
-            log::limiter_recovered(&self.name);
+            self.report(Transition::Recovered, 0);
         }
     }
 
@@ -52,12 +56,12 @@ impl Policy {
         self.heritage.record.failures.fetch_add(1, Ordering::Relaxed);
         self.heritage.meter.failed();
         if self.heritage.record.health.failed(Monotonic.now()) {
-            log::limiter_failed(&self.name, error, self.fate_on_failure());
+            self.report(Transition::Failing { error }, 0);
         }
     }
 
     /// The treatment of requests while the limiter fails, for the log.
-    fn fate_on_failure(&self) -> &'static str {
+    pub(super) fn fate_on_failure(&self) -> &'static str {
         match self.on_failure {
             _ if self.shadow => "pass uncounted",
             FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use crate::http::policy::after::{Debts, OpenCharges};
 use crate::http::policy::expiring::CAPACITY;
 use crate::http::policy::heritage::Overrides;
+use crate::http::policy::transitions::TransitionRecord;
 use crate::limiter::Health;
 use crate::values::time::Clock;
 
@@ -24,6 +25,8 @@ pub(crate) struct PolicyRecord {
     debts: OnceLock<Arc<Debts>>,
     /// Made for the first ban or allowance by hand.
     overrides: OnceLock<Overrides>,
+    /// Made for the first event that clients can cause.
+    transitions: OnceLock<Box<TransitionRecord>>,
 }
 
 impl PolicyRecord {
@@ -46,6 +49,11 @@ impl PolicyRecord {
     /// The bans and allowances by hand. The first call makes the table, with this clock.
     pub(in crate::http::policy) fn overrides_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &Overrides {
         self.overrides.get_or_init(|| Overrides::new(clock()))
+    }
+
+    /// The keys that are limited, for events. The first call makes the table, with this clock.
+    pub(in crate::http::policy) fn transitions_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &TransitionRecord {
+        self.transitions.get_or_init(|| Box::new(TransitionRecord::new(clock())))
     }
 
     /// The debts of keys. The first call makes the table, with this clock.
