@@ -254,8 +254,8 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Calls `hook` with each [event](Event) of this layer's policies: a key begins to be limited, is banned, allowed or
-    /// let in again; a limiter fails, or works again. So an operator learns of a client before it complains.
+    /// Calls `hook` with each [event](Event) of this layer's policies: a key begins to be limited, is banned, allowed
+    /// or let in again; a limiter fails, or works again. So an operator learns of a client before it complains.
     ///
     /// ```
     /// use tower_sluice::policy::Transition;
@@ -275,8 +275,8 @@ impl RateLimitLayerBuilder {
     ///
     /// None for requests that are admitted. A rejection takes some 50 ns more, since the keys that are limited are kept
     /// until their budgets are full again: up to 65,536 of them, in 2 MiB per policy, from the first rejection on. The
-    /// hook is called on the thread of the request, so it must not wait. Clients cause at most ten events per second and
-    /// policy; [`left_out`](Event::left_out) counts the others.
+    /// hook is called on the thread of the request, so it must not wait. Clients cause at most ten events per second
+    /// and policy; [`left_out`](Event::left_out) counts the others.
     ///
     /// # Log
     ///

@@ -339,9 +339,9 @@ impl Policy {
     /// gets its quota, also if its requests cost more than a burst. At any moment it may be ahead of its quota, by an
     /// amount that depends on the highest cost of a request, and on the number of its requests in flight.
     ///
-    /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show the units
+    /// Response fields, requests of cost 0 and [`LimitsHandle::peek`](crate::LimitsHandle::peek) show the units
     /// that are left after the debt. A debt survives a live change, and under another quota the key owes the same
-    /// number of units. A [reset](crate::RateLimitLayer::reset) forgives it.
+    /// number of units. A [reset](crate::LimitsHandle::reset) forgives it.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of the three options above,
     /// and with a limiter that advertises no quota, since there is no rate at which time would pay.

@@ -90,8 +90,8 @@ impl<'a> Event<'a> {
         self.transition
     }
 
-    /// The key as an operator types it. `None` if the event is about no key, or only a hash of the key is kept. Keys may
-    /// be personal data.
+    /// The key as an operator types it. `None` if the event is about no key, or only a hash of the key is kept. Keys
+    /// may be personal data.
     #[must_use]
     pub fn key_text(&self) -> Option<String> {
         match self.transition {

@@ -55,7 +55,7 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 /// with the budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key,
 /// all reject it, by the calls that they make anyway. A ban begins there by a call in the background, so it ends
 /// later than the first response advertised, by the duration of the call; all other responses advertise the exact
-/// time. And [`RateLimitLayer::reset`](crate::RateLimitLayer::reset) in one process lifts the ban in all. While the
+/// time. And [`LimitsHandle::reset`](crate::LimitsHandle::reset) in one process lifts the ban in all. While the
 /// server does not answer, a process rejects the keys that it has banned, or has seen to be banned. A limit in memory
 /// belongs to one process, and so do its bans.
 #[must_use]
