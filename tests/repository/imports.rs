@@ -45,7 +45,7 @@ const HTTP: Picture = &[
     ("verdict", &["policy"]),
     ("preflight", &["head", "policy"]),
     ("reject", &["body", "grpc", "head", "headers", "key", "policy", "text", "verdict"]),
-    ("reload", &["headers", "mounting", "policy", "preflight", "reject"]),
+    ("reload", &["head", "headers", "key", "mounting", "policy", "preflight", "reject"]),
     (
         "evaluate",
         &["body", "grpc", "head", "headers", "key", "permits", "policy", "reject", "reload", "settlement", "verdict"],

@@ -72,8 +72,8 @@ impl Policy {
         if self.description.keeps_standing().is_some() { None } else { self.exception_here(key) }
     }
 
-    /// The ban or the allowance of a key, as this process knows it. An allowance goes first, and then the ban that lasts
-    /// longer.
+    /// The ban or the allowance of a key, as this process knows it. An allowance goes first, and then the ban that
+    /// lasts longer.
     #[inline]
     pub(crate) fn exception_here(&self, key: &PartitionKey) -> Option<Exception> {
         let by_hand = self.heritage.record.overrides().and_then(|overrides| overrides.find(key));
@@ -122,8 +122,8 @@ impl Policy {
         }
     }
 
-    /// Reports what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has made
-    /// on a server, to list it, and for outages.
+    /// Reports what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has
+    /// made on a server, to list it, and for outages.
     pub(crate) fn note_override(&self, key: &PartitionKey, by_hand: Override) {
         if !matches!(by_hand, Override::Ban { .. }) {
             self.heritage.lift_ban(key);

@@ -134,8 +134,8 @@ impl Penalty {
         self.record.advised.time_left(key)
     }
 
-    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now, and
-    /// whether it begins.
+    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now,
+    /// and whether it begins.
     ///
     /// If the `server` of the limiter keeps bans, a new one is made there in the background, and remembered here for
     /// outages.
