@@ -14,7 +14,7 @@ use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::policy::{Event, Transition};
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Decision, FailureMode, Limiter, LimiterError, Penalty, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{FailureMode, Limiter, LimiterError, Penalty, Policy, Quota, RateLimitLayer, RateLimiter};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

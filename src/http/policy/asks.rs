@@ -1,9 +1,7 @@
 //! The calls of a policy to its limiter.
 
-use crate::http::key::SHARED;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::Overrides;
-use crate::http::policy::who::MissingKey;
 use crate::values::{
     Answer, Ask, Decision, Exception, LimiterError, Mode, Override, OverrideReason, PartitionKey, Pending, Quota,
 };
@@ -94,13 +92,7 @@ impl Policy {
     /// The bans and allowances by hand that this process keeps or has seen, with their keys as text.
     pub(crate) fn overrides(&self) -> Vec<(Option<String>, Exception)> {
         let all = self.heritage.record.overrides().map(Overrides::all).unwrap_or_default();
-        all.into_iter().map(|(key, exception)| (self.text_of(&key), exception)).collect()
-    }
-
-    /// Returns a key as an operator types it, unless only a hash of it is kept.
-    pub(crate) fn text_of(&self, key: &PartitionKey) -> Option<String> {
-        let is_shared = *key == PartitionKey::SHARED && self.who.on_missing_key == MissingKey::Share;
-        if is_shared { Some(SHARED.to_owned()) } else { self.who.key.write_text(key) }
+        all.into_iter().map(|(key, exception)| (self.who.text_of(&key), exception)).collect()
     }
 
     /// Bans or allows a key on the server that keeps bans, if one does.

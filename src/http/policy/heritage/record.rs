@@ -5,8 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::http::policy::after::{Debts, OpenCharges};
 use crate::http::policy::expiring::CAPACITY;
-use crate::http::policy::heritage::Overrides;
-use crate::http::policy::transitions::TransitionRecord;
+use crate::http::policy::heritage::{LimitedKeys, Overrides};
 use crate::limiter::Health;
 use crate::values::time::Clock;
 
@@ -26,7 +25,7 @@ pub(crate) struct PolicyRecord {
     /// Made for the first ban or allowance by hand.
     overrides: OnceLock<Overrides>,
     /// Made for the first event that clients can cause.
-    transitions: OnceLock<Box<TransitionRecord>>,
+    limited_keys: OnceLock<Box<LimitedKeys>>,
 }
 
 impl PolicyRecord {
@@ -52,8 +51,8 @@ impl PolicyRecord {
     }
 
     /// The keys that are limited, for events. The first call makes the table, with this clock.
-    pub(in crate::http::policy) fn transitions_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &TransitionRecord {
-        self.transitions.get_or_init(|| Box::new(TransitionRecord::new(clock())))
+    pub(in crate::http::policy) fn limited_keys_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &LimitedKeys {
+        self.limited_keys.get_or_init(|| Box::new(LimitedKeys::new(clock())))
     }
 
     /// The debts of keys. The first call makes the table, with this clock.
