@@ -234,13 +234,14 @@ impl RateLimitLayerBuilder {
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
     /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, summed over all tables that the policy had |
     /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](Policy::penalty) |
+    /// | `banned_by_hand`, `allowed_by_hand` | | keys that an operator has [banned](crate::LimitsHandle::ban) or [allowed](crate::LimitsHandle::allow), as far as this process keeps or has seen them |
     /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of [debts](Policy::owe_shortfalls) |
     /// | `store_conversions_total`, `store_lost_swaps_total` | | see [`SharingStats`](crate::store::SharingStats) |
     /// | `store_breaker` | `node` | state of the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
     /// A request counts at most once with each policy. If a policy rejects it, it does not count with the policies that
-    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `debt_table_…`,
+    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `…_by_hand`, `debt_table_…`,
     /// `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
     /// [`observe`](RateLimitLayer#method.observe) is called.
     ///

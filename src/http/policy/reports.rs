@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::http::key::KeyError;
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::{Fate, LimitedKeys, Penalty};
+use crate::http::policy::heritage::{Fate, LimitedKeys, Overrides, Penalty};
 use crate::http::policy::transitions::{Event, Transition};
 use crate::store::Stats;
 use crate::util::log;
@@ -89,7 +89,8 @@ impl Policy {
 
     fn stats(&self) -> Stats {
         let bans = self.heritage.penalty.as_ref().map(Penalty::ban_table);
-        Stats { bans, debts: self.debt_table(), ..self.limiter.stats() }
+        let by_hand = self.heritage.record.overrides().map(Overrides::counts);
+        Stats { bans, by_hand, debts: self.debt_table(), ..self.limiter.stats() }
     }
 }
 
