@@ -151,7 +151,8 @@ pub mod layer {
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        ExemptionError, KeyOf, KeyStatus, Meter, PolicyError, PolicyStatus, ResponseHead, SettleError, TakenPermits,
+        Event, ExemptionError, KeyOf, KeyStatus, Meter, PolicyError, PolicyStatus, ResponseHead, SettleError,
+        TakenPermits, Transition,
     };
     pub use crate::values::{Exception, OverrideReason, OverrideReasonError};
 }

@@ -10,9 +10,10 @@ use std::error::Error;
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
+use std::time::Duration;
 
 use crate::util::keyed_hash::Secret;
-use crate::values::{Decision, LimiterError, Override, OverrideReason, PartitionKey};
+use crate::values::{Decision, Exception, LimiterError, PartitionKey};
 
 /// Logs a line. Without the feature `tracing`, that is nothing, and no field is looked at.
 macro_rules! event {
@@ -108,25 +109,44 @@ pub(crate) fn decided(
     );
 }
 
-/// Logged for the record: an operator has banned or allowed a key, or has lifted both.
-pub(crate) fn overridden(policy: &str, key: &PartitionKey, by_hand: Override) {
-    let (what, span, reason) = match by_hand {
-        Override::Ban { span, reason } => ("a key was banned by hand", Some(span), reason),
-        Override::Allow { span, reason } => ("a key was allowed by hand", Some(span), reason),
-        Override::Lift => ("the ban or the allowance of a key was lifted", None, OverrideReason::NONE),
-    };
+/// The beginning of a line about a key: the policy, and the route of its layer.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyLine<'a> {
+    pub(crate) policy: &'a str,
+    pub(crate) route: Option<&'a str>,
+    pub(crate) key: &'a PartitionKey,
+    /// The number of lines that were left out before this one.
+    pub(crate) left_out: u64,
+}
+
+pub(crate) fn key_limited(KeyLine { policy, route, key, left_out }: KeyLine<'_>, shadow: bool, wait: Option<Duration>) {
     event!(
-        warn: policy,
+        info: policy,
+        http.route = route,
         key.hash = %KeyHash::new(key),
-        span = span.map(tracing::field::debug),
-        reason = reason.as_str(),
-        "{what}"
+        shadow,
+        retry_after = wait.map(tracing::field::debug),
+        left_out,
+        "a key is limited"
     );
 }
 
-/// Logged for the record: an operator resets a key.
-pub(crate) fn was_reset(policy: &str, key: &PartitionKey) {
-    event!(warn: policy, key.hash = %KeyHash::new(key), "a key was reset by hand");
+/// A ban or an allowance.
+pub(crate) fn key_excepted(KeyLine { policy, route, key, left_out }: KeyLine<'_>, exception: &Exception) {
+    let state = if exception.is_ban { "banned" } else { "allowed" };
+    event!(
+        warn: policy,
+        http.route = route,
+        key.hash = %KeyHash::new(key),
+        span = ?exception.left,
+        reason = exception.reason.as_str(),
+        left_out,
+        "a key is {state}"
+    );
+}
+
+pub(crate) fn key_let_in(KeyLine { policy, route, key, .. }: KeyLine<'_>) {
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "the ban or the allowance of a key was ended by hand");
 }
 
 struct KeyHash(u64);

@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use crate::util::lock::Lock;
 
 /// A decision about a key that an operator makes by hand. Until it ends, it takes the place of the limit. A key has one
 /// at a time: a later one replaces it.
@@ -64,7 +62,7 @@ impl OverrideReason {
         if text.chars().any(char::is_control) {
             return Err(OverrideReasonError::ControlCharacter);
         }
-        Ok(REASONS.lock().number(text))
+        Ok(reasons().number(text))
     }
 
     /// Reads a reason as a server keeps it: [`NONE`](Self::NONE) is empty.
@@ -79,7 +77,7 @@ impl OverrideReason {
     /// The text; empty if there is no reason.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        REASONS.lock().texts.get(usize::from(self.0)).copied().unwrap_or_default()
+        reasons().texts.get(usize::from(self.0)).copied().unwrap_or_default()
     }
 
     /// Whether there is no reason.
@@ -169,7 +167,12 @@ impl Exception {
 }
 
 /// The texts of all reasons of this process.
-static REASONS: LazyLock<Lock<Reasons>> = LazyLock::new(|| Lock::new(Reasons::new()));
+static REASONS: LazyLock<Mutex<Reasons>> = LazyLock::new(|| Mutex::new(Reasons::new()));
+
+/// Locks them. No holder leaves anything half done, so a panic does not poison them.
+fn reasons() -> MutexGuard<'static, Reasons> {
+    REASONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The number of different reasons that are kept.
 const MOST: u16 = 1_024;

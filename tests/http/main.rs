@@ -23,6 +23,7 @@ mod own_quotas;
 mod pacer;
 mod policy_options;
 mod settlement;
+mod transitions;
 mod true_waits;
 mod wide_units;
 mod wire;

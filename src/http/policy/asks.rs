@@ -1,14 +1,9 @@
 //! The calls of a policy to its limiter.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http::key::SHARED;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::Overrides;
-use crate::http::policy::who::MissingKey;
-use crate::util::log;
-use crate::values::time::Monotonic;
 use crate::values::{
     Answer, Ask, Decision, Exception, LimiterError, Mode, Override, OverrideReason, PartitionKey, Pending, Quota,
 };
@@ -77,8 +72,8 @@ impl Policy {
         if self.description.keeps_standing().is_some() { None } else { self.exception_here(key) }
     }
 
-    /// The ban or the allowance of a key, as this process knows it. An allowance goes first, and then the ban that lasts
-    /// longer.
+    /// The ban or the allowance of a key, as this process knows it. An allowance goes first, and then the ban that
+    /// lasts longer.
     #[inline]
     pub(crate) fn exception_here(&self, key: &PartitionKey) -> Option<Exception> {
         let by_hand = self.heritage.record.overrides().and_then(|overrides| overrides.find(key));
@@ -104,26 +99,7 @@ impl Policy {
     /// The bans and allowances by hand that this process keeps or has seen, with their keys as text.
     pub(crate) fn overrides(&self) -> Vec<(Option<String>, Exception)> {
         let all = self.heritage.record.overrides().map(Overrides::all).unwrap_or_default();
-        all.into_iter().map(|(key, exception)| (self.text_of(&key), exception)).collect()
-    }
-
-    /// Returns a key as an operator types it, unless only a hash of it is kept.
-    pub(crate) fn text_of(&self, key: &PartitionKey) -> Option<String> {
-        let is_shared = *key == PartitionKey::SHARED && self.who.on_missing_key == MissingKey::Share;
-        if is_shared { Some(SHARED.to_owned()) } else { self.who.key.write_text(key) }
-    }
-
-    /// Says what the keys are as text: as the error does that an operator gets for a text that is none.
-    pub(crate) fn keys_as_text(&self) -> String {
-        let keys = match self.who.key.read_text("") {
-            Err(error) => error.expected().to_owned(),
-            Ok(key) if key == PartitionKey::SHARED => format!("{SHARED}, the key that all requests share"),
-            Ok(_) => "text".to_owned(),
-        };
-        match self.who.on_missing_key {
-            MissingKey::Share => format!("{keys}, or {SHARED} for requests without a key"),
-            MissingKey::Reject | MissingKey::Skip => keys,
-        }
+        all.into_iter().map(|(key, exception)| (self.who.text_of(&key), exception)).collect()
     }
 
     /// Bans or allows a key on the server that keeps bans, if one does.
@@ -133,8 +109,7 @@ impl Policy {
 
     /// Bans or allows a key in this process.
     pub(crate) fn override_here(&self, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
-        let clock = || self.description.clock().cloned().unwrap_or_else(|| Arc::new(Monotonic));
-        self.heritage.record.overrides_by(clock).set(key, by_hand)
+        self.heritage.record.overrides_by(|| self.clock()).set(key, by_hand)
     }
 
     /// Remembers a ban that a server has reported, for its outages.
@@ -146,8 +121,8 @@ impl Policy {
         }
     }
 
-    /// Logs what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has made
-    /// on a server, to list it, and for outages.
+    /// Reports what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has
+    /// made on a server, to list it, and for outages.
     pub(crate) fn note_override(&self, key: &PartitionKey, by_hand: Override) {
         if !matches!(by_hand, Override::Ban { .. }) {
             self.heritage.lift_ban(key);
@@ -156,14 +131,19 @@ impl Policy {
             // Too many to remember: the server still knows this one.
             let _ = self.override_here(key, by_hand);
         }
-        log::overridden(&self.name, key, by_hand);
+        self.report_override(key, by_hand);
     }
 
     /// Records a rejection by the limiter. Returns the ban, if the key is banned.
     #[cold]
     pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Exception> {
-        let left = self.penalty_for(key)?.note_rejection(self.description.keeps_standing(), key, rejection)?;
-        Some(Exception { is_ban: true, left, reason: OverrideReason::NONE })
+        let server = self.description.keeps_standing();
+        let (left, begins) = self.penalty_for(key)?.note_rejection(server, key, rejection)?;
+        let ban = Exception { is_ban: true, left, reason: OverrideReason::NONE };
+        if begins {
+            self.note_banned(key, ban);
+        }
+        Some(ban)
     }
 
     /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter fails, or cannot reset it.
@@ -173,6 +153,7 @@ impl Policy {
             overrides.set(key, Override::Lift)?;
         }
         self.forgive(key);
+        self.report_override(key, Override::Lift);
         if !self.description.answers(Mode::Reset) {
             return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));
         }

@@ -6,7 +6,8 @@
 //! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
 //!   result is a `PolicyError` (`error`).
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
-//!   change, and `reports` the metrics and logs.
+//!   change, `reports` the metrics and logs, and `transitions` the
+//!   events for operators.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
 
@@ -26,6 +27,7 @@ mod reports;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod transitions;
 mod who;
 
 pub use self::after::ChargeOnce;
@@ -36,4 +38,6 @@ pub(crate) use self::heritage::Fate;
 pub use self::heritage::Penalty;
 pub use self::inherit::Replaced;
 pub(crate) use self::rules::validate_name;
+pub(crate) use self::transitions::Hook;
+pub use self::transitions::{Event, Transition};
 pub use self::who::{ExemptionError, Exemptions, MissingKey};

@@ -4,7 +4,7 @@ use http::Request;
 use http::request::Parts;
 
 use crate::http::head::RequestHead;
-use crate::http::key::{KeyError, SHARED};
+use crate::http::key::KeyError;
 use crate::http::policy::{MissingKey, Policy};
 use crate::values::{LimiterError, PartitionKey, Quota};
 
@@ -53,10 +53,7 @@ impl KeyOf for &str {}
 
 impl sealed::Find for &str {
     fn find(self, policy: &Policy) -> Result<Target, LimiterError> {
-        if self.trim() == SHARED && policy.who.on_missing_key == MissingKey::Share {
-            return Ok(Target::without_quota(PartitionKey::SHARED));
-        }
-        let key = policy.who.key.read_text(self);
+        let key = policy.who.key_of_text(self);
         key.map(Target::without_quota).map_err(|error| LimiterError::no_key(policy.name(), &error))
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::key_of::Target;
 use super::{InForce, KeyOf, LayerState, LimitsHandle, PolicyInForce};
 use crate::http::policy::Policy;
-use crate::util::log;
 use crate::values::{
     Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota, Shape, Terms,
 };
@@ -83,9 +82,9 @@ impl KeyStatus {
 /// # On several machines
 ///
 /// If a server keeps the policy's budgets and [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis and
-/// DynamoDB do, each call acts there, by one call (a ban or an allowance by hand: two). All processes act accordingly at
-/// the next request that they ask the server about. A process that has cached the key as used up or as banned asks again
-/// after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
+/// DynamoDB do, each call acts there, by one call (a ban or an allowance by hand: two). All processes act accordingly
+/// at the next request that they ask the server about. A process that has cached the key as used up or as banned asks
+/// again after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
 ///
 /// Otherwise (in memory, a queue, or a limit of requests in flight), each call acts in this process.
 ///
@@ -143,7 +142,6 @@ impl LimitsHandle {
         let found = self.find(policy, key);
         async move {
             let (policy, target) = found?;
-            log::was_reset(policy.name(), &target.key);
             let decision = policy.reset(&target.key).await?;
             Ok(KeyStatus::of(&policy, &target.key, decision))
         }
@@ -159,8 +157,8 @@ impl LimitsHandle {
     /// # Errors
     ///
     /// Also if the time is zero or longer than a [`Quota`]'s period may be, if the reason is no
-    /// [`OverrideReason`](crate::policy::OverrideReason), if the policy is a [shadow](crate::Policy::shadow), which rejects no
-    /// request, or if it keeps 65,536 keys that are banned or allowed by hand in this process.
+    /// [`OverrideReason`](crate::policy::OverrideReason), if the policy is a [shadow](crate::Policy::shadow), which
+    /// rejects no request, or if it keeps 65,536 keys that are banned or allowed by hand in this process.
     #[doc(alias("block"))]
     pub fn ban(
         &self,

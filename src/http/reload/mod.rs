@@ -19,7 +19,7 @@ pub use self::look_and_act::KeyStatus;
 pub use self::policy_status::PolicyStatus;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
-use crate::http::policy::{IntoPolicies, Policy, PolicyError, Replaced};
+use crate::http::policy::{Hook, IntoPolicies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
@@ -171,6 +171,8 @@ pub(crate) struct LayerSettings {
     /// The exemption of CORS preflights, if any.
     pub(crate) preflight_exemption: Option<PreflightExemption>,
     pub(crate) route: Option<Arc<str>>,
+    /// Learns of the transitions of all policies.
+    pub(crate) hook: Option<Hook>,
 }
 
 /// Validated policies that can be enforced together, in the order in which they are charged.
@@ -250,7 +252,8 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    fn new(policies: Vec<Policy>, settings: &LayerSettings) -> Arc<Self> {
+    fn new(mut policies: Vec<Policy>, settings: &LayerSettings) -> Arc<Self> {
+        policies.iter_mut().for_each(|policy| policy.hook.clone_from(&settings.hook));
         if let Some(route) = &settings.route {
             policies.iter().for_each(|policy| policy.heritage.meter.set_route(route));
         }

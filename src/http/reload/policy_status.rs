@@ -51,7 +51,7 @@ impl PolicyStatus {
             delays: policy.description.delays(),
             can_reset: policy.description.answers(Mode::Reset),
             is_shadow: policy.shadow,
-            keys: policy.keys_as_text(),
+            keys: policy.who.keys_as_text(),
             failures: record.failures.load(Ordering::Relaxed),
             shadow_rejected: record.shadow_rejected.load(Ordering::Relaxed),
             stats: policy.stats(),

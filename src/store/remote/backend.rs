@@ -195,8 +195,8 @@ pub enum Transition {
         /// For how long.
         span: Duration,
     },
-    /// [Bans or allows](Standing::overridden) the key from now on, or lifts its ban and its allowance. Only for backends
-    /// that [keep standings](Backend::keeps_standing).
+    /// [Bans or allows](Standing::overridden) the key from now on, or lifts its ban and its allowance. Only for
+    /// backends that [keep standings](Backend::keeps_standing).
     Override(Override),
     /// [Charges](Standing::charge) the units that are left; the key owes the others. Only for backends that [keep
     /// standings](Backend::keeps_standing).
@@ -212,7 +212,8 @@ pub struct Applied<S> {
     /// The time by which it was decided.
     pub now: Timestamp,
     /// The state before, as it counts under the quota of the [target](Target::algorithm). While a standing is in force:
-    /// the state at [its end](Standing::until), or now if that has passed. `None` after a reset, and if there was no state or it is not known.
+    /// the state at [its end](Standing::until), or now if that has passed. `None` after a reset, and if there was no
+    /// state or it is not known.
     pub old: Option<S>,
     /// The standing of the key, after the transition.
     pub standing: Standing,

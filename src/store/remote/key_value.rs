@@ -74,9 +74,9 @@ pub trait KeyValue: Send + Sync + 'static {
 ///
 /// The value of `NAME:TAG` is a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the
 /// [bytes](Portable) of a state: at most 43 bytes, or 59 if its units do not fit into 32 bits. If the key is banned or
-/// owes more than it had left, or if an operator has banned or allowed it, the value is a byte 3, the clock, the ends of
-/// the ban, of the debt and of the allowance, a byte with the length of the operator's reason, the reason, and the bytes
-/// of a state, if there is one: at most 68 bytes and the reason, or 84.
+/// owes more than it had left, or if an operator has banned or allowed it, the value is a byte 3, the clock, the ends
+/// of the ban, of the debt and of the allowance, a byte with the length of the operator's reason, the reason, and the
+/// bytes of a state, if there is one: at most 68 bytes and the reason, or 84.
 ///
 /// All quotas fit, and values of both widths are read under each of them. If another quota has written a value, it is
 /// converted, and used units stay used. If a key holds something else, that is an error, and nothing is overwritten;

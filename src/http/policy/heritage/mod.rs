@@ -1,5 +1,6 @@
 //! The state that a policy takes over from its predecessor: counts, metrics, bans, debts.
 
+mod limited_keys;
 mod metrics;
 mod overrides;
 mod penalty;
@@ -7,6 +8,7 @@ mod record;
 
 use std::sync::Arc;
 
+pub(crate) use self::limited_keys::LimitedKeys;
 pub(crate) use self::metrics::{Fate, PolicyMeter};
 pub(crate) use self::overrides::Overrides;
 pub use self::penalty::Penalty;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use crate::store::ByHand;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Exception, LimiterError, Override, OverrideReason, PartitionKey};
 
@@ -106,6 +107,17 @@ impl Overrides {
         // Under the lock, so before any look that could find it.
         self.latest.fetch_max(until.as_nanos(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The number of overrides in force.
+    pub(crate) fn counts(&self) -> ByHand {
+        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        let mut counts = ByHand::default();
+        for exception in by_key.values().filter_map(|by_hand| by_hand.at(now)) {
+            *if exception.is_ban { &mut counts.banned } else { &mut counts.allowed } += 1;
+        }
+        counts
     }
 
     /// The overrides in force, in the order of their ends.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::http::policy::after::{Debts, OpenCharges};
 use crate::http::policy::expiring::CAPACITY;
-use crate::http::policy::heritage::Overrides;
+use crate::http::policy::heritage::{LimitedKeys, Overrides};
 use crate::limiter::Health;
 use crate::values::time::Clock;
 
@@ -24,6 +24,8 @@ pub(crate) struct PolicyRecord {
     debts: OnceLock<Arc<Debts>>,
     /// Made for the first ban or allowance by hand.
     overrides: OnceLock<Overrides>,
+    /// Made for the first event that clients can cause.
+    limited_keys: OnceLock<Box<LimitedKeys>>,
 }
 
 impl PolicyRecord {
@@ -46,6 +48,11 @@ impl PolicyRecord {
     /// The bans and allowances by hand. The first call makes the table, with this clock.
     pub(in crate::http::policy) fn overrides_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &Overrides {
         self.overrides.get_or_init(|| Overrides::new(clock()))
+    }
+
+    /// The keys that are limited, for events. The first call makes the table, with this clock.
+    pub(in crate::http::policy) fn limited_keys_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &LimitedKeys {
+        self.limited_keys.get_or_init(|| Box::new(LimitedKeys::new(clock())))
     }
 
     /// The debts of keys. The first call makes the table, with this clock.

@@ -132,8 +132,8 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         Ok((applied, Some(swap.ok_or(BadReply::State)?)))
     }
 
-    /// Bans or allows a key (`holds`) as an operator says, like [`Standing::overridden`]. Its state stays as it is, under
-    /// its quota. Returns the outcome, and the replacement of the key's text.
+    /// Bans or allows a key (`holds`) as an operator says, like [`Standing::overridden`]. Its state stays as it is,
+    /// under its quota. Returns the outcome, and the replacement of the key's text.
     pub(crate) fn overriding(
         &self,
         holds: Option<&[u8]>,
