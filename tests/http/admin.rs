@@ -87,9 +87,8 @@ fn about(admin: &Admin, key: &str) -> Vec<(String, String)> {
 
 fn use_up(layer: &RateLimitLayer, user: &str, address: [u8; 4], requests: usize) -> Vec<u16> {
     use tower::{Layer, service_fn};
-    let service = layer.layer(service_fn(|_: Request<()>| async {
-        Ok::<_, std::convert::Infallible>(Response::new(String::new()))
-    }));
+    let service = layer
+        .layer(service_fn(|_: Request<()>| async { Ok::<_, std::convert::Infallible>(Response::new(String::new())) }));
     let one = || {
         let mut request = Request::new(());
         request.extensions_mut().insert(User::new(user));
@@ -425,12 +424,16 @@ async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
         serde_json::from_slice::<Value>(&body.collect().await.unwrap().to_bytes()).unwrap()["policies"].clone()
     };
     let before = policies().await;
-    assert_eq!((before.as_array().unwrap().len(), &before[0]["layer"], &before[0]["limit"]), (1, &json!("/a"), &json!(7)));
+    assert_eq!(
+        (before.as_array().unwrap().len(), &before[0]["layer"], &before[0]["limit"]),
+        (1, &json!("/a"), &json!(7))
+    );
     let _ = config.change("f.toml", &file(9)).unwrap();
     assert_eq!(policies().await[0]["limit"], 9);
     // Under a path, too: everything is relative to it.
     let nested: axum::Router = axum::Router::new().nest_service("/limits", admin::router(&config));
-    for (path, status) in [("/limits/", 200), ("/limits/admin.js", 200), ("/limits/api/policies", 200), ("/api/policies", 404)]
+    for (path, status) in
+        [("/limits/", 200), ("/limits/admin.js", 200), ("/limits/api/policies", 200), ("/api/policies", 404)]
     {
         let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
         assert_eq!(nested.clone().oneshot(request).await.unwrap().status(), status, "{path}");

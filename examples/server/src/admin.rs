@@ -22,8 +22,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the address of the arguments and the token of the environment, which other users of the machine do not see.
-    /// An error is the message to print.
+    /// Reads the address from the arguments, and the token from the environment, which other users of the machine do
+    /// not see. An error is the message to print.
     pub(crate) fn read(address: &str) -> Result<Self, String> {
         let address: SocketAddr =
             address.parse().map_err(|_| format!("--admin {address}: write an address such as 127.0.0.1:3001"))?;

@@ -181,11 +181,7 @@ fn keep_on_redis(_: ConfigReader, _: &str) -> Result<ConfigReader, String> {
 }
 
 /// Serves until a signal comes. An error is the message to print.
-async fn serve(
-    listen: SocketAddr,
-    limits: Arc<RwLock<Limits>>,
-    admin: Option<admin::Settings>,
-) -> Result<(), String> {
+async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>, admin: Option<admin::Settings>) -> Result<(), String> {
     let (listener, address) = bind(listen, "--listen")?;
     let mut terminate =
         signal(SignalKind::terminate()).map_err(|error| format!("the server cannot wait for SIGTERM: {error}"))?;

@@ -31,8 +31,8 @@ pub(super) fn check_host(parts: &Parts, hosts: &[String]) -> Result<(), Problem>
 
 /// Rejects a call that comes from a page of another site.
 ///
-/// Browsers add `Sec-Fetch-Site` to each request, and `Origin` to all but simple reads; no page can change them. Clients
-/// that are no browsers send neither, and pass.
+/// Browsers add `Sec-Fetch-Site` to each request, and `Origin` to all but simple reads; no page can change them.
+/// Clients that are no browsers send neither, and pass.
 pub(super) fn check_site(parts: &Parts) -> Result<(), Problem> {
     let site = parts.headers.get("sec-fetch-site").map(|site| site.as_bytes());
     let is_same_site = matches!(site, None | Some(b"same-origin" | b"none"));

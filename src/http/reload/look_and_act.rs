@@ -8,9 +8,7 @@ use std::time::Duration;
 use super::key_of::Target;
 use super::{InForce, KeyOf, LayerState, LimitsHandle, PolicyInForce};
 use crate::http::policy::Policy;
-use crate::values::{
-    Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota, Shape, Terms,
-};
+use crate::values::{Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota, Shape, Terms};
 
 /// The state of a key in a policy.
 #[derive(Clone, Copy, Debug)]
@@ -44,16 +42,16 @@ impl KeyStatus {
         self.decision.allowance()
     }
 
-    /// The time since the ban or the allowance by hand was made by this process, or first seen by it. `None` if there is
-    /// none by hand, or if this is not known.
+    /// The time since the ban or the allowance by hand was made by this process, or first seen by it. `None` if there
+    /// is none by hand, or if this is not known.
     #[must_use]
     pub fn by_hand_since(&self) -> Option<Duration> {
         let exception = self.ban().or_else(|| self.allowance())?;
         self.override_age.filter(|_| exception.is_by_hand())
     }
 
-    /// The time until a request of one unit passes: zero if it passes now. `None` if this is not known, as for a limit of
-    /// requests in flight, or a key with a [quota of its own](crate::Policy::quota_fn) that is used up.
+    /// The time until a request of one unit passes: zero if it passes now. `None` if this is not known, as for a limit
+    /// of requests in flight, or a key with a [quota of its own](crate::Policy::quota_fn) that is used up.
     #[must_use]
     pub fn passes_in(&self) -> Option<Duration> {
         let decision = &self.decision;

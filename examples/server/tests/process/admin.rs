@@ -90,8 +90,13 @@ fn an_address_that_others_can_reach_needs_a_token() {
     assert_eq!((asked.status, asked.headers["www-authenticate"].starts_with("Basic")), (401, true));
     assert!(!asked.body.contains("<html"));
     // As a bearer token, and as the password of a browser: `anna:0123456789abcdef`.
-    assert_eq!([format!("Bearer {token}"), "Basic YW5uYTowMTIzNDU2Nzg5YWJjZGVm".to_owned()].map(|it| status(&it)), [200; 2]);
-    for wrong in ["", "Bearer", "Bearer 0123456789abcdeg", "Bearer 0123456789abcdef0", "Basic", "Basic !", "Basic YTpi", token] {
+    assert_eq!(
+        [format!("Bearer {token}"), "Basic YW5uYTowMTIzNDU2Nzg5YWJjZGVm".to_owned()].map(|it| status(&it)),
+        [200; 2]
+    );
+    for wrong in
+        ["", "Bearer", "Bearer 0123456789abcdeg", "Bearer 0123456789abcdef0", "Basic", "Basic !", "Basic YTpi", token]
+    {
         assert_eq!(status(wrong), 401, "{wrong}");
     }
     assert_eq!(post(admin, "/api/ban", BAN).status, 401);

@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use super::body::AdminBody;
 use super::problem::Problem;
 
-/// Allows nothing from other origins, and no inline script: a key or a reason cannot become one. The icon is in the page.
+/// Allows nothing from other origins, and no inline script: a key or a reason cannot become one. The icon is in the
+/// page.
 const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                         base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
