@@ -18,6 +18,8 @@ pub(crate) mod keyed_hash;
 pub(crate) mod lock;
 pub(crate) mod log;
 pub(crate) mod random;
+#[cfg(feature = "http")]
+pub(crate) mod space_saving;
 pub(crate) mod stripes;
 pub(crate) mod sync;
 pub(crate) mod two_choices;
