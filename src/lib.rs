@@ -148,7 +148,9 @@ pub mod layer {
 /// The parts of a [`Policy`]: its errors, and the arguments of its closures.
 #[cfg(feature = "http")]
 pub mod policy {
-    pub use crate::http::{ExemptionError, Meter, PolicyError, ResponseHead, SettleError, TakenPermits};
+    pub use crate::http::{
+        ExemptionError, Meter, Offender, Offenders, PolicyError, ResponseHead, SettleError, ShowKey, TakenPermits,
+    };
 }
 
 /// The parts of a [`Rejection`] and a [`Verdict`].

@@ -30,7 +30,8 @@ pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::pacer::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
-    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Replaced,
+    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty, Policy,
+    PolicyError, Replaced, ShowKey,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]

@@ -16,6 +16,7 @@ mod keeps_standing;
 mod partition_key;
 mod quota;
 mod receipt;
+mod shares_reports;
 mod terms;
 pub mod time;
 
@@ -43,4 +44,7 @@ pub(crate) use self::quota::gcd;
 pub use self::quota::{Quota, QuotaError};
 pub use self::receipt::Receipt;
 pub(crate) use self::receipt::{Issuer, Proof};
+#[cfg(any(feature = "http", feature = "redis"))]
+pub(crate) use self::shares_reports::Report;
+pub(crate) use self::shares_reports::SharesReports;
 pub use self::terms::{Shape, Terms};

@@ -17,6 +17,7 @@ mod handlers;
 mod identity;
 mod in_flight;
 mod layer;
+mod offenders;
 mod outcome;
 mod own_quotas;
 mod pacer;

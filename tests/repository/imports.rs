@@ -72,6 +72,7 @@ const POLICY: Picture = &[
     ("owed", &["after", "definition"]),
     ("asks", &["definition"]),
     ("inherit", &["definition", "heritage"]),
+    ("offenders", &["definition", "heritage"]),
     ("reports", &["definition", "heritage"]),
 ];
 
@@ -140,8 +141,9 @@ const REDIS: Picture = &[
     ("conversation", &["connection", "evalsha", "key", "script"]),
     ("backend", &["bundle", "connection", "conversation", "key", "script"]),
     ("batch", &["backend", "connection", "conversation", "key", "script"]),
+    ("reports", &["backend", "connection", "evalsha", "key", "script"]),
     ("charge_once", &["backend", "connection", "conversation", "key", "script"]),
-    ("store", &["backend", "batch", "charge_once", "connection", "script"]),
+    ("store", &["backend", "batch", "charge_once", "connection", "reports", "script"]),
 ];
 
 const QUEUE: Picture = &[

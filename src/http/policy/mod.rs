@@ -6,7 +6,7 @@
 //! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
 //!   result is a `PolicyError` (`error`).
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
-//!   change, and `reports` the metrics and logs.
+//!   change, `reports` the metrics and logs, and `offenders` the keys that are rejected most.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
 
@@ -21,6 +21,7 @@ mod how_much;
 mod inherit;
 mod named;
 mod names;
+mod offenders;
 mod owed;
 mod reports;
 mod rules;
@@ -32,8 +33,9 @@ pub use self::after::ChargeOnce;
 pub(crate) use self::after::{Attempt, DebtCharge};
 pub use self::definition::{IntoPolicies, Policy};
 pub use self::error::PolicyError;
-pub(crate) use self::heritage::Fate;
-pub use self::heritage::Penalty;
+pub(crate) use self::heritage::{Fate, Scheduled};
+pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
+pub use self::offenders::{Offender, Offenders};
 pub(crate) use self::rules::validate_name;
 pub use self::who::{ExemptionError, Exemptions, MissingKey};

@@ -1,6 +1,8 @@
 //! The settings and policies of a layer, and the first step of a live change: [`LimitsHandle`] replaces policies by new
 //! ones, which inherit from the policies of their names. `http/policy/inherit.rs` has the steps that follow.
 
+mod offenders;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;

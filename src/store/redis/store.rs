@@ -8,6 +8,7 @@ use super::backend::{RedisBackend, failed};
 use super::batch::Batcher;
 use super::charge_once::OnceCharger;
 use super::connection::{Fault, Redis};
+use super::reports::RedisReports;
 use super::script::Scripted;
 use crate::store::remote::{
     Applied, Backend, CallLimits, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
@@ -208,7 +209,8 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let inner = Arc::clone(limiter);
         let algorithm = algorithm.clone();
         let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
-        description.batching(Batcher { inner, algorithm }).charging_once(once)
+        let reports = RedisReports::new(&self.redis, &self.names);
+        description.batching(Batcher { inner, algorithm }).charging_once(once).sharing_reports(reports)
     }
 
     fn stats(&self) -> SharingStats {
