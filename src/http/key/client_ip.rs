@@ -8,10 +8,11 @@ use super::forwarded::{self, ForwardedNode};
 use super::hint;
 use super::ip::{peer_addr, peer_unknown};
 use super::list::{Elements, Unreadable};
-use super::network::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
+use super::network::{self, DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
 use super::source::{CLOUDFRONT_VIEWER_ADDRESS, FORWARDED, IpSource, X_FORWARDED_FOR};
+use super::text;
 use super::trusted::TrustedProxies;
-use super::{KeyError, KeyExtractor};
+use super::{KeyError, KeyExtractor, KeyTextError};
 use crate::http::head::RequestHead;
 use crate::util::log;
 use crate::values::PartitionKey;
@@ -284,13 +285,29 @@ impl KeyExtractor for ClientIp {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         let peer = peer_ip(head)?;
         let ip = match self.find(peer, head.headers()) {
-            // Longer than any address, so that the two never collide.
-            Some(ForwardedNode::Obfuscated(name)) => return Ok(PartitionKey::from_parts([b"for".as_slice(), &name])),
+            Some(ForwardedNode::Obfuscated(name)) => return Ok(obfuscated_key(&name)),
             Some(ForwardedNode::Address(ip)) => ip,
             None => self.substitute(peer)?,
         };
         Ok(IpNetwork::of(ip, self.ipv6_prefix).into())
     }
+
+    /// Also a name that begins with `_`, as a proxy writes it, if [names are keys](Self::obfuscated_nodes).
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        match &*text::unquoted(text) {
+            name if self.obfuscated && name.starts_with('_') => Ok(obfuscated_key(name.as_bytes())),
+            _ => network::read_text(text, self.ipv6_prefix),
+        }
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        network::write_text(key, self.ipv6_prefix).or_else(|| text::write_name(&text::split(key, 2)?[1]))
+    }
+}
+
+/// Longer than any address, so that the two never collide.
+fn obfuscated_key(name: &[u8]) -> PartitionKey {
+    PartitionKey::from_parts([b"for".as_slice(), name])
 }
 
 fn peer_ip(head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::{KeyError, KeyExtractor};
+use super::text::{self, KeyTextError, SEPARATOR};
+use super::{Global, KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
@@ -17,6 +18,14 @@ macro_rules! tuple {
             /// Whether all parts are shared: a part that differs from client to client makes the combination differ.
             fn is_shared(&self) -> bool {
                 $(self.$index.is_shared())&&+
+            }
+
+            fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+                read_parts(&[$(&self.$index),+], text)
+            }
+
+            fn write_text(&self, key: &PartitionKey) -> Option<String> {
+                write_parts(&[$(&self.$index),+], key)
             }
         }
     };
@@ -40,6 +49,55 @@ impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
     fn is_shared(&self) -> bool {
         self.iter().all(KeyExtractor::is_shared)
     }
+
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        read_parts(&self.iter().map(|part| &**part).collect::<Vec<_>>(), text)
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        write_parts(&self.iter().map(|part| &**part).collect::<Vec<_>>(), key)
+    }
+}
+
+/// Reads a text with a part for each extractor.
+fn read_parts(extractors: &[&dyn KeyExtractor], text: &str) -> Result<PartitionKey, KeyTextError> {
+    let whole = text::unquoted(text);
+    let texts = text::parts(if extractors.len() == 1 { text } else { &whole });
+    if extractors.is_empty() {
+        return Global.read_text(text);
+    }
+    let keys = extractors.iter().zip(&texts).map(|(extractor, text)| extractor.read_text(text));
+    match keys.collect::<Result<Vec<_>, _>>() {
+        Ok(keys) if texts.len() == extractors.len() => {
+            Ok(PartitionKey::from_parts(keys.iter().map(PartitionKey::as_bytes)))
+        }
+        _ => Err(KeyTextError::new(expected_parts(extractors))),
+    }
+}
+
+/// Says what the parts are. An extractor says what its keys are only in an error, so each is asked for the key of no
+/// text.
+fn expected_parts(extractors: &[&dyn KeyExtractor]) -> String {
+    let expected = |extractor: &&dyn KeyExtractor| match extractor.read_text("") {
+        Ok(_) => text::SHARED.to_owned(),
+        Err(error) => error.expected().to_owned(),
+    };
+    let parts: Vec<_> = extractors.iter().map(expected).map(|part| format!("<{part}>")).collect();
+    parts.join(SEPARATOR)
+}
+
+fn write_parts(extractors: &[&dyn KeyExtractor], key: &PartitionKey) -> Option<String> {
+    if extractors.is_empty() {
+        return Global.write_text(key);
+    }
+    let keys = text::split(key, extractors.len())?;
+    let texts = extractors.iter().zip(&keys).map(|(extractor, key)| {
+        let text = extractor.write_text(key)?;
+        // The text of a combination, within this one.
+        let is_one = text::parts(&text).len() == 1;
+        Some(if is_one { text } else { text::quoted(&text) })
+    });
+    Some(texts.collect::<Option<Vec<_>>>()?.join(SEPARATOR))
 }
 
 #[cfg(test)]

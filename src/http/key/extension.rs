@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::text::{Content, KeyTextError};
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::util::log;
@@ -54,7 +55,7 @@ impl<T, F, K> ExtensionKey<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> K + Send + Sync + 'static,
-    K: Into<PartitionKey>,
+    K: Into<PartitionKey> + 'static,
 {
     /// Keys by the value that `read` returns for the extension of type `T`.
     pub const fn new(read: F) -> Self {
@@ -66,13 +67,23 @@ impl<T, F, K> KeyExtractor for ExtensionKey<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> K + Send + Sync + 'static,
-    K: Into<PartitionKey>,
+    K: Into<PartitionKey> + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         match head.extensions().get::<T>() {
             Some(extension) => Ok((self.read)(extension).into()),
             None => Err(missing(type_name::<T>())),
         }
+    }
+
+    /// Numbers and addresses are read and written as such. Everything else is taken for text, also a key of a type of
+    /// your own.
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        Content::of_type::<K>().read(text)
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        Content::of_type::<K>().write(key)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::any::type_name;
 use std::fmt;
 
+use super::text::{Content, KeyTextError};
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
@@ -27,7 +28,7 @@ use crate::values::PartitionKey;
 pub const fn key_fn<F, K>(read: F) -> FnKey<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
-    K: Into<PartitionKey>,
+    K: Into<PartitionKey> + 'static,
 {
     FnKey { read }
 }
@@ -41,13 +42,23 @@ pub struct FnKey<F> {
 impl<F, K> KeyExtractor for FnKey<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
-    K: Into<PartitionKey>,
+    K: Into<PartitionKey> + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         match (self.read)(head) {
             Some(key) => Ok(key.into()),
             None => Err(KeyError::Missing { what: "what the key function looks for".into() }),
         }
+    }
+
+    /// Numbers and addresses are read and written as such. Everything else is taken for text, also a key of a type of
+    /// your own.
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        Content::of_type::<K>().read(text)
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        Content::of_type::<K>().write(key)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 
+use super::text::{self, KeyTextError};
 use super::{KeyError, KeyExtractor};
 use crate::http::head::{RequestHead, trimmed};
 use crate::values::PartitionKey;
@@ -69,5 +70,13 @@ impl KeyExtractor for HeaderKey {
                 Some(value) => Ok(value.into()),
             },
         }
+    }
+
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        let expected = || KeyTextError::new(format!("the value of the {}", self.what()));
+        let value = text::unquoted(text);
+        let value = value.trim_matches([' ', '\t']);
+        let can_be_sent = !value.is_empty() && HeaderValue::from_str(value).is_ok();
+        if can_be_sent { Ok(value.into()) } else { Err(expected()) }
     }
 }

@@ -3,8 +3,8 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
-use super::network::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
-use super::{KeyError, KeyExtractor, hint};
+use super::network::{self, DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
+use super::{KeyError, KeyExtractor, KeyTextError, hint};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
@@ -85,6 +85,14 @@ impl KeyExtractor for PeerIp {
             SocketAddr::V4(peer) => PartitionKey::from(peer.ip().octets().as_slice()),
             SocketAddr::V6(peer) => ipv6_key(*peer.ip(), self.ipv6_prefix),
         })
+    }
+
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        network::read_text(text, self.ipv6_prefix)
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        network::write_text(key, self.ipv6_prefix)
     }
 }
 

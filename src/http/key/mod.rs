@@ -36,6 +36,7 @@ mod ranges;
 mod same_key;
 mod source;
 mod streak;
+mod text;
 mod trusted;
 
 use std::borrow::Cow;
@@ -57,6 +58,8 @@ pub(crate) use self::ranges::Ranges;
 pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
 pub(crate) use self::streak::Streak;
+pub use self::text::KeyTextError;
+pub(crate) use self::text::SHARED;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
 use crate::http::head::RequestHead;
@@ -84,6 +87,25 @@ pub trait KeyExtractor: Send + Sync + 'static {
     fn is_shared(&self) -> bool {
         false
     }
+
+    /// Returns the key that an operator writes as `text`, for [`LimitsHandle`](crate::LimitsHandle): an address, the
+    /// value of a header, the name of a user, or a combination such as `alice + 203.0.113.7`.
+    ///
+    /// White space around a text or a part is dropped. A name that has some there, or a ` + `, is written in quotation
+    /// marks, with `\"` and `\\` for those in the name. By default, any text that is not empty is a key.
+    ///
+    /// # Errors
+    ///
+    /// If no request has such a key. The error says what the keys are.
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        text::Content::Text.read(text)
+    }
+
+    /// Writes a key as [`read_text`](Self::read_text) reads it. `None` if only a hash of the key [is
+    /// kept](PartitionKey#cost), or if it is no key of this extractor. By default, the key is text.
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        text::write_name(key)
+    }
 }
 
 /// Implements [`KeyExtractor`] for pointers to extractors.
@@ -96,6 +118,14 @@ macro_rules! impl_for_pointers {
 
             fn is_shared(&self) -> bool {
                 (**self).is_shared()
+            }
+
+            fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+                (**self).read_text(text)
+            }
+
+            fn write_text(&self, key: &PartitionKey) -> Option<String> {
+                (**self).write_text(key)
             }
         }
     )+};
@@ -115,6 +145,17 @@ impl KeyExtractor for Global {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        match text.trim() {
+            "" | SHARED => Ok(PartitionKey::SHARED),
+            _ => Err(KeyTextError::new("(shared), the key that all requests share")),
+        }
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        (*key == PartitionKey::SHARED).then(|| SHARED.to_owned())
     }
 }
 

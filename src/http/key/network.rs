@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::text::{self, KeyTextError};
 use crate::values::PartitionKey;
 
 /// The prefix length of the IPv6 networks that have a budget each, unless set: the smallest network that a provider
@@ -32,6 +33,26 @@ impl IpNetwork {
             },
         }
     }
+}
+
+/// Returns the key that an operator writes as an address, or as the network that has the budget.
+pub(super) fn read_text(text: &str, ipv6_prefix: u8) -> Result<PartitionKey, KeyTextError> {
+    let name = text::unquoted(text);
+    let (address, prefix) = name.split_once('/').map_or((&*name, None), |(address, prefix)| (address, Some(prefix)));
+    let network = address.parse().ok().map(|address| IpNetwork::of(address, ipv6_prefix));
+    let is_this = |network: &IpNetwork| prefix.is_none_or(|prefix| prefix == network.prefix.to_string());
+    network.filter(is_this).map(PartitionKey::from).ok_or_else(|| {
+        KeyTextError::new(format!(
+            "an address, such as 203.0.113.7 or 2001:db8::1, or a network 2001:db8::/{ipv6_prefix}"
+        ))
+    })
+}
+
+/// Writes the address or the network of a key.
+pub(super) fn write_text(key: &PartitionKey, ipv6_prefix: u8) -> Option<String> {
+    let address = text::address(key)?;
+    let network = IpNetwork::of(address, ipv6_prefix);
+    Some(if address.is_ipv4() || network.prefix == 128 { address.to_string() } else { network.to_string() })
 }
 
 /// The first 48 bits of `64:ff9b:1::/48` (RFC 8215).

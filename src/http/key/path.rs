@@ -2,6 +2,7 @@
 
 #[cfg(feature = "axum")]
 use super::streak::Streak;
+use super::text::{self, KeyTextError};
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 #[cfg(feature = "axum")]
@@ -74,6 +75,18 @@ impl KeyExtractor for PathKey {
     /// By a path, and not by a client.
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        match &*text::unquoted(text) {
+            path if path.starts_with('/') => Ok(path.into()),
+            text::SHARED => Ok(PartitionKey::SHARED),
+            _ => Err(KeyTextError::new("a path, such as /users/{id}")),
+        }
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        if *key == PartitionKey::SHARED { Some(text::SHARED.to_owned()) } else { text::write_name(key) }
     }
 }
 

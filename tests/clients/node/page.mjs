@@ -250,7 +250,8 @@ async function ticket(watched, path) {
   assert.match(waiting.text, new RegExp(`429 rejected.*Retry-After: ${wait}`, "s"));
   assert.match(passed.text, /200 passes/);
   const waited = (ready.at - waiting.at) / 1000;
-  assert.ok(waited >= wait - 0.001 && waited < wait + 0.25, `green after ${waited} s instead of ${wait}`);
+  // The page reads its clock just before the change is seen here, and a busy machine comes late.
+  assert.ok(waited >= wait - 0.05 && waited < wait + 2, `green after ${waited} s instead of ${wait}`);
   const left = told.filter((change) => change.state === "waiting").map((change) => change.left);
   assert.ok(left.length > 10 && left.every((time, index) => !(time > left[index - 1])), `the countdown reads ${left}`);
   assert.ok(waiting.color !== ready.color && ready.color === passed.color, `${waiting.color}, ${ready.color}, ${passed.color}`);
@@ -264,10 +265,20 @@ async function slider(watched) {
   await watched.ready();
   await watched.button("twice").press("Enter");
   await watched.until(FIXED, "some should be rejected", (now) => now.rejected >= 3);
+  // Polls that are answered late, with the limit from before the change, do not put it back.
+  await page.route("**/live?*", async (route) => {
+    const response = await route.fetch();
+    await page.waitForTimeout(400);
+    await route.fulfill({ response });
+  });
   const changed = page.waitForResponse(`${watched.url}/live/limit`);
   await page.locator("#limit").press("End");
   assert.equal((await changed).status(), 200);
-  assert.equal(await page.locator("#limit-now").textContent(), "40 per second");
+  for (let looks = 0; looks < 10; looks += 1) {
+    assert.equal(await page.locator("#limit-now").textContent(), "40 per second");
+    await page.waitForTimeout(50);
+  }
+  await page.unrouteAll({ behavior: "wait" });
   for (const path of [BUCKET, QUEUE, FIXED]) await watched.card(path).locator(".policies", { hasText: /: 40 per 1s/ }).waitFor();
   const before = await watched.numbers(FIXED);
   await watched.ready();

@@ -5,6 +5,8 @@ const label = document.getElementById("limit-now");
 /** The limit to send next, and whether one is on its way. */
 let wanted = null;
 let isSending = false;
+/** When the last change was answered. A poll that began before may have the limit from before. */
+let changedAt = -Infinity;
 
 const say = (text) => {
   if (label.textContent !== text) label.textContent = text;
@@ -23,15 +25,16 @@ async function send() {
   } catch {
     say("not changed");
   }
+  changedAt = performance.now();
   isSending = false;
   await send();
 }
 
-/** Shows the limit in force, unless the slider is being moved. */
-export function show(canChange, routes) {
+/** Shows the limit in force that a poll found, unless the slider has been moved since it began. */
+export function show(canChange, routes, begun) {
   slider.disabled = !canChange;
   if (!canChange) return say("as in the file");
-  if (isSending || wanted !== null) return;
+  if (isSending || wanted !== null || begun < changedAt) return;
   const { limit } = routes.find((route) => route.limit)?.limit ?? {};
   if (Number(slider.value) !== limit) slider.value = limit;
   say(`${limit} per second`);

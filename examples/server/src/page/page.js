@@ -87,14 +87,14 @@ async function poll() {
     const since = Math.max(0, last.now - 100);
     const answer = await fetch(`/live?since=${since}`, { cache: "no-store", signal: AbortSignal.timeout(5000) });
     if (!answer.ok) throw new Error(answer.status);
-    show(await answer.json());
+    show(await answer.json(), begun);
   } catch (error) {
     lose(error);
   }
   setTimeout(poll, lostSince ? 1000 : Math.max(0, POLL_EVERY - (performance.now() - begun)));
 }
 
-function show({ started_at: started, now_ms: now, can_change: canChange, routes }) {
+function show({ started_at: started, now_ms: now, can_change: canChange, routes }, begun) {
   const isNew = started !== last.started;
   last = { started, now };
   if (isNew) {
@@ -113,7 +113,7 @@ function show({ started_at: started, now_ms: now, can_change: canChange, routes 
     }
     lanes.get(name).update(route, now);
   }
-  limit.show(canChange, routes);
+  limit.show(canChange, routes, begun);
   ticket.list(routes);
   lostSince = null;
   connect("live", "live");
