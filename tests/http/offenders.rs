@@ -8,10 +8,11 @@ use futures_util::FutureExt;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::User;
+use tower_sluice::key::{HeaderKey, PeerIp, User, key_fn};
 use tower_sluice::policy::{Offenders, ShowKey};
 use tower_sluice::{
-    Concurrency, FailureMode, LimiterError, MissingKey, Penalty, Policy, Quota, RateLimitLayer, grpc::GrpcStatus,
+    Concurrency, FailureMode, LimiterError, MissingKey, PartitionKey, Penalty, Policy, Quota, RateLimitLayer,
+    grpc::GrpcStatus,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -100,6 +101,34 @@ fn keys_are_shown_as_the_policy_says() {
     }
 }
 
+/// An address in the form of the extractor; a long token, of which only the hash is kept; and bytes that are no text.
+#[test]
+fn keys_are_written_as_their_extractor_does() {
+    let shown = |policy: Policy, request: &dyn Fn() -> Request<()>| {
+        let layer = RateLimitLayer::new(policy.track_offenders(ShowKey::whole()));
+        let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
+        for _ in 0..2 {
+            let _ = service.clone().oneshot(request()).now_or_never().unwrap().unwrap();
+        }
+        rows(&layer, "api").remove(0).0
+    };
+    let limit = || Policy::new("api", TokenBucket::new(Quota::per_day(1)));
+    let from_peer = || {
+        let mut request = Request::new(());
+        request.extensions_mut().insert("[2001:db8::1]:9".parse::<std::net::SocketAddr>().unwrap());
+        request
+    };
+    assert_eq!(shown(limit().key(PeerIp::new()), &from_peer), "2001:db8::/64");
+    let with_token = |token: &str| Request::builder().header("x-api-key", token).body(()).unwrap();
+    let by_token = || limit().key(HeaderKey::from_static("x-api-key"));
+    assert_eq!(shown(by_token(), &|| with_token("k-1")), "k-1");
+    // printf 'a%.0s' $(seq 300) | sha256sum
+    let hash = "sha256:9835fa6bf4e20a9b9ea812506302e98982721a6cf8d2cae67af57129bf21ae90";
+    assert_eq!(shown(by_token(), &|| with_token(&"a".repeat(300))), hash);
+    let bytes = limit().key(key_fn(|_| Some(PartitionKey::from([0xff, 0, 7]))));
+    assert_eq!(shown(bytes, &|| Request::new(())), "0xff0007");
+}
+
 #[test]
 fn rejections_count_by_the_policies_that_make_them() {
     let wide =
@@ -184,7 +213,7 @@ fn requests_without_a_key_share_an_entry() {
     for _ in 0..3 {
         let _ = service.clone().oneshot(Request::new(())).now_or_never().unwrap().unwrap();
     }
-    assert_eq!(rows(&layer, "api"), expected([("", 2)]));
+    assert_eq!(rows(&layer, "api"), expected([("(shared)", 2)]));
 }
 
 /// With all the clients of a flood, one that is rejected more often is found.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 pub use self::list::{Offender, Offenders};
+use crate::http::key::SHARED;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::{Hour, Scheduled};
 use crate::util::space_saving::{CAPACITY, Summary};
@@ -109,23 +110,28 @@ impl Policy {
     }
 
     fn shown(&self, key: &PartitionKey, now: Timestamp) -> ShownKey {
-        let text = text_of(key);
-        let text = self.heritage.offenders.as_ref().map(|offenders| offenders.show.show(&text));
         let banned_until = self.ban_left(key).map_or(Timestamp::ZERO, |left| now.saturating_add(left));
-        ShownKey { text: text.unwrap_or_default(), banned_until }
+        let text = match &self.heritage.offenders {
+            // Nobody's name.
+            _ if *key == PartitionKey::SHARED => SHARED.to_owned(),
+            Some(offenders) => offenders.show.show(&self.text_of(key)),
+            None => String::new(),
+        };
+        ShownKey { text, banned_until }
+    }
+
+    /// The key as its extractor writes it. Of a long key, only the hash is known.
+    fn text_of(&self, key: &PartitionKey) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let other = || {
+            key.kept_hash().map_or_else(|| format!("0x{}", hex(key.as_bytes())), |hash| format!("sha256:{}", hex(hash)))
+        };
+        self.who.key.write_text(key).unwrap_or_else(other)
     }
 
     /// How long this process knows a key to be banned: for now by its penalty only.
     fn ban_left(&self, key: &PartitionKey) -> Option<Duration> {
         self.penalty_for(key)?.banned_for(key)
-    }
-}
-
-/// The text of a key.
-fn text_of(key: &PartitionKey) -> String {
-    match std::str::from_utf8(key.as_bytes()) {
-        Ok(text) => text.to_owned(),
-        Err(_) => key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
     }
 }
 

@@ -15,8 +15,11 @@ use sha2::{Digest, Sha256};
 /// | [`whole`](Self::whole) | `203.0.113.7` | |
 /// | [`by`](Self::by) | as your function writes it | |
 ///
-/// A key is written as text first. Text is shown in 256 bytes at most, and control characters are escaped, so that no
-/// client can paint on the terminal of an operator.
+/// A key is first written as text, as its [extractor](crate::key::KeyExtractor::write_text) does: `alice`,
+/// `2001:db8::/64`. A key of more than 256 bytes is `sha256:` and its SHA-256 in hexadecimal, since no more of it [is
+/// kept](crate::PartitionKey#cost), and another key that is no text is `0x` and its bytes. The key that requests share is
+/// shown as `(shared)` in any form. At most 256 bytes are shown, and control characters are escaped, so that no client
+/// can paint on the terminal of an operator.
 #[must_use]
 pub struct ShowKey(Form);
 
