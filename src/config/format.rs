@@ -241,6 +241,9 @@ words! {
     ReleaseAt {
         "head": ReleaseAt::Head, "body": ReleaseAt::Body
     }
+    ShownForm {
+        "hash": ShownForm::Hash, "prefix": ShownForm::Prefix, "whole": ShownForm::Whole
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -271,6 +274,14 @@ pub(super) enum SettleBy {
 pub(super) enum ReleaseAt {
     Head,
     Body,
+}
+
+/// How the keys that are rejected most may be shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShownForm {
+    Hash,
+    Prefix,
+    Whole,
 }
 
 /// For programs without the calendar, which reject its windows later.
@@ -489,6 +500,9 @@ tables! {
             "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
             "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \
              the limit. In memory also max-keys: how many requests are remembered at a time.");
+        track_offenders: Option<NamedValue<ShownForm>> = word::<ShownForm>("\"hash\"",
+            "Track the keys that are rejected most, and show them to operators in this form: 16 digits of a SHA-256, the \
+             first 6 characters, or the whole key. Left out: track none.").aside();
         exempt: Option<Spanned<RawExempt>> = TableKey::new(KeyKind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that are not charged, and count as skipped: those that meet any of these.");
     }

@@ -54,6 +54,7 @@
 //! | bans and debts of queues and of limits in flight | each | each | each |
 //! | [free retries](crate::ChargeOnce) | each | shared | each |
 //! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each |
+//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | each: ask every process |
 //! | [changes at run time](super::hot_reload) | each: change every process | each | each |
 //! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | each | each | each |
 //!

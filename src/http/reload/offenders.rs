@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::{LayerState, LimitsHandle, PolicyInForce};
 use crate::http::policy::{Offenders, Policy, Scheduled};
 use crate::values::LimiterError;
-use crate::values::time::{Clock, Wall};
 
 /// The time from a rejection to the publication of its count. So a process writes once a second at most.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -67,9 +66,8 @@ async fn look(policy: &Policy, most: usize) -> Result<Offenders, LimiterError> {
         Ok(reports) => (reports, None),
         Err(error) => (Vec::new(), Some(error)),
     };
-    // Read after the call, so that this process's own part is up to date.
-    let now = Wall.now();
-    let own = policy.own_offenders(now).ok_or_else(untracked)?;
+    // After the call, so that this process's own part is up to date.
+    let (own, now) = policy.own_offenders().ok_or_else(untracked)?;
     let (all, processes) = policy.all_offenders(own, &reports, now);
     Ok(Offenders::new(all, most, now, processes, policy.shadow, missing))
 }
@@ -86,7 +84,7 @@ impl LayerState {
         let reports = move || {
             drop(scheduled);
             let Some(layer) = layer.upgrade() else { return Vec::new() };
-            layer.load().policy(&name).map_or_else(Vec::new, |policy| policy.offender_reports(Wall.now()))
+            layer.load().policy(&name).map_or_else(Vec::new, Policy::offender_reports)
         };
         server.publish_after(PAUSE, Box::new(reports));
     }

@@ -41,7 +41,6 @@ struct ShownKey {
 impl Policy {
     /// Tracks a rejected key. Returns the publication that is to be made, if the limiter's server passes reports on and
     /// none is scheduled.
-    #[inline]
     pub(crate) fn note_offender(&self, key: &PartitionKey) -> Option<Scheduled> {
         let offenders = self.heritage.offenders.as_ref()?;
         offenders.record.note(key);
@@ -49,16 +48,19 @@ impl Policy {
         offenders.record.schedule()
     }
 
-    /// The offenders of this process in both hours at `now`; `None` if they are not tracked.
-    pub(crate) fn own_offenders(&self, now: Timestamp) -> Option<OffendersPart> {
+    /// The offenders of this process in the present hour and the one before, and the time; `None` if they are not
+    /// tracked.
+    pub(crate) fn own_offenders(&self) -> Option<(OffendersPart, Timestamp)> {
         let offenders = self.heritage.offenders.as_ref()?;
-        Some(self.part(offenders.record.in_both_hours(now), now))
+        let now = offenders.record.now();
+        Some((self.part(offenders.record.in_both_hours(now), now), now))
     }
 
     /// The reports of this process for other ones.
-    pub(crate) fn offender_reports(&self, now: Timestamp) -> Vec<Report> {
+    pub(crate) fn offender_reports(&self) -> Vec<Report> {
         let Some(offenders) = &self.heritage.offenders else { return Vec::new() };
         let record = &offenders.record;
+        let now = record.now();
         let parts = record.hours_to_publish(now).map(|hour| {
             let mut summary = record.in_hour(hour, now);
             summary.cut(CAPACITY);

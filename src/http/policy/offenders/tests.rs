@@ -1,21 +1,22 @@
 use std::time::UNIX_EPOCH;
 
 use super::*;
+use crate::http::key::HeaderKey;
 use crate::http::policy::heritage::ShowKey;
 use crate::util::effort::rounds;
 use crate::values::Quota;
 use crate::values::time::{Clock, Wall};
 
 fn policy(show: ShowKey) -> Policy {
-    Policy::new("api", Quota::per_second(1)).track_offenders(show)
+    Policy::new("api", Quota::per_second(1)).key(HeaderKey::from_static("x-client")).track_offenders(show)
 }
 
 fn note(policy: &Policy, key: &str, times: u64) {
     (0..times).for_each(|_| drop(policy.note_offender(&PartitionKey::from(key))));
 }
 
-fn list(policy: &Policy, reports: &[Report], now: Timestamp) -> (Offenders, Vec<(String, u64, u64)>) {
-    let own = policy.own_offenders(now).unwrap();
+fn list(policy: &Policy, reports: &[Report]) -> (Offenders, Vec<(String, u64, u64)>) {
+    let (own, now) = policy.own_offenders().unwrap();
     let (all, processes) = policy.all_offenders(own, reports, now);
     let offenders = Offenders::new(all, usize::MAX, now, processes, policy.shadow, None);
     let rows = offenders.list().iter().map(|offender| (offender.key().to_owned(), offender.count(), offender.error()));
@@ -29,7 +30,7 @@ fn keys_that_are_shown_alike_stay_apart() {
     for (key, times) in [("alice", 3), ("alex", 2), ("bob", 1)] {
         note(&policy, key, times);
     }
-    let rows = list(&policy, &[], Wall.now()).1;
+    let rows = list(&policy, &[]).1;
     let expected = [("al…", 3), ("al…", 2), ("bo…", 1)].map(|(key, count)| (key.to_owned(), count, 0));
     assert_eq!(rows, expected);
 }
@@ -40,9 +41,8 @@ fn a_report_is_read_as_it_was_written() {
     for (key, times) in [("alice", 3), ("", 2), ("a b", 1)] {
         note(&odd, key, times);
     }
-    let now = Wall.now();
     let millis = |instant: Timestamp| Timestamp::from_nanos(instant.as_nanos() / 1_000_000 * 1_000_000);
-    let mut part = odd.own_offenders(now).unwrap();
+    let (mut part, now) = odd.own_offenders().unwrap();
     for entry in &mut part.summary.entries {
         entry.first = millis(entry.first);
         entry.last = millis(entry.last);
@@ -80,7 +80,6 @@ fn nonsense_is_no_report() {
 /// Three processes, whose reports are read back: counts are those of all, within the bound of all.
 #[test]
 fn reports_of_other_processes_are_merged_within_the_bound() {
-    let now = Wall.now();
     let processes = [(); 3].map(|()| policy(ShowKey::whole()));
     let mut exact = HashMap::<String, u64>::new();
     let mut total = 0;
@@ -94,8 +93,8 @@ fn reports_of_other_processes_are_merged_within_the_bound() {
             }
         }
     }
-    let reports: Vec<_> = processes.iter().flat_map(|policy| policy.offender_reports(now)).collect();
-    let (offenders, rows) = list(&processes[0], &reports, now);
+    let reports: Vec<_> = processes.iter().flat_map(|policy| policy.offender_reports()).collect();
+    let (offenders, rows) = list(&processes[0], &reports);
     assert_eq!((offenders.processes(), offenders.total()), (3, total), "its own report does not count twice");
     assert!(offenders.max_error() <= total / CAPACITY as u64, "{}", offenders.max_error());
     for (key, count, error) in &rows {
@@ -114,12 +113,11 @@ fn reports_of_other_processes_are_merged_within_the_bound() {
 fn reports_of_other_hours_do_not_count() {
     let other = policy(ShowKey::whole());
     note(&other, "alice", 1);
-    let now = Wall.now();
-    let hour = Hour::of(now).0;
-    let report = |hour| Report { hour, ..other.offender_reports(now).pop().unwrap() };
+    let hour = Hour::of(Wall.now()).0;
+    let report = |hour| Report { hour, ..other.offender_reports().pop().unwrap() };
     let mine = policy(ShowKey::whole());
     for (hour, total) in [(hour - 2, 0), (hour - 1, 1), (hour, 1), (hour + 1, 1), (hour + 2, 0)] {
-        assert_eq!(list(&mine, &[report(hour)], now).0.total(), total, "{hour}");
+        assert_eq!(list(&mine, &[report(hour)]).0.total(), total, "{hour}");
     }
 }
 
