@@ -149,8 +149,10 @@ pub mod layer {
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        ExemptionError, Meter, Offender, Offenders, PolicyError, ResponseHead, SettleError, ShowKey, TakenPermits,
+        Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, ResponseHead, SettleError,
+        ShowKey, TakenPermits, Transition,
     };
+    pub use crate::values::{Exception, OverrideReason, OverrideReasonError};
 }
 
 /// The parts of a [`Rejection`] and a [`Verdict`].

@@ -287,6 +287,29 @@ async fn waiters_that_are_rejected_by_close() {
 }
 
 #[tokio::test]
+async fn keys_that_are_banned_or_allowed_by_hand_are_counted_when_they_are_observed() {
+    let metrics = Metrics::record();
+    let layer = RateLimitLayer::builder(policy("per-client", bucket(9))).route("/r").build();
+    let limits = layer.handle();
+    let counts = || {
+        layer.observe();
+        ["banned", "allowed"].map(|state| metrics.of(&format!(r#"{state}_by_hand{{route="/r",policy="per-client"}}"#)))
+    };
+    layer.observe();
+    assert!(!metrics.render().contains("by_hand"), "no operator has done anything");
+    let hour = std::time::Duration::from_secs(3_600);
+    for key in ["a", "b"] {
+        let _ = limits.ban("per-client", key, hour, "scrapes").await.unwrap();
+    }
+    let _ = limits.allow("per-client", "c", hour, "a migration").await.unwrap();
+    assert_eq!(counts(), ["2", "1"]);
+    for key in ["a", "b", "c"] {
+        let _ = limits.unban("per-client", key).await.unwrap();
+    }
+    assert_eq!(counts(), ["0", "0"]);
+}
+
+#[tokio::test]
 async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
     let metrics = Metrics::record();
     let per_client = policy("per-client", Concurrency::new(5)).cost(2);

@@ -93,6 +93,7 @@
 //! | [`rejection_format`](crate::layer::RateLimitLayerBuilder::rejection_format), [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) | problem details in JSON (RFC 9457) |
 //! | [`exempt_preflights`](crate::layer::RateLimitLayerBuilder::exempt_preflights) | none: preflights count |
 //! | [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) | no |
+//! | [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition) | none: bans and outages are logged |
 //! | [`route`](crate::layer::RateLimitLayerBuilder::route) | no label |
 //! | [`grpc_status`](crate::layer::RateLimitLayerBuilder::grpc_status) | [`ResourceExhausted`](crate::grpc::GrpcStatus::ResourceExhausted) |
 //!

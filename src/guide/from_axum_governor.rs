@@ -53,7 +53,7 @@
 //! | `expect_connect_info` | nothing to declare; the service is made by the same `into_make_service_with_connect_info` |
 //! | `redact_keys` | always: no log has a key |
 //! | `BoxedGovernorLayer` in the state | [`RateLimitLayer`](crate::RateLimitLayer): no parameters, and `Clone` |
-//! | `limiter().snapshot()` | [`peek`](crate::RateLimitLayer::peek) for one key; [metrics](super::monitoring#metrics) |
+//! | `limiter().snapshot()` | [`peek`](crate::LimitsHandle::peek) for one key; [metrics](super::monitoring#metrics) |
 //!
 //! # What is different
 //!

@@ -51,7 +51,7 @@
 //! | `legacyHeaders: true`, with `X-RateLimit-Reset` as an instant | [`x_ratelimit(ResetForm::EpochSeconds)`](crate::headers::RateLimitFields::x_ratelimit) |
 //! | `req.rateLimit` | [`verdict`](crate::layer::RateLimitLayerBuilder::verdict), and a [`Verdict`](crate::Verdict) as an argument of the handler |
 //! | `store: new RedisStore(…)` | [`RedisStore`](super::machines) |
-//! | `limiter.resetKey(key)`, `getKey(key)` | [`RateLimitLayer::reset`](crate::RateLimitLayer::reset), [`peek`](crate::RateLimitLayer::peek) |
+//! | `limiter.resetKey(key)`, `getKey(key)` | [`LimitsHandle::reset`](crate::LimitsHandle::reset), [`peek`](crate::LimitsHandle::peek) |
 //! | `validate` | always: [mistakes in the set-up](super::misconfigured) are logged once each |
 //! | two instances in a row | two policies of one layer |
 //!

@@ -36,6 +36,7 @@
 //! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
 //! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
+//! | `banned_by_hand`, `allowed_by_hand` | gauges | `route`, `policy` | keys that an operator has [banned or allowed](super::support), as far as this process keeps or has seen them |
 //! | `in_flight` | a gauge | `route`, `policy` | units of [`Concurrency`](crate::Concurrency) in flight, over all keys |
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |

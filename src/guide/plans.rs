@@ -230,7 +230,7 @@
 //!   expensive requests at once. When the answer has ended, or the client has gone, it becomes the number of tokens
 //!   that were sent, since each is reported before it is. Tokens beyond the estimate are charged as far as units are
 //!   left. The rest is [owed](crate::Policy::owe_shortfalls): time pays it, and until then the key is rejected. The
-//!   usage and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show how many units are left after that.
+//!   usage and [`LimitsHandle::peek`](crate::LimitsHandle::peek) show how many units are left after that.
 //! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of
 //!   `FREE`: only a request has the customer's plan.
 //! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.

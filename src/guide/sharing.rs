@@ -18,10 +18,10 @@
 //!
 //!     let everybody = PartitionKey::SHARED;
 //!     assert!(limiter.check(&everybody).is_allowed()); // takes one of ten units
-//!     assert_eq!(api.peek("api", &everybody).await?.remaining(), 9);
-//!     assert_eq!(clone.peek("api", &everybody).await?.remaining(), 9);
-//!     assert_eq!(jobs.peek("jobs", &everybody).await?.remaining(), 9);
-//!     assert_eq!(alone.peek("api", &everybody).await?.remaining(), 10);
+//!     assert_eq!(api.handle().peek("api", &everybody).await?.decision().remaining(), 9);
+//!     assert_eq!(clone.handle().peek("api", &everybody).await?.decision().remaining(), 9);
+//!     assert_eq!(jobs.handle().peek("jobs", &everybody).await?.decision().remaining(), 9);
+//!     assert_eq!(alone.handle().peek("api", &everybody).await?.decision().remaining(), 10);
 //!     Ok(())
 //! }
 //! ```
@@ -47,11 +47,13 @@
 //! |---|---|---|---|
 //! | used units of a key | each | shared | shared |
 //! | [bans](crate::Penalty#on-several-machines) and [debts](crate::Policy::owe_shortfalls) | each | shared | shared |
+//! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared |
 //! | early retries, which are counted for a ban | each | each | each |
 //! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` |
 //! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |
-//! | bans and debts of queues and of limits in flight | each | each | each |
+//! | bans, allowances and debts of queues and of limits in flight | each | each | each |
+//! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each |
 //! | [free retries](crate::ChargeOnce) | each | shared | each |
 //! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each |
 //! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | each: ask every process |
@@ -69,11 +71,11 @@
 //!
 //! | each process has | so |
 //! |---|---|
-//! | the waits of keys that are used up, are banned or owe units (negative cache) | a refund or a reset by another process shows after half a second and one call, and after a minute at most while calls fail |
+//! | the waits of keys that are used up, are banned or owe units (negative cache) | a refund, a reset, an allowance or the end of a ban by another process shows after half a second and one call, and after a minute at most while calls fail |
 //! | [leased](crate::store::redis::RedisStore::leasing) units | they are spent in that process, or come back when the lease ends. A ban by another process shows then |
-//! | the count of early retries | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned. Once one process bans it, all reject it; a [`reset`](crate::RateLimitLayer::reset) in one lifts the ban in all |
+//! | the count of early retries | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned. Once one process bans it, all reject it; a [`reset`](crate::LimitsHandle::reset) in one lifts the ban in all |
 //! | the [local fallback](super::failure) | during an outage, *n* processes admit up to *n* times the quota. Each knows the bans that it has made or seen, also one that was lifted elsewhere, and keeps the debts that it makes. Retries are charged |
 //!
-//! [`reset`](crate::RateLimitLayer::reset) reaches shared state only. For rows with "each", call it in every process.
+//! [`reset`](crate::LimitsHandle::reset) reaches shared state only. For rows with "each", call it in every process.
 //!
 //! Next: [let requests wait](super::queue).

@@ -26,7 +26,7 @@
 //!     let key = PartitionKey::from(customer);
 //!     let mut text = String::new();
 //!     for policy in POLICIES {
-//!         let decision = limits.peek(policy, &key).await.map_err(explain)?;
+//!         let decision = limits.handle().peek(policy, &key).await.map_err(explain)?;
 //!         text += &format!("{policy}: {} of {} left", decision.remaining(), decision.limit());
 //!         // `peek` asks for a request of cost 0, which is rejected only while the key is banned.
 //!         if let Some(wait) = decision.retry_after() {
@@ -45,7 +45,7 @@
 //!     println!("support: the limits of {customer:?} are reset"); // for your audit log
 //!     let key = PartitionKey::from(customer);
 //!     for policy in POLICIES {
-//!         let _ = limits.reset(policy, &key).await.map_err(explain)?;
+//!         let _ = limits.handle().reset(policy, &key).await.map_err(explain)?;
 //!     }
 //!     Ok(StatusCode::NO_CONTENT)
 //! }
@@ -151,7 +151,7 @@
 //! #     Ok(())
 //! # }
 //! # async fn limits_of_another_name() -> StatusCode {
-//! #     explain(limits().peek("unknown", &PartitionKey::from("ada")).await.unwrap_err()).0
+//! #     explain(limits().handle().peek("unknown", &PartitionKey::from("ada")).await.unwrap_err()).0
 //! # }
 //! ```
 //!
@@ -192,8 +192,8 @@
 //!     let name = PartitionKey::from(name);
 //!     let address = PartitionKey::from(IpNetwork::of(address, 64));
 //!     let both = PartitionKey::from_parts([name.as_bytes(), address.as_bytes()]);
-//!     let _ = logins.reset("account-here", &both).await?;
-//!     let _ = logins.reset("address", &address).await?;
+//!     let _ = logins.handle().reset("account-here", &both).await?;
+//!     let _ = logins.handle().reset("address", &address).await?;
 //!     Ok(())
 //! }
 //! # use tower_sluice::key::{ExtensionKey, PeerIp};
@@ -226,7 +226,7 @@
 //! #         // Of IPv6, any address of the customer's network.
 //! #         unlock(&logins, "ada", address.replace("::1", "::2").parse().unwrap()).await.unwrap();
 //! #         let address_key = PartitionKey::from(IpNetwork::of(address.parse().unwrap(), 64));
-//! #         assert_eq!(logins.peek("address", &address_key).await.unwrap().remaining(), 20);
+//! #         assert_eq!(logins.handle().peek("address", &address_key).await.unwrap().decision().remaining(), 20);
 //! #         assert_eq!(login(address).await, 200);
 //! #     }
 //! # }

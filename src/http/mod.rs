@@ -30,13 +30,13 @@ pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::pacer::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
-    ChargeOnce, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty, Policy,
-    PolicyError, Replaced, ShowKey,
+    ChargeOnce, Event, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty, Policy,
+    PolicyError, Replaced, ShowKey, Transition,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;
-pub use self::reload::LimitsHandle;
+pub use self::reload::{KeyOf, KeyStatus, LimitsHandle};
 pub use self::response_body::ResponseBody;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settlement::{Meter, SettleError, Settlement};

@@ -6,7 +6,7 @@ use http::Extensions;
 use smallvec::SmallVec;
 
 use crate::http::policy::Policy;
-use crate::values::Decision;
+use crate::values::{Decision, Exception};
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
 /// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for
@@ -126,6 +126,13 @@ impl PolicyVerdict {
     /// Its decision.
     pub const fn decision(&self) -> &Decision {
         &self.decision
+    }
+
+    /// The ban of the key, if it is banned: [by hand](crate::LimitsHandle::ban), with the operator's reason, or due to a
+    /// [penalty](crate::Policy::penalty).
+    #[must_use]
+    pub fn ban(&self) -> Option<Exception> {
+        self.decision.ban()
     }
 
     /// Whether its limiter failed, so that its [local fallback](crate::FailureMode::LocalFallback) decided.

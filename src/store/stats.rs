@@ -57,6 +57,9 @@ pub struct Stats {
     /// The table in this process's memory that holds the [debts](crate::Policy::owe_shortfalls) of keys, if a key ever
     /// had one.
     pub debts: Option<TableStats>,
+    /// The keys that an operator has banned or allowed by hand, if one ever has: those that this process keeps or has
+    /// seen. A policy sets it, as it does `bans`.
+    pub by_hand: Option<ByHand>,
     /// The requests of this process that wait in the limiter, if requests ever wait there, and if this is known.
     pub backlog: Option<Backlog>,
     /// The units of all keys that are in flight, of a limiter that [counts them](crate::Concurrency).
@@ -65,6 +68,16 @@ pub struct Stats {
     pub sharing: Option<SharingStats>,
     /// The nodes of the server that holds the budgets, as far as they are known. Empty if this process holds them.
     pub nodes: Vec<NodeHealth>,
+}
+
+/// How many keys an operator has banned or allowed by hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ByHand {
+    /// [Banned](crate::LimitsHandle::ban) keys.
+    pub banned: u64,
+    /// [Allowed](crate::LimitsHandle::allow) keys.
+    pub allowed: u64,
 }
 
 /// How full a [`MemoryStore`](super::MemoryStore) is, or how many keys a `LeakyQueue` keeps.

@@ -10,9 +10,10 @@ use std::error::Error;
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
+use std::time::Duration;
 
 use crate::util::keyed_hash::Secret;
-use crate::values::{Decision, LimiterError, PartitionKey};
+use crate::values::{Decision, Exception, LimiterError, PartitionKey};
 
 /// Logs a line. Without the feature `tracing`, that is nothing, and no field is looked at.
 macro_rules! event {
@@ -106,6 +107,46 @@ pub(crate) fn decided(
         retry_after = decision.and_then(Decision::retry_after).map(tracing::field::debug),
         "decided"
     );
+}
+
+/// The beginning of a line about a key: the policy, and the route of its layer.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyLine<'a> {
+    pub(crate) policy: &'a str,
+    pub(crate) route: Option<&'a str>,
+    pub(crate) key: &'a PartitionKey,
+    /// The number of lines that were left out before this one.
+    pub(crate) left_out: u64,
+}
+
+pub(crate) fn key_limited(KeyLine { policy, route, key, left_out }: KeyLine<'_>, shadow: bool, wait: Option<Duration>) {
+    event!(
+        info: policy,
+        http.route = route,
+        key.hash = %KeyHash::new(key),
+        shadow,
+        retry_after = wait.map(tracing::field::debug),
+        left_out,
+        "a key is limited"
+    );
+}
+
+/// A ban or an allowance.
+pub(crate) fn key_excepted(KeyLine { policy, route, key, left_out }: KeyLine<'_>, exception: &Exception) {
+    let state = if exception.is_ban { "banned" } else { "allowed" };
+    event!(
+        warn: policy,
+        http.route = route,
+        key.hash = %KeyHash::new(key),
+        span = ?exception.left,
+        reason = exception.reason.as_str(),
+        left_out,
+        "a key is {state}"
+    );
+}
+
+pub(crate) fn key_let_in(KeyLine { policy, route, key, .. }: KeyLine<'_>) {
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "the ban or the allowance of a key was ended by hand");
 }
 
 struct KeyHash(u64);

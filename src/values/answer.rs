@@ -87,6 +87,7 @@ enum AnswerKind {
     Closed,
     Unsupported,
     UnknownPolicy,
+    NoKey,
 }
 
 impl LimiterError {
@@ -132,6 +133,12 @@ impl LimiterError {
         Self::with_kind(AnswerKind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
     }
 
+    /// The error of a policy that cannot have the key that it was asked for.
+    #[cfg(feature = "http")]
+    pub(crate) fn no_key(policy: &str, problem: &dyn fmt::Display) -> Self {
+        Self::with_kind(AnswerKind::NoKey, format!("policy `{policy}`: {problem}"))
+    }
+
     /// Whether the limiter does not [response](Self::unsupported) the mode in which it was asked.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
@@ -142,6 +149,12 @@ impl LimiterError {
     #[must_use]
     pub fn is_unknown_policy(&self) -> bool {
         self.0.kind == AnswerKind::UnknownPolicy
+    }
+
+    /// Whether the policy cannot have the key that it was asked for. The message says what its keys are.
+    #[must_use]
+    pub fn is_no_key(&self) -> bool {
+        self.0.kind == AnswerKind::NoKey
     }
 
     /// Whether the limiter was [closed](Self::closed).

@@ -9,7 +9,7 @@ use std::time::Duration;
 use self::words::{
     DELAY_BITS, DELAY_COARSE, DELAY_MASK, Limit, OutcomeKind, RESET_COARSE, Remaining, WAIT_COARSE, at_most_max,
 };
-use crate::values::{Receipt, Shape, Terms};
+use crate::values::{Exception, Receipt, Shape, Terms};
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
@@ -107,9 +107,24 @@ impl Decision {
         Some(self.remaining().min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
-    /// How long the request has to wait, if its key is banned on a server.
-    pub(crate) fn ban(&self) -> Option<Duration> {
-        self.retry_after().filter(|_| self.receipt.is_ban())
+    /// The ban of the key, if it is banned: on a server, or by hand.
+    pub(crate) fn ban(&self) -> Option<Exception> {
+        self.receipt.exception().filter(|exception| exception.is_ban)
+    }
+
+    /// The allowance of the key, if it is allowed by hand.
+    pub(crate) fn allowance(&self) -> Option<Exception> {
+        self.receipt.exception().filter(|exception| !exception.is_ban)
+    }
+
+    /// The decision for a key that is banned: [`banned_for`](Self::banned_for), marked.
+    pub(crate) fn banned(self, ban: &Exception) -> Self {
+        self.banned_for(ban.left).with_receipt(Receipt::for_exception(ban))
+    }
+
+    /// The decision for a key that is allowed by hand: it has a full budget of `limit` units, and is not charged.
+    pub(crate) fn allowed(limit: u64, allowance: &Exception) -> Self {
+        Self::allow(limit, limit).with_receipt(Receipt::for_exception(allowance))
     }
 
     /// The decision for a key whose ban lasts for another `left`: rejected until the ban ends, or for longer if it

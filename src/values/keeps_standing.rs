@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::values::{Ask, PartitionKey, Pending};
+use crate::values::{Ask, Override, PartitionKey, Pending};
 
 /// A limiter whose server keeps bans and debts with the states of keys: so all processes that share the limit share
 /// them, too, and learn of them by the calls that they make anyway. [Resetting](crate::limiter::Mode::Reset) a key
@@ -11,6 +11,9 @@ pub(crate) trait KeepsStanding: Send + Sync + 'static {
     /// Bans a key, unless it is banned: all its requests are rejected, with a decision that [says
     /// so](crate::Decision::ban).
     fn ban(&self, key: &PartitionKey, span: Duration) -> Pending;
+
+    /// Bans or allows a key as an operator says, or lifts both.
+    fn override_key(&self, key: &PartitionKey, by_hand: Override) -> Pending;
 
     /// Charges the cost of a request while units are left, and lets the key owe the rest.
     fn owe(&self, ask: &Ask<'_>) -> Pending;

@@ -1,5 +1,5 @@
-//! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No locks, no
-//! I/O.
+//! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No I/O, and
+//! no locks but the one of the texts of `OverrideReason`.
 
 mod answer;
 mod ask;
@@ -13,6 +13,7 @@ mod description;
 mod failure_mode;
 mod inheritance;
 mod keeps_standing;
+mod overrides;
 mod partition_key;
 mod quota;
 mod receipt;
@@ -38,6 +39,7 @@ pub use self::failure_mode::FailureMode;
 pub use self::inheritance::Inheritance;
 pub(crate) use self::inheritance::{Finish, Heritage, KeepsStates};
 pub(crate) use self::keeps_standing::KeepsStanding;
+pub use self::overrides::{Exception, Override, OverrideReason, OverrideReasonError};
 pub use self::partition_key::PartitionKey;
 pub(crate) use self::partition_key::little_endian;
 pub(crate) use self::quota::gcd;

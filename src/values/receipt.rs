@@ -7,6 +7,10 @@
 //! leaves 20 bytes for a receipt. An enum takes 32, since its widest proof has 16 bytes and is aligned to 16, and
 //! `changes` and `origin` would come on top. A packed struct with the proof as a number takes 20.
 
+use std::time::Duration;
+
+use crate::values::{Exception, OverrideReason};
+
 /// A charge's record for its refund, so that the refund returns at most the unpaid part. Opaque: only the issuer of a
 /// receipt can read it.
 ///
@@ -36,8 +40,10 @@ enum Origin {
     Fallback,
     /// The budget of free retries, in place of the limit: see [`ChargingOnce`](super::ChargingOnce).
     FreeRetry,
-    /// Nobody: the key is banned.
+    /// Nobody: the key is banned. The value is the [exception](Receipt::exception).
     Ban,
+    /// Nobody: the key is allowed by hand. Likewise.
+    Allowance,
 }
 
 /// The issuer of a receipt, which determines the [`Proof`] in it.
@@ -73,12 +79,24 @@ impl Receipt {
     /// The receipt of no charge, or of a charge that cannot be refunded.
     pub const NONE: Self = Self::issued(Issuer::Nobody, 0);
 
-    /// A mark in place of a receipt, in the rejection of a key that is banned on a server.
-    pub(crate) const BAN: Self = Self { origin: Origin::Ban, ..Self::NONE };
+    /// A mark in place of a receipt, in the decision on a key that is banned or allowed: nothing was charged.
+    pub(crate) fn for_exception(exception: &Exception) -> Self {
+        let origin = if exception.is_ban { Origin::Ban } else { Origin::Allowance };
+        let nanos = u64::try_from(exception.left.as_nanos()).unwrap_or(u64::MAX);
+        let value = u128::from(exception.reason.number()) << 64 | u128::from(nanos);
+        Self { value, origin, ..Self::NONE }
+    }
 
-    /// Whether it is [`BAN`](Self::BAN).
-    pub(crate) const fn is_ban(self) -> bool {
-        matches!(self.origin, Origin::Ban)
+    /// The ban or the allowance of the key, if this is the [mark](Self::for_exception) of one.
+    pub(crate) fn exception(self) -> Option<Exception> {
+        let is_ban = match self.origin {
+            Origin::Ban => true,
+            Origin::Allowance => false,
+            Origin::Limiter | Origin::Fallback | Origin::FreeRetry => return None,
+        };
+        #[allow(clippy::cast_possible_truncation, reason = "each part is read by itself")]
+        let (number, nanos) = ((self.value >> 64) as u16, self.value as u64);
+        Some(Exception { is_ban, left: Duration::from_nanos(nanos), reason: OverrideReason::from_number(number) })
     }
 
     /// A receipt of a custom limiter, algorithm or store. Only the issuer knows the meaning of `value`.
@@ -215,6 +233,21 @@ mod tests {
         assert_eq!(free.unmark_free_retry(), Some(receipt));
         assert_eq!(receipt.unmark_free_retry(), None);
         assert_eq!(receipt.mark_fallback().unmark_free_retry(), None);
+    }
+
+    #[test]
+    fn the_mark_of_an_exception_has_its_end_and_its_reason() {
+        let reason = OverrideReason::new("scrapes").unwrap();
+        for is_ban in [true, false] {
+            let exception = Exception { is_ban, left: Duration::from_nanos(7), reason };
+            let mark = Receipt::for_exception(&exception);
+            assert_eq!(mark.exception(), Some(exception));
+            assert!(
+                mark.is_none() && mark.value().is_none() && mark.mark_fallback() == mark,
+                "there is nothing to refund"
+            );
+        }
+        assert_eq!(Receipt::NONE.exception(), None);
     }
 
     #[test]

@@ -154,7 +154,11 @@ fn a_banned_key_is_listed_with_what_is_left_of_its_ban() {
     let left = alice.banned_for().unwrap();
     assert!(left > 6 * DAY && left <= 7 * DAY, "{left:?}");
     assert_eq!(bob.banned_for(), None);
-    let _ = layer.reset("api", &"alice".into()).now_or_never().unwrap().unwrap();
+    let limits = layer.handle();
+    let by_hand = limits.ban("api", "bob", 30 * DAY, "tries passwords").now_or_never().unwrap().unwrap();
+    assert!(by_hand.ban().is_some());
+    assert!(look(&layer, "api", 10).unwrap().list()[1].banned_for().unwrap() > 29 * DAY);
+    let _ = limits.reset("api", "alice").now_or_never().unwrap().unwrap();
     assert_eq!(look(&layer, "api", 10).unwrap().list()[0].banned_for(), None, "and its rejections stay");
 }
 

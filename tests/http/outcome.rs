@@ -13,11 +13,12 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
 use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::policy::KeyStatus;
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Decision, LeakyQueue, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
-    Settlement, Verdict,
+    LeakyQueue, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
+    Verdict,
 };
 
 /// The cost that a handler reports.
@@ -298,21 +299,24 @@ async fn support_staff_can_peek_and_reset() {
     for _ in 0..6 {
         send(&layer, "alice", 200, 0).await;
     }
-    let left = |decision: Decision| (decision.is_allowed(), decision.remaining());
-    assert_eq!(layer.peek("bucket", &alice).await.map(left).unwrap(), (false, 0), "banned");
+    let left = |status: KeyStatus| (status.decision().is_allowed(), status.decision().remaining());
+    assert_eq!(layer.handle().peek("bucket", &alice).await.map(left).unwrap(), (false, 0), "banned");
     for policy in ["fixed", "sliding"] {
-        assert_eq!(layer.peek(policy, &alice).await.map(left).unwrap(), (true, 0));
+        assert_eq!(layer.handle().peek(policy, &alice).await.map(left).unwrap(), (true, 0));
     }
     for policy in ["bucket", "fixed", "sliding"] {
-        assert_eq!(layer.reset(policy, &alice).await.map(left).unwrap(), (true, 3), "{policy}");
-        assert_eq!(layer.peek(policy, &alice).await.map(left).unwrap(), (true, 3), "{policy}");
+        assert_eq!(layer.handle().reset(policy, &alice).await.map(left).unwrap(), (true, 3), "{policy}");
+        assert_eq!(layer.handle().peek(policy, &alice).await.map(left).unwrap(), (true, 3), "{policy}");
     }
     assert_eq!(send(&layer, "alice", 200, 0).await.status, 200);
     assert_eq!(
-        layer.reset("queue", &alice).await.unwrap_err().to_string(),
+        layer.handle().reset("queue", &alice).await.unwrap_err().to_string(),
         "policy `queue`: the limiter cannot be reset: it does not answer `Mode::Reset`"
     );
-    assert_eq!(layer.peek("none", &alice).await.unwrap_err().to_string(), "no policy of this layer is named `none`");
+    assert_eq!(
+        layer.handle().peek("none", &alice).await.unwrap_err().to_string(),
+        "no policy of this layer is named `none`"
+    );
 }
 
 /// Sends a thousand requests, a hundred per second. Returns how many are answered 429.

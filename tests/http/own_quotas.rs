@@ -235,13 +235,13 @@ async fn support_staff_see_a_key_under_its_quota_and_reset_it() {
         assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 200);
     }
     let key = PartitionKey::from("a");
-    let peeked = layer.peek("api", &key).await.unwrap();
-    assert_eq!((peeked.limit(), peeked.remaining()), (5, 0));
-    assert_eq!(layer.peek("api", &PartitionKey::from("new")).await.unwrap().limit(), 3);
-    assert_eq!(layer.reset("api", &key).await.unwrap().remaining(), 3);
-    assert_eq!(layer.peek("api", &key).await.unwrap().remaining(), 3);
+    let peeked = layer.handle().peek("api", &key).await.unwrap();
+    assert_eq!((peeked.decision().limit(), peeked.decision().remaining()), (5, 0));
+    assert_eq!(layer.handle().peek("api", &PartitionKey::from("new")).await.unwrap().decision().limit(), 3);
+    assert_eq!(layer.handle().reset("api", &key).await.unwrap().decision().remaining(), 3);
+    assert_eq!(layer.handle().peek("api", &key).await.unwrap().decision().remaining(), 3);
     assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 200);
-    assert_eq!(layer.peek("api", &key).await.unwrap().remaining(), 4);
+    assert_eq!(layer.handle().peek("api", &key).await.unwrap().decision().remaining(), 4);
 }
 
 #[tokio::test]

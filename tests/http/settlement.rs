@@ -55,7 +55,7 @@ async fn send_to(
 }
 
 async fn peek(layer: &RateLimitLayer) -> Decision {
-    layer.peek("units", &"alice".into()).await.unwrap()
+    *layer.handle().peek("units", "alice").await.unwrap().decision()
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn a_reset_and_a_refund_leave_no_debt_behind() {
     let bucket = TokenBucket::new(Quota::per_minute(10));
     let layer = RateLimitLayer::new(policy(bucket, &clock).cost(2).settle_by_handler().owe_shortfalls());
     send(&layer, &[7], 0).await;
-    let _ = layer.reset("units", &"alice".into()).await.unwrap();
+    let _ = layer.handle().reset("units", "alice").await.unwrap();
     assert_eq!(peek(&layer).await.remaining(), 10);
     // Two of its own, of which one is refunded, and nothing for what was forgiven.
     send(&layer, &[1], 0).await;

@@ -8,6 +8,7 @@ mod faults;
 mod in_flight;
 mod modes;
 mod offenders;
+mod overrides;
 mod own_quotas;
 mod pacer;
 mod permissions;

@@ -289,10 +289,10 @@ async fn a_peek_shows_the_quota_of_the_key_and_a_plan_that_changes_keeps_what_wa
         assert_eq!(response.status(), 200);
         let field = response.headers()["ratelimit"].to_str().unwrap();
         assert!(field.starts_with(&format!("\"api\";r={left};")), "{field}");
-        let peeked = layer.peek("api", &key).await.unwrap();
+        let peeked = *layer.handle().peek("api", &key).await.unwrap().decision();
         assert_eq!((peeked.limit().to_string().as_str(), peeked.remaining()), (limit, left));
     }
-    assert_eq!(layer.peek("all", &PartitionKey::SHARED).await.unwrap().remaining(), 996);
+    assert_eq!(layer.handle().peek("all", &PartitionKey::SHARED).await.unwrap().decision().remaining(), 996);
 }
 
 /// A text that no script wrote, with a quota behind it: requests fail, and the text stays.

@@ -46,7 +46,10 @@ async fn the_documented_permissions_are_enough() {
     for _ in 0..4 {
         let _ = send(&banning, "a").await;
     }
-    eventually("it is banned", async || !banning.peek("bans", &key("a")).await.unwrap().is_allowed()).await;
+    eventually("it is banned", async || {
+        !banning.handle().peek("bans", &key("a")).await.unwrap().decision().is_allowed()
+    })
+    .await;
     let limiter = RateLimiter::new(at_most(5), RedisStore::new(&redis, "c"));
     let receipt = limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().receipt();
     limiter.refund(&Ask::charge(&key("a"), 1), receipt, 1);

@@ -79,7 +79,7 @@ async fn ban(layer: &RateLimitLayer) {
         assert!(wait > 0 && !is_ban(wait), "{wait}");
     }
     assert!(is_ban(wait(layer, 10).await));
-    let is_known = async || !layer.peek("api", &alice()).await.unwrap().is_allowed();
+    let is_known = async || !layer.handle().peek("api", &alice()).await.unwrap().decision().is_allowed();
     eventually("the ban is on the server", is_known).await;
 }
 
@@ -102,9 +102,10 @@ async fn a_client_that_one_process_bans_is_rejected_by_all_and_reset_by_any() {
         assert!(status == 429 && is_ban(wait_in(&headers)), "{status}, {headers:?}");
         assert_eq!(calls(&server) - before, 1, "as each decision takes");
     }
-    let peeked = third.peek("api", &alice()).await.unwrap();
-    assert!(!peeked.is_allowed() && is_ban(peeked.retry_after().unwrap().as_secs() + 1), "{peeked:?}");
-    assert!(third.reset("api", &alice()).await.unwrap().is_allowed());
+    let peeked = third.handle().peek("api", &alice()).await.unwrap();
+    let left = peeked.ban().unwrap().left();
+    assert!(!peeked.decision().is_allowed() && is_ban(left.as_secs() + 1), "{peeked:?}");
+    assert!(third.handle().reset("api", &alice()).await.unwrap().decision().is_allowed());
     assert_eq!(wait(&third, 1).await, 0);
     assert_eq!(wait(&process(), 1).await, 0);
     // These know the ban for half a second.
@@ -126,7 +127,7 @@ async fn a_ban_rejects_requests_of_several_limits_and_free_retries() {
     let before = calls(&server);
     assert!(is_ban(wait(&both, 1).await));
     assert_eq!(calls(&server) - before, 1);
-    assert_eq!(both.peek("other", &alice()).await.unwrap().remaining(), 10, "it is not charged");
+    assert_eq!(both.handle().peek("other", &alice()).await.unwrap().decision().remaining(), 10, "it is not charged");
     let once = ChargeOnce::by_header(http::HeaderName::from_static("idempotency-key")).within(DAY);
     let retried = RateLimitLayer::new(api(&redis).charge_once(once));
     let mut retry = request(1);
@@ -182,7 +183,7 @@ async fn a_debt_that_one_process_makes_is_paid_in_all() {
     let (first, second) = (layer(), layer());
     assert_eq!(settle(&first, 25).await.0, 200);
     for layer in [&first, &second] {
-        let peek = async || layer.peek("units", &alice()).await.unwrap();
+        let peek = async || *layer.handle().peek("units", &alice()).await.unwrap().decision();
         eventually("the debt is known", async || peek().await.reset_after() > DAY).await;
         let left = peek().await;
         assert_eq!(left.remaining(), 0);
@@ -193,7 +194,7 @@ async fn a_debt_that_one_process_makes_is_paid_in_all() {
         assert!(status == 429 && wait > 86_400 && wait <= 16 * 8_640, "{status}, {wait} s");
         assert!(calls(&server) - before <= 1);
     }
-    let _ = second.reset("units", &alice()).await.unwrap();
+    let _ = second.handle().reset("units", &alice()).await.unwrap();
     assert_eq!(settle(&second, 1).await.0, 200);
     eventually("the other process has heard of it", async || settle(&first, 1).await.0 == 200).await;
 }
@@ -209,7 +210,7 @@ async fn debts_of_windows_add_up_over_processes() {
         for (status, _) in futures_util::future::join_all(both).await {
             assert_eq!(status, 200);
         }
-        let peek = async || layers[0].peek("units", &alice()).await.unwrap().reset_after();
+        let peek = async || layers[0].handle().peek("units", &alice()).await.unwrap().decision().reset_after();
         // Of 70 units, ten fit into the present window, and ten into each after it.
         eventually("all is owed", async || peek().await > 6 * DAY).await;
         assert!(peek().await <= 9 * DAY);
@@ -231,7 +232,7 @@ async fn what_is_owed_in_an_outage_is_owed_to_this_process() {
         let (layer, barrier) = (layer.clone(), Arc::clone(&barrier));
         tokio::spawn(async move { settle_with(&layer, 25, barrier).await })
     };
-    let is_charged = async || layer.peek("units", &alice()).await.unwrap().remaining() == 7;
+    let is_charged = async || layer.handle().peek("units", &alice()).await.unwrap().decision().remaining() == 7;
     eventually("the request is admitted", is_charged).await;
     server.kill();
     barrier.wait().await;

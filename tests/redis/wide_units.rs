@@ -95,7 +95,7 @@ fn processes<A: Scripted>(server: &RedisServer, algorithm: &A) -> [RateLimitLaye
 }
 
 async fn left(layer: &RateLimitLayer) -> u64 {
-    layer.peek("month", &PartitionKey::SHARED).await.unwrap().remaining()
+    layer.handle().peek("month", &PartitionKey::SHARED).await.unwrap().decision().remaining()
 }
 
 /// Each byte is counted once, whichever process has sent it, and the other one sees it.

@@ -45,7 +45,7 @@ const HTTP: Picture = &[
     ("verdict", &["policy"]),
     ("preflight", &["head", "policy"]),
     ("reject", &["body", "grpc", "head", "headers", "key", "policy", "text", "verdict"]),
-    ("reload", &["headers", "mounting", "policy", "preflight", "reject"]),
+    ("reload", &["head", "headers", "key", "mounting", "policy", "preflight", "reject"]),
     (
         "evaluate",
         &["body", "grpc", "head", "headers", "key", "permits", "policy", "reject", "reload", "settlement", "verdict"],
@@ -67,13 +67,14 @@ const POLICY: Picture = &[
     ("how_much", &[]),
     ("after", &["expiring"]),
     ("heritage", &["after", "expiring", "named"]),
-    ("definition", &["after", "facts", "heritage", "how_much", "who"]),
+    ("transitions", &["who"]),
+    ("definition", &["after", "facts", "heritage", "how_much", "transitions", "who"]),
     ("rules", &["definition", "error", "facts", "names", "who"]),
     ("owed", &["after", "definition"]),
-    ("asks", &["definition"]),
+    ("asks", &["definition", "heritage"]),
     ("inherit", &["definition", "heritage"]),
     ("offenders", &["definition", "heritage"]),
-    ("reports", &["definition", "heritage"]),
+    ("reports", &["definition", "heritage", "transitions"]),
 ];
 
 /// The rooms within `store`. Those of the root, such as `OpenStore`, are used by all of them.

@@ -303,7 +303,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     behind.advance(week);
     assert_eq!(wait(&other(), 1).await, 0);
     clock.advance(week);
-    let _ = process().reset("api", &"alice".into()).await.unwrap();
+    let _ = process().handle().reset("api", "alice").await.unwrap();
     assert_eq!(wait(&process(), 1).await, 0);
 }
 

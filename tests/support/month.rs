@@ -101,7 +101,7 @@ async fn settled() {
 
 async fn left(layer: &RateLimitLayer) -> u64 {
     settled().await;
-    layer.peek("downloads", &"alice".into()).await.expect("no call fails").remaining()
+    layer.handle().peek("downloads", "alice").await.expect("no call fails").decision().remaining()
 }
 
 /// Two processes of `process` send ten terabytes at the same time, and both know to the byte what is left.

@@ -11,7 +11,7 @@ use crate::table::{EXPIRY, Item, KEY, Write, number};
 /// The standing of an item, if it has one.
 pub(crate) fn read(item: &Item) -> Option<Standing> {
     let time = |name| number(item, name).map(Timestamp::from_nanos);
-    Some(Standing { banned_until: time("b")?, owing_until: time("d")? })
+    Some(Standing { banned_until: time("b")?, owing_until: time("d")?, ..Standing::default() })
 }
 
 /// Lets a write of a charge or a refund apply only to an item without a standing.

@@ -57,12 +57,12 @@ async fn bans<A: Kept>(algorithm: A, letter: &str) {
     }
     assert!(is_ban(wait(&first, 10, 10).await));
     settled().await;
-    let (second, alice) = (process(), "alice".into());
+    let second = process();
     service.forget_counts();
     assert!(is_ban(wait(&second, 1, 1).await), "{letter}");
     let counts = service.counts();
     assert_eq!(counts.reads + counts.writes, 1, "{letter}: as each decision takes");
-    assert!(!second.peek("api", &alice).await.unwrap().is_allowed());
+    assert!(!second.handle().peek("api", "alice").await.unwrap().decision().is_allowed());
     // In the window after the next, and at its end.
     clock.advance(2 * DAY);
     let left = wait(&process(), 1, 1).await;
@@ -88,7 +88,7 @@ async fn resets<A: Kept>(algorithm: A) {
     }
     settled().await;
     assert!(is_ban(wait(&process(), 1, 1).await));
-    assert!(process().reset("api", &"alice".into()).await.unwrap().is_allowed());
+    assert!(process().handle().reset("api", "alice").await.unwrap().decision().is_allowed());
     assert_eq!(wait(&process(), 1, 1).await, 0);
     assert_eq!(service.items().len(), 1, "no item of a later window is left");
 }

@@ -11,13 +11,13 @@ use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Ask, Decision, Now, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, Decision, Exception, Now, PartitionKey, Quota, Receipt, Retry};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct PolicyEntry {
     pub(super) key: PartitionKey,
-    /// The rest of the key's ban, if it is banned.
-    pub(super) ban: Option<Duration>,
+    /// The key's ban, if it is banned.
+    pub(super) ban: Option<Exception>,
     pub(super) decision: Option<Decision>,
     /// The policy's index.
     pub(super) policy: u32,
@@ -327,13 +327,13 @@ impl PolicyEntry {
         true
     }
 
-    /// Combines the decision with a ban, which lasts for another `ban`.
+    /// Combines the decision with a ban.
     #[cold]
-    pub(super) fn impose(&mut self, policy: &Policy, ban: Duration) {
+    pub(super) fn impose(&mut self, policy: &Policy, ban: Exception) {
         // If the limiter cannot be peeked at, the wait that an earlier rejection advertised counts.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
-        let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
-        self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
+        let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban.left)));
+        self.decision = Some(self.decision.unwrap_or_else(unknown).banned(&ban));
         self.ban = Some(ban);
     }
 
@@ -345,9 +345,7 @@ impl PolicyEntry {
         }
         self.ban = self.decision.and_then(|decision| decision.ban());
         if let Some(ban) = self.ban {
-            if let Some(penalty) = policy.penalty_for(&self.key) {
-                penalty.remember(&self.key, ban);
-            }
+            policy.remember_ban(&self.key, &ban);
             return;
         }
         let expected = if policy.after.settles_later() {

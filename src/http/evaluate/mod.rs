@@ -85,8 +85,8 @@ pub(crate) fn evaluate(
         }
     }
     let policy = match &*in_force.policies {
-        [policy] if in_force.is_plain => policy,
-        policies if in_force.is_plain => return scope.evaluate_several(policies, head),
+        [policy] if in_force.is_plain() => policy,
+        policies if in_force.is_plain() => return scope.evaluate_several(policies, head),
         _ => return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
     };
     // The hot path: a single plain policy, as most layers have. Its charge needs no transaction. The key and the
@@ -182,10 +182,15 @@ impl Scope<'_> {
     /// have.
     #[inline]
     fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
+        self.in_force.look_for_overrides();
         for (index, policy) in (0..).zip(&self.in_force.policies) {
             match entry::key(policy, head) {
                 Ok(key) => {
-                    let ban = policy.ban_before_limiter(&key);
+                    let ban = policy.exception_before_limiter(&key);
+                    if ban.is_some_and(|exception| !exception.is_ban) {
+                        entry::note_skipped(policy);
+                        continue;
+                    }
                     // Two calls of `push`, so that an entry in the common case is built in its place in `entries`.
                     if self.in_force.is_open_ended {
                         let entry = PolicyEntry::open_ended(index, policy, key, head);

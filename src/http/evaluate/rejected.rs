@@ -71,14 +71,19 @@ impl Scope<'_> {
         // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
         let decisive = rejecting.max_by_key(rank).expect("one is rejected");
-        // A ban is the client's own doing, even if others share the key: so it is answered 429, not 503.
-        let is_banned = decisive.ban.is_some();
         let policy = decisive.policy_of(policies);
-        let status = policy.rejection_status(is_shared(policy, &decisive.key) && !is_banned);
+        let is_by_hand = decisive.ban.is_some_and(|ban| ban.is_by_hand());
+        // The ban of a penalty is the client's own doing, even if others share the key: so it is answered 429, not 503.
+        let is_due_to_others = is_shared(policy, &decisive.key) && (decisive.ban.is_none() || is_by_hand);
+        let status = policy.rejection_status(is_due_to_others);
+        let decisive_ban = decisive.ban;
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
-        let rejection =
-            if is_banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
+        let rejection = match decisive_ban {
+            Some(_) if is_by_hand => Rejection::banned_by_hand(status, verdict),
+            Some(_) => Rejection::banned(status, verdict),
+            None => Rejection::limit_exceeded(status, verdict),
+        };
         // The wait that the response advertises: waits of months are shortened.
         if let Some(wait) = rejection.retry_after().map(|wait| wait.min(LONGEST_ADVERTISED)) {
             for entry in entries.iter().filter(|entry| is_rejected(entry)) {

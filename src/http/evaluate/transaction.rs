@@ -219,7 +219,7 @@ impl Transaction {
             Err(error) => error,
         };
         // Failed, and this process knows that the key is banned: rejected.
-        let ban = policy.penalty_for(&entry.key).and_then(|penalty| penalty.banned_for(&entry.key));
+        let ban = policy.exception_here(&entry.key).filter(|exception| exception.is_ban);
         if let Some(ban) = ban.filter(|_| !is_closed) {
             entry.impose(policy, ban);
             return Resolution::RollBack(Cause::Rejected);

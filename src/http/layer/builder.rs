@@ -11,7 +11,7 @@ use crate::http::body::RejectionBody;
 use crate::http::grpc::GrpcStatus;
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
-use crate::http::policy::{IntoPolicies, Policy, PolicyError};
+use crate::http::policy::{Event, IntoPolicies, Policy, PolicyError};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::{Rejection, RejectionFormat};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
@@ -234,13 +234,14 @@ impl RateLimitLayerBuilder {
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
     /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, summed over all tables that the policy had |
     /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](Policy::penalty) |
+    /// | `banned_by_hand`, `allowed_by_hand` | | keys that an operator has [banned](crate::LimitsHandle::ban) or [allowed](crate::LimitsHandle::allow), as far as this process keeps or has seen them |
     /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of [debts](Policy::owe_shortfalls) |
     /// | `store_conversions_total`, `store_lost_swaps_total` | | see [`SharingStats`](crate::store::SharingStats) |
     /// | `store_breaker` | `node` | state of the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
     /// A request counts at most once with each policy. If a policy rejects it, it does not count with the policies that
-    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `debt_table_…`,
+    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `…_by_hand`, `debt_table_…`,
     /// `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
     /// [`observe`](RateLimitLayer#method.observe) is called.
     ///
@@ -251,6 +252,39 @@ impl RateLimitLayerBuilder {
     /// A counter costs one atomic addition, or one comparison if no recorder is installed.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = Some(route.into());
+        self
+    }
+
+    /// Calls `hook` with each [event](Event) of this layer's policies: a key begins to be limited, is banned, allowed
+    /// or let in again; a limiter fails, or works again. So an operator learns of a client before it complains.
+    ///
+    /// ```
+    /// use tower_sluice::policy::Transition;
+    /// use tower_sluice::{Quota, RateLimitLayer};
+    ///
+    /// let (events, _inbox) = std::sync::mpsc::sync_channel(1_000);
+    /// let layer = RateLimitLayer::builder(Quota::per_second(10)).on_transition(move |event| {
+    ///     if let Transition::Limited { .. } = event.transition() {
+    ///         // Does not wait: the thread answers a request.
+    ///         let _ = events.try_send(format!("{}: {:?} is limited", event.policy(), event.key_text()));
+    ///     }
+    /// });
+    /// # drop(layer);
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// None for requests that are admitted. A rejection takes some 50 ns more, since the keys that are limited are kept
+    /// until their budgets are full again: up to 65,536 of them, in 2 MiB per policy, from the first rejection on. The
+    /// hook is called on the thread of the request, so it must not wait. Clients cause at most ten events per second
+    /// and policy; [`left_out`](Event::left_out) counts the others.
+    ///
+    /// # Log
+    ///
+    /// Transitions are logged with a keyed hash of the key: that a key is limited at `info`, if there is a hook; all
+    /// others at `warn`. The end of a ban is no event: its length was reported when it began.
+    pub fn on_transition(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.settings.hook = Some(Arc::new(hook));
         self
     }
 

@@ -11,10 +11,10 @@ use tower_layer::Layer;
 pub use self::builder::RateLimitLayerBuilder;
 use crate::http::key::PeerIp;
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
-use crate::http::reload::{LayerState, LimitsHandle, PolicyInForce};
+use crate::http::reload::{LayerState, LimitsHandle};
 use crate::http::service::RateLimit;
 use crate::limiter::IntoLimiter;
-use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
+use crate::values::Backlog;
 
 /// Limits the requests to a service by one or more policies.
 ///
@@ -188,60 +188,11 @@ impl RateLimitLayer {
         self.state.load().policy(policy).map(|policy| policy.heritage.record.failures.load(Ordering::Relaxed))
     }
 
-    /// Returns the state of a key in the policy of this name, for support staff, and charges nothing. The state is the
-    /// decision on a request of cost 0, which is rejected only if the key is [banned](Policy::penalty).
-    ///
-    /// `key` is the key that the policy's [`KeyExtractor`](crate::key::KeyExtractor) extracts from a request: for a
-    /// header or a user, `PartitionKey::from("alice")`.
-    ///
-    /// # Errors
-    ///
-    /// If there is no policy of this name, or its limiter fails.
-    pub async fn peek(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.find_policy(policy)?.peek_at_key(key).await
-    }
-
-    /// Resets a key: gives it back its whole budget in the policy of this name, and lifts its ban and its
-    /// [debt](Policy::owe_shortfalls). Returns its state afterwards. A concurrent decision may still reject it.
-    ///
-    /// If a server keeps the budget, and with it the ban and the debt, the key is reset for all processes. A process
-    /// that has cached the key as used up or as banned notices the reset after half a second and one call of its own;
-    /// while its calls fail, after a minute at most.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_sluice::algorithm::SlidingWindow;
-    /// use tower_sluice::key::HeaderKey;
-    /// use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer};
-    ///
-    /// let logins = SlidingWindow::new(Quota::per_day(5));
-    /// let layer = RateLimitLayer::new(Policy::new("logins", logins).key(HeaderKey::from_static("x-account")));
-    /// let alice = PartitionKey::from("alice");
-    /// assert_eq!(layer.reset("logins", &alice).await?.remaining(), 5);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// If there is no policy of this name, if its limiter fails, or if its limiter cannot reset keys, such as a queue.
-    /// In the latter two cases, a ban and a debt that this process keeps are lifted nevertheless.
-    #[doc(alias("unban", "unblock"))]
-    pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.find_policy(policy)?.reset(key).await
-    }
-
     /// The waiters in the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
     /// `None` if there is no policy of this name, or if its limiter never delays requests.
     #[must_use]
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
         self.state.load().policy(policy)?.limiter.stats().backlog
-    }
-
-    fn find_policy(&self, name: &str) -> Result<PolicyInForce, LimiterError> {
-        let policy = PolicyInForce::find(&self.state.load(), |policy| policy.name() == name);
-        policy.ok_or_else(|| LimiterError::unknown_policy(name))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The calls of a policy to its limiter.
 
-use std::time::Duration;
-
 use crate::http::policy::definition::Policy;
-use crate::values::{Answer, Ask, Decision, LimiterError, Mode, PartitionKey};
+use crate::http::policy::heritage::Overrides;
+use crate::values::{
+    Answer, Ask, Decision, Exception, LimiterError, Mode, Override, OverrideReason, PartitionKey, Pending, Quota,
+};
 
 impl Policy {
     /// The decision of a peek, if the limiter answers one without waiting.
@@ -48,36 +49,104 @@ impl Policy {
         charge_left(ask, |ask| self.fall_back(ask)?.at_once());
     }
 
-    /// Returns the state of a key, without charging it.
-    pub(crate) async fn peek_at_key(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged. No request
-        // provides the key's quota here: the limiter may know it from the last request.
-        let ask = Ask::charge(key, 0);
-        let ask = if self.how_much.quota.is_some() { ask.keeping_quota() } else { ask };
+    /// Returns the state of a key, without charging it. `quota` is the quota of the key, if a request provides it.
+    pub(crate) async fn peek_at_key(&self, key: &PartitionKey, quota: Option<Quota>) -> Result<Decision, LimiterError> {
+        // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged. If no request
+        // provides the key's quota, the limiter may know it from the last request.
+        let ask = Ask::charge(key, 0).under(quota);
+        let ask = if self.how_much.quota.is_some() && quota.is_none() { ask.keeping_quota() } else { ask };
         let decision = self.after_debt_as_kept(key, self.limiter.decide(&ask).decided().await?);
-        Ok(match self.ban_before_limiter(key) {
-            Some(left) => decision.banned_for(left),
+        Ok(match self.exception_before_limiter(key) {
+            Some(ban) if ban.is_ban => decision.banned(&ban),
+            Some(allowance) => Decision::allowed(decision.limit(), &allowance),
             None => decision,
         })
     }
 
-    /// The rest of the ban of a key, if its requests are rejected before their limiter is asked. If a server keeps
+    /// The ban or the allowance of a key, if it decides on requests before their limiter is asked. If a server keeps
     /// the bans, the server is asked instead.
     #[inline]
-    pub(crate) fn ban_before_limiter(&self, key: &PartitionKey) -> Option<Duration> {
-        self.penalty_for(key).filter(|_| self.description.keeps_standing().is_none())?.banned_for(key)
+    pub(crate) fn exception_before_limiter(&self, key: &PartitionKey) -> Option<Exception> {
+        if self.description.keeps_standing().is_some() { None } else { self.exception_here(key) }
+    }
+
+    /// The ban or the allowance of a key, as this process knows it. An allowance goes first, and then the ban that
+    /// lasts longer.
+    #[inline]
+    pub(crate) fn exception_here(&self, key: &PartitionKey) -> Option<Exception> {
+        let by_hand = self.heritage.record.overrides().and_then(|overrides| overrides.find(key));
+        let Some(penalty) = self.penalty_for(key).filter(|_| by_hand.is_none_or(|by_hand| by_hand.is_ban)) else {
+            return by_hand.filter(|_| !self.shadow);
+        };
+        let by_penalty =
+            penalty.banned_for(key).map(|left| Exception { is_ban: true, left, reason: OverrideReason::NONE });
+        by_hand.into_iter().chain(by_penalty).max_by_key(Exception::left)
+    }
+
+    /// Whether this process keeps a ban or an allowance by hand that its limiter does not know.
+    pub(crate) fn has_overrides(&self) -> bool {
+        let is_here = self.description.keeps_standing().is_none();
+        is_here && self.heritage.record.overrides().is_some_and(|overrides| !overrides.are_over())
+    }
+
+    /// The bans and allowances by hand that this process keeps or has seen, with their keys as text.
+    pub(crate) fn overrides(&self) -> Vec<(Option<String>, Exception)> {
+        let all = self.heritage.record.overrides().map(Overrides::all).unwrap_or_default();
+        all.into_iter().map(|(key, exception)| (self.who.text_of(&key), exception)).collect()
+    }
+
+    /// Bans or allows a key on the server that keeps bans, if one does.
+    pub(crate) fn override_on_server(&self, key: &PartitionKey, by_hand: Override) -> Option<Pending> {
+        self.description.keeps_standing().map(|server| server.override_key(key, by_hand))
+    }
+
+    /// Bans or allows a key in this process.
+    pub(crate) fn override_here(&self, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
+        self.heritage.record.overrides_by(|| self.clock()).set(key, by_hand)
+    }
+
+    /// Remembers a ban that a server has reported, for its outages.
+    pub(crate) fn remember_ban(&self, key: &PartitionKey, ban: &Exception) {
+        match self.penalty_for(key) {
+            Some(penalty) => penalty.remember(key, ban.left),
+            // Too many to remember: the server still knows this one.
+            None => drop(self.override_here(key, Override::Ban { span: ban.left, reason: ban.reason })),
+        }
+    }
+
+    /// Reports what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has
+    /// made on a server, to list it, and for outages.
+    pub(crate) fn note_override(&self, key: &PartitionKey, by_hand: Override) {
+        if !matches!(by_hand, Override::Ban { .. }) {
+            self.heritage.lift_ban(key);
+        }
+        if self.description.keeps_standing().is_some() {
+            // Too many to remember: the server still knows this one.
+            let _ = self.override_here(key, by_hand);
+        }
+        self.report_override(key, by_hand);
     }
 
     /// Records a rejection by the limiter. Returns the ban, if the key is banned.
     #[cold]
-    pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Duration> {
-        self.penalty_for(key)?.note_rejection(self.description.keeps_standing(), key, rejection)
+    pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Exception> {
+        let server = self.description.keeps_standing();
+        let (left, begins) = self.penalty_for(key)?.note_rejection(server, key, rejection)?;
+        let ban = Exception { is_ban: true, left, reason: OverrideReason::NONE };
+        if begins {
+            self.note_banned(key, ban);
+        }
+        Some(ban)
     }
 
     /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter fails, or cannot reset it.
     pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
         self.heritage.lift_ban(key);
+        if let Some(overrides) = self.heritage.record.overrides() {
+            overrides.set(key, Override::Lift)?;
+        }
         self.forgive(key);
+        self.report_override(key, Override::Lift);
         if !self.description.answers(Mode::Reset) {
             return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));
         }

@@ -11,8 +11,10 @@ use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
 use crate::http::policy::how_much::{Cost, HowMuch};
+use crate::http::policy::transitions::Hook;
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
 use crate::limiter::{IntoLimiter, Limiter};
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{Description, FailureMode, PartitionKey, Quota, Terms};
 
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
@@ -60,6 +62,8 @@ pub struct Policy {
     pub(crate) after: After,
     /// The state that the next policy of the same name takes over: counts, metrics, bans.
     pub(crate) heritage: PolicyHeritage,
+    /// The hook of the layer, once the policy is in one.
+    pub(crate) hook: Option<Hook>,
     /// The options that were set, for the rules about their combinations.
     pub(super) options: Options,
 }
@@ -88,6 +92,7 @@ impl Policy {
             who: Who::everybody(),
             how_much: HowMuch::new(),
             after: After::default(),
+            hook: None,
             options: Options::default(),
         }
     }
@@ -334,9 +339,9 @@ impl Policy {
     /// gets its quota, also if its requests cost more than a burst. At any moment it may be ahead of its quota, by an
     /// amount that depends on the highest cost of a request, and on the number of its requests in flight.
     ///
-    /// Response fields, requests of cost 0 and [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) show the units
+    /// Response fields, requests of cost 0 and [`LimitsHandle::peek`](crate::LimitsHandle::peek) show the units
     /// that are left after the debt. A debt survives a live change, and under another quota the key owes the same
-    /// number of units. A [reset](crate::RateLimitLayer::reset) forgives it.
+    /// number of units. A [reset](crate::LimitsHandle::reset) forgives it.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of the three options above,
     /// and with a limiter that advertises no quota, since there is no rate at which time would pay.
@@ -471,6 +476,11 @@ impl Policy {
         self.options.set(option);
         set(&mut self);
         self
+    }
+
+    /// The clock by which the limiter decides in this process, or the monotonic one.
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.description.clock().cloned().unwrap_or_else(|| Arc::new(Monotonic))
     }
 
     /// The name.

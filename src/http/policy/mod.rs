@@ -6,7 +6,8 @@
 //! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
 //!   result is a `PolicyError` (`error`).
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
-//!   change, `reports` the metrics and logs, and `offenders` the keys that are rejected most.
+//!   change, `reports` the metrics and logs, `transitions` the events for operators, and `offenders` the keys that are
+//!   rejected most.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
 
@@ -27,6 +28,7 @@ mod reports;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod transitions;
 mod who;
 
 pub use self::after::ChargeOnce;
@@ -38,4 +40,6 @@ pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
 pub use self::offenders::{Offender, Offenders};
 pub(crate) use self::rules::validate_name;
+pub(crate) use self::transitions::Hook;
+pub use self::transitions::{Event, Transition};
 pub use self::who::{ExemptionError, Exemptions, MissingKey};

@@ -1,20 +1,24 @@
-//! The metrics and logs of a policy.
+//! The metrics, the logs and the events of a policy.
 
 use std::sync::atomic::Ordering;
 
 use crate::http::key::KeyError;
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::{Fate, Penalty};
+use crate::http::policy::heritage::{Fate, LimitedKeys, Overrides, Penalty};
+use crate::http::policy::transitions::{Event, Transition};
 use crate::store::Stats;
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Decision, FailureMode, LimiterError, Mode, PartitionKey};
+use crate::values::{Decision, Exception, FailureMode, LimiterError, Mode, Override, PartitionKey};
 
 impl Policy {
-    /// Counts the result of a request, and logs it at `debug`.
+    /// Counts the result of a request, and logs it at `debug`. The first rejection of a key is an event.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
         self.heritage.meter.count(fate);
+        if let (Fate::Rejected | Fate::ShadowRejected, Some(key), Some(decision)) = (fate, key, decision) {
+            self.note_limited(key, decision);
+        }
         if log::has_decisions() {
             self.log(fate, key, decision);
         }
@@ -43,7 +47,7 @@ impl Policy {
         if let Some(error) = failure {
             self.report_failure(error);
         } else if self.heritage.record.health.worked(|| Monotonic.now()) {
-            log::limiter_recovered(&self.name);
+            self.report(Transition::Recovered, 0);
         }
     }
 
@@ -52,12 +56,12 @@ impl Policy {
         self.heritage.record.failures.fetch_add(1, Ordering::Relaxed);
         self.heritage.meter.failed();
         if self.heritage.record.health.failed(Monotonic.now()) {
-            log::limiter_failed(&self.name, error, self.fate_on_failure());
+            self.report(Transition::Failing { error }, 0);
         }
     }
 
     /// The treatment of requests while the limiter fails, for the log.
-    fn fate_on_failure(&self) -> &'static str {
+    pub(super) fn fate_on_failure(&self) -> &'static str {
         match self.on_failure {
             _ if self.shadow => "pass uncounted",
             FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {
@@ -85,16 +89,86 @@ impl Policy {
 
     fn stats(&self) -> Stats {
         let bans = self.heritage.penalty.as_ref().map(Penalty::ban_table);
-        Stats { bans, debts: self.debt_table(), ..self.limiter.stats() }
+        let by_hand = self.heritage.record.overrides().map(Overrides::counts);
+        Stats { bans, by_hand, debts: self.debt_table(), ..self.limiter.stats() }
+    }
+}
+
+/// Transitions are logged, and reported to the hook of the layer.
+impl Policy {
+    /// Notes a rejection by the limiter, if somebody wants to know of the first one of each key.
+    #[cold]
+    pub(super) fn note_limited(&self, key: &PartitionKey, decision: &Decision) {
+        // A ban has an event of its own.
+        if self.hook.is_none() || decision.ban().is_some() {
+            return;
+        }
+        let record = self.limited_keys();
+        if record.begins(key, decision.reset_after().max(decision.retry_after().unwrap_or_default())) {
+            self.report_some(Transition::Limited { key, decision }, record);
+        }
+    }
+
+    /// Notes that a penalty has banned a key.
+    #[cold]
+    pub(super) fn note_banned(&self, key: &PartitionKey, ban: Exception) {
+        self.report_some(Transition::Banned { key, ban }, self.limited_keys());
+    }
+
+    /// Reports an event that clients can cause, unless there are too many.
+    fn report_some(&self, transition: Transition<'_>, record: &LimitedKeys) {
+        if let Some(left_out) = record.admit() {
+            self.report(transition, left_out);
+        }
+    }
+
+    /// Reports what an operator has done to a key.
+    pub(crate) fn report_override(&self, key: &PartitionKey, by_hand: Override) {
+        let exception = |is_ban, span, reason| Exception { is_ban, left: span, reason };
+        let transition = match by_hand {
+            Override::Ban { span, reason } => Transition::Banned { key, ban: exception(true, span, reason) },
+            Override::Allow { span, reason } => Transition::Allowed { key, allowance: exception(false, span, reason) },
+            Override::Lift => Transition::Lifted { key },
+        };
+        self.report(transition, 0);
+    }
+
+    /// Logs a transition, and reports it to the hook of the layer.
+    pub(super) fn report(&self, transition: Transition<'_>, left_out: u64) {
+        let event = Event {
+            policy: &self.name,
+            route: self.heritage.meter.route().map(AsRef::as_ref),
+            shadow: self.shadow,
+            who: &self.who,
+            transition,
+            left_out,
+        };
+        let line = |key| log::KeyLine { policy: event.policy, route: event.route, key, left_out };
+        match transition {
+            Transition::Limited { key, decision } => log::key_limited(line(key), self.shadow, decision.retry_after()),
+            Transition::Banned { key, ban } => log::key_excepted(line(key), &ban),
+            Transition::Allowed { key, allowance } => log::key_excepted(line(key), &allowance),
+            Transition::Lifted { key } => log::key_let_in(line(key)),
+            Transition::Failing { error } => log::limiter_failed(&self.name, error, self.fate_on_failure()),
+            Transition::Recovered => log::limiter_recovered(&self.name),
+        }
+        if let Some(hook) = &self.hook {
+            hook(&event);
+        }
+    }
+
+    fn limited_keys(&self) -> &LimitedKeys {
+        self.heritage.record.limited_keys_by(|| self.clock())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::limiter::{Limiter, RateLimiter};
+    use crate::values::time::Timestamp;
     use crate::values::{Answer, Ask, Decision, Description, Quota};
 
     struct Custom(Description);
@@ -133,5 +207,19 @@ mod tests {
         policy.report_health(Some(&LimiterError::new("the store is out of reach")));
         policy.report_health(None);
         assert_eq!(policy.heritage.record.failures.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_end_of_an_outage_is_an_event() {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&events);
+        let mut policy = Policy::new("p", Quota::per_second(1));
+        policy.hook = Some(Arc::new(move |event| noted.lock().unwrap().push(format!("{event:?}"))));
+        policy.report_health(None);
+        // Long ago.
+        assert!(policy.heritage.record.health.failed(Timestamp::from_nanos(1)));
+        policy.report_health(None);
+        policy.report_health(None);
+        assert_eq!(*events.lock().unwrap(), ["Event { policy: \"p\", transition: \"Recovered\", .. }"]);
     }
 }

@@ -30,7 +30,7 @@ fn code_of(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
         Reason::LimitExceeded if rejection.retry() == GrpcRetry::Never => Code::ResourceExhausted,
         Reason::LimitExceeded => exceeded.into(),
         // UNAVAILABLE also means an outage of the server, and a ban is the client's own doing.
-        Reason::Banned => Code::ResourceExhausted,
+        Reason::Banned | Reason::BannedByHand => Code::ResourceExhausted,
         Reason::LimiterFailed => Code::Unavailable,
         Reason::MissingKey | Reason::AmbiguousKey => Code::InvalidArgument,
         Reason::Misconfigured => Code::Internal,

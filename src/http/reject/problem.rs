@@ -77,7 +77,7 @@ fn beginning(base: Option<&str>, reason: Reason, status: StatusCode, before: &st
         Reason::LimitExceeded if status.is_server_error() => Some(CAPACITY),
         Reason::LimitExceeded => Some(QUOTA),
         Reason::LimiterFailed => Some(CAPACITY),
-        Reason::Banned => Some(ABUSE),
+        Reason::Banned | Reason::BannedByHand => Some(ABUSE),
         Reason::MissingKey | Reason::AmbiguousKey | Reason::Misconfigured => None,
     };
     let blank = ("", status.canonical_reason().unwrap_or("Rejected"));

@@ -86,6 +86,7 @@ pub(crate) struct Sentence<'a> {
 /// The details of rejections that advertise a wait, up to the wait.
 pub(super) const EXCEEDED: &str = "The limit is used up; retry in ";
 pub(super) const BANNED: &str = "Too many retries before the advertised wait was over; retry in ";
+pub(super) const BANNED_BY_HAND: &str = "Access is suspended; retry in ";
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -142,6 +143,8 @@ pub enum Reason {
     LimitExceeded,
     /// The client kept sending after being rejected, and is [banned](crate::Policy::penalty).
     Banned,
+    /// An operator has [banned](crate::LimitsHandle::ban) the client.
+    BannedByHand,
     /// The request lacks the key of a policy.
     MissingKey,
     /// The request has the key more than once.
@@ -187,6 +190,10 @@ impl Rejection {
 
     pub(crate) fn banned(status: StatusCode, verdict: Verdict) -> Self {
         Self::by_policies(Reason::Banned, BANNED, status, verdict)
+    }
+
+    pub(crate) fn banned_by_hand(status: StatusCode, verdict: Verdict) -> Self {
+        Self::by_policies(Reason::BannedByHand, BANNED_BY_HAND, status, verdict)
     }
 
     /// Makes a rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait

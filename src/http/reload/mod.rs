@@ -1,26 +1,31 @@
 //! The settings and policies of a layer, and the first step of a live change: [`LimitsHandle`] replaces policies by new
 //! ones, which inherit from the policies of their names. `http/policy/inherit.rs` has the steps that follow.
 
+mod key_of;
+mod look_and_act;
 mod offenders;
 
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
 
+pub use self::key_of::KeyOf;
+pub use self::look_and_act::KeyStatus;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
-use crate::http::policy::{IntoPolicies, Policy, PolicyError, Replaced};
+use crate::http::policy::{Hook, IntoPolicies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
 use crate::util::lock::Lock;
 use crate::util::log;
 
-/// Replaces the policies of a layer at run time; made by
+/// Replaces the policies of a layer at run time, and shows, resets, bans and allows single keys; made by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
 ///
 /// ```
@@ -165,6 +170,8 @@ pub(crate) struct LayerSettings {
     /// The exemption of CORS preflights, if any.
     pub(crate) preflight_exemption: Option<PreflightExemption>,
     pub(crate) route: Option<Arc<str>>,
+    /// Learns of the transitions of all policies.
+    pub(crate) hook: Option<Hook>,
 }
 
 /// Validated policies that can be enforced together, in the order in which they are charged.
@@ -232,7 +239,9 @@ pub(crate) struct InForce {
     pub(crate) policies: Box<[Policy]>,
     /// Whether the limiters alone decide on each request ([`Policy::is_plain`]). If there are several policies, whether
     /// all of them also [answer at once](Policy::answers_at_once).
-    pub(crate) is_plain: bool,
+    may_be_plain: bool,
+    /// Likewise, and no key is banned or allowed by hand in this process.
+    is_plain: AtomicBool,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
     /// Whether a request may be [open](Policy::is_open_ended) once it is admitted.
@@ -242,7 +251,8 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    fn new(policies: Vec<Policy>, settings: &LayerSettings) -> Arc<Self> {
+    fn new(mut policies: Vec<Policy>, settings: &LayerSettings) -> Arc<Self> {
+        policies.iter_mut().for_each(|policy| policy.hook.clone_from(&settings.hook));
         if let Some(route) = &settings.route {
             policies.iter().for_each(|policy| policy.heritage.meter.set_route(route));
         }
@@ -259,10 +269,13 @@ impl InForce {
         let writer = Writer::new(&settings.fields, described).map(Arc::new);
         let is_one = policies.len() == 1;
         let is_plain = |policy: &Policy| policy.is_plain() && (is_one || policy.answers_at_once());
-        let is_plain = !policies.is_empty() && policies.iter().all(is_plain);
+        let may_be_plain = !policies.is_empty() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
         let is_open_ended = policies.iter().any(Policy::is_open_ended);
-        Arc::new(Self { policies: policies.into(), is_plain, delays, is_open_ended, writer })
+        let is_plain = AtomicBool::new(false);
+        let in_force = Self { policies: policies.into(), may_be_plain, is_plain, delays, is_open_ended, writer };
+        in_force.look_for_overrides();
+        Arc::new(in_force)
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {

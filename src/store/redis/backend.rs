@@ -9,9 +9,9 @@ use super::bundle::ScriptCaller;
 use super::connection::{Fault, FaultKind, Redis};
 use super::conversation::{KeyPart, Quotas, converse};
 use super::key::{Key, KeyNames};
-use super::script::{self, BadReply, ScriptReply, Scripted, TextUnder};
+use super::script::{self, BadReply, ScriptReply, Scripted, Swap, TextUnder};
 use crate::store::remote::{Answered, Applied, Attempts, CallLimits, KeyTag, Standing, Tags, Target, Transition};
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, LimiterError};
 
 /// The keys of one limiter on Redis.
@@ -71,16 +71,14 @@ impl RedisBackend {
         Ok(Applied { now, old, standing: Standing::default(), kept, charged: answer.admitted })
     }
 
-    /// Adds units to the debt of a key: reads its value, computes the next one, and replaces it unless it has changed
-    /// meanwhile.
-    async fn owe<A: Scripted>(
+    /// Changes the standing of a key: reads its text, lets `change` compute the next one, and replaces it unless it has
+    /// changed meanwhile.
+    async fn change_standing<A: Scripted>(
         &self,
         target: &Target<'_, A>,
-        units: u64,
         limits: CallLimits,
+        change: impl Fn(Option<&[u8]>, Timestamp) -> Result<(Applied<A::State>, Option<Swap>), BadReply>,
     ) -> Result<Applied<A::State>, Fault> {
-        let under = TextUnder::from_target(target);
-        let quota = self.quotas.carried(target);
         let mut attempts = Attempts::new(limits.deadline);
         let mut swap = None;
         let mut owing = None;
@@ -93,7 +91,7 @@ impl RedisBackend {
                 self.quotas.count(true);
                 attempts.lost().await.map_err(|_| FaultKind::TimedOut)?;
             }
-            let (applied, next) = under.owing(answer.old(0)?, answer.now, quota, units)?;
+            let (applied, next) = change(answer.old(0)?, answer.now)?;
             let Some(next) = next else { return Ok(applied) };
             swap = Some(next);
             owing = Some(applied);
@@ -128,7 +126,15 @@ impl RedisBackend {
                 let answer = send(script::ban(key(), span)).await?;
                 Ok(in_force(&TextUnder::from_target(target), &answer)?)
             }
-            Transition::Owe { units } => self.owe(target, units, limits).await,
+            Transition::Override(by_hand) => {
+                let under = TextUnder::from_target(target);
+                self.change_standing(target, limits, |holds, now| under.overriding(holds, now, by_hand)).await
+            }
+            Transition::Owe { units } => {
+                let under = TextUnder::from_target(target);
+                let quota = self.quotas.carried(target);
+                self.change_standing(target, limits, |holds, now| under.owing(holds, now, quota, units)).await
+            }
         }
     }
 }
@@ -141,7 +147,7 @@ fn in_force<A: Scripted>(under: &TextUnder<'_, A>, answer: &ScriptReply) -> Resu
     if !text.standing.is_in_force(now) {
         return Err(BadReply::State);
     }
-    let old = under.state_at(&text, text.standing.until())?;
+    let old = under.state_at(&text, text.standing.until().max(now))?;
     Ok(Applied { now, old, standing: text.standing, kept: None, charged: 0 })
 }
 

@@ -168,11 +168,13 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         self.found = found;
         self.is_foreign = false;
         if text.standing.is_in_force(now) {
-            if may_repeat {
+            // Among several keys, one that is allowed passes, and is not charged.
+            if may_repeat && !text.standing.is_allowed(now) {
                 answer.charged_nothing()?;
             }
+            self.found.charged = 0;
             self.found.standing = text.standing;
-            self.found.old = under.state_at(&text, text.standing.until())?;
+            self.found.old = under.state_at(&text, text.standing.until().max(now))?;
             return Ok(true);
         }
         let is_here = text.is_under(self.carried);

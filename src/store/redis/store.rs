@@ -94,7 +94,7 @@ use crate::values::{Description, LimiterError};
 /// other quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at the
 /// old rate; a peek, a cost of 0 and a cost that can never be admitted convert nothing. A conversion rounds a bucket's
 /// debt up, by less than a microsecond, and cuts it at 71 years. Keys from before are converted in the same way, from
-/// the limiter's own quota. [`RateLimitLayer::peek`](crate::RateLimitLayer::peek) shows the quota of the key's last
+/// the limiter's own quota. [`LimitsHandle::peek`](crate::LimitsHandle::peek) shows the quota of the key's last
 /// charge while it owes something, and the limiter's own after that.
 ///
 /// A charge is refunded if the key has the same rate by then, or windows of the same period; otherwise it stays. The

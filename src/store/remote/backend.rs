@@ -15,7 +15,7 @@ use super::tag::KeyTag;
 use crate::algorithm::Algorithm;
 use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Description, LimiterError, Quota, Receipt};
+use crate::values::{Decision, Description, LimiterError, Override, Quota, Receipt};
 
 /// The part of a [`RemoteStore`](super::RemoteStore) that knows its server: it applies one transition to one key.
 ///
@@ -78,7 +78,7 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// not, and each process has its own.
     ///
     /// If it does, then while a standing is [in force](Standing::is_in_force), charges and refunds change nothing; and
-    /// [`Transition::Ban`], [`Transition::Owe`] and [`Transition::Reset`] change it.
+    /// [`Transition::Ban`], [`Transition::Override`], [`Transition::Owe`] and [`Transition::Reset`] change it.
     fn keeps_standing(&self, algorithm: &A) -> bool {
         let _ = algorithm;
         false
@@ -195,6 +195,9 @@ pub enum Transition {
         /// For how long.
         span: Duration,
     },
+    /// [Bans or allows](Standing::overridden) the key from now on, or lifts its ban and its allowance. Only for
+    /// backends that [keep standings](Backend::keeps_standing).
+    Override(Override),
     /// [Charges](Standing::charge) the units that are left; the key owes the others. Only for backends that [keep
     /// standings](Backend::keeps_standing).
     Owe {
@@ -209,7 +212,8 @@ pub struct Applied<S> {
     /// The time by which it was decided.
     pub now: Timestamp,
     /// The state before, as it counts under the quota of the [target](Target::algorithm). While a standing is in force:
-    /// the state at [its end](Standing::until). `None` after a reset, and if there was no state or it is not known.
+    /// the state at [its end](Standing::until), or now if that has passed. `None` after a reset, and if there was no
+    /// state or it is not known.
     pub old: Option<S>,
     /// The standing of the key, after the transition.
     pub standing: Standing,

@@ -13,8 +13,8 @@ use super::calls::Calls;
 use super::standing::Standing;
 use crate::algorithm::{Algorithm, Portable, written_under};
 use crate::store::{NodeHealth, SharingStats, quota_change};
-use crate::values::LimiterError;
 use crate::values::time::{Clock, Timestamp, Wall};
+use crate::values::{LimiterError, OverrideReason};
 
 /// A key-value store on a server, such as etcd, Consul, FoundationDB, a table of a database, or a service of your own.
 pub trait KeyValue: Send + Sync + 'static {
@@ -74,8 +74,9 @@ pub trait KeyValue: Send + Sync + 'static {
 ///
 /// The value of `NAME:TAG` is a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the
 /// [bytes](Portable) of a state: at most 43 bytes, or 59 if its units do not fit into 32 bits. If the key is banned or
-/// owes more than it had left, the value is a byte 3, the clock, the end of the ban, the end of the debt, and the bytes
-/// of a state, if there is one: at most 59 bytes, or 75.
+/// owes more than it had left, or if an operator has banned or allowed it, the value is a byte 3, the clock, the ends
+/// of the ban, of the debt and of the allowance, a byte with the length of the operator's reason, the reason, and the
+/// bytes of a state, if there is one: at most 68 bytes and the reason, or 84.
 ///
 /// All quotas fit, and values of both widths are read under each of them. If another quota has written a value, it is
 /// converted, and used units stay used. If a key holds something else, that is an error, and nothing is overwritten;
@@ -196,7 +197,11 @@ fn split_stamped(bytes: &[u8]) -> Option<(Timestamp, Standing, &[u8])> {
         WITH_STANDING => {
             let (banned_until, rest) = split_time(rest)?;
             let (owing_until, rest) = split_time(rest)?;
-            Some((written, Standing { banned_until, owing_until }, rest))
+            let (allowed_until, rest) = split_time(rest)?;
+            let (len, rest) = rest.split_first()?;
+            let (reason, rest) = rest.split_at_checked(usize::from(*len))?;
+            let reason = OverrideReason::stored(std::str::from_utf8(reason).ok()?).ok()?;
+            Some((written, Standing { banned_until, owing_until, allowed_until, reason }, rest))
         }
         _ => None,
     }
@@ -204,9 +209,13 @@ fn split_stamped(bytes: &[u8]) -> Option<(Timestamp, Standing, &[u8])> {
 
 /// The reverse of [`split`].
 fn join(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
-    let times = [written, standing.banned_until, standing.owing_until].map(|time| time.as_nanos().to_be_bytes());
+    let times = [written, standing.banned_until, standing.owing_until, standing.allowed_until];
+    let times = times.map(|time| time.as_nanos().to_be_bytes());
+    let reason = standing.reason.as_str().as_bytes();
+    // A reason has 200 bytes at most.
+    let len = u8::try_from(reason.len()).unwrap_or(u8::MAX);
     if standing.is_in_force(written) {
-        [&[WITH_STANDING][..], times.as_flattened(), state].concat()
+        [&[WITH_STANDING][..], times.as_flattened(), &[len], reason, state].concat()
     } else {
         [&[STAMPED][..], &times[0], state].concat()
     }
@@ -318,6 +327,7 @@ impl<A: Portable> KeyContent<A> {
             }
             Transition::Reset => change((Standing::NONE, None)),
             Transition::Ban { span } => change((self.standing.ban(now, span), applied.old)),
+            Transition::Override(by_hand) => change((self.standing.overridden(now, by_hand), applied.old)),
             Transition::Owe { units } => change(self.standing.charge(algorithm, applied.old, now, units)),
         }
     }
@@ -344,7 +354,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             };
             let (applied, written) = kept.step(algorithm, transition, now);
             let Some((standing, state, under)) = written else { return Ok(applied) };
-            let expires = state.map_or(Timestamp::ZERO, |state| under.expires_at(&state)).max(standing.until());
+            let expires = state.map_or(Timestamp::ZERO, |state| under.expires_at(&state)).max(standing.expires());
             let bytes = state.map(|state| under.to_bytes(&state)).unwrap_or_default();
             let holds_something = state.is_some() || standing.is_in_force(now);
             let new = holds_something.then(|| join(now, standing, &bytes));

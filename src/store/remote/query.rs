@@ -547,11 +547,13 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
     }
 
-    /// Bans the key, or adds to its debt. Returns the decision on a request of cost 0.
+    /// Bans or allows the key, or adds to its debt. Returns the decision on a request of cost 0.
     pub(crate) async fn change_standing(self, change: Transition) -> Answered {
         let (applied, seen) = self.apply_one(change).await?;
         if applied.standing.is_in_force(applied.now) {
             self.learn_standing(applied.standing, applied.old, seen);
+        } else {
+            self.inner.negative_cache.note(self.tag, None, seen);
         }
         Ok(self.judge(&applied, 0))
     }

@@ -1,25 +1,30 @@
-//! [`Standing`]: the ban and the debt of a key, beside its state.
+//! [`Standing`]: the ban, the allowance and the debt of a key, beside its state.
 
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Receipt};
+use crate::values::{Decision, Exception, Override, OverrideReason, Receipt};
 
-/// The ban and the debt of a key: until they are over, its requests are rejected, regardless of its state.
+/// The ban, the allowance and the debt of a key: until they are over, they decide on its requests, regardless of its
+/// state.
 ///
 /// A process bans a key for its [penalty](crate::Penalty), and lets it owe a
-/// [shortfall](crate::Policy::owe_shortfalls).
+/// [shortfall](crate::Policy::owe_shortfalls). An operator bans it or allows it [by hand](Override).
 ///
 /// It is kept with the state, so a request learns of it by the call that it makes anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "a backend writes both")]
+#[allow(clippy::exhaustive_structs, reason = "a backend writes all of them")]
 pub struct Standing {
     /// When its ban ends; zero if it was never banned.
     pub banned_until: Timestamp,
     /// When the last unit of its debt is charged; zero if it never owed anything. The key's state is as of this
     /// instant.
     pub owing_until: Timestamp,
+    /// When its allowance ends; zero if it was never allowed by hand. An allowance goes before a ban and a debt.
+    pub allowed_until: Timestamp,
+    /// Why an operator has banned or allowed it.
+    pub reason: OverrideReason,
 }
 
 /// A debt is paid after 35 years at the latest: the clocks of servers count up to there.
@@ -30,7 +35,12 @@ const PARTS: u64 = 16;
 
 impl Standing {
     /// The standing of a key that was never banned, and never owed anything.
-    pub(crate) const NONE: Self = Self { banned_until: Timestamp::ZERO, owing_until: Timestamp::ZERO };
+    pub(crate) const NONE: Self = Self {
+        banned_until: Timestamp::ZERO,
+        owing_until: Timestamp::ZERO,
+        allowed_until: Timestamp::ZERO,
+        reason: OverrideReason::NONE,
+    };
 
     /// Whether there is a standing, in force or not.
     pub(crate) fn is_some(self) -> bool {
@@ -43,7 +53,12 @@ impl Standing {
             Duration::ZERO => Timestamp::ZERO,
             left => now.saturating_add(left),
         };
-        Self { banned_until: seen(self.banned_until), owing_until: seen(self.owing_until) }
+        Self {
+            banned_until: seen(self.banned_until),
+            owing_until: seen(self.owing_until),
+            allowed_until: seen(self.allowed_until),
+            reason: self.reason,
+        }
     }
 
     /// Returns the end of the ban or the debt, the later of both.
@@ -52,10 +67,23 @@ impl Standing {
         self.banned_until.max(self.owing_until)
     }
 
-    /// Whether the key is banned at `now`, or owes something.
+    /// Returns the end of the ban, the debt or the allowance, the latest of them: until then, a server must keep the
+    /// standing.
+    #[must_use]
+    pub fn expires(self) -> Timestamp {
+        self.until().max(self.allowed_until)
+    }
+
+    /// Whether the key is banned or allowed at `now`, or owes something.
     #[must_use]
     pub fn is_in_force(self, now: Timestamp) -> bool {
-        self.until() > now
+        self.expires() > now
+    }
+
+    /// Whether an operator allows the key at `now`, so that nothing is charged.
+    #[must_use]
+    pub fn is_allowed(self, now: Timestamp) -> bool {
+        self.allowed_until > now
     }
 
     /// Returns the standing of a key that is banned for `span` from `now` on. A ban that has begun ends when its first
@@ -65,13 +93,27 @@ impl Standing {
         if self.banned_until > now {
             return self;
         }
+        self.overridden(now, Override::Ban { span, reason: OverrideReason::NONE })
+    }
+
+    /// Returns the standing of a key that an operator bans or allows from `now` on, or whose ban or allowance ends. A
+    /// ban or an allowance that has begun is replaced. A debt that is over by then is forgotten.
+    #[must_use]
+    pub fn overridden(self, now: Timestamp, by_hand: Override) -> Self {
         let owing_until = if self.owing_until > now { self.owing_until } else { Timestamp::ZERO };
-        Self { banned_until: now.saturating_add(span), owing_until }
+        let debt = Self { owing_until, ..Self::NONE };
+        match by_hand {
+            Override::Ban { span, reason } => Self { banned_until: now.saturating_add(span), reason, ..debt },
+            Override::Allow { span, reason } => Self { allowed_until: now.saturating_add(span), reason, ..debt },
+            Override::Lift => debt,
+        }
     }
 
     /// Charges `units` to a key at `now`: at once while any are left, and the others as soon as time restores them.
     /// Until the last of them is charged, the key owes something. `state` is as of now, or as of the end of an earlier
     /// debt. Returns also the state at the end of the debt, or now without a debt.
+    ///
+    /// A key that is allowed is not charged, and owes nothing more.
     ///
     /// In the long run, every algorithm pays the debt at the rate of the quota. If that takes more than 35 years, the
     /// rest is forgiven.
@@ -83,6 +125,9 @@ impl Standing {
         now: Timestamp,
         units: u64,
     ) -> (Self, Option<A::State>) {
+        if self.is_allowed(now) {
+            return (self, state);
+        }
         let most = algorithm.max_cost().max(1);
         let mut at = now.max(self.owing_until);
         let mut left = units;
@@ -130,8 +175,8 @@ impl Standing {
         (Self { owing_until, ..self }, state)
     }
 
-    /// Decides on a request if the key is banned or owes something. `state` is as of the end. A request of cost 0 is
-    /// rejected only if the key is banned.
+    /// Decides on a request if the key is banned or allowed, or owes something. `state` is as of the end. A request of
+    /// cost 0 is rejected only if the key is banned.
     pub(crate) fn decide<A: Algorithm>(
         self,
         algorithm: &A,
@@ -141,6 +186,12 @@ impl Standing {
     ) -> Option<Decision> {
         if !self.is_in_force(now) {
             return None;
+        }
+        let exception =
+            |is_ban, until: Timestamp| Exception { is_ban, left: until.saturating_since(now), reason: self.reason };
+        if self.is_allowed(now) {
+            let limit = algorithm.max_cost();
+            return Some(Decision::allowed(limit, &exception(false, self.allowed_until)));
         }
         let left = self.until().saturating_since(now);
         let is_banned = self.banned_until > now;
@@ -155,7 +206,8 @@ impl Standing {
         }
         let wait = left.saturating_add(then.retry_after().unwrap_or_default());
         let rejection = Decision::reject(then.limit(), 0, Some(wait)).with_reset_after(reset);
-        Some(if is_banned { rejection.with_receipt(Receipt::BAN) } else { rejection })
+        let ban = exception(true, self.banned_until);
+        Some(if is_banned { rejection.with_receipt(Receipt::for_exception(&ban)) } else { rejection })
     }
 }
 
@@ -254,12 +306,36 @@ mod tests {
         let banned = Standing::default().ban(now, HOUR);
         assert_eq!(banned.ban(instant_after(HOUR * 3 / 2), HOUR), banned);
         let rejection = banned.decide(&bucket, None, instant_after(HOUR * 3 / 2), 1).unwrap();
-        assert_eq!((rejection.retry_after(), rejection.ban()), (Some(HOUR / 2), Some(HOUR / 2)));
+        assert_eq!((rejection.retry_after(), rejection.ban().unwrap().left()), (Some(HOUR / 2), HOUR / 2));
         assert!(!banned.decide(&bucket, None, now, 0).unwrap().is_allowed(), "a request of cost 0 is rejected, too");
         assert!(banned.decide(&bucket, None, instant_after(2 * HOUR), 1).is_none());
         let (owing, state) = Standing::default().charge(&bucket, None, now, 20);
         assert_eq!(owing.decide(&bucket, state, now, 1).unwrap().ban(), None);
         assert!(owing.decide(&bucket, state, now, 0).unwrap().is_allowed());
         assert_eq!(owing.decide(&bucket, state, now, 11).unwrap().retry_after(), None, "it never fits");
+    }
+
+    #[test]
+    fn an_override_takes_the_place_of_the_one_before_and_leaves_the_debt() {
+        let bucket = TokenBucket::new(Quota::per_hour(10));
+        let now = instant_after(HOUR);
+        let reason = OverrideReason::new("scrapes").unwrap();
+        let (owing, state) = Standing::default().charge(&bucket, None, now, 20);
+        let banned = owing.overridden(now, Override::Ban { span: HOUR * 5, reason });
+        let ban = banned.decide(&bucket, state, now, 1).unwrap().ban().unwrap();
+        assert_eq!((ban.left(), ban.reason()), (HOUR * 5, reason));
+        assert_eq!(banned.ban(now, HOUR), banned, "a penalty does not shorten it");
+        let allowed = banned.overridden(now, Override::Allow { span: HOUR, reason: OverrideReason::NONE });
+        let decision = allowed.decide(&bucket, state, now, 11).unwrap();
+        assert!(decision.is_allowed() && decision.remaining() == 10, "more than ever fits, and nothing is charged");
+        assert_eq!(decision.allowance().unwrap().left(), HOUR);
+        assert_eq!(allowed.charge(&bucket, state, now, 5), (allowed, state), "no debt grows");
+        let later = instant_after(HOUR * 2);
+        assert!(allowed.decide(&bucket, state, later, 1).is_none() && !allowed.is_in_force(later), "the debt was paid");
+        assert_eq!(allowed.overridden(now, Override::Lift), owing);
+        assert_eq!(
+            banned.overridden(now, Override::Lift).decide(&bucket, state, now, 1),
+            owing.decide(&bucket, state, now, 1)
+        );
     }
 }

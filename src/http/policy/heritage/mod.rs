@@ -1,15 +1,19 @@
 //! The state that a policy takes over from its predecessor: counts, metrics, bans, debts, offenders.
 
+mod limited_keys;
 mod metrics;
 mod offenders;
+mod overrides;
 mod penalty;
 mod record;
 
 use std::sync::Arc;
 
+pub(crate) use self::limited_keys::LimitedKeys;
 pub(crate) use self::metrics::{Fate, PolicyMeter};
 pub use self::offenders::ShowKey;
 pub(crate) use self::offenders::{Hour, OffenderRecord, Scheduled, TrackedOffenders};
+pub(crate) use self::overrides::Overrides;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 pub(crate) use self::record::PolicyRecord;

@@ -55,7 +55,7 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 /// with the budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key,
 /// all reject it, by the calls that they make anyway. A ban begins there by a call in the background, so it ends
 /// later than the first response advertised, by the duration of the call; all other responses advertise the exact
-/// time. And [`RateLimitLayer::reset`](crate::RateLimitLayer::reset) in one process lifts the ban in all. While the
+/// time. And [`LimitsHandle::reset`](crate::LimitsHandle::reset) in one process lifts the ban in all. While the
 /// server does not answer, a process rejects the keys that it has banned, or has seen to be banned. A limit in memory
 /// belongs to one process, and so do its bans.
 #[must_use]
@@ -134,7 +134,8 @@ impl Penalty {
         self.record.advised.time_left(key)
     }
 
-    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now.
+    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now,
+    /// and whether it begins.
     ///
     /// If the `server` of the limiter keeps bans, a new one is made there in the background, and remembered here for
     /// outages.
@@ -143,13 +144,13 @@ impl Penalty {
         server: Option<&Arc<dyn KeepsStanding>>,
         key: &PartitionKey,
         rejection: &Decision,
-    ) -> Option<Duration> {
+    ) -> Option<(Duration, bool)> {
         if self.tolerates(key, rejection) {
             return None;
         }
         let Some(server) = server else {
-            self.record.bans.begin(key, self.ban);
-            return self.banned_for(key);
+            let begins = self.record.bans.begin(key, self.ban);
+            return self.banned_for(key).map(|left| (left, begins));
         };
         // If several requests arrive at once, the first one begins the ban, and makes the call.
         let has_begun = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(CALL_INTERVAL));
@@ -159,7 +160,7 @@ impl Penalty {
             // If it fails, the next premature retry makes it again.
             crate::util::spawn(async move { drop(ban.await) });
         }
-        self.banned_for(key)
+        self.banned_for(key).map(|left| (left, !has_begun))
     }
 
     /// Records the ban in a server's reply, for outages.
@@ -219,9 +220,14 @@ impl Deadlines {
         self.get(key).map(|(end, now)| end.saturating_since(now))
     }
 
-    /// Sets the deadline of a key without one. If several threads do so at once, the first one does.
-    fn begin(&self, key: &PartitionKey, span: Duration) {
-        self.update(key, |end, now| *end = Some(end.unwrap_or_else(|| now.saturating_add(span))));
+    /// Sets the deadline of a key without one, and returns whether it did. If several threads do so at once, the first
+    /// one does.
+    fn begin(&self, key: &PartitionKey, span: Duration) -> bool {
+        self.update(key, |end, now| {
+            let begins = end.is_none();
+            end.get_or_insert_with(|| now.saturating_add(span));
+            begins
+        })
     }
 
     /// Sets the deadline of a key without one, or with an earlier one.
@@ -235,8 +241,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::values::Pending;
     use crate::values::time::ManualClock;
+    use crate::values::{Override, Pending};
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -253,7 +259,8 @@ mod tests {
         assert_eq!(penalty.note_rejection(None, &key, &rejection), None, "no wait was advertised before");
         penalty.advise(&key, HOUR);
         assert_eq!(penalty.note_rejection(None, &key, &rejection), None, "the first premature retry");
-        assert_eq!(penalty.note_rejection(None, &key, &rejection), Some(HOUR));
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), Some((HOUR, true)));
+        assert_eq!(penalty.note_rejection(None, &key, &rejection), Some((HOUR, false)));
     }
 
     /// A server that counts the requests for bans.
@@ -264,6 +271,10 @@ mod tests {
         fn ban(&self, _: &PartitionKey, _: Duration) -> Pending {
             self.0.fetch_add(1, Ordering::Relaxed);
             Box::pin(std::future::ready(Ok(Decision::reject(1, 0, Some(HOUR)))))
+        }
+
+        fn override_key(&self, _: &PartitionKey, _: Override) -> Pending {
+            unreachable!("a penalty is no operator")
         }
 
         fn owe(&self, _: &Ask<'_>) -> Pending {
@@ -282,7 +293,7 @@ mod tests {
         let keeper: Arc<dyn KeepsStanding> = server.clone();
         let rejection = Decision::reject(1, 0, Some(HOUR));
         penalty.advise(&key, HOUR);
-        let note = || penalty.note_rejection(Some(&keeper), &key, &rejection);
+        let note = || Some(penalty.note_rejection(Some(&keeper), &key, &rejection)?.0);
         assert_eq!((note(), penalty.banned_for(&key)), (None, None));
         assert_eq!((note(), server.0.load(Ordering::Relaxed)), (Some(HOUR), 1));
         let millis = Duration::from_millis;

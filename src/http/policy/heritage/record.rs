@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::http::policy::after::{Debts, OpenCharges};
 use crate::http::policy::expiring::CAPACITY;
+use crate::http::policy::heritage::{LimitedKeys, Overrides};
 use crate::limiter::Health;
 use crate::values::time::Clock;
 
@@ -21,6 +22,10 @@ pub(crate) struct PolicyRecord {
     open_charges: OnceLock<Box<OpenCharges>>,
     /// Made for the first debt.
     debts: OnceLock<Arc<Debts>>,
+    /// Made for the first ban or allowance by hand.
+    overrides: OnceLock<Overrides>,
+    /// Made for the first event that clients can cause.
+    limited_keys: OnceLock<Box<LimitedKeys>>,
 }
 
 impl PolicyRecord {
@@ -32,6 +37,22 @@ impl PolicyRecord {
     /// The debts of keys, if a key has ever owed something.
     pub(in crate::http::policy) fn debts(&self) -> Option<&Arc<Debts>> {
         self.debts.get()
+    }
+
+    /// The bans and allowances by hand that this process keeps, if an operator has ever made one.
+    #[inline]
+    pub(in crate::http::policy) fn overrides(&self) -> Option<&Overrides> {
+        self.overrides.get()
+    }
+
+    /// The bans and allowances by hand. The first call makes the table, with this clock.
+    pub(in crate::http::policy) fn overrides_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &Overrides {
+        self.overrides.get_or_init(|| Overrides::new(clock()))
+    }
+
+    /// The keys that are limited, for events. The first call makes the table, with this clock.
+    pub(in crate::http::policy) fn limited_keys_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &LimitedKeys {
+        self.limited_keys.get_or_init(|| Box::new(LimitedKeys::new(clock())))
     }
 
     /// The debts of keys. The first call makes the table, with this clock.

@@ -150,7 +150,7 @@ impl Offender {
         self.last
     }
 
-    /// What is left of its [ban](crate::Policy::penalty), if it is banned. A ban that another process has made is known
+    /// What is left of its ban, by hand or due to a [penalty](crate::Policy::penalty), if it is banned. A ban that another process has made is known
     /// here as of a second ago, or once this process has rejected a request for it.
     #[must_use]
     pub const fn banned_for(&self) -> Option<Duration> {

@@ -128,12 +128,12 @@ impl Policy {
         let other = || {
             key.kept_hash().map_or_else(|| format!("0x{}", hex(key.as_bytes())), |hash| format!("sha256:{}", hex(hash)))
         };
-        self.who.key.write_text(key).unwrap_or_else(other)
+        self.who.text_of(key).unwrap_or_else(other)
     }
 
-    /// How long this process knows a key to be banned: for now by its penalty only.
+    /// How long this process knows a key to be banned, by hand or by its penalty.
     fn ban_left(&self, key: &PartitionKey) -> Option<Duration> {
-        self.penalty_for(key)?.banned_for(key)
+        self.exception_here(key).filter(|exception| exception.is_ban).map(|ban| ban.left)
     }
 }
 

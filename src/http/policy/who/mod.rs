@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) use self::exemptions::Except;
 pub use self::exemptions::{ExemptionError, Exemptions};
 use crate::http::head::RequestHead;
-use crate::http::key::{Global, KeyError, KeyExtractor, SameKeyCheck, missing_extension};
+use crate::http::key::{Global, KeyError, KeyExtractor, KeyTextError, SHARED, SameKeyCheck, missing_extension};
 use crate::util::log;
 use crate::values::PartitionKey;
 
@@ -63,6 +63,22 @@ impl Who {
     pub(super) fn includes(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         self.when.as_ref().is_none_or(|condition| condition(head))
             && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head))
+    }
+
+    /// Returns a key as an operator types it, unless only a hash of it is kept.
+    pub(crate) fn text_of(&self, key: &PartitionKey) -> Option<String> {
+        let is_shared = *key == PartitionKey::SHARED && self.on_missing_key == MissingKey::Share;
+        if is_shared { Some(SHARED.to_owned()) } else { self.key.write_text(key) }
+    }
+
+    /// Reads a key as an operator types it.
+    ///
+    /// # Errors
+    ///
+    /// If no request has such a key.
+    pub(crate) fn key_of_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        let is_shared = text.trim() == SHARED && self.on_missing_key == MissingKey::Share;
+        if is_shared { Ok(PartitionKey::SHARED) } else { self.key.read_text(text) }
     }
 
     /// Whether the policy applies to some requests only.

@@ -1,12 +1,13 @@
-//! The text of a key: `[!<banned>:<owing>!]<state>[@<limit>:<burst>:<period>]`, the standing, the state and the quota.
+//! The text of a key: `[!<banned>:<owing>:<allowed>:<reason>!]<state>[@<limit>:<burst>:<period>]`, the standing, the
+//! state and the quota.
 
 use std::time::Duration;
 
 use super::{BadReply, EXACT, Scripted, whole};
 use crate::store::quota_change;
 use crate::store::remote::{Applied, Standing, Target};
-use crate::values::Quota;
 use crate::values::time::Timestamp;
+use crate::values::{Override, OverrideReason, Quota};
 
 /// The text of a key in its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,15 +123,38 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         let old = self.state_at(&text, now.max(text.standing.owing_until))?;
         let (standing, state) = text.standing.charge(self.algorithm, old, now, units);
         let applied = Applied { now, old: state, standing, kept: None, charged: 0 };
-        let Some(state) = state.filter(|_| units > 0) else { return Ok((applied, None)) };
-        let [banned, owing] = [standing.banned_until, standing.owing_until].map(|until| to_micros(until, now));
-        let end = Timestamp::from_nanos(owing * 1_000).max(now);
-        let mut written = self.algorithm.write(&state, end) + &quota.map(quota_text).unwrap_or_default();
-        if standing.is_in_force(now) {
-            written.insert_str(0, &format!("!{banned}:{owing}!"));
-        }
-        let swap = Swap::new(holds, written, self.algorithm.expires_at(&state).max(standing.until()));
+        let is_charged = units > 0 && !text.standing.is_allowed(now);
+        let Some(state) = state.filter(|_| is_charged) else { return Ok((applied, None)) };
+        let end = Timestamp::from_nanos(to_micros(standing.owing_until, now) * 1_000).max(now);
+        let state_text = self.algorithm.write(&state, end) + &quota.map(quota_text).unwrap_or_default();
+        let written = standing_text(standing, now) + &state_text;
+        let swap = Swap::new(holds, written, self.algorithm.expires_at(&state).max(standing.expires()));
         Ok((applied, Some(swap.ok_or(BadReply::State)?)))
+    }
+
+    /// Bans or allows a key (`holds`) as an operator says, like [`Standing::overridden`]. Its state stays as it is,
+    /// under its quota. Returns the outcome, and the replacement of the key's text.
+    pub(crate) fn overriding(
+        &self,
+        holds: Option<&[u8]>,
+        now: Timestamp,
+        by_hand: Override,
+    ) -> Result<(Applied<A::State>, Option<Swap>), BadReply> {
+        let text = KeyText::read(holds)?;
+        let standing = text.standing.overridden(now, by_hand);
+        let old = self.state_at(&text, now.max(standing.until()))?;
+        let applied = Applied { now, old, standing, kept: None, charged: 0 };
+        let kept = self.kept(text.quota)?;
+        let state = text.state(&kept, now.max(text.standing.owing_until))?;
+        let expires = state.map_or(Timestamp::ZERO, |state| kept.expires_at(&state)).max(standing.expires());
+        let state_text = text
+            .state
+            .map(|state| String::from_utf8_lossy(state).into_owned() + &text.quota.map(quota_text).unwrap_or_default());
+        let written = standing_text(standing, now) + &state_text.unwrap_or_default();
+        if written.is_empty() && holds.is_none() {
+            return Ok((applied, None));
+        }
+        Ok((applied, Some(Swap::new(holds, written, expires.max(now)).ok_or(BadReply::State)?)))
     }
 }
 
@@ -142,14 +166,49 @@ fn to_micros(until: Timestamp, now: Timestamp) -> u64 {
     if until > now { until.as_nanos().div_ceil(1_000).min(MAX_MICROS) } else { 0 }
 }
 
-/// Splits `<banned>:<owing>!<rest>`, in microseconds.
+/// Returns the text of a standing, in front of a state. Empty if it is over.
+fn standing_text(standing: Standing, now: Timestamp) -> String {
+    if !standing.is_in_force(now) {
+        return String::new();
+    }
+    let times = [standing.banned_until, standing.owing_until, standing.allowed_until];
+    let [banned, owing, allowed] = times.map(|until| to_micros(until, now));
+    format!("!{banned}:{owing}:{allowed}:{}!", encoded(standing.reason))
+}
+
+/// Splits `<banned>:<owing>:<allowed>:<reason>!<rest>`, in microseconds.
 fn read_standing(stored: &[u8]) -> Option<(Standing, &[u8])> {
     let end = stored.iter().position(|byte| *byte == b'!')?;
-    let colon = stored[..end].iter().position(|byte| *byte == b':')?;
-    let time = |digits| whole(digits).map(|micros| Timestamp::from_nanos(micros * 1_000));
-    let banned_until = time(&stored[..colon])?;
-    let owing_until = time(&stored[colon + 1..end])?;
-    Some((Standing { banned_until, owing_until }, &stored[end + 1..]))
+    let mut parts = stored[..end].split(|byte| *byte == b':');
+    let mut time = || parts.next().and_then(whole).map(|micros| Timestamp::from_nanos(micros * 1_000));
+    let [banned_until, owing_until, allowed_until] = [time()?, time()?, time()?];
+    let reason = parts.next().and_then(decoded)?;
+    parts.next().is_none().then_some(())?;
+    Some((Standing { banned_until, owing_until, allowed_until, reason }, &stored[end + 1..]))
+}
+
+/// Writes a reason without the marks that separate the parts of a text and of a reply: all but letters, digits, spaces
+/// and `-._` are written as `%` and two hexadecimal digits.
+fn encoded(reason: OverrideReason) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" -._".contains(&byte);
+    let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") };
+    reason.as_str().bytes().map(encode).collect()
+}
+
+/// The reverse of [`encoded`].
+fn decoded(text: &[u8]) -> Option<OverrideReason> {
+    let mut bytes = text.iter().copied();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            byte => byte,
+        });
+    }
+    OverrideReason::stored(std::str::from_utf8(&decoded).ok()?).ok()
 }
 
 /// Returns the text of a quota behind a state.
@@ -190,15 +249,42 @@ mod tests {
     fn a_standing_is_read_or_an_error() {
         let standing = |banned, owing| {
             let [banned_until, owing_until] = [banned, owing].map(|micros: u64| Timestamp::from_nanos(micros * 1_000));
-            Standing { banned_until, owing_until }
+            Standing { banned_until, owing_until, ..Standing::NONE }
         };
         let quota = Some(Quota::per(1, Duration::from_nanos(3)).burst(2));
         let both = KeyText { standing: standing(5, 0), state: Some(b"-7"), quota };
-        assert_eq!(KeyText::read(Some(b"!5:0!-7@1:2:3")), Ok(both));
+        assert_eq!(KeyText::read(Some(b"!5:0:0:!-7@1:2:3")), Ok(both));
         let alone = KeyText { standing: standing(0, MAX_MICROS), state: None, quota: None };
-        assert_eq!(KeyText::read(Some(b"!0:9007199254740991!")), Ok(alone));
-        for foreign in ["!", "!5!", "!5:!", "!:5!", "!5:6", "!5:6:7!", "!-5:6!", "!0:9007199254740992!"] {
+        assert_eq!(KeyText::read(Some(b"!0:9007199254740991:0:!")), Ok(alone));
+        let foreign = [
+            "!",
+            "!5!",
+            "!5:6!",
+            "!5:6:7!",
+            "!5:6::!",
+            "!:5:0:!",
+            "!5:6:0:",
+            "!5:6:7:8:9!",
+            "!-5:6:0:!",
+            "!0:9007199254740992:0:!",
+            "!5:6:7:%4!",
+            "!5:6:7:%zz!",
+            "!5:6:7:%ff!",
+            "!5:6:7:%0a!",
+        ];
+        for foreign in foreign {
             assert_eq!(KeyText::read(Some(foreign.as_bytes())), Err(BadReply::State), "{foreign:?}");
+        }
+    }
+
+    #[test]
+    fn a_reason_is_written_without_the_marks_of_the_text() {
+        for text in ["", "scrapes the catalogue", "a,b:c!d@e%f\u{e9}", &"!".repeat(200)] {
+            let reason = OverrideReason::stored(text).unwrap();
+            let standing = Standing { allowed_until: Timestamp::from_nanos(9_000), reason, ..Standing::NONE };
+            let written = standing_text(standing, Timestamp::ZERO);
+            assert_eq!(written.matches([',', '@']).count() + written.matches('!').count(), 2, "{written}");
+            assert_eq!(KeyText::read(Some(written.as_bytes())).unwrap().standing, standing);
         }
     }
 }

@@ -38,6 +38,8 @@ const fn tables_of(stats: &Stats) -> [Option<TableStats>; 3] {
     [stats.table, stats.bans, stats.debts]
 }
 
+const BANNED: &str = "tower_sluice.rate_limiting.banned_by_hand";
+const ALLOWED: &str = "tower_sluice.rate_limiting.allowed_by_hand";
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
 const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
 const LOST_SWAPS: &str = "tower_sluice.rate_limiting.store.lost_swaps";
@@ -55,6 +57,8 @@ pub(super) struct Observed {
     tables: [Option<TableSeries>; 3],
     sharing: Option<Sums>,
     in_flight: Option<Gauge>,
+    /// The keys that are banned and allowed by hand.
+    by_hand: Option<[Gauge; 2]>,
     /// The states of the nodes' circuit breakers, by the names of the nodes.
     nodes: BTreeMap<String, Gauge>,
 }
@@ -68,6 +72,14 @@ impl Observed {
                 // Zero if the limiter has no table any more.
                 table.set_gauges(&stats.unwrap_or_default());
             }
+        }
+        if stats.by_hand.is_some() {
+            self.by_hand.get_or_insert_with(|| [gauge!(BANNED, labels.all()), gauge!(ALLOWED, labels.all())]);
+        }
+        if let Some([banned, allowed]) = &self.by_hand {
+            let by_hand = stats.by_hand.unwrap_or_default();
+            banned.set(in_gauge(by_hand.banned));
+            allowed.set(in_gauge(by_hand.allowed));
         }
         if stats.in_flight.is_some() {
             self.in_flight.get_or_insert_with(|| gauge!(IN_FLIGHT, labels.all()));
@@ -103,7 +115,7 @@ impl Observed {
         if let Some(gauge) = &self.in_flight {
             gauge.set(0);
         }
-        self.nodes.values().for_each(|gauge| gauge.set(0));
+        self.by_hand.iter().flatten().chain(self.nodes.values()).for_each(|gauge| gauge.set(0));
     }
 
     /// Makes the series of the tables that a limiter has.
@@ -237,6 +249,8 @@ pub(super) fn describe() {
         describe_counter!(evicted.0, evicted.1);
     }
     describe_counter!(TURNED_AWAY, "Requests that a full table rejected, or charged to a shared budget.");
+    describe_gauge!(BANNED, "Keys that an operator has banned.");
+    describe_gauge!(ALLOWED, "Keys that an operator has allowed without a limit.");
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
     describe_counter!(CONVERSIONS, "States on a server that were converted to another quota of their key.");
     describe_counter!(LOST_SWAPS, "Attempts to write a key on a server that were lost to another process.");

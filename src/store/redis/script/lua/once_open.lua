@@ -24,4 +24,4 @@ local charged = 0
 for index = free > 0 and 2 or 1, 1, -1 do
   local key, at, old = KEYS[index], 6 * index - 3, olds[index]
   local algorithm, own, texts = ARGV[at - 1], 10 + 4 * index, 20 + 2 * index
-  local admitted, beyond, tag, problem, state, expires = 0, 0, ''
+  local admitted, beyond, tag, size, problem, state, expires = 0, 0, ''

@@ -5,6 +5,7 @@
 --   now        microseconds on the server's clock, below 2^52 (until the year 2112)
 --   old        the text of the key, or false
 --   algorithm  the number of the algorithm, if there are several: '0' only reads
+--   size       the number of keys of a request, if there are several
 --   at         the index in ARGV at which the numbers of the algorithm begin
 --   count      the number of requests, which have one cost; 0 only reads
 --   beyond     the debt beyond a full bucket that a key may have: 0 except for queues
@@ -25,6 +26,6 @@
 -- ARGV: count, five numbers of the algorithm, beyond, and from 8 on the quota. Zeros and missing numbers at the end are
 -- optional.
 local ARGV, format, call = ARGV, string.format, redis.call
-local count, at, own, texts, algorithm = ARGV[1], 2, 8, 12
+local count, at, own, texts, algorithm, size = ARGV[1], 2, 8, 12
 local reply = call('TIME')
 local now = reply[1] * 1000000 + reply[2]

@@ -9,4 +9,4 @@ local reply = call('TIME')
 local old = call('GET', key)
 local now = reply[1] * 1000000 + reply[2]
 -- Here, `admitted` is 1 if units were refunded. Without a `state`, the key owes nothing after the refund.
-local admitted, tag, problem, state, expires = 0, ''
+local admitted, tag, size, problem, state, expires = 0, ''

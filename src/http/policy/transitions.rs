@@ -1,0 +1,126 @@
+//! Events for operators: the transitions of a policy's keys and of its limiter. `reports` reports them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::http::policy::who::Who;
+use crate::values::{Decision, Exception, LimiterError, PartitionKey};
+
+/// A change of state in a policy, for [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition).
+#[derive(Clone, Copy)]
+pub struct Event<'a> {
+    pub(super) policy: &'a str,
+    pub(super) route: Option<&'a str>,
+    pub(super) shadow: bool,
+    pub(super) who: &'a Who,
+    pub(super) transition: Transition<'a>,
+    pub(super) left_out: u64,
+}
+
+/// The change of state in an [`Event`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Transition<'a> {
+    /// A key is rejected for the first time since its budget was full. Of a [shadow](crate::Policy::shadow): it would
+    /// be.
+    #[non_exhaustive]
+    Limited {
+        /// The key.
+        key: &'a PartitionKey,
+        /// The decision that rejects it.
+        decision: &'a Decision,
+    },
+    /// A key is banned, by hand or for a [penalty](crate::Policy::penalty).
+    #[non_exhaustive]
+    Banned {
+        /// The key.
+        key: &'a PartitionKey,
+        /// How long, and why.
+        ban: Exception,
+    },
+    /// An operator has [allowed](crate::LimitsHandle::allow) a key.
+    #[non_exhaustive]
+    Allowed {
+        /// The key.
+        key: &'a PartitionKey,
+        /// How long, and why.
+        allowance: Exception,
+    },
+    /// An operator has ended the ban or the allowance of a key, or has [reset](crate::LimitsHandle::reset) it.
+    #[non_exhaustive]
+    Lifted {
+        /// The key.
+        key: &'a PartitionKey,
+    },
+    /// The limiter begins to fail: its store does not answer, for example.
+    #[non_exhaustive]
+    Failing {
+        /// The first failure.
+        error: &'a LimiterError,
+    },
+    /// The limiter works again.
+    Recovered,
+}
+
+impl<'a> Event<'a> {
+    /// The name of the policy.
+    #[must_use]
+    pub const fn policy(&self) -> &'a str {
+        self.policy
+    }
+
+    /// The [route](crate::layer::RateLimitLayerBuilder::route) of the layer, if it has one.
+    #[must_use]
+    pub const fn route(&self) -> Option<&'a str> {
+        self.route
+    }
+
+    /// Whether the policy is a [shadow](crate::Policy::shadow), which rejects no request.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// The change of state.
+    #[must_use]
+    pub const fn transition(&self) -> Transition<'a> {
+        self.transition
+    }
+
+    /// The key as an operator types it. `None` if the event is about no key, or only a hash of the key is kept. Keys
+    /// may be personal data.
+    #[must_use]
+    pub fn key_text(&self) -> Option<String> {
+        match self.transition {
+            Transition::Limited { key, .. }
+            | Transition::Banned { key, .. }
+            | Transition::Allowed { key, .. }
+            | Transition::Lifted { key } => self.who.text_of(key),
+            Transition::Failing { .. } | Transition::Recovered => None,
+        }
+    }
+
+    /// The number of events of this policy that were not reported since the last one, since there were too many.
+    #[must_use]
+    pub const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+/// Without the key.
+impl fmt::Debug for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.transition {
+            Transition::Limited { .. } => "Limited",
+            Transition::Banned { .. } => "Banned",
+            Transition::Allowed { .. } => "Allowed",
+            Transition::Lifted { .. } => "Lifted",
+            Transition::Failing { .. } => "Failing",
+            Transition::Recovered => "Recovered",
+        };
+        f.debug_struct("Event").field("policy", &self.policy).field("transition", &name).finish_non_exhaustive()
+    }
+}
+
+/// The hook of a layer.
+pub(crate) type Hook = Arc<dyn Fn(&Event<'_>) + Send + Sync>;

@@ -1,0 +1,254 @@
+//! Look and act: the state of one key, and what an operator does about it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::key_of::Target;
+use super::{InForce, KeyOf, LayerState, LimitsHandle, PolicyInForce};
+use crate::http::policy::Policy;
+use crate::values::{Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota};
+
+/// The state of a key in a policy.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct KeyStatus {
+    decision: Decision,
+}
+
+impl KeyStatus {
+    /// The decision on a request of cost 0, which is rejected only if the key is banned. It has the limit, the units
+    /// that are left, and the time until the key owes nothing.
+    pub const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// The ban of the key: [by hand](LimitsHandle::ban), or due to a [penalty](crate::Policy::penalty).
+    #[must_use]
+    pub fn ban(&self) -> Option<Exception> {
+        self.decision.ban()
+    }
+
+    /// The [allowance](LimitsHandle::allow) of the key.
+    #[must_use]
+    pub fn allowance(&self) -> Option<Exception> {
+        self.decision.allowance()
+    }
+}
+
+/// Look and act: each call is about one key of the policy of a name. The key is given [as the operator has it](KeyOf):
+/// as text, as a request, or as a `PartitionKey`.
+///
+/// # On several machines
+///
+/// If a server keeps the policy's budgets and [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis and
+/// DynamoDB do, each call acts there, by one call (a ban or an allowance by hand: two). All processes act accordingly
+/// at the next request that they ask the server about. A process that has cached the key as used up or as banned asks
+/// again after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
+///
+/// Otherwise (in memory, a queue, or a limit of requests in flight), each call acts in this process.
+///
+/// # Errors
+///
+/// - There is no policy of this name ([`is_unknown_policy`](LimiterError::is_unknown_policy)).
+/// - The key cannot be one of the policy ([`is_no_key`](LimiterError::is_no_key)). The message says what its keys are.
+/// - The limiter fails, or [cannot do this](LimiterError::is_unsupported).
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use tower_sluice::algorithm::SlidingWindow;
+/// use tower_sluice::key::{PeerIp, User};
+/// use tower_sluice::{Policy, Quota, RateLimitLayer};
+///
+/// let logins = Policy::new("logins", SlidingWindow::new(Quota::per_hour(5))).key((User::key(), PeerIp::new()));
+/// let limits = RateLimitLayer::new(logins).handle();
+///
+/// assert_eq!(limits.peek("logins", "alice + 203.0.113.7").await?.decision().remaining(), 5);
+/// let status = limits.ban("logins", "alice + 2001:db8::1", Duration::from_secs(3_600), "tries stolen passwords").await?;
+/// assert_eq!(status.ban().unwrap().reason().as_str(), "tries stolen passwords");
+///
+/// let error = limits.peek("logins", "alice").await.unwrap_err();
+/// assert!(error.is_no_key());
+/// # Ok(())
+/// # }
+/// ```
+impl LimitsHandle {
+    /// Returns the state of a key, and charges nothing.
+    ///
+    /// A key that is given by a request is shown under the quota that [this request
+    /// has](crate::Policy::quota_fn); any other key, under the quota of its last request, if the limiter knows it.
+    pub fn peek(&self, policy: &str, key: impl KeyOf) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        let found = self.find(policy, key);
+        async move {
+            let (policy, target) = found?;
+            policy.peek_at_key(&target.key, target.quota).await.map(|decision| KeyStatus { decision })
+        }
+    }
+
+    /// Resets a key: gives it back its whole budget, and lifts its ban, its allowance and its
+    /// [debt](crate::Policy::owe_shortfalls). Returns its state afterwards. A concurrent decision may still reject it.
+    ///
+    /// # Errors
+    ///
+    /// Also if the limiter cannot reset keys, such as a queue. Then, and if the limiter fails, a ban and a debt that
+    /// this process keeps are lifted nevertheless.
+    #[doc(alias("unblock"))]
+    pub fn reset(&self, policy: &str, key: impl KeyOf) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        let found = self.find(policy, key);
+        async move {
+            let (policy, target) = found?;
+            policy.reset(&target.key).await.map(|decision| KeyStatus { decision })
+        }
+    }
+
+    /// Bans a key for this time, from now on: all its requests are rejected, without regard to its budget. The ban
+    /// replaces one that is in force, or an [allowance](Self::allow). Returns its state afterwards.
+    ///
+    /// The reason is for the log, for the [verdict](crate::rejection::PolicyVerdict::ban), and for the next operator:
+    /// clients do not see it. Requests that wait in a queue already keep their turns. The ban of the key that all
+    /// requests share closes the policy for all.
+    ///
+    /// # Errors
+    ///
+    /// Also if the time is zero or longer than a [`Quota`]'s period may be, if the reason is no
+    /// [`OverrideReason`](crate::policy::OverrideReason), if the policy is a [shadow](crate::Policy::shadow), which
+    /// rejects no request, or if it keeps 65,536 keys that are banned or allowed by hand in this process.
+    #[doc(alias("block"))]
+    pub fn ban(
+        &self,
+        policy: &str,
+        key: impl KeyOf,
+        span: Duration,
+        reason: &str,
+    ) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        let by_hand = checked(span, reason).map(|reason| Override::Ban { span, reason });
+        self.set_override(policy, key, by_hand)
+    }
+
+    /// Allows a key for this time, from now on: all its requests pass this policy, and none is charged. The allowance
+    /// replaces one that is in force, or a [ban](Self::ban), also one that is due to a penalty. Returns its state
+    /// afterwards. The other policies of the layer are not affected.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ban`](Self::ban).
+    #[doc(alias("exempt", "allowlist"))]
+    pub fn allow(
+        &self,
+        policy: &str,
+        key: impl KeyOf,
+        span: Duration,
+        reason: &str,
+    ) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        let by_hand = checked(span, reason).map(|reason| Override::Allow { span, reason });
+        self.set_override(policy, key, by_hand)
+    }
+
+    /// Ends the ban of a key, by hand or due to a [penalty](crate::Policy::penalty), or its allowance. Its budget stays
+    /// as it is. Returns its state afterwards.
+    pub fn unban(&self, policy: &str, key: impl KeyOf) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        self.set_override(policy, key, Ok(Override::Lift))
+    }
+
+    /// Returns the bans and allowances by hand that are in force in this process, in the order of their ends, with the
+    /// key of each [as text](KeyOf); `None` if only a hash of the key is kept.
+    ///
+    /// If a server keeps them: those that were made by this process, or that it has seen.
+    ///
+    /// # Errors
+    ///
+    /// If there is no policy of this name.
+    pub fn exceptions(&self, policy: &str) -> Result<Vec<(Option<String>, Exception)>, LimiterError> {
+        let in_force = self.layer.load();
+        let policy = in_force.policy(policy).ok_or_else(|| LimiterError::unknown_policy(policy))?;
+        Ok(policy.overrides())
+    }
+
+    fn set_override(
+        &self,
+        policy: &str,
+        key: impl KeyOf,
+        by_hand: Result<Override, LimiterError>,
+    ) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        let layer = Arc::clone(&self.layer);
+        let found = self.find(policy, key);
+        async move {
+            let (policy, target) = found?;
+            let by_hand = by_hand?;
+            if policy.shadow && by_hand != Override::Lift {
+                let problem = format!("policy `{}` is a shadow: it rejects no request, and bans no key", policy.name());
+                return Err(LimiterError::new(problem));
+            }
+            let decision = match policy.override_on_server(&target.key, by_hand) {
+                Some(pending) => pending.await?,
+                None => {
+                    layer.override_here(&policy, &target.key, by_hand)?;
+                    policy.peek_at_key(&target.key, target.quota).await?
+                }
+            };
+            policy.note_override(&target.key, by_hand);
+            Ok(KeyStatus { decision })
+        }
+    }
+
+    fn find(&self, name: &str, key: impl KeyOf) -> Result<(PolicyInForce, Target), LimiterError> {
+        let policy = PolicyInForce::find(&self.layer.load(), |policy| policy.name() == name);
+        let policy = policy.ok_or_else(|| LimiterError::unknown_policy(name))?;
+        let target = key.find(&policy)?;
+        Ok((policy, target))
+    }
+}
+
+/// Checks the numbers and the text of an operator.
+fn checked(span: Duration, reason: &str) -> Result<OverrideReason, LimiterError> {
+    if let Err(error) = Quota::try_per(1, span) {
+        return Err(LimiterError::new(format!("a ban or an allowance of {span:?}: {error}")));
+    }
+    OverrideReason::new(reason).map_err(|error| LimiterError::new(error.to_string()))
+}
+
+impl LayerState {
+    /// Bans or allows a key in this process.
+    fn override_here(&self, policy: &Policy, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
+        // Under the lock, no other policies are put in force between the two steps.
+        let _past = self.past.lock();
+        policy.override_here(key, by_hand)?;
+        self.load().note_override();
+        Ok(())
+    }
+}
+
+/// [`InForce::is_plain`], which is set by a thread that finds no override, and cleared by a thread that has made one.
+///
+/// A thread that sets it looks for overrides before and after. If it sets the flag after it was cleared, its swap reads
+/// the cleared flag, and so the second look sees the override that was made before. If it sets the flag first, the flag
+/// is cleared in the end.
+impl InForce {
+    /// Whether the limiters alone decide on each request. Relaxed: a request that misses a ban by hand came just before
+    /// it.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain.load(Ordering::Relaxed)
+    }
+
+    fn note_override(&self) {
+        self.is_plain.store(false, Ordering::Release);
+    }
+
+    /// Finds out whether the last override is over. Called by each request that takes the longer path.
+    #[inline]
+    pub(crate) fn look_for_overrides(&self) {
+        let has_overrides = || self.policies.iter().any(Policy::has_overrides);
+        if self.may_be_plain && !has_overrides() {
+            self.is_plain.swap(true, Ordering::AcqRel);
+            if has_overrides() {
+                self.note_override();
+            }
+        }
+    }
+}

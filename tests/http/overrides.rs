@@ -1,0 +1,223 @@
+//! Bans and allowances by hand, by the policy's own keys.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, SlidingWindow, TokenBucket};
+use tower_sluice::key::{PeerIp, User};
+use tower_sluice::policy::{KeyOf, KeyStatus};
+use tower_sluice::store::{MemoryStore, MemoryTable};
+use tower_sluice::time::ManualClock;
+use tower_sluice::{
+    LeakyQueue, LimiterError, LimitsHandle, MissingKey, PartitionKey, Penalty, Policy, Quota, RateLimitLayer,
+    RateLimiter, RequestHead, Verdict,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryTable<A::State, ManualClock>>> {
+    Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
+}
+
+/// One request per hour.
+fn per_user(clock: &ManualClock) -> Policy {
+    Policy::new("api", timed(TokenBucket::new(Quota::per_hour(1)), clock)).key(User::key())
+}
+
+fn request(user: &str) -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new(user));
+    request.extensions_mut().insert("[2001:db8::7]:4711".parse::<SocketAddr>().unwrap());
+    request
+}
+
+fn send(layer: &RateLimitLayer, request: Request<()>) -> Response<tower_sluice::layer::ResponseBody<String>> {
+    let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new())))));
+    service.oneshot(request).now_or_never().expect("memory answers at once").unwrap()
+}
+
+fn status(layer: &RateLimitLayer, user: &str) -> StatusCode {
+    send(layer, request(user)).status()
+}
+
+fn at_once<T>(call: impl Future<Output = T>) -> T {
+    call.now_or_never().expect("memory answers at once")
+}
+
+fn ban(limits: &LimitsHandle, key: impl KeyOf, span: Duration) -> KeyStatus {
+    at_once(limits.ban("api", key, span, "scrapes the catalogue")).unwrap()
+}
+
+#[test]
+fn a_ban_rejects_until_it_ends_and_leaves_the_budget() {
+    let clock = ManualClock::new();
+    let layer = RateLimitLayer::builder(per_user(&clock)).verdict().build();
+    let limits = layer.handle();
+    let banned = ban(&limits, "alice", HOUR / 2).ban().unwrap();
+    assert_eq!(
+        (banned.left(), banned.reason().as_str(), banned.is_by_hand()),
+        (HOUR / 2, "scrapes the catalogue", true)
+    );
+    clock.advance(HOUR / 4);
+    let response = send(&layer, request("alice"));
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "900");
+    let verdict = response.extensions().get::<Verdict>().unwrap();
+    assert_eq!(verdict.policies()[0].ban().unwrap().reason(), banned.reason());
+    assert_eq!(status(&layer, "bob"), StatusCode::OK);
+    let exceptions = limits.exceptions("api").unwrap();
+    assert_eq!(exceptions.len(), 1);
+    assert_eq!((exceptions[0].0.as_deref(), exceptions[0].1.left()), (Some("alice"), HOUR / 4));
+    clock.advance(HOUR / 4);
+    assert!(
+        at_once(limits.peek("api", "alice")).unwrap().ban().is_none() && limits.exceptions("api").unwrap().is_empty()
+    );
+    assert_eq!([status(&layer, "alice"), status(&layer, "alice")], [200, 429], "the unit was not used");
+}
+
+#[tokio::test]
+async fn clients_do_not_see_the_reason() {
+    let clock = ManualClock::new();
+    let layer = RateLimitLayer::builder(per_user(&clock)).verdict().build();
+    let _ = ban(&layer.handle(), "alice", HOUR);
+    let body = send(&layer, request("alice")).into_body().collect().await.unwrap().to_bytes();
+    let body = String::from_utf8_lossy(&body);
+    assert!(body.contains("Access is suspended; retry in 1 hour") && !body.contains("scrapes"), "{body}");
+}
+
+#[test]
+fn an_allowed_key_passes_and_is_not_charged() {
+    let clock = ManualClock::new();
+    let penalty = Penalty::new(Quota::per_day(1), HOUR * 5).with_clock(clock.clone());
+    let layer = RateLimitLayer::new(per_user(&clock).penalty(penalty));
+    let limits = layer.handle();
+    let all = |requests: usize| (0..requests).map(|_| status(&layer, "alice").as_u16()).collect::<Vec<_>>();
+    assert_eq!(all(4), [200, 429, 429, 429]);
+    let banned = at_once(limits.peek("api", "alice")).unwrap().ban().unwrap();
+    assert!(!banned.is_by_hand() && banned.left() == HOUR * 5);
+    let allowed = at_once(limits.allow("api", "alice", HOUR, "a migration")).unwrap();
+    assert_eq!(allowed.allowance().unwrap().left(), HOUR);
+    assert_eq!(all(50), [200; 50]);
+    clock.advance(HOUR);
+    assert_eq!(all(2), [200, 429], "the budget is as it was, and the ban of the penalty is over");
+    let _ = ban(&limits, "alice", HOUR);
+    let _ = at_once(limits.allow("api", "alice", HOUR, "a mistake")).unwrap();
+    assert_eq!(all(2), [200; 2]);
+    let _ = ban(&limits, "alice", HOUR);
+    assert_eq!(all(1), [429]);
+    assert!(at_once(limits.unban("api", "alice")).unwrap().ban().is_none());
+    clock.advance(HOUR);
+    assert_eq!(all(1), [200]);
+}
+
+/// Also of layers whose policies decide by themselves otherwise.
+#[test]
+fn bans_reach_each_path_of_a_request_and_survive_a_change() {
+    let clock = ManualClock::new();
+    let second = || Policy::new("second", timed(SlidingWindow::new(Quota::per_hour(100)), &clock)).key(User::key());
+    let one = RateLimitLayer::new(second());
+    let two = RateLimitLayer::new([per_user(&clock), second()]);
+    for layer in [&one, &two] {
+        assert_eq!(status(layer, "alice"), 200);
+        let _ = at_once(layer.handle().ban("second", "alice", HOUR, "x")).unwrap();
+        assert_eq!([status(layer, "alice"), status(layer, "carol")], [429, 200]);
+        let inherited = if std::ptr::eq(layer, &one) { vec![second()] } else { vec![second(), per_user(&clock)] };
+        layer.handle().replace(inherited).unwrap();
+        assert_eq!(status(layer, "alice"), 429, "also after a live change");
+        let _ = at_once(layer.handle().unban("second", "alice")).unwrap();
+        clock.advance(HOUR);
+        assert_eq!(
+            [status(layer, "alice"), status(layer, "alice")],
+            [200, if std::ptr::eq(layer, &one) { 200 } else { 429 }]
+        );
+    }
+}
+
+/// By text, by a request, and by the key itself.
+#[test]
+fn keys_are_those_that_the_policy_makes() {
+    let clock = ManualClock::new();
+    let window = || timed(SlidingWindow::new(Quota::per_hour(9)), &clock);
+    let pair = Policy::new("api", window()).key((User::key(), PeerIp::new()));
+    let shared = Policy::new("maybe", window()).key(User::key()).on_missing_key(MissingKey::Share);
+    let layer = RateLimitLayer::new([pair, shared]);
+    let limits = layer.handle();
+    assert_eq!(status(&layer, "alice"), 200);
+    let left = |status: Result<KeyStatus, LimiterError>| status.unwrap().decision().remaining();
+    let (parts, ()) = request("alice").into_parts();
+    assert_eq!(left(at_once(limits.peek("api", "alice + 2001:db8::1"))), 8);
+    assert_eq!(left(at_once(limits.peek("api", &"alice + 2001:db8::/64".to_owned()))), 8);
+    assert_eq!(left(at_once(limits.peek("api", &parts))), 8);
+    assert_eq!(left(at_once(limits.peek("api", &request("alice")))), 8);
+    assert_eq!(left(at_once(limits.peek("api", RequestHead::from(&parts)))), 8);
+    assert_eq!(left(at_once(limits.peek("maybe", &PartitionKey::from("alice")))), 8);
+    assert_eq!(left(at_once(limits.peek("maybe", "(shared)"))), 9);
+    assert_eq!(left(at_once(limits.reset("api", &parts))), 9);
+
+    let error = at_once(limits.peek("api", "alice")).unwrap_err();
+    assert!(error.is_no_key() && error.to_string().contains("policy `api`"), "{error}");
+    assert!(error.to_string().contains("alice> + <an address"), "{error}");
+    let error = at_once(limits.ban("api", &Request::new(()), HOUR, "x")).unwrap_err();
+    assert!(error.is_no_key() && error.to_string().contains("the request has no key"), "{error}");
+    assert!(at_once(limits.unban("none", "alice")).unwrap_err().is_unknown_policy());
+}
+
+#[test]
+fn a_key_that_a_request_provides_is_shown_under_the_quota_of_that_request() {
+    let clock = ManualClock::new();
+    let quota = |head: &RequestHead<'_>| head.extensions().get::<Quota>().copied();
+    let layer = RateLimitLayer::new(per_user(&clock).quota_fn(quota));
+    let mut rich = request("alice");
+    rich.extensions_mut().insert(Quota::per_hour(50));
+    assert_eq!(at_once(layer.handle().peek("api", &rich)).unwrap().decision().limit(), 50);
+}
+
+#[test]
+fn what_makes_no_sense_is_rejected_with_its_cure() {
+    let clock = ManualClock::new();
+    let layer =
+        RateLimitLayer::new([per_user(&clock), Policy::new("watch", Quota::per_second(1)).key(User::key()).shadow()]);
+    let limits = layer.handle();
+    for (policy, span, reason, word) in [
+        ("api", Duration::ZERO, "x", "0ns"),
+        ("api", Duration::MAX, "x", "ban or an allowance"),
+        ("api", HOUR, " ", "needs a reason"),
+        ("api", HOUR, "a\nb", "one line"),
+        ("watch", HOUR, "x", "shadow"),
+    ] {
+        for answer in [at_once(limits.ban(policy, "a", span, reason)), at_once(limits.allow(policy, "a", span, reason))]
+        {
+            let error = answer.unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+    assert!(limits.exceptions("api").unwrap().is_empty());
+}
+
+/// A route can be closed: the ban is not the clients' doing.
+#[test]
+fn the_ban_of_the_key_that_all_share_closes_a_policy() {
+    let layer = RateLimitLayer::new(Policy::new("api", Quota::per_second(1_000)));
+    let _ = ban(&layer.handle(), "(shared)", HOUR);
+    assert_eq!(status(&layer, "alice"), 503);
+    let _ = at_once(layer.handle().unban("api", "")).unwrap();
+    assert_eq!(status(&layer, "alice"), 200);
+}
+
+#[test]
+fn queues_take_bans_too() {
+    let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(Quota::per_hour(1))).key(User::key()));
+    let limits = layer.handle();
+    assert_eq!(status(&layer, "alice"), 200);
+    let _ = at_once(limits.allow("queue", "alice", HOUR, "x")).unwrap();
+    assert_eq!([status(&layer, "alice"), status(&layer, "alice")], [200, 200], "without a turn");
+    let _ = at_once(limits.ban("queue", "alice", HOUR, "x")).unwrap();
+    assert_eq!(status(&layer, "alice"), 429);
+}
