@@ -1,9 +1,9 @@
 //! The Space-Saving sketch (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k
 //! Elements in Data Streams", ICDT 2005): the keys that were noted most often, in a memory of fixed size.
 //!
-//! It has [`CAPACITY`] counters. A key that has none takes over the least one, with its count as a possible error. So of
-//! a stream of *N*, a count is never too low, and too high by at most its error, which is at most *N* / `CAPACITY`. A
-//! key that was noted more often than that has a counter.
+//! It has [`CAPACITY`] counters. A key that has none takes over the least one, with its count as a possible error. So
+//! of a stream of *N*, a count is never too low, and too high by at most its error, which is at most *N* / `CAPACITY`.
+//! A key that was noted more often than that has a counter.
 //!
 //! The counters are in the order of their counts, in groups of equal ones, as in the paper's Stream-Summary, but in
 //! arrays: a counter that is incremented changes places with the first one of its group. So a note takes constant time,
@@ -27,8 +27,8 @@ const FREE: u8 = u8::MAX;
 
 const _: () = assert!(CAPACITY <= FREE as usize, "a counter's number is a byte, and is not `FREE`");
 
-/// The sketch. The caller hashes keys, with a secret, and keys with one hash are one: of 64 bits, two of 128 keys have the
-/// same once in 10^15 times. Clients that knew the hashes of their keys could make them collide.
+/// The sketch. The caller hashes keys, with a secret, and keys with one hash are one: of 64 bits, a key has
+/// that of one of the counters once in 10^17 times. Clients that knew the hashes of their keys could make them collide.
 pub(crate) struct SpaceSaving<K> {
     counters: Vec<Counter<K>>,
     /// The numbers of the counters, the highest count first.

@@ -85,8 +85,8 @@ impl Offenders {
         self.max_error
     }
 
-    /// The number of processes whose rejections are counted: this one, and those that have reported to the same server in
-    /// this time, also if they have ended since. Two layers of a process count twice.
+    /// The number of processes whose rejections are counted: this one, and those that have reported to the same server
+    /// in this time, also if they have ended since. Two layers of a process count twice.
     #[must_use]
     pub const fn processes(&self) -> usize {
         self.processes
@@ -150,8 +150,8 @@ impl Offender {
         self.last
     }
 
-    /// What is left of its ban, by hand or due to a [penalty](crate::Policy::penalty), if it is banned. A ban that another process has made is known
-    /// here as of a second ago, or once this process has rejected a request for it.
+    /// What is left of its ban, by hand or due to a [penalty](crate::Policy::penalty), if it is banned. A ban that
+    /// another process has made is known here as of a second ago, or once this process has rejected a request for it.
     #[must_use]
     pub const fn banned_for(&self) -> Option<Duration> {
         self.banned_for

@@ -17,15 +17,15 @@ use sha2::{Digest, Sha256};
 ///
 /// A key is first written as text, as its [extractor](crate::key::KeyExtractor::write_text) does: `alice`,
 /// `2001:db8::/64`. A key of more than 256 bytes is `sha256:` and its SHA-256 in hexadecimal, since no more of it [is
-/// kept](crate::PartitionKey#cost), and another key that is no text is `0x` and its bytes. The key that requests share is
-/// shown as `(shared)` in any form. At most 256 bytes are shown, and control characters are escaped, so that no client
-/// can paint on the terminal of an operator.
+/// kept](crate::PartitionKey#cost), and another key that is no text is `0x` and its bytes. The key that requests share
+/// is shown as `(shared)` in any form. At most 256 bytes are shown, and control characters are escaped, so that no
+/// client can paint on the terminal of an operator.
 #[must_use]
 pub struct ShowKey(Form);
 
 enum Form {
     Hash,
-    KeyedHash(Hmac),
+    KeyedHash(Box<Hmac>),
     Prefix(usize),
     Whole,
     By(Box<dyn Fn(&str) -> String + Send + Sync>),
@@ -41,11 +41,11 @@ impl ShowKey {
         Self(Form::Hash)
     }
 
-    /// Shows the first 16 hexadecimal digits (64 bits) of an HMAC-SHA-256 (RFC 2104) of the key's text with this secret:
-    /// `printf %s 203.0.113.7 | openssl dgst -sha256 -hmac SECRET`. Processes that share a limit should have the same
-    /// secret.
+    /// Shows the first 16 hexadecimal digits (64 bits) of an HMAC-SHA-256 (RFC 2104) of the key's text with this
+    /// secret: `printf %s 203.0.113.7 | openssl dgst -sha256 -hmac SECRET`. Processes that share a limit should have
+    /// the same secret.
     pub fn keyed_hash(secret: impl AsRef<[u8]>) -> Self {
-        Self(Form::KeyedHash(Hmac::new(secret.as_ref())))
+        Self(Form::KeyedHash(Box::new(Hmac::new(secret.as_ref()))))
     }
 
     /// Shows the first `characters` of the key's text, and `…` if there are more. Shorter keys are shown whole.
