@@ -11,6 +11,7 @@
 
 mod summary;
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "small numbers")]
 mod tests;
 
 pub(crate) use self::summary::{Counted, Summary};

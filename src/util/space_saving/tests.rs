@@ -196,7 +196,7 @@ fn keys_whose_places_collide_stay_apart() {
     let mut watched = Watched::new();
     for key in random(3, 2_000).map(|number| number % 200) {
         watched.noted += 1;
-        watched.sketch.note(key << 32 | key % 3, &key, at(watched.noted));
+        watched.sketch.note((key << 32) | (key % 3), &key, at(watched.noted));
         *watched.exact.entry(key).or_default() += 1;
     }
     watched.check();
