@@ -152,7 +152,6 @@ pub mod policy {
         Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, ResponseHead, SettleError,
         ShowKey, TakenPermits, Transition,
     };
-    pub use crate::values::{Exception, OverrideReason, OverrideReasonError};
 }
 
 /// The parts of a [`Rejection`] and a [`Verdict`].
