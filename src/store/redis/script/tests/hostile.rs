@@ -17,7 +17,7 @@ use crate::values::{Quota, Receipt};
 
 /// Texts that are no states of any algorithm. All states begin with a minus and a number below 2^53. A bucket's state
 /// may end with a plus and a fraction, and the states of windows have counts below 10^15 behind colons.
-pub(super) const FOREIGN: [&str; 43] = [
+pub(super) const FOREIGN: [&str; 48] = [
     // Other types of values.
     "",
     "hello",
@@ -63,11 +63,16 @@ pub(super) const FOREIGN: [&str; 43] = [
     // Invalid standings, and a standing that is over, before text that is no state.
     "!",
     "!5",
-    "!5:6",
+    "!5:6!-1",
+    "!5:6:7",
     "!5:6:7!-1",
-    "!9007199254740992:0!",
-    "!0:9007199254740992!",
-    "!5:6!hello",
+    "!5:6:7:",
+    "!5:6:7:8:9!-1",
+    "!5:6:-7:!-1",
+    "!9007199254740992:0:0:!",
+    "!0:9007199254740992:0:!",
+    "!0:0:9007199254740992:!",
+    "!5:6:7:!hello",
 ];
 
 /// The scripts that decide on one key, or refund, reply to a value that they cannot read with an error that has a code,
