@@ -211,9 +211,9 @@ impl<A: Kept> KeyItem<A> {
         Ok(Applied { now: at.now, old: None, standing: Standing::default(), kept: None, charged: 0 })
     }
 
-    /// Deletes the items of later windows with a standing from before `since`, which lasts `until` then or, if the item
-    /// of the next window says so, for longer: a call that lifted it from the present item may have failed before it got
-    /// any further.
+    /// Deletes the items of later windows with a standing from before `since`, which lasts `until` then or, if the
+    /// item of the next window says so, for longer: a call that lifted it from the present item may have failed
+    /// before it got any further.
     async fn clear_later(&self, now: Timestamp, since: Timestamp, until: Timestamp) -> Result<(), DynamoFault> {
         let Some(next) = self.algorithm.item_ends(now).map(|end| self.key(end)) else { return Ok(()) };
         let item = self.table.read(&next).await?;

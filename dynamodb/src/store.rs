@@ -34,7 +34,7 @@ use crate::items::Kept;
 ///
 /// A process knows up to 8,192 keys as used up: of 1,000 it knows all, of 4,000 in use at a time 96 %. It makes one
 /// read more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota,
-/// at most 450 with a name of 255 bytes, and at most 660 with the reason of a ban by hand. So each write takes one write
+/// at most 450 with a name of 255 bytes, and at most 650 with the reason of a ban by hand. So each write takes one write
 /// unit (up to 1,024 bytes), and each read one read unit. Refunds and resets take one write each; a reset of a window also
 /// takes a read.
 ///
@@ -59,29 +59,31 @@ use crate::items::Kept;
 ///
 /// # Bans, allowances and debts
 ///
-/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, a ban or
-/// an [allowance](https://docs.rs/tower-sluice/latest/tower_sluice/struct.LimitsHandle.html#method.allow) by hand, and
-/// what the key [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond
-/// its budget, are in the item of its state: each write has the condition that there is none, and otherwise returns the
+/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, its
+/// ban or [allowance](https://docs.rs/tower-sluice/latest/tower_sluice/struct.LimitsHandle.html#method.allow) by
+/// hand, and what it
+/// [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond its
+/// budget, are in the item of its state: each write has the condition that there is none, and otherwise returns the
 /// item, so a decision takes no further request. Each change takes a read and a write; the first charge after the end
 /// takes two writes more. Refunds of earlier charges do nothing meanwhile.
 ///
 /// | attribute | content |
 /// |---|---|
-/// | `b`, `d`, `a` | until when the key is banned, owes something (the state in the item is as of then), and is allowed, in nanoseconds since 1970. Zero, or no `a`: never |
+/// | `b`, `d`, `a` | until when it is banned, owes something, is allowed: nanoseconds since 1970. Zero or no `a`: never |
 /// | `r` | the reason of the operator, at most 200 bytes; none without one |
 /// | `s` | the time of the change, later than that of the change that it replaces |
 ///
-/// An item without a standing has none of these, and costs no more.
+/// An item without a ban, an allowance and a debt has none of these, and costs no more. While a key owes something,
+/// the state in its item is as of the end of the debt.
 ///
 /// Of a fixed window and one of the calendar, each window has an item, and a change is written into the items of all
-/// windows until its end: the present one first, and then the others together, so it takes two reads and a write for each
-/// window. A change is written into 64 windows at most. So a ban or an allowance ends with the 64th window, and its
-/// answer says so: of a window of a second, after a minute. To ban a key for longer, limit it by a bucket or a sliding
-/// window, whose keys have one item. A debt of more windows is paid, for other processes, with the 64th.
+/// windows until its end: the present one first, and then the others together. So it takes two reads, and a write for
+/// each window. It is written into 64 windows at most: a ban or an allowance ends with the 64th, and its answer says
+/// so. That is a minute if a window takes a second. To ban keys for longer, use a bucket or a sliding window, which
+/// have one item per key. A debt of more windows ends, for other processes, with the 64th.
 ///
 /// Changes of one key by several processes at once are made one after the other, and the last one is in force in all
-/// windows. If a call fails after the first of its writes, make it again.
+/// windows. If a change by hand fails, make it again: it may have been made in part.
 ///
 /// # When DynamoDB fails, throttles, or does not answer
 ///

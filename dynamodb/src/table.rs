@@ -59,12 +59,8 @@ impl Write {
     /// Raises a number to at least this one.
     pub(crate) fn at_least(mut self, place: &str, least: u64) -> Self {
         for (_, value) in self.values.iter_mut().filter(|(name, _)| name == place) {
-            let is_less = value
-                .as_n()
-                .ok()
-                .and_then(|number| number.parse().ok())
-                .is_none_or(|number: u128| number < least.into());
-            if is_less {
+            let number: Option<u64> = value.as_n().ok().and_then(|number| number.parse().ok());
+            if number.is_none_or(|number| number < least) {
                 *value = AttributeValue::N(least.to_string());
             }
         }

@@ -1,8 +1,8 @@
 //! Bans, allowances and debts: the [`Standing`] of a key, beside its state.
 //!
-//! An item has `b`, until when the key is banned; `d`, until when it owes something; `a`, until when an operator allows
-//! it, if one ever did; `r`, the reason of the operator, if there is one; and `s`, the time of the change that made this
-//! standing. All times are in nanoseconds. An item without a standing has none of them.
+//! An item has `b`, until when the key is banned; `d`, until when it owes something; `a`, until when an operator
+//! allows it, if one ever did; `r`, the reason of the operator, if there is one; and `s`, the time of the change that
+//! made this standing. All times are in nanoseconds. An item without a standing has none of them.
 //!
 //! Only the writes of this file apply to an item with a standing: all others have the condition that there is none.
 //! While the key owes something, the state in the item is as of the end of the debt.

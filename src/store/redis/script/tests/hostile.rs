@@ -137,7 +137,8 @@ fn values() -> impl Strategy<Value = Value> {
         any::<i64>().prop_map(Value::Int),
         (0..2_000_000_i64).prop_map(Value::Int),
         any::<Vec<u8>>().prop_map(Value::BulkString),
-        "-[0-9]{1,18}([:+][0-9]{1,11}){0,3}".prop_map(|text| Value::BulkString(text.into_bytes())),
+        "(![0-9]{1,17}:[0-9]:[0-9]{0,9}:[a-z%0-9]{0,4}!)?-[0-9]{1,18}([:+][0-9]{1,11}){0,3}"
+            .prop_map(|text| Value::BulkString(text.into_bytes())),
         "[0-9]{1,11}".prop_map(|text| Value::BulkString(text.into_bytes())),
         any::<String>().prop_map(Value::SimpleString),
         any::<bool>().prop_map(Value::Boolean),
@@ -158,7 +159,7 @@ fn items() -> impl Strategy<Value = Value> {
 }
 
 fn text() -> impl Strategy<Value = Value> {
-    "[0-9]{0,11},[0-9]{1,7},[0-9]{1,11}(,-[0-9]{1,18}([:+][0-9]{1,11}){0,3}|,.*)?"
+    "[0-9]{0,11},[0-9]{1,7},[0-9]{1,11}(,(![0-9]{1,17}:[0-9]:[0-9]{0,9}:[a-z%0-9]{0,4}!)?-[0-9]{1,18}([:+][0-9]{1,11}){0,3}|,.*)?"
         .prop_map(|text| Value::BulkString(text.into_bytes()))
 }
 
