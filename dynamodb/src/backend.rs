@@ -278,12 +278,12 @@ impl<A: Kept> KeyItem<A> {
             }
             self.hints.set(&key, None);
             let later = self.later_windows(at.now, before.standing.expires().max(standing.expires()));
-            if let [window, ..] = later[..] {
-                if !self.copy(at, next, old, &later).await? {
-                    begun = window;
-                    self.lost(&mut attempts).await?;
-                    continue;
-                }
+            if let [window, ..] = later[..]
+                && !self.copy(at, next, old, &later).await?
+            {
+                begun = window;
+                self.lost(&mut attempts).await?;
+                continue;
             }
             return Ok(applied);
         }

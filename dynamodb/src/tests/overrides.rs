@@ -151,7 +151,7 @@ async fn a_call_that_lifts_half_of_a_ban_can_be_made_again() {
 async fn a_ban_of_more_than_64_windows_ends_with_the_64th_and_says_so() {
     let (service, clock) = service().await;
     let window = FixedWindow::new(Quota::per_minute(3));
-    let layer = process(&service, &clock, window.clone());
+    let layer = process(&service, &clock, window);
     service.forget_counts();
     let year = 365 * DAY;
     let ban = layer.handle().ban("api", KEY, year, "scrapes").await.unwrap().ban().unwrap();
@@ -160,7 +160,7 @@ async fn a_ban_of_more_than_64_windows_ends_with_the_64th_and_says_so() {
     assert!(ban.left() > 63 * minute && ban.left() <= 64 * minute, "{ban:?}");
     assert_eq!((service.items().len(), service.counts().writes), (64, 64));
     clock.advance(ban.left() - Duration::from_nanos(1));
-    assert_eq!(admitted_anew(&service, &clock, window.clone()).await, 0);
+    assert_eq!(admitted_anew(&service, &clock, window).await, 0);
     clock.advance(Duration::from_nanos(1));
     assert_eq!(admitted_anew(&service, &clock, window).await, 3);
     // A bucket has one item.
