@@ -36,7 +36,7 @@ use crate::values::{Description, LimiterError};
 /// when it owes nothing any more. Requests for one key that come while a call for it is in flight on their runtime
 /// share the next call: they may wait for the time of two calls, but at most for the timeout. A key that is used up
 /// costs one call per advertised wait, or per half a second if the wait is longer. Otherwise a request for it only
-/// reads a table of 1 MiB in this process.
+/// reads a table of 1.1 MiB in this process.
 ///
 /// Requests for different keys that come while a call of this store is in flight go to the server as one run of the
 /// script for up to 32 keys, a *bundle*. A bundle waits for no timer, only for the tasks that its runtime has ready,

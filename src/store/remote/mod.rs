@@ -14,7 +14,7 @@
 //!    of its node, which has a `circuit_breaker` with the pauses of `backoff`. Where other processes change the key in
 //!    between, it makes several [`Attempts`].
 //!
-//! A ban or a debt of a key is its [`Standing`], which is kept and read with its state.
+//! A ban, an allowance or a debt of a key is its [`Standing`], which is kept and read with its state.
 //!
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
