@@ -16,6 +16,7 @@ mod keeps_standing;
 mod partition_key;
 mod quota;
 mod receipt;
+pub(crate) mod snapshot;
 mod terms;
 pub mod time;
 
