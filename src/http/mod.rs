@@ -20,6 +20,7 @@ mod reload;
 mod response_body;
 mod service;
 mod settlement;
+mod snapshot;
 mod text;
 mod verdict;
 
@@ -39,4 +40,5 @@ pub use self::reload::LimitsHandle;
 pub use self::response_body::ResponseBody;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settlement::{Meter, SettleError, Settlement};
+pub use self::snapshot::{Restored, Saved, SnapshotError, Snapshots};
 pub use self::verdict::{PolicyVerdict, Verdict};

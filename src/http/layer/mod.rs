@@ -239,6 +239,10 @@ impl RateLimitLayer {
         self.state.load().policy(policy)?.limiter.stats().backlog
     }
 
+    pub(crate) const fn state(&self) -> &Arc<LayerState> {
+        &self.state
+    }
+
     fn find_policy(&self, name: &str) -> Result<PolicyInForce, LimiterError> {
         let policy = PolicyInForce::find(&self.state.load(), |policy| policy.name() == name);
         policy.ok_or_else(|| LimiterError::unknown_policy(name))

@@ -24,6 +24,7 @@ mod names;
 mod owed;
 mod reports;
 mod rules;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod who;
@@ -36,4 +37,5 @@ pub(crate) use self::heritage::Fate;
 pub use self::heritage::Penalty;
 pub use self::inherit::Replaced;
 pub(crate) use self::rules::validate_name;
+pub(crate) use self::snapshot::{PolicySink, SavedPolicy};
 pub use self::who::{ExemptionError, Exemptions, MissingKey};

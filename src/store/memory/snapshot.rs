@@ -16,13 +16,12 @@ use super::MemoryTable;
 use super::debt_copies::MOST_COPIES;
 use super::occupancy::Occupancy;
 use super::quota_state::QuotaState;
-use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::read_states::{ReadStates, TablePart};
 use super::restored::{OVERFLOW, PAGE, RestoredTable, Row, RowFormat, SavedParts, SavedRows};
 use super::table::{Geometry, Tag, Ticks};
-use super::tables::{HeirTerms, KeyTable, Tables};
+use super::tables::{HeirTerms, KeyTable};
 use crate::algorithm::{Algorithm, SavedState, letter_of};
 use crate::util::keyed_hash::Secret;
-use crate::values::Quota;
 use crate::values::snapshot::{Commit, Gap, Input, Moment, SavedTable, TableSink, Unfit, WallClock, put_number, put_quota};
 use crate::values::time::{Clock, Timestamp};
 

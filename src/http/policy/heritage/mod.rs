@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub(crate) use self::metrics::{Fate, PolicyMeter};
 pub use self::penalty::Penalty;
-use self::penalty::PenaltyRecord;
+pub(super) use self::penalty::PenaltyRecord;
 pub(crate) use self::record::PolicyRecord;
 use crate::values::PartitionKey;
 

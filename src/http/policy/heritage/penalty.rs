@@ -70,8 +70,8 @@ pub struct Penalty {
 
 /// The bans and the advertised waits of keys, as absolute deadlines, so that another penalty can share them unchanged.
 pub(crate) struct PenaltyRecord {
-    bans: Deadlines,
-    advised: Deadlines,
+    pub(in crate::http::policy) bans: Deadlines,
+    pub(in crate::http::policy) advised: Deadlines,
     /// The type of the clock. Penalties that share the record read the same clock, so a penalty with a clock of
     /// another type does not share it.
     clock: TypeId,
@@ -121,6 +121,11 @@ impl Penalty {
 
     pub(crate) const fn record(&self) -> &Arc<PenaltyRecord> {
         &self.record
+    }
+
+    /// The limiter that counts premature retries.
+    pub(in crate::http::policy) const fn misconduct(&self) -> &Arc<dyn Limiter> {
+        &self.misconduct
     }
 
     /// The rest of the ban of a key, if it is banned.
@@ -211,7 +216,7 @@ impl fmt::Debug for Penalty {
 }
 
 /// An instant per key until which something lasts.
-type Deadlines = ExpiringTable<Timestamp>;
+pub(in crate::http::policy) type Deadlines = ExpiringTable<Timestamp>;
 
 impl Deadlines {
     #[inline]

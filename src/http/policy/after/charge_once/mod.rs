@@ -18,7 +18,7 @@ use http::HeaderName;
 
 pub(crate) use self::attempt::Attempt;
 use self::attempt::Keeper;
-use self::records::Records;
+pub(in crate::http::policy) use self::records::Records;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
@@ -256,6 +256,14 @@ impl Retries {
         }
         let budget = budget.as_mut()?;
         budget.inherit(&**old_budget.as_ref()?)?.put_in_place(budget)
+    }
+
+    /// The records of this process, and the budget of free retries, unless a limiter keeps them.
+    pub(in crate::http::policy) fn in_process(&self) -> Option<(&Arc<Records>, Option<&Arc<dyn Limiter>>)> {
+        match &self.keeper {
+            Keeper::Process { records, budget } => Some((records, budget.as_ref())),
+            Keeper::Limiter(_) => None,
+        }
     }
 
     /// Makes the attempt of a request, if it has a valid idempotency key, and retries of its policy key can be free.
