@@ -272,7 +272,7 @@
 //!
 //! # For the invoice
 //!
-//! In memory, a restart forgets what was used, and each machine has its own counts. What is sold by the month belongs
+//! In memory, a restart forgets what was used, unless there is a [snapshot](super::restarts), and each machine has its own counts. What is sold by the month belongs
 //! on [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you
 //! bill it.
 //!

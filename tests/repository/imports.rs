@@ -54,6 +54,7 @@ const HTTP: Picture = &[
     ("service", &["body", "evaluate", "head", "preflight", "reload", "response_body"]),
     ("pacer", &["head", "headers"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
+    ("snapshot", &["layer", "policy", "reload"]),
 ];
 
 /// The rooms within `http/policy`. The four groups of options are `who`, `how_much`, `after` and `heritage`.
@@ -73,6 +74,7 @@ const POLICY: Picture = &[
     ("asks", &["definition"]),
     ("inherit", &["definition", "heritage"]),
     ("reports", &["definition", "heritage"]),
+    ("snapshot", &["after", "definition", "expiring", "heritage"]),
 ];
 
 /// The rooms within `store`. Those of the root, such as `OpenStore`, are used by all of them.
@@ -113,6 +115,7 @@ const MEMORY: Picture = &[
         ],
     ),
     ("start", &["settings", "tables"]),
+    ("restored", &["debt_copies", "occupancy", "quota_state", "read_states", "table", "tables"]),
     (
         "heir",
         &[
@@ -122,6 +125,7 @@ const MEMORY: Picture = &[
             "own_quota",
             "quota_state",
             "read_states",
+            "restored",
             "start",
             "table",
             "tables",
@@ -129,6 +133,7 @@ const MEMORY: Picture = &[
         ],
     ),
     ("quota_table", &["heir", "locked", "own_quota", "read_states", "resets", "tables"]),
+    ("snapshot", &["debt_copies", "heir", "occupancy", "quota_state", "read_states", "restored", "table", "tables"]),
 ];
 
 const REDIS: Picture = &[

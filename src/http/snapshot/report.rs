@@ -38,7 +38,8 @@ impl Saved {
 
 /// What was restored from a snapshot.
 ///
-/// As a text, for a log: `restored 12 keys of api; login begins without: it is not in the snapshot`.
+/// As a text, for a log: `restored 12 keys of api; login begins without: it is not in the snapshot`, or `restored nothing:
+/// there is no file yet`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub(super) keys: u64,
@@ -75,8 +76,12 @@ impl Restored {
 
 impl fmt::Display for Restored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = self.not_restored.first().map(|(_, reason)| reason);
         if self.policies.is_empty() {
             f.write_str("restored nothing")?;
+            if let Some(reason) = reason.filter(|reason| self.not_restored.iter().all(|(_, other)| other == *reason)) {
+                return write!(f, ": {reason}");
+            }
         } else {
             write!(f, "restored {} keys of {}", self.keys, self.policies.join(", "))?;
         }

@@ -47,7 +47,8 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 ///
 /// In this process's memory: up to 65,536 banned keys, 65,536 keys with an advertised wait, and 65,536 keys with
 /// counted rejections; some 5 MiB once all three tables are used, and nothing before the first rejection. A flood of
-/// more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
+/// more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route). A
+/// [snapshot](crate::snapshot::Snapshots) keeps them through a restart.
 ///
 /// # On several machines
 ///

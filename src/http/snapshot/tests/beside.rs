@@ -181,7 +181,7 @@ fn another_algorithm_begins_anew() {
     let bytes = written(&before, START);
     let after = RateLimitLayer::new(policy("p", FixedWindow::new(Quota::per_hour(5)), store(&clock)));
     let result = restored(&after, &bytes, START).unwrap();
-    let text = "restored nothing; p begins without: its budgets: its algorithm is another one than in the snapshot";
+    let text = "restored nothing: its budgets: its algorithm is another one than in the snapshot";
     assert_eq!(result.to_string(), text);
     assert_eq!(charge(&after, "p", 1, 0).remaining(), 5);
 }

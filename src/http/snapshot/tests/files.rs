@@ -119,7 +119,7 @@ fn its_owner_alone_may_read_it() {
 fn a_first_start_finds_no_file() {
     let folder = Folder::new();
     let restored = snapshots(&layer()).load(folder.file()).unwrap();
-    assert_eq!(restored.to_string(), "restored nothing; p begins without: there is no file yet");
+    assert_eq!(restored.to_string(), "restored nothing: there is no file yet");
     let missing = folder.0.join("missing").join("limits.snapshot");
     assert_eq!(snapshots(&layer()).save(missing).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
