@@ -103,11 +103,8 @@ impl SavedState {
         let window = |bytes: &mut Input<'_>| {
             let number = bytes.number()?;
             let present = u128::from(then.as_nanos() / quota.period_nanos());
-            let window = if number % 2 == 0 {
-                present.checked_add(number >> 1)
-            } else {
-                present.checked_sub((number >> 1) + 1)
-            };
+            let window =
+                if number % 2 == 0 { present.checked_add(number >> 1) } else { present.checked_sub((number >> 1) + 1) };
             u64::try_from(window?).ok()
         };
         Some(match letter {
@@ -147,9 +144,9 @@ impl SavedState {
         };
         match self {
             Self::Bucket(GcraState { tat }) => {
-                let debt = tat.saturating_sub(units(quota, gap.then)).saturating_sub(
-                    u128::from(gap.elapsed) * u128::from(quota.limit()),
-                );
+                let debt = tat
+                    .saturating_sub(units(quota, gap.then))
+                    .saturating_sub(u128::from(gap.elapsed) * u128::from(quota.limit()));
                 (debt > 0).then(|| Self::Bucket(GcraState { tat: units(quota, gap.now) + debt.min(MOST_CARRIED) }))
             }
             Self::Fixed(state) => {
@@ -162,7 +159,10 @@ impl SavedState {
                 let rolled = rolled(state, gap.then.as_nanos().saturating_add(gap.elapsed) / period)?;
                 let left = gap.left_until(start_of(quota, rolled.window.saturating_add(1))).max(1);
                 if gap.is_one_clock() {
-                    return Some(Self::Sliding(SlidingWindowState { window: window_of(rolled.window, left), ..rolled }));
+                    return Some(Self::Sliding(SlidingWindowState {
+                        window: window_of(rolled.window, left),
+                        ..rolled
+                    }));
                 }
                 let decayed = u128::from(rolled.previous) * u128::from(left.min(period));
                 let decayed = u64::try_from(decayed.div_ceil(period.into())).unwrap_or(u64::MAX);

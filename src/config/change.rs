@@ -24,12 +24,7 @@ pub(super) struct FixedTables {
 impl FixedTables {
     pub(super) fn read(raw: &RawConfig) -> Self {
         let RawConfig { client_ip, redis, snapshot, response, route: _ } = raw;
-        Self {
-            client_ip: inner(client_ip),
-            redis: inner(redis),
-            snapshot: inner(snapshot),
-            response: inner(response),
-        }
+        Self { client_ip: inner(client_ip), redis: inner(redis), snapshot: inner(snapshot), response: inner(response) }
     }
 
     fn check(&self, source: &SourceText<'_>, raw: &RawConfig) -> Result<(), ConfigError> {

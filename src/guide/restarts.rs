@@ -1,7 +1,7 @@
 //! Keep budgets through a restart.
 //!
-//! **You want** a deploy to give no client a fresh budget, and to lift no ban. In memory, a restart forgets both. Load a
-//! snapshot before the server serves, and save one while it runs and when it stops:
+//! **You want** a deploy to give no client a fresh budget, and to lift no ban. In memory, a restart forgets both. Load
+//! a snapshot before the server serves, and save one while it runs and when it stops:
 //!
 //! ```no_run
 //! use std::time::Duration;

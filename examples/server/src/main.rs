@@ -18,8 +18,8 @@
 //!
 //! With `snapshot = { path = "limits.snapshot", every = "10s" }` at the top of the file, the budgets outlive a restart.
 //!
-//! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds, writes
-//! a last snapshot, and exits with 0.
+//! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds,
+//! writes a last snapshot, and exits with 0.
 //!
 //! The responses of `/in-flight` take three seconds; `/in-flight/open` counts them.
 //!

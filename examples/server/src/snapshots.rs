@@ -15,8 +15,8 @@ pub(crate) struct Saving {
 }
 
 impl Saving {
-    /// Restores the limits from the file of the configuration, if it has one. A file that is refused is kept beside, and
-    /// the limits begin with full budgets: a server that does not start would be worse.
+    /// Restores the limits from the file of the configuration, if it has one. A file that is refused is kept beside,
+    /// and the limits begin with full budgets: a server that does not start would be worse.
     pub(crate) fn restore(config: &Config) -> Option<Self> {
         let file = config.snapshot()?.clone();
         let snapshots = Arc::new(config.snapshots());

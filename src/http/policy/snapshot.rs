@@ -176,7 +176,9 @@ impl Policy {
         match role {
             Role::Limiter => prepare_limiter(&self.limiter, saved, wall),
             Role::Misconduct => prepare_limiter(penalty.ok_or_else(absent)?.misconduct(), saved, wall),
-            Role::RetryBudget => prepare_limiter(retries.and_then(|(_, budget)| budget).ok_or_else(absent)?, saved, wall),
+            Role::RetryBudget => {
+                prepare_limiter(retries.and_then(|(_, budget)| budget).ok_or_else(absent)?, saved, wall)
+            }
             Role::Bans => entries(penalty.ok_or_else(absent)?.record(), |record| &record.bans, &saved, wall),
             Role::AdvisedWaits => entries(penalty.ok_or_else(absent)?.record(), |record| &record.advised, &saved, wall),
             Role::RetryRecords => entries(retries.ok_or_else(absent)?.0, |records| records, &saved, wall),

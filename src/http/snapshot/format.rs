@@ -14,8 +14,8 @@
 //! | `e`, the end | the SHA-256 of all bytes before this record |
 //!
 //! A record is its letter, the length of its payload in four bytes (the highest first), and the payload. Numbers are in
-//! [LEB128](crate::values::snapshot), unless stated otherwise. No record is longer than [`MOST`], so that a reader never
-//! allocates more for what is announced.
+//! [LEB128](crate::values::snapshot), unless stated otherwise. No record is longer than [`MOST`], so that a reader
+//! never allocates more for what is announced.
 
 use std::io::{self, BufWriter, Read, Write};
 

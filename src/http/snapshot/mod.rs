@@ -59,8 +59,8 @@ use crate::values::time::nanos_of;
 /// [`charge_once`](crate::Policy::charge_once), and its budgets.
 ///
 /// These are not in it: what is in flight (queues, permits, and charges that [may be
-/// refunded](crate::Policy::charge_when), which stay charged); what a server keeps; the local fallback of a limiter on a
-/// server; algorithms and limiters of your own. [`Saved`] names the policies that are left out.
+/// refunded](crate::Policy::charge_when), which stay charged); what a server keeps; the local fallback of a limiter on
+/// a server; algorithms and limiters of your own. [`Saved`] names the policies that are left out.
 ///
 /// A file has no keys, only bits of their hashes, and the secret of these hashes: whoever reads it can choose keys that
 /// share a budget. So it is for its owner alone (mode 0600).
@@ -89,10 +89,11 @@ use crate::values::time::nanos_of;
 ///
 /// # Cost
 ///
-/// Some 11 bytes in the file for each key of a bucket, 9 for a window, 25 more with a quota of its own. A million keys
-/// take FIGURE-WRITE to write and FIGURE-READ to restore. Decisions go on meanwhile: words are read one by one, and of a
-/// table with locks, one set of eight keys is locked at a time. Writing takes 64 KiB of memory, and restoring the size
-/// of the file, whatever the file announces.
+/// For each key that owes something, some 12 bytes in the file for a bucket, 7 for a fixed window, 8 for a sliding one,
+/// and 8 more with a quota of its own. A million keys of a bucket take 0.3 s to write and 0.8 s to restore; with quotas
+/// of their own, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile, as fast as before: words are read one by
+/// one, and of a table with locks, one set of eight keys is locked at a time. Writing takes less than 100 KiB of memory,
+/// and restoring the size of the file, whatever the file announces.
 #[must_use]
 #[doc(alias("persist", "restart", "dump"))]
 pub struct Snapshots {
@@ -189,8 +190,8 @@ impl Snapshots {
     }
 
     /// Writes a snapshot to a file, as a whole or not at all: beside it (with `.new` behind its name), and renamed once
-    /// it is on the disk. A process that is killed meanwhile, or an error, leaves the file as it was. On Unix, the owner
-    /// alone may read it. Blocks; call it on a thread that may.
+    /// it is on the disk. A process that is killed meanwhile, or an error, leaves the file as it was. On Unix, the
+    /// owner alone may read it. Blocks; call it on a thread that may.
     ///
     /// Each file is for one process.
     ///
@@ -227,7 +228,8 @@ impl Snapshots {
     fn nothing(&self, reason: &str) -> Restored {
         let mut restored = Restored::default();
         for (layer, state) in &self.layers {
-            let names = state.load().policies.iter().map(|policy| report::full_name(layer, policy.name())).collect::<Vec<_>>();
+            let names =
+                state.load().policies.iter().map(|policy| report::full_name(layer, policy.name())).collect::<Vec<_>>();
             restored.not_restored.extend(names.into_iter().map(|name| (name, reason.to_owned())));
         }
         restored

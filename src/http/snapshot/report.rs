@@ -38,8 +38,8 @@ impl Saved {
 
 /// What was restored from a snapshot.
 ///
-/// As a text, for a log: `restored 12 keys of api; login begins without: it is not in the snapshot`, or `restored nothing:
-/// there is no file yet`.
+/// As a text, for a log: `restored 12 keys of api; login begins without: it is not in the snapshot`, or `restored
+/// nothing: there is no file yet`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub(super) keys: u64,
@@ -130,7 +130,9 @@ impl fmt::Display for SnapshotError {
                  version that wrote it, or delete the file"
             ),
             Self::Truncated => f.write_str("the snapshot ends too early; delete the file"),
-            Self::Damaged { part } => write!(f, "the snapshot is damaged: {part} is not as it was written; delete the file"),
+            Self::Damaged { part } => {
+                write!(f, "the snapshot is damaged: {part} is not as it was written; delete the file")
+            }
         }
     }
 }

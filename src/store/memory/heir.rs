@@ -64,7 +64,11 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 
     /// Begins with the debts of a table in a snapshot. Returns whether it could.
-    pub(super) fn restore<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, table: RestoredTable) -> Result<(), Unfit> {
+    pub(super) fn restore<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &Arc<A>,
+        table: RestoredTable,
+    ) -> Result<(), Unfit> {
         let cannot = || Unfit::skipped("its algorithm cannot inherit from the one in the snapshot");
         let was_used = || Unfit::skipped("its limiter was in use before");
         if self.in_use().is_some() {

@@ -22,7 +22,9 @@ use super::table::{Geometry, Tag, Ticks};
 use super::tables::{HeirTerms, KeyTable};
 use crate::algorithm::{Algorithm, SavedState, letter_of};
 use crate::util::keyed_hash::Secret;
-use crate::values::snapshot::{Commit, Gap, Input, Moment, SavedTable, TableSink, Unfit, WallClock, put_number, put_quota};
+use crate::values::snapshot::{
+    Commit, Gap, Input, Moment, SavedTable, TableSink, Unfit, WallClock, put_number, put_quota,
+};
 use crate::values::time::{Clock, Timestamp};
 
 /// A part is written once it has this many bytes.
@@ -213,7 +215,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let most = own.sets().saturating_mul(MOST_TIMES).max(SMALL);
         if let Some(geometry) = head.geometries.iter().find(|geometry| geometry.sets() > most) {
             let sets = geometry.sets();
-            return Err(Unfit::skipped(format!("the snapshot is of a table of {sets} sets, and this one has {}", own.sets())));
+            return Err(Unfit::skipped(format!(
+                "the snapshot is of a table of {sets} sets, and this one has {}",
+                own.sets()
+            )));
         }
         let phase = Arc::clone(algorithm);
         let phase_of = move |tag: Tag| crate::values::time::nanos_of(phase.phase(tag.phase_draw()));
@@ -232,11 +237,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             // The wall clock first: what passes between the two readings is not forgiven.
             let wall = wall();
             let now = Moment { clock: table.store.clock.now(), wall };
-            let terms = HeirTerms::new::<A, C>(&*algorithm).restored(
-                head.format.quota,
-                head.schedule,
-                head.is_staggered,
-            );
+            let terms =
+                HeirTerms::new::<A, C>(&*algorithm).restored(head.format.quota, head.schedule, head.is_staggered);
             let restored = RestoredTable {
                 format: head.format,
                 gap: Gap::new(head.moment, now),

@@ -1,14 +1,14 @@
 //! The parts of a snapshot: the bytes of a table, and the time between its writing and its restoring. The file around
 //! them is `http/snapshot`.
 
-mod bytes;
+mod numbers;
 mod gap;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-pub(crate) use self::bytes::{Input, put_number, put_quota};
+pub(crate) use self::numbers::{Input, put_number, put_quota};
 pub(crate) use self::gap::{Gap, Moment};
 
 /// Takes the tables of a snapshot, in pieces that are bounded: the writer of a file.

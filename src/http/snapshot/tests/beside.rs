@@ -1,4 +1,5 @@
-//! The tables beside the budgets: bans, advertised waits, debts, records of retries; and the policies that are left out.
+//! The tables beside the budgets: bans, advertised waits, debts, records of retries; and the policies that are left
+//! out.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -61,7 +62,12 @@ fn keyed(policy: Policy) -> Policy {
 }
 
 /// Restarts a layer of this policy after some seconds, `down` of which it did not run.
-fn restart(layer: &RateLimitLayer, clock: &ManualClock, down: u64, make: &dyn Fn(&ManualClock) -> Policy) -> RateLimitLayer {
+fn restart(
+    layer: &RateLimitLayer,
+    clock: &ManualClock,
+    down: u64,
+    make: &dyn Fn(&ManualClock) -> Policy,
+) -> RateLimitLayer {
     let then = crate::values::time::Clock::now(clock).as_nanos();
     let bytes = written(layer, then);
     clock.advance(nanos(down * SECOND));

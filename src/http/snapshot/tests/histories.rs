@@ -117,8 +117,8 @@ impl World {
     }
 }
 
-/// By how much the waits of two buckets may differ: a tick, and a nanosecond for its rounding, for each restart and each
-/// change.
+/// By how much the waits of two buckets may differ: a tick, and a nanosecond for its rounding, for each restart and
+/// each change.
 fn tolerance(shape: Shape, turns: u32) -> Duration {
     let longest = (0..3).map(|index| {
         let quota = shape.quota(index);
@@ -286,6 +286,41 @@ fn another_capacity_keeps_all_keys() {
             }
             assert_eq!(result.policies(), ["p"]);
             assert!(!asks || (0..keys).all(|key| !charge(&layer, "p", key, 1).is_allowed()), "{capacity}");
+        }
+    }
+}
+
+/// Threads move keys from the copies of an earlier restart into the table while it is written, and change its form: no
+/// key is missed.
+#[test]
+fn a_snapshot_that_is_written_while_keys_move_misses_none() {
+    const KEYS: u64 = 500;
+    for takes_quotas in [false, true] {
+        for round in 0..rounds(10, 100) {
+            let clock = clock_at(START);
+            let make = || {
+                let store = MemoryStore::with_capacity(1_000).with_clock(clock.clone());
+                let made = policy("p", TokenBucket::new(Quota::per_hour(1)), store);
+                RateLimitLayer::new(if takes_quotas { made.quota_fn(|_| None) } else { made })
+            };
+            let before = make();
+            assert!((0..KEYS).all(|key| charge(&before, "p", key, 1).is_allowed()));
+            let copied = make();
+            restored(&copied, &written(&before, START), START).unwrap();
+            let bytes = std::thread::scope(|scope| {
+                for thread in 0..2 {
+                    let copied = &copied;
+                    scope.spawn(move || {
+                        let mut keys = (0..KEYS).map(|key| (key * 7 + thread + round as u64) % KEYS);
+                        assert!(keys.all(|key| !charge(copied, "p", key, 1).is_allowed()));
+                    });
+                }
+                written(&copied, START)
+            });
+            let after = make();
+            restored(&after, &bytes, START).unwrap();
+            let forgiven = (0..KEYS).filter(|key| charge(&after, "p", *key, 1).is_allowed()).count();
+            assert_eq!(forgiven, 0, "with quotas of the keys' own: {takes_quotas}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Files that are not what they should be: each is refused, without a panic, and nothing has changed.
 
-use proptest::prelude::*;
 use http::HeaderName;
+use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -18,7 +18,9 @@ fn layer() -> RateLimitLayer {
     let clock = clock_at(START);
     let penalty = Penalty::new(Quota::per_hour(1), Duration::from_secs(600)).with_clock(clock.clone());
     RateLimitLayer::new([
-        policy("bucket", TokenBucket::new(Quota::per_hour(5)), store(&clock)).key(HeaderKey::new(HeaderName::from_static("x-key"))).penalty(penalty),
+        policy("bucket", TokenBucket::new(Quota::per_hour(5)), store(&clock))
+            .key(HeaderKey::new(HeaderName::from_static("x-key")))
+            .penalty(penalty),
         policy("fixed", FixedWindow::new(Quota::per_hour(5_000_000_000)), store(&clock)),
         policy("sliding", SlidingWindow::new(Quota::per_hour(5)), store(&clock)).quota_fn(|_| None),
     ])

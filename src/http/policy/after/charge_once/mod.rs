@@ -54,8 +54,8 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// - a repetition of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
 /// - a request whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has
 ///   characters other than visible ASCII. Such a key is not an error;
-/// - unless the limiter is on Redis: a repetition that reaches another process, or this process after a restart without a
-///   [snapshot](crate::snapshot::Snapshots);
+/// - unless the limiter is on Redis: a repetition that reaches another process, or this process after a restart without
+///   a [snapshot](crate::snapshot::Snapshots);
 /// - on Redis: a repetition that comes before the record of its request was written, or while Redis is out of reach;
 ///   and a repetition whose record is lost, since it could not be written or was evicted.
 ///
