@@ -120,10 +120,10 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
 
     /// Returns the values of each set in turn, copied under its lock.
     pub(crate) fn each_set(&self) -> impl Iterator<Item = [Option<(T, V)>; WAYS]> + '_ {
-        self.sets.iter().zip(&self.occupied).filter_map(|(set, occupied)| {
-            // Acquire, as in `change`.
-            occupied.load(Ordering::Acquire).then(|| *set.lock())
-        })
+        // Acquire, as in `change`.
+        let is_occupied = |occupied: &AtomicBool| occupied.load(Ordering::Acquire);
+        let sets = self.sets.iter().zip(&self.occupied).filter(move |(_, occupied)| is_occupied(occupied));
+        sets.map(|(set, _)| *set.lock())
     }
 
     pub(crate) fn evicted(&self) -> u64 {

@@ -1,15 +1,15 @@
 //! The parts of a snapshot: the bytes of a table, and the time between its writing and its restoring. The file around
 //! them is `http/snapshot`.
 
-mod numbers;
 mod gap;
+mod numbers;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-pub(crate) use self::numbers::{Input, put_number, put_quota};
 pub(crate) use self::gap::{Gap, Moment};
+pub(crate) use self::numbers::{Input, put_number, put_quota};
 
 /// Takes the tables of a snapshot, in pieces that are bounded: the writer of a file.
 pub(crate) trait TableSink {

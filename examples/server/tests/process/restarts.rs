@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::client::get;
-use crate::server::{Server, rejected};
+use crate::server::Server;
 use crate::timing::await_until;
 
 /// The server drains for up to ten seconds, and the machine may be busy.
@@ -128,20 +128,6 @@ fn a_server_that_is_killed_leaves_a_whole_snapshot() {
         server.signal("-KILL");
         assert_eq!(server.exits_within(DEADLINE), None);
         assert!(!file.with_extension("snapshot.refused").exists());
-    }
-}
-
-#[test]
-fn mistakes_in_the_snapshot_are_reported_with_their_line() {
-    for (snapshot, expected) in [
-        ("{ path = \"\" }", "path is empty; write the file for snapshots, or remove [snapshot]"),
-        ("{ path = \"f\", every = \"5ms\" }", "every = \"5ms\" is too often; write 100ms or more"),
-    ] {
-        let text = format!("snapshot = {snapshot}\n{}", config(Path::new("f"), "1s").split_once('\n').unwrap().1);
-        let output = rejected(&text);
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2));
-        assert!(message.contains(&format!(".toml:1: {expected}")), "{message}");
     }
 }
 

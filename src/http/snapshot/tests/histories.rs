@@ -324,3 +324,32 @@ fn a_snapshot_that_is_written_while_keys_move_misses_none() {
         }
     }
 }
+
+/// A table that is full, with keys that share overflow slots.
+#[test]
+fn shared_budgets_of_a_full_table_are_restored() {
+    for shape in [Shape::Bucket, Shape::GreatFixed, Shape::Sliding, Shape::GreatSliding] {
+        for has_quotas in [false, true] {
+            let clock = clock_at(START);
+            let make = || {
+                let full = MemoryStore::with_capacity(1).with_clock(clock.clone()).when_full(WhenFull::Overflow);
+                let made = match shape {
+                    Shape::Bucket => policy("p", TokenBucket::new(shape.quota(0)), full),
+                    Shape::GreatFixed => policy("p", FixedWindow::new(shape.quota(0)), full),
+                    _ => policy("p", SlidingWindow::new(shape.quota(0)), full),
+                };
+                RateLimitLayer::new(if has_quotas { made.quota_fn(|_| None) } else { made })
+            };
+            let before = make();
+            for key in 0..2_000 {
+                let _ = charge(&before, "p", key, shape.cost(1 + key % 3));
+            }
+            let after = make();
+            restored(&after, &written(&before, START), START).unwrap();
+            for key in 0..2_000 {
+                let left = [&before, &after].map(|layer| charge(layer, "p", key, 0).remaining());
+                assert_eq!(left[0], left[1], "{shape:?}, key {key}");
+            }
+        }
+    }
+}

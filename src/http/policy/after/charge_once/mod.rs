@@ -214,6 +214,9 @@ pub(in crate::http::policy) struct Retries {
     keeper: Keeper,
 }
 
+/// The records of retries, and the budget of free ones if any is free, in this process.
+type RetriesInProcess<'a> = (&'a Arc<Records>, Option<&'a Arc<dyn Limiter>>);
+
 /// The budgets of the free retries of each policy key. Without them, a client could save up the free retries of a
 /// day, and send them at once.
 #[derive(Clone, Copy)]
@@ -260,7 +263,7 @@ impl Retries {
     }
 
     /// The records of this process, and the budget of free retries, unless a limiter keeps them.
-    pub(in crate::http::policy) fn in_process(&self) -> Option<(&Arc<Records>, Option<&Arc<dyn Limiter>>)> {
+    pub(in crate::http::policy) fn in_process(&self) -> Option<RetriesInProcess<'_>> {
         match &self.keeper {
             Keeper::Process { records, budget } => Some((records, budget.as_ref())),
             Keeper::Limiter(_) => None,
