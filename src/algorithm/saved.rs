@@ -128,56 +128,47 @@ impl SavedState {
 
     /// Returns the state after a gap, by the clock behind it, if it still counts then.
     ///
-    /// A bucket and a window of the calendar keep their time. A window of the same clock stays the same window. By
-    /// another clock (one that was set, or that begins with its process), windows begin at other instants: the count
-    /// then goes to the window in which the present one would have ended. It counts for at least as long as before, and
-    /// for less than a period longer.
+    /// A bucket keeps its time. A window [of both clocks](Gap::has_same_windows) stays the same window, and ends as the
+    /// later clock says. By another clock, windows begin at other instants: a count then goes to the window in which
+    /// its own would have ended. It counts for at least as long as before, and for less than a period longer. A window
+    /// of the calendar keeps its end, by the time that was left.
     pub(crate) fn moved(self, quota: &Quota, gap: Gap) -> Option<Self> {
         let period = quota.period_nanos();
         let present = gap.now.as_nanos() / period;
+        let is_same = gap.has_same_windows(period);
         // Returns the window in which a count that has `left` nanoseconds goes on.
-        let window_of = |window: u64, left: u64| {
-            let moved = (gap.now.as_nanos().saturating_add(left) - 1) / period;
-            let window = if gap.is_one_clock() { window } else { moved };
-            // No key waits for longer than to the end of the next window.
-            window.min(present + 1)
-        };
+        let moved_window = |left: u64| (gap.now.as_nanos().saturating_add(left).saturating_sub(1)) / period;
+        // No key waits for longer than to the end of the next window.
+        let last = present + 1;
         match self {
             Self::Bucket(GcraState { tat }) => {
-                let debt = tat
-                    .saturating_sub(units(quota, gap.then))
-                    .saturating_sub(u128::from(gap.elapsed) * u128::from(quota.limit()));
+                let debt = tat.saturating_sub(units(quota, gap.then));
+                let debt = debt.saturating_sub(u128::from(gap.elapsed) * u128::from(quota.limit()));
                 (debt > 0).then(|| Self::Bucket(GcraState { tat: units(quota, gap.now) + debt.min(MOST_CARRIED) }))
             }
-            Self::Fixed(state) => {
-                let left = gap.left_until(start_of(quota, state.window.saturating_add(1)));
-                let counts = left > 0 && state.used > 0;
-                counts.then(|| Self::Fixed(FixedWindowState { window: window_of(state.window, left), ..state }))
+            Self::Fixed(FixedWindowState { window, used }) => {
+                let left = gap.left_until(start_of(quota, window.saturating_add(1)));
+                let (window, counts) =
+                    if is_same { (window, window >= present) } else { (moved_window(left), left > 0) };
+                (counts && used > 0).then(|| Self::Fixed(FixedWindowState { window: window.min(last), used }))
+            }
+            Self::Sliding(state) if is_same => {
+                let state = rolled(state, present)?;
+                Some(Self::Sliding(SlidingWindowState { window: state.window.min(last), ..state }))
             }
             Self::Sliding(state) => {
                 // As of the end of the gap, by the earlier clock.
-                let rolled = rolled(state, gap.then.as_nanos().saturating_add(gap.elapsed) / period)?;
-                let left = gap.left_until(start_of(quota, rolled.window.saturating_add(1))).max(1);
-                if gap.is_one_clock() {
-                    return Some(Self::Sliding(SlidingWindowState {
-                        window: window_of(rolled.window, left),
-                        ..rolled
-                    }));
-                }
-                let decayed = u128::from(rolled.previous) * u128::from(left.min(period));
-                let decayed = u64::try_from(decayed.div_ceil(period.into())).unwrap_or(u64::MAX);
-                let current = rolled.current.saturating_add(decayed);
-                let window = window_of(rolled.window, left);
+                let state = rolled(state, gap.then.as_nanos().saturating_add(gap.elapsed) / period)?;
+                let left = gap.left_until(start_of(quota, state.window.saturating_add(1)));
+                let decayed = (u128::from(state.previous) * u128::from(left.min(period))).div_ceil(period.into());
+                let current = state.current.saturating_add(u64::try_from(decayed).unwrap_or(u64::MAX));
+                let window = moved_window(left).min(last);
                 Some(Self::Sliding(SlidingWindowState { window, previous: 0, current }))
             }
             #[cfg(feature = "calendar")]
-            Self::Calendar(state) if state.ends == Timestamp::MAX || gap.is_one_clock() => {
-                (state.ends > gap.now && state.used > 0).then_some(self)
-            }
-            #[cfg(feature = "calendar")]
             Self::Calendar(state) => {
-                let ends = gap.deadline(state.ends)?;
-                (state.used > 0).then_some(Self::Calendar(CalendarWindowState { ends, ..state }))
+                let ends = if is_same || state.ends == Timestamp::MAX { state.ends } else { gap.deadline(state.ends)? };
+                (ends > gap.now && state.used > 0).then_some(Self::Calendar(CalendarWindowState { ends, ..state }))
             }
         }
     }

@@ -17,7 +17,7 @@
 //! [LEB128](crate::values::snapshot), unless stated otherwise. No record is longer than [`MOST`], so that a reader
 //! never allocates more for what is announced.
 
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 
 use sha2::{Digest, Sha256};
 
@@ -103,7 +103,7 @@ pub(super) type SavedFile = Vec<(String, String, SavedPolicy)>;
 /// Reads a file to its end, and checks its checksum. Takes memory for the bytes that are there, not for what they
 /// announce.
 pub(super) fn read_file(from: impl Read) -> Result<SavedFile, SnapshotError> {
-    let mut from = Digested { from, digest: Sha256::new() };
+    let mut from = Digested { from: BufReader::new(from), digest: Sha256::new() };
     let mut magic = [0; MAGIC.len()];
     from.fill(&mut magic).map_err(|error| match error {
         SnapshotError::Truncated => SnapshotError::Foreign,

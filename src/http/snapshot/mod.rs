@@ -75,10 +75,12 @@ use crate::values::time::nanos_of;
 /// # Time
 ///
 /// The time between writing and restoring is that of the wall clock. If that was set back, nothing is forgiven: debts
-/// and bans last for as long as they would have lasted when the file was written. Windows go on if the clocks of both
-/// processes show the same time, as the default clock does; if they differ by more than a second, a count goes on in
-/// the window in which its own would have ended. So no key waits for longer than its quota could make it wait, by less
-/// than one period.
+/// and bans last for as long as they would have lasted when the file was written.
+///
+/// Windows go on as they are if the clocks of both processes show the same time, as the default clock does. They also
+/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall clock
+/// was set back, or a clock begins with its process, a count goes on in the window in which its own would have ended:
+/// it counts for as long as before, and less than one period longer.
 ///
 /// # Accuracy
 ///
@@ -216,7 +218,7 @@ impl Snapshots {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(self.nothing("there is no file yet")),
             file => file.map_err(SnapshotError::Io)?,
         };
-        let restored = self.read(io::BufReader::new(file));
+        let restored = self.read(file);
         if restored.as_ref().is_err_and(|error| !matches!(error, SnapshotError::Io(_))) {
             // If it cannot be renamed, it can hardly be replaced either.
             let _ = std::fs::rename(path, replace::beside(path, ".refused"));

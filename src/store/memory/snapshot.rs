@@ -157,7 +157,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             let at = self.store.clock.now();
             each(part, at, &mut |set, tag, QuotaState { state, quota }| {
                 let phase = phase_of(tag);
-                let unpaid = Gap { then: at, elapsed: 0, now: at }.ahead_by(phase);
+                let unpaid = Gap::nothing(at).ahead_by(phase);
                 if state.moved(&quota, unpaid).is_none() {
                     return;
                 }

@@ -18,6 +18,8 @@ pub(crate) struct Gap {
     pub(crate) elapsed: u64,
     /// When it is restored, by the clock of the table that inherits from it.
     pub(crate) now: Timestamp,
+    /// Whether that clock shows the time of the wall clock, which was not set back.
+    shows_wall: bool,
 }
 
 /// Two clocks that differ by no more than this, in nanoseconds, show the same time: so far are two readings of the wall
@@ -26,7 +28,13 @@ const SAME_TIME: u64 = 1_000_000_000;
 
 impl Gap {
     pub(crate) const fn new(then: Moment, now: Moment) -> Self {
-        Self { then: then.clock, elapsed: now.wall.saturating_sub(then.wall), now: now.clock }
+        let shows_wall = now.wall >= then.wall && now.clock.as_nanos().abs_diff(now.wall) <= SAME_TIME;
+        Self { then: then.clock, elapsed: now.wall.saturating_sub(then.wall), now: now.clock, shows_wall }
+    }
+
+    /// No time at all.
+    pub(crate) const fn nothing(now: Timestamp) -> Self {
+        Self { then: now, elapsed: 0, now, shows_wall: false }
     }
 
     /// The gap by clocks that are ahead by this time.
@@ -38,11 +46,14 @@ impl Gap {
         }
     }
 
-    /// Whether both clocks show the same time: then windows, which are counted from the clock's beginning, are the
-    /// same.
-    pub(crate) const fn is_one_clock(self) -> bool {
-        let now = self.now.as_nanos();
-        now.abs_diff(self.then.as_nanos().saturating_add(self.elapsed)) <= SAME_TIME
+    /// Whether windows of this length, which are counted from the clock's beginning, are the same by both clocks.
+    ///
+    /// They are if both clocks show the same time. They also are if the later clock shows the time of the wall clock,
+    /// and the earlier one was wrong by less than half a window: a clock that does not run while the machine is
+    /// suspended, or that began before the wall clock was corrected.
+    pub(crate) const fn has_same_windows(self, period: u64) -> bool {
+        let apart = self.now.as_nanos().abs_diff(self.then.as_nanos().saturating_add(self.elapsed));
+        apart <= SAME_TIME || (self.shows_wall && apart <= period / 2)
     }
 
     /// Returns the nanoseconds until a time of the earlier clock.
@@ -79,9 +90,25 @@ mod tests {
 
     #[test]
     fn clocks_that_are_a_second_apart_at_most_show_one_time() {
-        assert!(gap([5, 30], [1_000, 1_025]).is_one_clock());
-        assert!(gap([0, SAME_TIME], [0, 0]).is_one_clock());
-        assert!(!gap([0, SAME_TIME + 1], [0, 0]).is_one_clock());
-        assert!(!gap([SAME_TIME + 1, 0], [9, 2]).is_one_clock());
+        assert!(gap([5, 30], [1_000, 1_025]).has_same_windows(2));
+        assert!(gap([0, SAME_TIME], [0, 0]).has_same_windows(2));
+        assert!(!gap([0, SAME_TIME + 1], [0, 0]).has_same_windows(2));
+        assert!(!gap([SAME_TIME + 1, 0], [9, 2]).has_same_windows(2));
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_by_less_than_half_a_window_has_the_same_windows() {
+        const HOUR: u64 = 3_600 * SECOND;
+        const SECOND: u64 = 1_000_000_000;
+        let wall = 500_000 * HOUR;
+        // A minute late, or early, until the process is started again.
+        for then in [wall - 60 * SECOND, wall + 60 * SECOND] {
+            let corrected = gap([then, wall + SECOND], [wall, wall + SECOND]);
+            assert!(corrected.has_same_windows(HOUR) && !corrected.has_same_windows(60 * SECOND));
+            // The wall clock was set back meanwhile.
+            assert!(!gap([then, wall - SECOND], [wall, wall - SECOND]).has_same_windows(HOUR));
+        }
+        // The later clock is the wrong one.
+        assert!(!gap([wall, wall + 60 * SECOND], [wall, wall]).has_same_windows(HOUR));
     }
 }

@@ -241,6 +241,29 @@ fn windows_of_another_clock_forgive_nothing() {
     }
 }
 
+/// The default clock stands still while the machine is suspended. The next process shows the right time, by which the
+/// day of the count is over.
+#[test]
+fn a_count_ends_with_its_window_after_the_clock_was_corrected() {
+    const DAY: u64 = 86_400 * SECOND;
+    let edge = (START / DAY + 1) * DAY;
+    let day = Quota::per_day(10);
+    let make = |clock: &ManualClock| {
+        [policy("fixed", FixedWindow::new(day), store(clock)), policy("sliding", SlidingWindow::new(day), store(clock))]
+    };
+    // By the wall clock, an hour later than by the clock of the process.
+    let (clock, wall) = (edge - 3_000 * SECOND, edge + 600 * SECOND);
+    let before = RateLimitLayer::new(make(&clock_at(clock)));
+    assert!(charge(&before, "fixed", 1, 10).is_allowed() && charge(&before, "sliding", 1, 10).is_allowed());
+    let bytes = written(&before, wall);
+    let after = RateLimitLayer::new(make(&clock_at(wall + SECOND)));
+    restored(&after, &bytes, wall + SECOND).unwrap();
+    assert_eq!(charge(&after, "fixed", 1, 0).remaining(), 10);
+    // It counts as the day before.
+    assert_eq!(charge(&after, "sliding", 1, 0).remaining(), 0);
+    assert_eq!(charge(&after, "sliding", 1, 1).retry_after().map(|wait| wait < nanos(DAY / 10)), Some(true));
+}
+
 /// All of the words, and both candidate sets.
 #[test]
 fn a_full_table_is_restored_with_all_its_keys() {
@@ -325,7 +348,8 @@ fn a_snapshot_that_is_written_while_keys_move_misses_none() {
     }
 }
 
-/// A table that is full, with keys that share overflow slots.
+/// A table that is full, with keys that share overflow slots. As after a live change, a key with a slot of its own also
+/// owes what its group shares, since it may have spent that before.
 #[test]
 fn shared_budgets_of_a_full_table_are_restored() {
     for shape in [Shape::Bucket, Shape::GreatFixed, Shape::Sliding, Shape::GreatSliding] {
@@ -346,10 +370,11 @@ fn shared_budgets_of_a_full_table_are_restored() {
             }
             let after = make();
             restored(&after, &written(&before, START), START).unwrap();
-            for key in 0..2_000 {
-                let left = [&before, &after].map(|layer| charge(layer, "p", key, 0).remaining());
-                assert_eq!(left[0], left[1], "{shape:?}, key {key}");
-            }
+            let left = |key| [&before, &after].map(|layer| charge(layer, "p", key, 0).remaining());
+            let all: Vec<_> = (0..2_000).map(left).collect();
+            assert!(all.iter().all(|left| left[0] >= left[1]), "{shape:?}: something is forgiven");
+            // At most the sixteen keys with slots owe more.
+            assert!(all.iter().filter(|left| left[0] != left[1]).count() <= 16, "{shape:?}");
         }
     }
 }
