@@ -160,6 +160,12 @@ pub mod rejection {
     pub use crate::http::{PolicyVerdict, Reason, RejectionBody, RejectionFormat};
 }
 
+/// Snapshots of the budgets in memory, so that they outlive a restart: see [`Snapshots`](snapshot::Snapshots).
+#[cfg(feature = "http")]
+pub mod snapshot {
+    pub use crate::http::{Restored, Saved, SnapshotError, Snapshots};
+}
+
 #[cfg(feature = "calendar")]
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};

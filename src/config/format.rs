@@ -368,6 +368,8 @@ tables! {
             KeyKind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
         redis: Option<Spanned<RawRedis>> = TableKey::new(
             KeyKind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"` (feature `redis`).");
+        snapshot: Option<Spanned<RawSnapshot>> = TableKey::new(
+            KeyKind::Table("snapshot"), "", "Budgets in memory, and bans, outlive a restart in this file.");
         response: Option<Spanned<RawResponse>> = TableKey::new(
             KeyKind::Table("response"), "", "The responses that clients get.");
         #[serde(default)]
@@ -401,6 +403,15 @@ tables! {
         secret: Option<String> = text("\"...\"",
             "The secret of the hashes that stand for clients on the server. The same in all processes that share budgets.")
             .secret().aside();
+    }
+
+    #[derive(Clone, PartialEq)]
+    RawSnapshot, "snapshot" {
+        path: Spanned<String> = text("\"/var/lib/server/limits.snapshot\"",
+            "The file, for one process alone. Its owner alone may read it, and the folder must be there.")
+            .schema("\"minLength\": 1");
+        every: Option<Spanned<String>> = time("\"10s\"",
+            "How often it is written, from 100ms on; and once more when the server stops.").default("\"10s\"");
     }
 
     #[derive(Clone, Debug, PartialEq)]

@@ -20,6 +20,7 @@ mod reload;
 mod response_body;
 mod service;
 mod settlement;
+mod snapshot;
 mod text;
 mod verdict;
 
@@ -40,4 +41,5 @@ pub use self::reload::{KeyOf, KeyStatus, LimitsHandle};
 pub use self::response_body::ResponseBody;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settlement::{Meter, SettleError, Settlement};
+pub use self::snapshot::{Restored, Saved, SnapshotError, Snapshots};
 pub use self::verdict::{PolicyVerdict, Verdict};

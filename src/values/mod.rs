@@ -18,6 +18,7 @@ mod partition_key;
 mod quota;
 mod receipt;
 mod shares_reports;
+pub(crate) mod snapshot;
 mod terms;
 pub mod time;
 

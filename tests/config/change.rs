@@ -5,9 +5,10 @@ use tower_sluice::config::Config;
 use crate::log::Log;
 use crate::with;
 
-const TABLES: [(&str, &str); 3] = [
+const TABLES: [(&str, &str); 4] = [
     ("[client-ip]", "[client-ip]\nipv6-prefix = 56\n"),
     ("[redis]", "[redis]\nurl = \"redis://127.0.0.1:1\"\n"),
+    ("[snapshot]", "[snapshot]\npath = \"never\"\n"),
     ("[response]", "[response]\nadvertise = \"never\"\n"),
 ];
 

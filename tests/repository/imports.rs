@@ -54,6 +54,7 @@ const HTTP: Picture = &[
     ("service", &["body", "evaluate", "head", "preflight", "reload", "response_body"]),
     ("pacer", &["head", "headers"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
+    ("snapshot", &["layer", "policy", "reload"]),
 ];
 
 /// The rooms within `http/policy`. The four groups of options are `who`, `how_much`, `after` and `heritage`.
@@ -75,6 +76,7 @@ const POLICY: Picture = &[
     ("inherit", &["definition", "heritage"]),
     ("offenders", &["definition", "heritage"]),
     ("reports", &["definition", "heritage", "transitions"]),
+    ("snapshot", &["after", "definition", "expiring", "heritage"]),
 ];
 
 /// The rooms within `store`. Those of the root, such as `OpenStore`, are used by all of them.
@@ -115,6 +117,7 @@ const MEMORY: Picture = &[
         ],
     ),
     ("start", &["settings", "tables"]),
+    ("restored", &["debt_copies", "occupancy", "quota_state", "read_states", "table", "tables"]),
     (
         "heir",
         &[
@@ -124,6 +127,7 @@ const MEMORY: Picture = &[
             "own_quota",
             "quota_state",
             "read_states",
+            "restored",
             "start",
             "table",
             "tables",
@@ -131,6 +135,7 @@ const MEMORY: Picture = &[
         ],
     ),
     ("quota_table", &["heir", "locked", "own_quota", "read_states", "resets", "tables"]),
+    ("snapshot", &["debt_copies", "heir", "occupancy", "quota_state", "read_states", "restored", "table", "tables"]),
 ];
 
 const REDIS: Picture = &[

@@ -26,6 +26,7 @@ mod offenders;
 mod owed;
 mod reports;
 mod rules;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod transitions;
@@ -40,6 +41,7 @@ pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
 pub use self::offenders::{Offender, Offenders};
 pub(crate) use self::rules::validate_name;
+pub(crate) use self::snapshot::{PolicySink, SavedPolicy};
 pub(crate) use self::transitions::Hook;
 pub use self::transitions::{Event, Transition};
 pub use self::who::{ExemptionError, Exemptions, MissingKey};

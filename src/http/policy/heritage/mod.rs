@@ -15,7 +15,7 @@ pub use self::offenders::ShowKey;
 pub(crate) use self::offenders::{Hour, OffenderRecord, Scheduled, TrackedOffenders};
 pub(crate) use self::overrides::Overrides;
 pub use self::penalty::Penalty;
-use self::penalty::PenaltyRecord;
+pub(super) use self::penalty::PenaltyRecord;
 pub(crate) use self::record::PolicyRecord;
 use crate::values::PartitionKey;
 
