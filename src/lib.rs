@@ -151,16 +151,21 @@ pub mod layer {
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        Event, ExemptionError, KeyOf, KeyStatus, Meter, PolicyError, PolicyStatus, ResponseHead, SettleError,
-        TakenPermits, Transition,
+        Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, PolicyStatus, ResponseHead,
+        SettleError, ShowKey, TakenPermits, Transition,
     };
-    pub use crate::values::{Exception, OverrideReason, OverrideReasonError};
 }
 
 /// The parts of a [`Rejection`] and a [`Verdict`].
 #[cfg(feature = "http")]
 pub mod rejection {
     pub use crate::http::{PolicyVerdict, Reason, RejectionBody, RejectionFormat};
+}
+
+/// Snapshots of the budgets in memory, so that they outlive a restart: see [`Snapshots`](snapshot::Snapshots).
+#[cfg(feature = "http")]
+pub mod snapshot {
+    pub use crate::http::{Restored, Saved, SnapshotError, Snapshots};
 }
 
 #[cfg(feature = "calendar")]

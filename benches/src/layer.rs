@@ -15,6 +15,7 @@ use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::PeerIp;
+use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
@@ -54,6 +55,7 @@ pub enum Row {
     Governor,
     GovernorHeaders,
     Rejected,
+    RejectedTracked,
     GovernorRejected,
     GovernorHeadersRejected,
 }
@@ -61,7 +63,7 @@ pub enum Row {
 use Row::*;
 
 /// The rows whose time is measured, in this order.
-pub const ROWS: [Row; 13] = [
+pub const ROWS: [Row; 14] = [
     Minimal,
     MinimalIdeal,
     Silent,
@@ -73,6 +75,7 @@ pub const ROWS: [Row; 13] = [
     Governor,
     GovernorHeaders,
     Rejected,
+    RejectedTracked,
     GovernorRejected,
     GovernorHeadersRejected,
 ];
@@ -92,6 +95,7 @@ impl Row {
             Governor => "tower_governor, admitted",
             GovernorHeaders => "tower_governor with headers, admitted",
             Rejected => "ours, rejected with body and all fields",
+            RejectedTracked => "ours, rejected likewise, and its key tracked",
             GovernorRejected => "tower_governor, rejected",
             GovernorHeadersRejected => "tower_governor with headers, rejected",
         }
@@ -99,14 +103,14 @@ impl Row {
 
     const fn terms(self) -> Terms {
         match self {
-            Rejected | GovernorRejected | GovernorHeadersRejected => ONE,
+            Rejected | RejectedTracked | GovernorRejected | GovernorHeadersRejected => ONE,
             _ => ALL,
         }
     }
 
     const fn status(self) -> StatusCode {
         match self {
-            Rejected | GovernorRejected | GovernorHeadersRejected => StatusCode::TOO_MANY_REQUESTS,
+            Rejected | RejectedTracked | GovernorRejected | GovernorHeadersRejected => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::OK,
         }
     }
@@ -189,6 +193,7 @@ pub fn calls(row: Row, time: Time) -> Call {
         }
         Silent => repeat(ours(1, terms, Adds::Nothing, time).layer(service_fn(hello)), status),
         Fields | Rejected => repeat(ours(1, terms, Adds::Fields, time).layer(service_fn(hello)), status),
+        RejectedTracked => repeat(tracked(terms, time).layer(service_fn(hello)), status),
         Verdict => repeat(ours(1, terms, Adds::FieldsAndVerdict, time).layer(service_fn(hello)), status),
         TwoPolicies => repeat(ours(2, terms, Adds::Nothing, time).layer(service_fn(hello)), status),
         Customer => repeat(per_customer(terms, Adds::Nothing, time).layer(service_fn(hello)), status),
@@ -231,6 +236,12 @@ fn plan() -> Plan {
 fn per_customer(terms: Terms, adds: Adds, time: Time) -> RateLimitLayer {
     let policy = Policy::new("policy-0", limiter(terms, time)).key(PeerIp::new());
     ours::layer(vec![policy.quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0))], adds)
+}
+
+/// One policy, which tracks the keys that it rejects most.
+fn tracked(terms: Terms, time: Time) -> RateLimitLayer {
+    let policy = Policy::new("policy-0", limiter(terms, time)).key(PeerIp::new());
+    ours::layer(vec![policy.track_offenders(ShowKey::hash())], Adds::Fields)
 }
 
 /// As axum's server does, the request carries the peer's address as `ConnectInfo`.

@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use tower_sluice::LimiterError;
 use tower_sluice::limiter::Receipt;
-use tower_sluice::store::remote::{Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Target, Transition};
+use tower_sluice::store::remote::{
+    Applied, Attempts, Backend, CallLimits, GaveUp, Override, Standing, Target, Transition,
+};
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
 
 use crate::dynamo::Dynamo;
 use crate::fault::{DynamoFault, FaultKind, failed};
 use crate::hints::Hints;
-use crate::items::{BadItem, Charge, Kept, Moment, Plan, quota_name, standing};
+use crate::items::standing::{self, Stamped};
+use crate::items::{BadItem, Charge, Kept, Moment, Plan, quota_name};
 use crate::table::{Item, Table, Write, Written};
 
 /// The keys of one limiter on DynamoDB.
@@ -74,13 +77,18 @@ impl<A: Kept> KeyItem<A> {
         self.table.write(key, standing::unless_any(write)).await
     }
 
+    /// The standing of an item, in force or not.
+    fn stamped(&self, key: &str, item: Option<&Item>) -> Result<Option<Stamped>, DynamoFault> {
+        Ok(item.map(standing::read).transpose().map_err(|bad| bad_item(key, bad))?.flatten())
+    }
+
     /// The outcome of a transition on an item whose standing is in force: it changes nothing.
     fn in_force(&self, key: &str, item: Option<&Item>, at: Moment) -> Result<Option<Applied<A::State>>, DynamoFault> {
-        let Some(standing) = item.and_then(standing::read).filter(|standing| standing.is_in_force(at.now)) else {
+        let standing = self.stamped(key, item)?.unwrap_or_default().standing;
+        if !standing.is_in_force(at.now) {
             return Ok(None);
-        };
-        let end = Moment { now: standing.until(), ..at };
-        let old = self.algorithm.read(item, end).map_err(|bad| bad_item(key, bad))?;
+        }
+        let old = self.algorithm.read(item, at.with_debt(standing)).map_err(|bad| bad_item(key, bad))?;
         Ok(Some(Applied { now: at.now, old, standing, kept: None, charged: 0 }))
     }
 
@@ -94,13 +102,10 @@ impl<A: Kept> KeyItem<A> {
         if let Some(applied) = self.in_force(key, item.as_ref(), at)? {
             return Ok(Some(applied));
         }
-        let Some((held, standing)) = item.as_mut().and_then(|item| standing::read(item).map(|it| (item, it))) else {
-            return Ok(None);
-        };
-        match self.table.write(key, standing::over(standing)).await? {
+        let Some(stamped) = self.stamped(key, item.as_ref())? else { return Ok(None) };
+        match self.table.write(key, standing::over(stamped)).await? {
             Written::Applied(_) => {
-                held.remove("b");
-                held.remove("d");
+                item.iter_mut().for_each(|item| item.retain(|name, _| !standing::ATTRIBUTES.contains(&name.as_str())));
             }
             Written::Unmet(other) => *item = other,
         }
@@ -115,6 +120,14 @@ impl<A: Kept> KeyItem<A> {
             Transition::Reset => self.reset().await,
             Transition::Ban { span } => {
                 self.change(|standing, state, now| (standing.ban(now, span), state), attempts).await
+            }
+            Transition::Override(by_hand) => {
+                let change = |standing: Standing, state, now| (standing.overridden(now, by_hand), state);
+                let applied = self.change(change, attempts).await?;
+                if by_hand == Override::Lift && !applied.standing.is_in_force(applied.now) {
+                    self.clear_later(applied.now, applied.now, Timestamp::ZERO).await?;
+                }
+                Ok(applied)
             }
             Transition::Owe { units } => {
                 let owe = |standing: Standing, state, now| standing.charge(&self.algorithm, state, now, units);
@@ -190,52 +203,126 @@ impl<A: Kept> KeyItem<A> {
 
     async fn reset(&self) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
-        let key = self.key(at.now);
-        let standing = self.table.delete(&key).await?.as_ref().and_then(standing::read);
-        for key in self.later_items(at.now, standing.unwrap_or_default().until()) {
-            self.table.delete(&key).await?;
-        }
+        let item = self.table.delete(&self.key(at.now)).await?;
+        // Also if the item cannot be read.
+        let before = item.as_ref().and_then(|item| standing::read(item).ok().flatten()).unwrap_or_default();
+        let since = before.next_since(at.now);
+        self.clear_later(at.now, since, before.standing.expires()).await?;
         Ok(Applied { now: at.now, old: None, standing: Standing::default(), kept: None, charged: 0 })
     }
 
-    /// The keys of the items in which a key goes on after the present one until a standing is over, with that of the
-    /// window that begins then.
-    fn later_items(&self, now: Timestamp, until: Timestamp) -> Vec<String> {
-        let next = |at: &Timestamp| self.algorithm.item_ends(*at).filter(|end| *end <= until);
-        let begins = std::iter::successors(next(&now), next).take(MOST_ITEMS - 1);
-        begins.map(|begin| self.key(begin)).collect()
+    /// Deletes the items of later windows with a standing from before `since`, which lasts `until` then or, if the
+    /// item of the next window says so, for longer: a call that lifted it from the present item may have failed
+    /// before it got any further.
+    async fn clear_later(&self, now: Timestamp, since: Timestamp, until: Timestamp) -> Result<(), DynamoFault> {
+        let Some(next) = self.algorithm.item_ends(now).map(|end| self.key(end)) else { return Ok(()) };
+        let item = self.table.read(&next).await?;
+        let found = item.as_ref().and_then(|item| standing::read(item).ok().flatten()).unwrap_or_default();
+        let later = self.later_windows(now, until.max(found.standing.expires()));
+        self.table.delete_each(self.keys(&later), &standing::is_from_before(since)).await
     }
 
-    /// Changes the standing of a key, and its state with it: of a window, in the item of each window until it is over,
-    /// the present one first.
+    /// The beginnings of the windows after the present one, up to that which begins when a standing is over, of a key
+    /// with an item for each window. At most [`MOST_ITEMS`], with the present one.
+    fn later_windows(&self, now: Timestamp, until: Timestamp) -> Vec<Timestamp> {
+        let next = |at: &Timestamp| self.algorithm.item_ends(*at).filter(|end| *end <= until);
+        std::iter::successors(next(&now), next).take(MOST_ITEMS - 1).collect()
+    }
+
+    /// Lets a ban and an allowance end with the last item that they are written into, so that all processes and all
+    /// answers agree on the end.
+    fn cut(&self, standing: Standing, now: Timestamp) -> Standing {
+        let ends = std::iter::successors(self.algorithm.item_ends(now), |at| self.algorithm.item_ends(*at));
+        let last = ends.take(MOST_ITEMS).last().unwrap_or(Timestamp::MAX);
+        let (banned_until, allowed_until) = (standing.banned_until.min(last), standing.allowed_until.min(last));
+        Standing { banned_until, allowed_until, ..standing }
+    }
+
+    /// The write of a standing and a state into the item of a key at that time.
+    fn put(&self, state: Option<A::State>, at: Moment, stamped: Option<Stamped>) -> Write {
+        let standing = stamped.unwrap_or_default().standing;
+        let put = self.algorithm.put(state.as_ref(), at.with_debt(standing));
+        let needed = self.algorithm.item_ends(at.now).map_or(standing.expires(), |end| end.min(standing.expires()));
+        standing::with(put, stamped, at.expiry(needed))
+    }
+
+    /// Changes the standing of a key, and its state with it, in the present item and then in those of later windows.
     async fn change(
         &self,
         change: impl Fn(Standing, Option<A::State>, Timestamp) -> (Standing, Option<A::State>),
         mut attempts: Attempts,
     ) -> Result<Applied<A::State>, DynamoFault> {
+        // The beginning of the window in which the key has gone on meanwhile.
+        let mut begun = Timestamp::ZERO;
         loop {
             let at = self.moment();
+            let at = Moment { now: at.now.max(begun), ..at };
             let key = self.key(at.now);
             let item = self.table.read(&key).await?;
-            let before = item.as_ref().and_then(standing::read).unwrap_or_default();
-            let before = if before.is_in_force(at.now) { before } else { Standing::default() };
-            let end = Moment { now: at.now.max(before.until()), ..at };
-            let old = self.algorithm.read(item.as_ref(), end).map_err(|bad| bad_item(&key, bad))?;
-            let (standing, old) = change(before, old, at.now);
-            let end = Moment { now: at.now.max(standing.until()), ..at };
+            let before = self.stamped(&key, item.as_ref())?.unwrap_or_default();
+            let is_in_force = before.standing.is_in_force(at.now);
+            let standing = if is_in_force { before.standing } else { Standing::default() };
+            let old = self.algorithm.read(item.as_ref(), at.with_debt(standing)).map_err(|bad| bad_item(&key, bad))?;
+            let (standing, old) = change(standing, old, at.now);
+            let standing = self.cut(standing, at.now);
+            let next = Stamped { standing, since: before.next_since(at.now) };
             let applied = Applied { now: at.now, old, standing, kept: None, charged: 0 };
-            let put = self.algorithm.put(old.as_ref(), end);
-            let put = if standing.is_in_force(at.now) { standing::with(put, standing) } else { put };
-            if let Written::Unmet(_) = self.table.write(&key, standing::replacing(put.clone(), item.as_ref())).await? {
+            let stamped = next.in_force(at.now);
+            if item.is_none() && old.is_none() && stamped.is_none() {
+                return Ok(applied);
+            }
+            let put = self.put(old, at, stamped);
+            if let Written::Unmet(_) = self.table.write(&key, standing::replacing(put, item.as_ref())).await? {
                 self.lost(&mut attempts).await?;
                 continue;
             }
             self.hints.set(&key, None);
-            for key in self.later_items(at.now, standing.until()) {
-                self.table.write(&key, standing::extending(put.clone())).await?;
+            let later = self.later_windows(at.now, before.standing.expires().max(standing.expires()));
+            if let [window, ..] = later[..]
+                && !self.copy(at, next, old, &later).await?
+            {
+                begun = window;
+                self.lost(&mut attempts).await?;
+                continue;
             }
             return Ok(applied);
         }
+    }
+
+    /// Copies a standing and a state into the items of later windows. Returns `false` if it must be changed once more,
+    /// in the next window: by a clock that is a little ahead, another process has changed it there meanwhile.
+    async fn copy(
+        &self,
+        at: Moment,
+        next: Stamped,
+        state: Option<A::State>,
+        later: &[Timestamp],
+    ) -> Result<bool, DynamoFault> {
+        let Stamped { standing, since } = next;
+        let (copied, cleared): (Vec<Timestamp>, _) =
+            later.iter().partition(|begin| standing.is_in_force(**begin) || standing.owing_until == **begin);
+        let write = |begin: &Timestamp| {
+            let put = self.put(state, Moment { now: *begin, ..at }, Some(next));
+            (self.key(*begin), standing::replacing_earlier(put))
+        };
+        let mut writes: Vec<_> = copied.iter().rev().map(write).collect();
+        self.table.delete_each(self.keys(&cleared), &standing::is_from_before(since)).await?;
+        // That of the next window is the last one, so that a process for which it has begun finds all or nothing.
+        let Some((first, write)) = writes.pop() else { return Ok(true) };
+        self.table.write_each(writes.into_iter()).await?;
+        let is_written = matches!(self.table.write(&first, write).await?, Written::Applied(_));
+        let key = self.key(at.now);
+        let present = self.stamped(&key, self.table.read(&key).await?.as_ref())?;
+        let is_present = present.is_some_and(|present| present.since == since);
+        if !is_present {
+            // Another process has changed it meanwhile. What it has removed from the later items must not come back.
+            self.table.delete_each(self.keys(&copied), &standing::is_from(since)).await?;
+        }
+        Ok(is_written || !is_present)
+    }
+
+    fn keys(&self, windows: &[Timestamp]) -> impl Iterator<Item = String> {
+        windows.iter().map(|begin| self.key(*begin))
     }
 
     async fn refund(
@@ -284,7 +371,8 @@ impl<A: Kept> KeyItem<A> {
     }
 }
 
-/// Of a key with an item for each window, a standing is written into so many.
+/// Of a key with an item for each window, a standing is written into so many: it is written before the answer, by
+/// requests that are in flight together.
 const MOST_ITEMS: usize = 64;
 
 fn bad_item(key: &str, bad: BadItem) -> DynamoFault {

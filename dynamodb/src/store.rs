@@ -34,8 +34,9 @@ use crate::items::Kept;
 ///
 /// A process knows up to 8,192 keys as used up: of 1,000 it knows all, of 4,000 in use at a time 96 %. It makes one
 /// read more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota,
-/// and at most 450 with a name of 255 bytes. So each write takes one write unit (up to 1,024 bytes), and each read one
-/// read unit. Refunds and resets take one write each.
+/// at most 450 with a name of 255 bytes, and at most 650 with the reason of a ban by hand. So each write takes one write
+/// unit (up to 1,024 bytes), and each read one read unit. Refunds and resets take one write each; a reset of a window also
+/// takes a read.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
@@ -56,15 +57,33 @@ use crate::items::Kept;
 /// write, so do not let two quotas take turns for long. A window continues to count under another limit. With another
 /// period, or another calendar, windows start without a count.
 ///
-/// # Bans and debts
+/// # Bans, allowances and debts
 ///
-/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, and
-/// what it [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond its
+/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, its
+/// ban or [allowance](https://docs.rs/tower-sluice/latest/tower_sluice/struct.LimitsHandle.html#method.allow) by
+/// hand, and what it
+/// [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond its
 /// budget, are in the item of its state: each write has the condition that there is none, and otherwise returns the
-/// item, so a decision takes no further request. A ban and a debt take a read and a write each, in the background; the
-/// first charge after their end takes two writes more. Of a fixed window and one of the calendar, each window has an
-/// item, and each takes a write, up to 64: a ban or a debt of more windows ends, for other processes, with the 64th.
-/// Refunds of earlier charges do nothing meanwhile.
+/// item, so a decision takes no further request. Each change takes a read and a write; the first charge after the end
+/// takes two writes more. Refunds of earlier charges do nothing meanwhile.
+///
+/// | attribute | content |
+/// |---|---|
+/// | `b`, `d`, `a` | until when it is banned, owes something, is allowed: nanoseconds since 1970. Zero or no `a`: never |
+/// | `r` | the reason of the operator, at most 200 bytes; none without one |
+/// | `s` | the time of the change, later than that of the change that it replaces |
+///
+/// An item without a ban, an allowance and a debt has none of these, and costs no more. While a key owes something,
+/// the state in its item is as of the end of the debt.
+///
+/// Of a fixed window and one of the calendar, each window has an item, and a change is written into the items of all
+/// windows until its end: the present one first, and then the others together. So it takes two reads, and a write for
+/// each window. It is written into 64 windows at most: a ban or an allowance ends with the 64th, and its answer says
+/// so. That is a minute if a window takes a second. To ban keys for longer, use a bucket or a sliding window, which
+/// have one item per key. A debt of more windows ends, for other processes, with the 64th.
+///
+/// Changes of one key by several processes at once are made one after the other, and the last one is in force in all
+/// windows. If a change by hand fails, make it again: it may have been made in part.
 ///
 /// # When DynamoDB fails, throttles, or does not answer
 ///

@@ -10,6 +10,8 @@ use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure};
+use tokio::task::JoinSet;
+use tower_sluice::store::remote::GaveUp;
 use tower_sluice::time::{Clock, Timestamp};
 
 use crate::clock_check::{AnswerDate, ClockCheck};
@@ -52,6 +54,17 @@ impl Write {
     /// Stands for a text in the expressions.
     pub(crate) fn text(self, place: &'static str, text: impl Into<String>) -> Self {
         self.value(place, AttributeValue::S(text.into()))
+    }
+
+    /// Raises a number to at least this one.
+    pub(crate) fn at_least(mut self, place: &str, least: u64) -> Self {
+        for (_, value) in self.values.iter_mut().filter(|(name, _)| name == place) {
+            let number: Option<u64> = value.as_n().ok().and_then(|number| number.parse().ok());
+            if number.is_none_or(|number| number < least) {
+                *value = AttributeValue::N(least.to_string());
+            }
+        }
+        self
     }
 
     /// Stands for a value in the expressions.
@@ -140,6 +153,28 @@ impl Table {
         }
     }
 
+    /// Makes writes of different items, in flight together, each if its condition holds.
+    pub(crate) async fn write_each(&self, writes: impl Iterator<Item = (String, Write)>) -> Result<(), DynamoFault> {
+        let write = |(key, write): (String, Write)| {
+            let table = self.clone();
+            async move { table.write(&key, write).await.map(drop) }
+        };
+        all(writes.map(write).collect()).await
+    }
+
+    /// Deletes items, in flight together, each if the condition of `only_if` holds.
+    pub(crate) async fn delete_each(
+        &self,
+        keys: impl Iterator<Item = String>,
+        only_if: &Write,
+    ) -> Result<(), DynamoFault> {
+        let delete = |key: String| {
+            let (table, only_if) = (self.clone(), only_if.clone());
+            async move { table.delete_if(&key, only_if).await }
+        };
+        all(keys.map(delete).collect()).await
+    }
+
     /// Reads an item, as the last write left it.
     pub(crate) async fn read(&self, key: &str) -> Result<Option<Item>, DynamoFault> {
         let date = AnswerDate::default();
@@ -155,6 +190,26 @@ impl Table {
         let send = request.return_values(ReturnValue::AllOld).customize().interceptor(date.clone()).send();
         Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.attributes)
     }
+
+    /// Deletes an item if the condition of `only_if` holds.
+    async fn delete_if(&self, key: &str, only_if: Write) -> Result<(), DynamoFault> {
+        let date = AnswerDate::default();
+        let request = self.client.delete_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
+        let values = only_if.values.into_iter().collect();
+        let request = request.condition_expression(only_if.condition).set_expression_attribute_values(Some(values));
+        match self.judged(request.customize().interceptor(date.clone()).send(), &date).await? {
+            Err(error) if !has_code(&error, "ConditionalCheckFailedException") => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Awaits requests that are in flight together. After an error, it awaits no other, and cancels them.
+async fn all(mut requests: JoinSet<Result<(), DynamoFault>>) -> Result<(), DynamoFault> {
+    while let Some(ended) = requests.join_next().await {
+        ended.map_err(|_| GaveUp::Cancelled)??;
+    }
+    Ok(())
 }
 
 /// Whether an error of the service has this code.

@@ -18,6 +18,7 @@ mod fixed_window;
 pub(crate) mod gcra;
 mod kind;
 mod portable;
+mod saved;
 mod sliding_window;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use self::kind::Kind;
 #[cfg(feature = "remote")]
 pub(crate) use self::portable::written_under;
 pub use self::portable::{Portable, UnknownState};
+pub(crate) use self::saved::{SavedState, letter_of};
 pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 pub(crate) use self::window::ChargedIn;
 

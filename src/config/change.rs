@@ -7,7 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::format::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, TableKeys};
+use super::format::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, RawSnapshot, TableKeys};
 use super::response::ResponseSettings;
 use super::source::SourceText;
 use super::{Config, Draft, Route, SharedSettings};
@@ -17,18 +17,20 @@ use crate::util::log;
 pub(super) struct FixedTables {
     client_ip: Option<RawClientIp>,
     redis: Option<RawRedis>,
+    snapshot: Option<RawSnapshot>,
     response: Option<RawResponse>,
 }
 
 impl FixedTables {
     pub(super) fn read(raw: &RawConfig) -> Self {
-        let RawConfig { client_ip, redis, response, route: _ } = raw;
-        Self { client_ip: inner(client_ip), redis: inner(redis), response: inner(response) }
+        let RawConfig { client_ip, redis, snapshot, response, route: _ } = raw;
+        Self { client_ip: inner(client_ip), redis: inner(redis), snapshot: inner(snapshot), response: inner(response) }
     }
 
     fn check(&self, source: &SourceText<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
         check_same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
         check_same(source, "[redis]", &self.redis, &raw.redis)?;
+        check_same(source, "[snapshot]", &self.snapshot, &raw.snapshot)?;
         check_same(source, "[response]", &self.response, &raw.response)
     }
 }

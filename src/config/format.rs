@@ -241,6 +241,9 @@ words! {
     ReleaseAt {
         "head": ReleaseAt::Head, "body": ReleaseAt::Body
     }
+    ShownForm {
+        "hash": ShownForm::Hash, "prefix": ShownForm::Prefix, "whole": ShownForm::Whole
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -271,6 +274,14 @@ pub(super) enum SettleBy {
 pub(super) enum ReleaseAt {
     Head,
     Body,
+}
+
+/// How the keys that are rejected most may be shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShownForm {
+    Hash,
+    Prefix,
+    Whole,
 }
 
 /// For programs without the calendar, which reject its windows later.
@@ -357,6 +368,8 @@ tables! {
             KeyKind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
         redis: Option<Spanned<RawRedis>> = TableKey::new(
             KeyKind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"` (feature `redis`).");
+        snapshot: Option<Spanned<RawSnapshot>> = TableKey::new(
+            KeyKind::Table("snapshot"), "", "Budgets in memory, and bans, outlive a restart in this file.");
         response: Option<Spanned<RawResponse>> = TableKey::new(
             KeyKind::Table("response"), "", "The responses that clients get.");
         #[serde(default)]
@@ -390,6 +403,15 @@ tables! {
         secret: Option<String> = text("\"...\"",
             "The secret of the hashes that stand for clients on the server. The same in all processes that share budgets.")
             .secret().aside();
+    }
+
+    #[derive(Clone, PartialEq)]
+    RawSnapshot, "snapshot" {
+        path: Spanned<String> = text("\"/var/lib/server/limits.snapshot\"",
+            "The file, for one process alone. Its owner alone may read it, and the folder must be there.")
+            .schema("\"minLength\": 1");
+        every: Option<Spanned<String>> = time("\"10s\"",
+            "How often it is written, from 100ms on; and once more when the server stops.").default("\"10s\"");
     }
 
     #[derive(Clone, Debug, PartialEq)]
@@ -489,6 +511,9 @@ tables! {
             "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
             "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \
              the limit. In memory also max-keys: how many requests are remembered at a time.");
+        track_offenders: Option<NamedValue<ShownForm>> = word::<ShownForm>("\"hash\"",
+            "Track the keys that are rejected most, and show them to operators in this form: 16 digits of a SHA-256, the \
+             first 6 characters, or the whole key. Left out: track none.").aside();
         exempt: Option<Spanned<RawExempt>> = TableKey::new(KeyKind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that are not charged, and count as skipped: those that meet any of these.");
     }

@@ -53,7 +53,8 @@
 //!
 //! `Config::router` puts the limits around the handlers of an axum app (feature `axum`). With any other router, mount
 //! the [layer](Route::layer) of each route on its [paths](Route::paths). [`Config::change`] applies an edited file
-//! while the layers run. [`Config::close`] closes the queues when the server stops.
+//! while the layers run. [`Config::close`] closes the queues when the server stops, and [`Config::snapshots`] saves the
+//! budgets for the next one.
 //!
 //! # Errors
 //!
@@ -80,6 +81,7 @@ mod reader;
 mod response;
 #[cfg(feature = "axum")]
 mod router;
+mod snapshot;
 mod source;
 mod store;
 #[cfg(test)]
@@ -94,6 +96,7 @@ use toml::Spanned;
 pub use self::change::Changed;
 pub use self::error::ConfigError;
 pub use self::reader::ConfigReader;
+pub use self::snapshot::SnapshotFile;
 
 use self::change::FixedTables;
 use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
@@ -120,6 +123,7 @@ pub struct Config {
     file: String,
     client_ip: ClientIp,
     redis: Option<Redis>,
+    snapshot: Option<SnapshotFile>,
     /// The tables that a [change](Self::change) must not alter, as in the file.
     fixed_tables: FixedTables,
     routes: Vec<Route>,
@@ -201,6 +205,7 @@ impl Config {
         // found.
         let redis_of_file = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
         let redis = reader.redis.or(redis_of_file);
+        let snapshot = raw.snapshot.map(|raw| SnapshotFile::parse(&source, raw.into_inner())).transpose()?;
         if raw.route.is_empty() {
             let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
             return Err(source.error(&source.end(), problem));
@@ -213,6 +218,7 @@ impl Config {
             file: file.to_owned(),
             client_ip,
             redis,
+            snapshot,
             fixed_tables,
             routes,
         })

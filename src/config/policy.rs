@@ -10,14 +10,16 @@ use toml::Spanned;
 use super::calendar;
 use super::error::ConfigError;
 use super::exempt;
-use super::format::{AlgorithmName, NamedValue, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy};
+use super::format::{
+    AlgorithmName, NamedValue, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy, ShownForm,
+};
 use super::key::KeySpec;
 use super::source::SourceText;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, set_if_some, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
-use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead};
+use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead, ShowKey};
 use crate::limiter::Limiter;
 use crate::values::Quota;
 
@@ -70,6 +72,12 @@ pub(super) fn build(
     let penalty = raw.penalty.as_ref().map(|raw| penalty(source, raw)).transpose()?;
     let charge_once = raw.charge_once.as_ref().map(|raw| charge_once(source, raw)).transpose()?;
     policy = set_if_some(set_if_some(policy, penalty, Policy::penalty), charge_once, Policy::charge_once);
+    match raw.track_offenders.map(NamedValue::value) {
+        Some(ShownForm::Hash) => policy = policy.track_offenders(ShowKey::hash()),
+        Some(ShownForm::Prefix) => policy = policy.track_offenders(ShowKey::prefix(SHOWN_CHARACTERS)),
+        Some(ShownForm::Whole) => policy = policy.track_offenders(ShowKey::whole()),
+        None => {}
+    }
     let exemptions = match &raw.exempt {
         Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
@@ -261,6 +269,9 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
 
 /// See [`RedisConcurrency::lease`](crate::RedisConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
+
+/// How many characters of a key `track-offenders = "prefix"` shows.
+const SHOWN_CHARACTERS: usize = 6;
 
 /// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new). On Redis,
 /// it has the same maximum as any quota.

@@ -58,10 +58,11 @@
 //!
 //! # Several machines
 //!
-//! In memory, a restart forgets the used units. A quota that is sold belongs on Redis, where all processes share it and
-//! a server that [writes to disk](super::machines) keeps it. The server's clock decides when a window begins; a process
-//! only sends the bounds of two windows with its call, which stays one round trip. So a process with a wrong clock
-//! begins no window early. A quota beyond doubt, as for an invoice, is counted by the system that bills.
+//! In memory, a restart forgets the used units, unless there is a [snapshot](super::restarts). A quota that is sold
+//! belongs on Redis, where all processes share it and a server that [writes to disk](super::machines) keeps it. The
+//! server's clock decides when a window begins; a process only sends the bounds of two windows with its call, which
+//! stays one round trip. So a process with a wrong clock begins no window early. A quota beyond doubt, as for an
+//! invoice, is counted by the system that bills.
 //!
 //! # By configuration
 //!

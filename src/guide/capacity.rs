@@ -27,7 +27,7 @@
 //! | write units of DynamoDB | calls × 1 for a window, × 1.0 to 1.5 for a bucket |
 //! | price of DynamoDB | write units × $0.625 per million on demand (us-east-1), and a fifth of that for a read unit |
 //! | partitions of DynamoDB | write units per second / 1,000; one key is in one partition |
-//! | memory of each process | 1.8 MiB per limiter, 2.9 with leases |
+//! | memory of each process | 1.9 MiB per limiter, 3.0 with leases |
 //!
 //! **Keys that owe something.** A key is kept until its debt is paid. For a bucket of 10 per second that is a second or
 //! less after its last request, so few of your clients are there at any one time. For a window it is the end of the

@@ -109,7 +109,7 @@
 //! - The [whole format](crate::config#format), with the default of each key beside it.
 //!   [`SCHEMA`](crate::config::SCHEMA) is a JSON Schema for editors.
 //! - [What a change keeps](super::hot_reload): used quota carries over, and requests that wait are evaluated
-//!   again. Paths, `[client-ip]`, `[redis]` and `[response]` need a restart, and the error says so.
+//!   again. Paths, `[client-ip]`, `[redis]`, `[snapshot]` and `[response]` need a restart, and the error says so.
 //! - `[redis]` with a `url` puts all limits [on Redis](super::machines).
 //! - A file cannot have code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers, [a response of
 //!   your own](super::rejections) for instance. Quotas [per customer](super::plans) need a policy in code.

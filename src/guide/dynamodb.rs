@@ -55,8 +55,8 @@
 //! }
 //! ```
 //!
-//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset) alone. To create the table takes `CreateTable`,
-//! `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
+//! `DeleteItem` is for [resets](crate::limiter::Mode::Reset), and for bans and allowances by hand. To create the table
+//! takes `CreateTable`, `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
 //!
 //! # What it costs
 //!

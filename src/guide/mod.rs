@@ -31,6 +31,7 @@
 //! | show support staff why a customer is limited, and let her in | [`support`] |
 //! | change a limit while the server runs | [`hot_reload`] |
 //! | shut down without waiting for queues | [`shutdown`] |
+//! | keep budgets and bans through a restart | [`restarts`] |
 //! | cure a mistake that the log reports | [`misconfigured`] |
 //! | know what happens when something fails | [`failure`] |
 //! | know all defaults | [`defaults`] |
@@ -103,6 +104,7 @@ pub mod queue;
 pub mod quotas;
 pub mod real_costs;
 pub mod rejections;
+pub mod restarts;
 pub mod shadow;
 pub mod sharing;
 pub mod shutdown;

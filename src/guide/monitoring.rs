@@ -87,6 +87,44 @@
 //! println!("{} evicted, {} waiting", clients.evicted_live(), queue.waiting());
 //! ```
 //!
+//! # Who is limited
+//!
+//! Metrics have no keys. To see which clients a policy rejects most, let it
+//! [track](crate::Policy::track_offenders) them, and choose how their keys may be shown:
+//!
+//! ```
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::policy::ShowKey;
+//! use tower_sluice::{LimiterError, LimitsHandle, Policy, Quota, RateLimitLayer};
+//!
+//! fn layer() -> RateLimitLayer {
+//!     RateLimitLayer::new(
+//!         Policy::new("per-client", Quota::per_second(10)).key(PeerIp::new()).track_offenders(ShowKey::hash()),
+//!     )
+//! }
+//!
+//! async fn print_offenders(limits: &LimitsHandle) -> Result<(), LimiterError> {
+//!     let offenders = limits.offenders("per-client", 20).await?;
+//!     for offender in offenders.list() {
+//!         let ban = offender.banned_for().map_or(String::new(), |left| format!(", banned for {left:.0?}"));
+//!         println!("{}: {} to {} rejections{ban}", offender.key(), offender.at_least(), offender.count());
+//!     }
+//!     println!("{} in all, by {} processes", offenders.total(), offenders.processes());
+//!     Ok(())
+//! }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), LimiterError> {
+//! #     print_offenders(&layer().handle()).await
+//! # }
+//! ```
+//!
+//! The list has the rejections of the present hour and the one before, in UTC. Counts have a stated error of less than 1
+//! % of all rejections: a sketch of fixed size keeps them, and only rejections touch it. [`ShowKey::hash`] shows a
+//! pseudonym: support finds a client that it knows, by `printf %s ADDRESS | sha256sum`. With a limiter on Redis, any
+//! process lists the rejections of all.
+//!
+//! [`ShowKey::hash`]: crate::policy::ShowKey::hash
+//!
 //! # What is logged
 //!
 //! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, and outages, one

@@ -272,9 +272,9 @@
 //!
 //! # For the invoice
 //!
-//! In memory, a restart forgets what was used, and each machine has its own counts. What is sold by the month belongs
-//! on [Redis](super::machines), on a server that writes to disk. A limit is not a bill: count what you bill where you
-//! bill it.
+//! In memory, a restart forgets what was used, unless there is a [snapshot](super::restarts), and each machine has its
+//! own counts. What is sold by the month belongs on [Redis](super::machines), on a server that writes to disk. A limit
+//! is not a bill: count what you bill where you bill it.
 //!
 //! A customer whose client lost an answer sends the request again, and pays again. With an `Idempotency-Key`,
 //! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with

@@ -34,7 +34,7 @@
 //! | processes on one machine | a budget each | one budget | one budget |
 //! | machines | a budget each | one budget | one budget |
 //! | regions | a budget each | one budget, at the round trip between them | a budget each: one table per region |
-//! | a process after a restart | a new budget | the budget as it was | the budget as it was |
+//! | a process after a restart | a new budget, or [the budget as it was](super::restarts) | the budget as it was | the budget as it was |
 //! | the same, after the server has restarted | | lost, unless Redis writes to disk | the budget as it was |
 //!
 //! So in memory, *n* processes admit up to *n* times the limit. Workers that a program forks count as processes.
@@ -56,6 +56,7 @@
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each |
 //! | [free retries](crate::ChargeOnce) | each | shared | each |
 //! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each |
+//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | each: ask every process |
 //! | [changes at run time](super::hot_reload) | each: change every process | each | each |
 //! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | each | each | each |
 //!

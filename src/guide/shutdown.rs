@@ -37,4 +37,4 @@
 //! seconds. It also drops connections whose request head takes longer than ten seconds (`header_read_timeout` of hyper,
 //! and a timeout of its own for the first head): `axum::serve` does not have them.
 //!
-//! Next: [mistakes that the log reports](super::misconfigured).
+//! Next: [keep budgets through a restart](super::restarts).

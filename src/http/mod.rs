@@ -22,6 +22,7 @@ mod reload;
 mod response_body;
 mod service;
 mod settlement;
+mod snapshot;
 mod text;
 mod verdict;
 
@@ -32,8 +33,8 @@ pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::pacer::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
-    ChargeOnce, Event, ExemptionError, Exemptions, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Replaced,
-    Transition,
+    ChargeOnce, Event, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty, Policy,
+    PolicyError, Replaced, ShowKey, Transition,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
@@ -42,4 +43,5 @@ pub use self::reload::{KeyOf, KeyStatus, LimitsHandle, PolicyStatus};
 pub use self::response_body::ResponseBody;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settlement::{Meter, SettleError, Settlement};
+pub use self::snapshot::{Restored, Saved, SnapshotError, Snapshots};
 pub use self::verdict::{PolicyVerdict, Verdict};

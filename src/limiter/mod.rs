@@ -19,7 +19,8 @@ pub use self::acquire::Acquire;
 pub use self::hold::Permit;
 pub use self::into_limiter::IntoLimiter;
 pub use crate::values::{
-    Answer, Ask, Backlog, Description, Inheritance, Mode, Pending, QuotaError, Receipt, Shape, Terms,
+    Answer, Ask, Backlog, Description, Exception, Inheritance, Mode, Override, OverrideReason, OverrideReasonError,
+    Pending, QuotaError, Receipt, Shape, Terms,
 };
 
 #[cfg(all(test, not(sluice_loom)))]

@@ -1,5 +1,6 @@
 //! [`RateLimiter`]: an algorithm, and the table in which it keeps the states of keys.
 
+use std::io;
 use std::sync::Arc;
 
 use super::{IntoLimiter, Limiter};
@@ -7,6 +8,7 @@ use crate::algorithm::Algorithm;
 #[cfg(feature = "remote")]
 use crate::store::remote::{Backend, RemoteTable};
 use crate::store::{MemoryStore, MemoryTable, OpenStore, Stats};
+use crate::values::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
 use crate::values::time::Clock;
 #[cfg(feature = "test-util")]
 use crate::values::time::Timestamp;
@@ -164,6 +166,14 @@ impl<A: Algorithm, C: Clock> KeepsStates for RateLimiter<A, MemoryTable<A::State
 
     fn take_quotas(&self) {
         self.table.take_quotas(&*self.algorithm);
+    }
+
+    fn save(&self, sink: &mut dyn TableSink) -> io::Result<Result<(), Unfit>> {
+        self.table.save(&*self.algorithm, sink)
+    }
+
+    fn prepare(&self, saved: SavedTable, wall: WallClock) -> Result<Commit, Unfit> {
+        self.table.prepare(&self.algorithm, saved, wall)
     }
 
     #[cfg(feature = "test-util")]

@@ -14,12 +14,12 @@ use crate::store::remote::{
     Applied, Backend, CallLimits, RemoteStore, RemoteTable, Standing, Tags, Target, Transition,
 };
 use crate::values::time::{Clock, ManualClock};
-use crate::values::{Ask, PartitionKey};
+use crate::values::{Ask, Exception, Override, OverrideReason, PartitionKey};
 
-/// Checks a backend: charges, reads, refunds, resets and, if it [keeps them](Backend::keeps_standing), bans and debts
-/// match the algorithm over a plain map, and eight tasks that contend for one key of a store over it are together
-/// admitted exactly the units that the algorithm admits at one instant. The nodes whose [health](Backend::health) it
-/// reports, if any, have distinct names.
+/// Checks a backend: charges, reads, refunds, resets and, if it [keeps them](Backend::keeps_standing), bans, debts and
+/// overrides match the algorithm over a plain map, and eight tasks that contend for one key of a store over it are
+/// together admitted exactly the units that the algorithm admits at one instant. The nodes whose
+/// [health](Backend::health) it reports, if any, have distinct names.
 ///
 /// `make` builds a backend that decides by the given clock and whose keys are all new. The decisions may differ from
 /// the algorithm's by the tolerance of a [limiter](super::check_limiter).
@@ -95,6 +95,7 @@ where
             2..16 => Transition::Read,
             16 if backend.keeps_standing(algorithm) => Transition::Ban { span: quota.period() / (1 + count * 4) },
             17..19 if backend.keeps_standing(algorithm) => Transition::Owe { units: cost.saturating_mul(count.into()) },
+            19..22 if backend.keeps_standing(algorithm) => Transition::Override(some_override(random, quota.period())),
             _ => Transition::Charge { cost, count },
         };
         let applied = apply(&backend, algorithm, id, transition).await;
@@ -104,13 +105,17 @@ where
         match transition {
             Transition::Reset => drop(model.remove(&id)),
             Transition::Ban { span } => drop(model.insert(id, (standing.ban(now, span), state))),
+            Transition::Override(by_hand) => drop(model.insert(id, (standing.overridden(now, by_hand), state))),
             Transition::Owe { units } => drop(model.insert(id, standing.charge(algorithm, state, now, units))),
             _ if standing.is_in_force(now) => {
                 let cost = if matches!(transition, Transition::Charge { .. }) { cost } else { 0 };
                 let [decision, expected] = [(applied.standing, applied.old), (standing, state)]
                     .map(|(standing, state)| standing.decide(algorithm, state, now, cost));
                 let decision = decision.unwrap_or_else(|| panic!("{context}: the key has no standing in force"));
-                assert_same(&decision, &expected.expect("it is in force"), tolerance, &context);
+                let expected = expected.expect("it is in force");
+                assert_same(&decision, &expected, tolerance, &context);
+                let exceptions = [&decision, &expected].map(|decision| (decision.ban(), decision.allowance()));
+                assert_same_exceptions(exceptions, tolerance, &context);
                 assert_eq!(applied.charged, 0, "{context}");
             }
             Transition::Charge { .. } => {
@@ -145,6 +150,28 @@ where
     }
     // At the end: a backend may learn of its nodes by its calls.
     assert_distinct_names(&backend.health());
+}
+
+/// A ban or an allowance by hand, for up to three periods, or the end of either.
+fn some_override(random: &mut Random, period: Duration) -> Override {
+    let span = period * random.pick(&[1, 2, 3, 9]) / 3;
+    let reason = random.pick(&["scrapes", "r\u{e9}sum\u{e9}: 100%, \"a\"!@{b}\\"]);
+    let reason = OverrideReason::new(reason).expect("a line of text");
+    random.pick(&[Override::Ban { span, reason }, Override::Allow { span, reason }, Override::Lift])
+}
+
+/// The ban and the allowance that two decisions are due to: kind, reason and end are the same.
+fn assert_same_exceptions(
+    [found, expected]: [(Option<Exception>, Option<Exception>); 2],
+    tolerance: Duration,
+    context: &str,
+) {
+    for (found, expected) in [(found.0, expected.0), (found.1, expected.1)] {
+        let reasons = [found, expected].map(|exception| exception.map(|exception| exception.reason()));
+        assert_eq!(reasons[0], reasons[1], "{context}");
+        let left = |exception: Option<Exception>| exception.map_or(Duration::ZERO, |exception| exception.left());
+        assert!(left(found).abs_diff(left(expected)) <= tolerance, "{context}: {found:?} instead of {expected:?}");
+    }
 }
 
 /// Nodes of one name would share a series of metrics.

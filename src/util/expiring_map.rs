@@ -118,6 +118,14 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         live as u64 * sets as u64 / seen as u64
     }
 
+    /// Returns the values of each set in turn, copied under its lock.
+    pub(crate) fn each_set(&self) -> impl Iterator<Item = [Option<(T, V)>; WAYS]> + '_ {
+        // Acquire, as in `change`.
+        let is_occupied = |occupied: &AtomicBool| occupied.load(Ordering::Acquire);
+        let sets = self.sets.iter().zip(&self.occupied).filter(move |(_, occupied)| is_occupied(occupied));
+        sets.map(|(set, _)| *set.lock())
+    }
+
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }

@@ -35,6 +35,13 @@ impl Secret {
         Self::of_words([both as u64, (both >> 64) as u64])
     }
 
+    /// The bytes that [`from_bytes`](Self::from_bytes) reads: for a snapshot of a table, and nothing else.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        let [v0, v1, ..] = self.0.0;
+        let words = [v0 ^ u64::from_be_bytes(*b"somepseu"), v1 ^ u64::from_be_bytes(*b"dorandom")];
+        (u128::from(words[0]) | u128::from(words[1]) << 64).to_le_bytes()
+    }
+
     /// SipHash-1-3, for tables, whose hashes stay in the process.
     #[inline(always)]
     pub(crate) fn hash(self, key: &[u8]) -> u64 {
@@ -129,6 +136,7 @@ mod tests {
         let bytes: Vec<u8> = (0..16).collect();
         let secret = Secret::from_bytes(bytes.as_slice().try_into().unwrap());
         assert_eq!(secret.mark(&bytes[..15]), 0xa129_ca61_49be_45e5);
+        assert_eq!(secret.to_bytes().as_slice(), bytes);
         // The standard library's hasher, with a secret of zero.
         #[allow(clippy::default_constructed_unit_structs)]
         let mut hasher = std::hash::DefaultHasher::new();

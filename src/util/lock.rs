@@ -1,5 +1,7 @@
 //! [`Lock`] and [`Shards`]: state that threads share, behind locks whose holders leave nothing half done.
 
+#[cfg(feature = "http")]
+use std::sync::TryLockError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A mutex that a panic does not poison: no change under it can panic half way.
@@ -17,6 +19,17 @@ impl<T> Lock<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks it, unless another thread has it.
+    #[cfg(feature = "http")]
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

@@ -14,10 +14,14 @@ pub(crate) mod captured_log;
 pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
+#[cfg(any(feature = "http", sluice_loom))]
+pub(crate) mod idle_flag;
 pub(crate) mod keyed_hash;
 pub(crate) mod lock;
 pub(crate) mod log;
 pub(crate) mod random;
+#[cfg(feature = "http")]
+pub(crate) mod space_saving;
 pub(crate) mod stripes;
 pub(crate) mod sync;
 pub(crate) mod two_choices;

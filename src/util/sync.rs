@@ -1,5 +1,7 @@
 //! Atomics and locks: the standard library's, or loom's in its models.
 
+#[cfg(all(feature = "http", not(sluice_loom)))]
+pub(crate) use std::sync::atomic::AtomicBool;
 #[cfg(not(sluice_loom))]
 pub(crate) use std::sync::{
     Mutex,
@@ -11,7 +13,7 @@ pub(crate) use std::thread::yield_now;
 #[cfg(sluice_loom)]
 pub(crate) use loom::sync::{
     Mutex,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(sluice_loom)]
 pub(crate) use loom::thread::yield_now;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::values::time::Clock;
-use crate::values::{Batching, ChargingOnce, KeepsStanding, KeepsStates, Mode, Terms};
+use crate::values::{Batching, ChargingOnce, KeepsStanding, KeepsStates, Mode, SharesReports, Terms};
 
 /// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
 ///
@@ -23,6 +23,7 @@ pub struct Description {
     batching: Option<Arc<dyn Batching>>,
     charging_once: Option<Arc<dyn ChargingOnce>>,
     keeps_standing: Option<Arc<dyn KeepsStanding>>,
+    shares_reports: Option<Arc<dyn SharesReports>>,
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -40,6 +41,7 @@ impl Description {
             batching: None,
             charging_once: None,
             keeps_standing: None,
+            shares_reports: None,
             clock: None,
         }
     }
@@ -120,6 +122,12 @@ impl Description {
         self
     }
 
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "no other store shares them"))]
+    pub(crate) fn sharing_reports(mut self, limiter: impl SharesReports) -> Self {
+        self.shares_reports = Some(Arc::new(limiter));
+        self
+    }
+
     /// Sets the clock by which it decides in this process.
     pub(crate) fn deciding_by(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -197,6 +205,11 @@ impl Description {
     /// The limiter, if its server keeps bans and debts.
     pub(crate) const fn keeps_standing(&self) -> Option<&Arc<dyn KeepsStanding>> {
         self.keeps_standing.as_ref()
+    }
+
+    /// The limiter, if its server passes the reports of processes on.
+    pub(crate) fn shares_reports(&self) -> Option<&dyn SharesReports> {
+        self.shares_reports.as_deref()
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
+
+use super::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
 
 /// The state that a table hands on to its heirs, whose algorithms may be of other types.
 pub(crate) struct Heritage(Arc<dyn Any + Send + Sync>);
@@ -26,6 +29,16 @@ pub(crate) trait KeepsStates: Send + Sync + 'static {
 
     /// Makes the table for [quotas](crate::limiter::Ask::under) of the keys' own, so that no request has to.
     fn take_quotas(&self);
+
+    /// Writes the states for a snapshot. The inner error says why they are not in it.
+    fn save(&self, _: &mut dyn TableSink) -> io::Result<Result<(), Unfit>> {
+        Ok(Err(Unfit::skipped("its state is on a server, which outlives this process")))
+    }
+
+    /// Decodes and checks states from a snapshot, and changes nothing. Returns the step that puts them into use.
+    fn prepare(&self, _: SavedTable, _: WallClock) -> Result<Commit, Unfit> {
+        Err(Unfit::skipped("its state is on a server, which outlives this process"))
+    }
 
     /// For tests, while no thread uses the limiter: panics if its table in memory is in disorder at `now`.
     #[cfg(feature = "test-util")]

@@ -17,6 +17,8 @@ mod overrides;
 mod partition_key;
 mod quota;
 mod receipt;
+mod shares_reports;
+pub(crate) mod snapshot;
 mod terms;
 pub mod time;
 
@@ -45,4 +47,7 @@ pub(crate) use self::quota::gcd;
 pub use self::quota::{Quota, QuotaError};
 pub use self::receipt::Receipt;
 pub(crate) use self::receipt::{Issuer, Proof};
+#[cfg(any(feature = "http", feature = "redis"))]
+pub(crate) use self::shares_reports::Report;
+pub(crate) use self::shares_reports::SharesReports;
 pub use self::terms::{Shape, Terms};

@@ -120,6 +120,12 @@ impl PartitionKey {
             Bytes::Heap(bytes) => bytes,
         }
     }
+
+    /// The SHA-256 of the bytes that the key was made of, if only that is kept.
+    #[cfg(feature = "http")]
+    pub(crate) fn kept_hash(&self) -> Option<&[u8]> {
+        self.as_bytes().strip_prefix(&MARK).filter(|hash| MARK.len() + hash.len() == HASHED)
+    }
 }
 
 impl From<&[u8]> for PartitionKey {

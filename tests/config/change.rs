@@ -5,9 +5,10 @@ use tower_sluice::config::Config;
 use crate::log::Log;
 use crate::with;
 
-const TABLES: [(&str, &str); 3] = [
+const TABLES: [(&str, &str); 4] = [
     ("[client-ip]", "[client-ip]\nipv6-prefix = 56\n"),
     ("[redis]", "[redis]\nurl = \"redis://127.0.0.1:1\"\n"),
+    ("[snapshot]", "[snapshot]\npath = \"never\"\n"),
     ("[response]", "[response]\nadvertise = \"never\"\n"),
 ];
 
@@ -79,6 +80,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("token-bucket", "status", "430"),
         ("token-bucket", "charge-when", "[401]"),
         ("token-bucket", "charge-once", "{ header = \"k\", within = \"1h\", free-retries = 1 }"),
+        ("token-bucket", "track-offenders", "\"hash\""),
         ("token-bucket", "exempt", "{ paths = [\"/healthz\"] }"),
         ("token-bucket", "penalty", "{ rejections = 3, per = \"1m\", ban = \"1m\" }"),
     ] {

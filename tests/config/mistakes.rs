@@ -241,9 +241,18 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ),
         (
             "[[rout]]\npath = \"/a\"".into(),
-            "f.toml:1: unknown field `rout` (did you mean `route`?), expected one of `client-ip`, `redis`, `response`, `route`",
+            "f.toml:1: unknown field `rout` (did you mean `route`?), expected one of `client-ip`, `redis`, `snapshot`, `response`, `route`",
         ),
         ("[[route]\n".into(), "f.toml:1: "),
+        (
+            "snapshot = { path = \"\" }".into(),
+            "f.toml:1: path is empty; write the file for snapshots, or remove [snapshot]",
+        ),
+        (
+            "[snapshot]\npath = \"f\"\nevery = \"99ms\"".into(),
+            "f.toml:3: every = \"99ms\" is too often; write 100ms or more",
+        ),
+        ("[snapshot]\npath = \"f\"\nevery = \"soon\"".into(), "f.toml:3: every = \"soon\" is not a time; write 250ms"),
         (
             "[client-ip]\nsource = \"x-forwarded-for\"".into(),
             "f.toml:2: any client can forge a header; write which proxies to trust",

@@ -19,6 +19,7 @@ mod handlers;
 mod identity;
 mod in_flight;
 mod layer;
+mod offenders;
 mod outcome;
 mod overrides;
 mod own_quotas;

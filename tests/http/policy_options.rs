@@ -8,6 +8,7 @@ use http::{HeaderName, StatusCode};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{Global, HeaderKey};
 use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
+use tower_sluice::policy::ShowKey;
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
@@ -20,7 +21,7 @@ use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
 use Opt::{
     Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, OnFailure,
     OweShortfalls, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey, SharedKey,
-    SkipWithoutKey, Status, When,
+    SkipWithoutKey, Status, TrackOffenders, When,
 };
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
@@ -47,10 +48,11 @@ enum Opt {
     Shadow,
     OnFailure,
     Status,
+    TrackOffenders,
 }
 
 /// Each option, with its name in the table and its lines in TOML, if a file can have it.
-const OPTIONS: [(Opt, &str, Option<&str>); 21] = [
+const OPTIONS: [(Opt, &str, Option<&str>); 22] = [
     (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
     (SharedKey, "`key` that all share", Some("key = \"global\"")),
     (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
@@ -80,6 +82,7 @@ const OPTIONS: [(Opt, &str, Option<&str>); 21] = [
     (Shadow, "`shadow`", Some("shadow = true")),
     (OnFailure, "`on_failure`", Some("on-failure = \"allow\"")),
     (Status, "`status`", Some("status = 418")),
+    (TrackOffenders, "`track_offenders`", Some("track-offenders = \"hash\"")),
 ];
 
 /// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
@@ -159,6 +162,7 @@ fn set(policy: Policy, option: Opt) -> Policy {
         Shadow => policy.shadow(),
         OnFailure => policy.on_failure(FailureMode::Allow),
         Status => policy.status(StatusCode::IM_A_TEAPOT),
+        TrackOffenders => policy.track_offenders(ShowKey::hash()),
     }
 }
 

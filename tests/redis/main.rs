@@ -7,6 +7,7 @@ mod deadlines;
 mod faults;
 mod in_flight;
 mod modes;
+mod offenders;
 mod overrides;
 mod own_quotas;
 mod pacer;

@@ -7,6 +7,7 @@ use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
 use http::HeaderName;
 use tower_sluice::limiter::{Ask, Permit};
+use tower_sluice::policy::ShowKey;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
     ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue,
@@ -18,7 +19,7 @@ use tower_sluice::{
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();
     let commands = ["+eval", "+evalsha", "+get", "+set", "+del", "+time", "+pttl"];
-    let of_hashes = ["+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
+    let of_hashes = ["+hkeys", "+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
     server.run::<()>(
         &[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..], &of_hashes[..]].concat(),
     );
@@ -54,6 +55,15 @@ async fn the_documented_permissions_are_enough() {
     limiter.refund(&Ask::charge(&key("a"), 1), receipt, 1);
     eventually("it is refunded", async || charged(&redis, "c", at_most(5), "a").await == 0).await;
     assert!(limiter.decide(&Ask::reset(&key("a"))).decided().await.is_ok());
+    let layers = [(); 2].map(|()| {
+        let policy = per_client(&redis, "offenders", at_most(1)).track_offenders(ShowKey::whole());
+        RateLimitLayer::builder(policy).verdict().build()
+    });
+    for _ in 0..3 {
+        let _ = send(&layers[0], "a").await;
+    }
+    let offenders = async || layers[1].handle().offenders("offenders", 1).await.unwrap();
+    eventually("its rejections are published", async || offenders().await.total() == 2).await;
     let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(5).max_wait(Duration::from_secs(100_000));
     let reserve = async || {
         queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::limiter::Mode::Shadow)).decided().await.unwrap()

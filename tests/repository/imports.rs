@@ -55,6 +55,7 @@ const HTTP: Picture = &[
     ("service", &["body", "evaluate", "head", "preflight", "reload", "response_body"]),
     ("pacer", &["head", "headers"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "policy", "preflight", "reject", "reload", "service"]),
+    ("snapshot", &["layer", "policy", "reload"]),
 ];
 
 /// The rooms within `http/policy`. The four groups of options are `who`, `how_much`, `after` and `heritage`.
@@ -74,7 +75,9 @@ const POLICY: Picture = &[
     ("owed", &["after", "definition"]),
     ("asks", &["definition", "heritage"]),
     ("inherit", &["definition", "heritage"]),
+    ("offenders", &["definition", "heritage"]),
     ("reports", &["definition", "heritage", "transitions"]),
+    ("snapshot", &["after", "definition", "expiring", "heritage"]),
 ];
 
 /// The rooms within `store`. Those of the root, such as `OpenStore`, are used by all of them.
@@ -115,6 +118,7 @@ const MEMORY: Picture = &[
         ],
     ),
     ("start", &["settings", "tables"]),
+    ("restored", &["debt_copies", "occupancy", "quota_state", "read_states", "table", "tables"]),
     (
         "heir",
         &[
@@ -124,6 +128,7 @@ const MEMORY: Picture = &[
             "own_quota",
             "quota_state",
             "read_states",
+            "restored",
             "start",
             "table",
             "tables",
@@ -131,6 +136,7 @@ const MEMORY: Picture = &[
         ],
     ),
     ("quota_table", &["heir", "locked", "own_quota", "read_states", "resets", "tables"]),
+    ("snapshot", &["debt_copies", "heir", "occupancy", "quota_state", "read_states", "restored", "table", "tables"]),
 ];
 
 const REDIS: Picture = &[
@@ -142,8 +148,9 @@ const REDIS: Picture = &[
     ("conversation", &["connection", "evalsha", "key", "script"]),
     ("backend", &["bundle", "connection", "conversation", "key", "script"]),
     ("batch", &["backend", "connection", "conversation", "key", "script"]),
+    ("reports", &["backend", "connection", "evalsha", "key", "script"]),
     ("charge_once", &["backend", "connection", "conversation", "key", "script"]),
-    ("store", &["backend", "batch", "charge_once", "connection", "script"]),
+    ("store", &["backend", "batch", "charge_once", "connection", "reports", "script"]),
 ];
 
 const QUEUE: Picture = &[

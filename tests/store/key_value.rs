@@ -286,7 +286,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     // 15 are owed.
     assert_eq!(wait(&process(), 1).await, 16 * day / 10);
     let value = map.values.lock().unwrap().values().next().unwrap().clone();
-    assert_eq!((value[0], value.len()), (3, 59));
+    assert_eq!((value[0], value.len()), (3, 68));
     let waits = [wait(&first, 1).await, wait(&first, 1).await, wait(&first, 1).await];
     assert_eq!(waits, [16 * day / 10, 16 * day / 10, 7 * day]);
     let reads = map.reads.load(Ordering::Relaxed);
@@ -305,6 +305,38 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     clock.advance(week);
     let _ = process().handle().reset("api", "alice").await.unwrap();
     assert_eq!(wait(&process(), 1).await, 0);
+}
+
+/// An operator bans a key that another quota has written, and lifts the ban after a while: used units stay used.
+#[tokio::test]
+async fn a_ban_by_hand_leaves_the_budget_as_it_is_also_under_another_quota() {
+    let (map, clock) = (Arc::new(Map::default()), ManualClock::starting_at(NOW));
+    let process = |limit| {
+        let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(limit)));
+        RateLimitLayer::new(Policy::new("api", limiter).key(User::key()))
+    };
+    let first = process(10);
+    for _ in 0..10 {
+        let _ = wait_of(&first).await;
+    }
+    let (second, week, reason) = (process(5).handle(), Duration::from_secs(7 * 86_400), "a\u{e9} \\ \"b\" %");
+    let ban = second.ban("api", "alice", week, reason).await.unwrap().ban().unwrap();
+    assert_eq!((ban.left(), ban.reason().as_str()), (week, reason));
+    assert_eq!(second.unban("api", "alice").await.unwrap().decision().remaining(), 0);
+    let _ = second.allow("api", "alice", week, reason).await.unwrap();
+    assert_eq!(process(10).handle().peek("api", "alice").await.unwrap().allowance().unwrap().left(), week);
+    assert_eq!(second.unban("api", "alice").await.unwrap().decision().remaining(), 0);
+    let value = map.values.lock().unwrap().values().next().unwrap().clone();
+    assert_eq!(value[0], 2, "nothing is left of it");
+}
+
+/// Returns the seconds in `Retry-After` of a request that costs 1.
+async fn wait_of(layer: &RateLimitLayer) -> u64 {
+    let hello = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("alice"));
+    let response = layer.clone().layer(hello).oneshot(request).await.unwrap();
+    response.headers().get("retry-after").map_or(0, |wait| wait.to_str().unwrap().parse().unwrap())
 }
 
 /// An error with its sources, as a log prints it.

@@ -14,6 +14,7 @@ use tower::{Layer, Service, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::PeerIp;
+use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::{Concurrency, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
@@ -35,6 +36,10 @@ pub fn rows() -> Vec<Row> {
         layer("layer: two policies, fields", || admitted(RateLimitLayer::new([bucket("a", ALL), bucket("b", ALL)]))),
         layer("layer: rejected, with body and all fields", || {
             repeat(RateLimitLayer::new([bucket("a", ONE)]).layer(service_fn(hello)), StatusCode::TOO_MANY_REQUESTS)
+        }),
+        layer("layer: rejected, and its key tracked", || {
+            let tracked = bucket("a", ONE).track_offenders(ShowKey::hash());
+            repeat(RateLimitLayer::new([tracked]).layer(service_fn(hello)), StatusCode::TOO_MANY_REQUESTS)
         }),
         layer("layer: a quota per customer, no fields", || admitted(silent([per_customer()]))),
         layer("layer: a quota per customer, fields", || admitted(RateLimitLayer::new([per_customer()]))),

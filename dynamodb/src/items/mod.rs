@@ -14,6 +14,7 @@ use std::time::Duration;
 use tower_sluice::Quota;
 use tower_sluice::algorithm::Portable;
 use tower_sluice::limiter::Receipt;
+use tower_sluice::store::remote::Standing;
 use tower_sluice::time::Timestamp;
 
 use self::sealed::Items;
@@ -79,6 +80,11 @@ impl Moment {
     /// be on its way for some time.
     pub(crate) fn latest(self) -> Timestamp {
         self.now.saturating_add(self.error.saturating_mul(2)).saturating_add(LONGEST_WAY)
+    }
+
+    /// The moment that the state of an item with this standing is as of: the end of the debt, if there is one.
+    pub(crate) fn with_debt(self, standing: Standing) -> Self {
+        Self { now: self.now.max(standing.owing_until), ..self }
     }
 
     /// Until when, in seconds since 1970, an item is kept whose state expires at `end`. DynamoDB deletes by its own

@@ -14,6 +14,7 @@ mod items;
 #[path = "../../../tests/support/month.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
 mod month;
+mod overrides;
 mod proofs;
 mod quotas;
 mod service;

@@ -15,7 +15,7 @@ use super::*;
 const BAN: Duration = Duration::from_secs(7 * 86_400);
 
 /// One process with ten units a day, of which a request takes as many as its query says.
-fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> RateLimitLayer {
+pub(super) fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> RateLimitLayer {
     let policy = Policy::new("api", limiter(&dynamo(service, clock), algorithm)).key(User::key());
     let policy = policy.cost_fn(|request| request.uri().query().map_or(1, |cost| cost.parse().unwrap()));
     RateLimitLayer::new(policy.penalty(Penalty::new(per_day(1), BAN)).settle_by_handler().owe_shortfalls())
@@ -23,7 +23,7 @@ fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> Rat
 
 /// Sends a request that is charged `cost` and turns out to cost `settled`. Returns the seconds in `Retry-After`; zero
 /// if it passes.
-async fn wait(layer: &RateLimitLayer, cost: u64, settled: u64) -> u64 {
+pub(super) async fn wait(layer: &RateLimitLayer, cost: u64, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {
         request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
         ready(Ok::<_, Infallible>(Response::new(())))
@@ -36,7 +36,7 @@ async fn wait(layer: &RateLimitLayer, cost: u64, settled: u64) -> u64 {
 }
 
 /// What is done in the background is done when no other task has anything to do.
-async fn settled() {
+pub(super) async fn settled() {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
     }

@@ -20,8 +20,10 @@
 //! cargo run -p tower-sluice-server --features redis -- --redis redis://127.0.0.1/
 //! ```
 //!
-//! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds, and
-//! exits with 0.
+//! With `snapshot = { path = "limits.snapshot", every = "10s" }` at the top of the file, the budgets outlive a restart.
+//!
+//! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds,
+//! writes a last snapshot, and exits with 0.
 //!
 //! The responses of `/in-flight` take three seconds; `/in-flight/open` counts them.
 //!
@@ -35,6 +37,7 @@ mod limits;
 mod load;
 mod metrics;
 mod page;
+mod snapshots;
 mod tally;
 mod watch;
 
@@ -59,6 +62,7 @@ use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::key::{User, peer_addr};
 
 use self::limits::Limits;
+use self::snapshots::Saving;
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
 const OWN_PATHS: [&str; 9] = [
@@ -87,6 +91,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    // Before the first request.
+    let saving = Saving::restore(&limits);
     let limits = Arc::new(RwLock::new(limits));
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -99,8 +105,13 @@ fn main() -> ExitCode {
         if let Some((file, text)) = file {
             tokio::spawn(watch::apply_edits(file, text, Arc::clone(&limits)));
         }
+        if let Some(saving) = saving.clone() {
+            tokio::spawn(saving.run());
+        }
         serve(listen, limits, admin).await
     });
+    // After the last request.
+    let served = served.and_then(|()| saving.map_or(Ok(()), |saving| saving.save()));
     // Connections that did not end in time, or a read of the file that hangs, must not keep the process alive.
     runtime.shutdown_background();
     match served {

@@ -8,7 +8,7 @@ use super::process::{Process, RedisWanted};
 use crate::concurrency::rejected;
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::Stats;
-use crate::store::redis::Redis;
+use crate::store::redis::{KeyNames, Redis, RedisReports};
 use crate::store::remote::KeyTag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
@@ -321,12 +321,14 @@ impl Limiter for RedisConcurrency {
     }
 
     fn describe(&self) -> Description {
+        let names = KeyNames::new(self.redis.prefix(), &self.name, self.redis.secret());
         let description = Description::new()
             .advertising(Terms::concurrency(self.limit))
             .admitting_at_most(self.limit)
             .holding()
             .answering(Mode::Shadow)
-            .answering(Mode::Fallback);
+            .answering(Mode::Fallback)
+            .sharing_reports(RedisReports::new(&self.redis, &names));
         if self.queue.is_some() { description.delaying() } else { description }
     }
 

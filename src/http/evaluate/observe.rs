@@ -1,23 +1,37 @@
-//! Counts and logs decisions.
+//! Counts and logs decisions, and tracks rejected keys.
 
 use super::entry::PolicyEntry;
+use super::scope::Scope;
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
-/// Records the decisions on a request that passes: only shadows have rejected it, if any.
-pub(super) fn committed(policies: &[Policy], entries: &[PolicyEntry]) {
-    for (policy, key, decision) in decided(policies, entries) {
-        let fate = if decision.is_allowed() { Fate::from_admission(decision) } else { Fate::ShadowRejected };
-        policy.note(fate, Some(key), Some(decision));
+impl Scope<'_> {
+    /// Records the decisions on a request that passes: only shadows have rejected it, if any.
+    pub(super) fn note_committed(self, entries: &[PolicyEntry]) {
+        for (policy, key, decision) in decided(&self.in_force.policies, entries) {
+            if decision.is_allowed() {
+                policy.note(Fate::from_admission(decision), Some(key), Some(decision));
+            } else {
+                self.note_rejected(policy, Fate::ShadowRejected, key, decision);
+            }
+        }
     }
-}
 
-/// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not
-/// counted.
-pub(super) fn rejected(policies: &[Policy], entries: &[PolicyEntry]) {
-    for (policy, key, decision) in decided(policies, entries) {
-        if !decision.is_allowed() && !policy.shadow {
-            policy.note(Fate::Rejected, Some(key), Some(decision));
+    /// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not
+    /// counted.
+    pub(super) fn note_all_rejected(self, entries: &[PolicyEntry]) {
+        for (policy, key, decision) in decided(&self.in_force.policies, entries) {
+            if !decision.is_allowed() && !policy.shadow {
+                self.note_rejected(policy, Fate::Rejected, key, decision);
+            }
+        }
+    }
+
+    /// Records the rejection by a policy.
+    pub(super) fn note_rejected(self, policy: &Policy, fate: Fate, key: &PartitionKey, decision: &Decision) {
+        policy.note(fate, Some(key), Some(decision));
+        if let Some(scheduled) = policy.note_offender(key) {
+            self.layer.publish_offenders(policy, scheduled);
         }
     }
 }

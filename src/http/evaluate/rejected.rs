@@ -7,7 +7,6 @@ use http::Response;
 
 use super::annotations::{PlainDecision, verdict_of};
 use super::entry::PolicyEntry;
-use super::observe;
 use super::scope::Scope;
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
@@ -58,7 +57,7 @@ impl Scope<'_> {
         for entry in entries.iter_mut().filter(|entry| is_rejected(entry)) {
             entry.note_rejection(entry.policy_of(policies));
         }
-        observe::rejected(policies, entries);
+        self.note_all_rejected(entries);
         if self.in_force.is_open_ended {
             self.charge_after_wait(entries);
         }
@@ -100,7 +99,7 @@ impl Scope<'_> {
     /// [`reject`](Self::reject) would: the policy has no penalty, and nothing else was charged.
     #[cold]
     pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
-        policy.note(Fate::Rejected, Some(decided.key), Some(decided.decision));
+        self.note_rejected(policy, Fate::Rejected, decided.key, decided.decision);
         let status = policy.rejection_status(is_shared(policy, decided.key));
         let decided = std::iter::once(decided);
         let rejection = Rejection::limit_exceeded(status, self.plain_verdict(decided.clone()));

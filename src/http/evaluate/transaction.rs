@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::annotations::Annotations;
 use super::entry::{AskContext, Entries, PolicyEntry};
-use super::observe;
 use super::open_request::OpenRequest;
 use super::rejected::Rejected;
 use super::scope::Scope;
@@ -123,7 +122,7 @@ impl Transaction {
             }
         }
         // All entries are charged: commit.
-        observe::committed(&scope.in_force.policies, &self.entries);
+        scope.note_committed(&self.entries);
         if is_open_ended {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
             if OpenRequest::is_needed(scope, &self.entries) {

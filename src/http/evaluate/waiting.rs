@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::entry::PolicyEntry;
-use super::observe;
 use super::scope::Scope;
 use super::transaction::{Evaluated, Transaction, TransactionProgress};
 use crate::http::policy::{Fate, Policy};
@@ -112,7 +111,8 @@ impl Drop for WaitingRequest {
             policy.heritage.meter.waited(Fate::Cancelled, since.elapsed());
         }
         // Entries before this one stay charged.
-        observe::committed(&self.in_force.policies, &self.transaction.entries[..self.transaction.next]);
+        let scope = Scope { layer: &self.layer, in_force: &self.in_force };
+        scope.note_committed(&self.transaction.entries[..self.transaction.next]);
         self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
     }
 }

@@ -241,8 +241,8 @@ impl RateLimitLayerBuilder {
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
     /// A request counts at most once with each policy. If a policy rejects it, it does not count with the policies that
-    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `…_by_hand`, `debt_table_…`,
-    /// `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
+    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `…_by_hand`,
+    /// `debt_table_…`, `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
     /// [`observe`](RateLimitLayer#method.observe) is called.
     ///
     /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their

@@ -194,6 +194,10 @@ impl RateLimitLayer {
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
         self.state.load().policy(policy)?.limiter.stats().backlog
     }
+
+    pub(crate) const fn state(&self) -> &Arc<LayerState> {
+        &self.state
+    }
 }
 
 impl<S> Layer<S> for RateLimitLayer {

@@ -1,5 +1,9 @@
 //! `ExpiringTable`: the facts that a policy knows of its keys for a time, beside their budgets.
 
+mod saved;
+
+pub(super) use self::saved::{SavedEntries, SavedValue};
+
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
@@ -17,15 +21,27 @@ use crate::values::time::{Clock, Timestamp};
 /// For each key of the capacity, it takes two slots of the value and the key's hash, from the first value on. With
 /// two slots, no set of two thousand fills up by chance before the whole table has reached its capacity.
 pub(super) struct ExpiringTable<V> {
-    map: OnceLock<ExpiringMap<NonZeroU64, V, WAYS>>,
+    entries: OnceLock<Entries<V>>,
     capacity: usize,
     clock: Arc<dyn Clock>,
-    secret: Secret,
     /// No value ends after this instant. Most services ban no client; there, it is zero, and requests skip the
     /// lookup.
     latest: AtomicU64,
     number: u64,
     warning: Once,
+}
+
+/// The values, and the secret of the hash by which they are found. Both are made for the first value, or restored from
+/// a snapshot before it.
+struct Entries<V> {
+    map: ExpiringMap<NonZeroU64, V, WAYS>,
+    secret: Secret,
+}
+
+impl<V: Ends> Entries<V> {
+    fn tag(&self, key: &PartitionKey) -> NonZeroU64 {
+        NonZeroU64::new(self.secret.hash(key.as_bytes())).unwrap_or(NonZeroU64::MIN)
+    }
 }
 
 /// A value of an `ExpiringTable`.
@@ -57,10 +73,9 @@ const SAMPLED: usize = 4_096 / WAYS;
 impl<V: Ends> ExpiringTable<V> {
     pub(super) fn new(capacity: usize, clock: Arc<dyn Clock>) -> Self {
         Self {
-            map: OnceLock::new(),
+            entries: OnceLock::new(),
             capacity,
             clock,
-            secret: Secret::random(),
             latest: AtomicU64::new(0),
             number: next_table_number(),
             warning: Once::new(),
@@ -89,7 +104,8 @@ impl<V: Ends> ExpiringTable<V> {
         if self.is_over() {
             return None;
         }
-        let value = self.map.get()?.get(self.tag(key))?;
+        let entries = self.entries.get()?;
+        let value = entries.map.get(entries.tag(key))?;
         let now = self.now();
         (value.ends() > now).then_some((value, now))
     }
@@ -97,8 +113,9 @@ impl<V: Ends> ExpiringTable<V> {
     /// Lets `step` set, replace or remove the value of a key at an instant. A value that has ended is passed as
     /// `None`.
     pub(super) fn update<R>(&self, key: &PartitionKey, step: impl FnOnce(&mut Option<V>, Timestamp) -> R) -> R {
-        let map = self.map.get_or_init(|| self.make());
-        let result = map.update(self.tag(key), self.now(), V::ends, |value| {
+        let entries = self.entries.get_or_init(|| self.make(Secret::random()));
+        let map = &entries.map;
+        let result = map.update(entries.tag(key), self.now(), V::ends, |value| {
             // Read under the lock, so that the steps of a key see instants in their order.
             let now = self.now();
             value.take_if(|value| value.ends() <= now);
@@ -116,13 +133,13 @@ impl<V: Ends> ExpiringTable<V> {
     }
 
     pub(super) fn forget(&self, key: &PartitionKey) {
-        if let Some(map) = self.map.get() {
-            map.remove(self.tag(key));
+        if let Some(entries) = self.entries.get() {
+            entries.map.remove(entries.tag(key));
         }
     }
 
     pub(super) fn stats(&self) -> TableStats {
-        let map = self.map.get();
+        let map = self.entries.get().map(|entries| &entries.map);
         let now = self.now();
         TableStats {
             capacity: self.capacity as u64,
@@ -138,20 +155,17 @@ impl<V: Ends> ExpiringTable<V> {
     }
 
     #[cold]
-    fn make(&self) -> ExpiringMap<NonZeroU64, V, WAYS> {
-        ExpiringMap::new(self.sets()).unwrap_or_else(|| {
+    fn make(&self, secret: Secret) -> Entries<V> {
+        let map = ExpiringMap::new(self.sets()).unwrap_or_else(|| {
             panic!("a table for {} keys needs more memory than there is; choose a smaller capacity", self.capacity)
-        })
-    }
-
-    fn tag(&self, key: &PartitionKey) -> NonZeroU64 {
-        NonZeroU64::new(self.secret.hash(key.as_bytes())).unwrap_or(NonZeroU64::MIN)
+        });
+        Entries { map, secret }
     }
 
     /// In bytes.
     #[cfg(test)]
     pub(super) fn size(&self) -> usize {
-        self.map.get().map_or(0, |_| ExpiringMap::<NonZeroU64, V, WAYS>::size_of(self.sets()))
+        self.entries.get().map_or(0, |_| ExpiringMap::<NonZeroU64, V, WAYS>::size_of(self.sets()))
     }
 }
 

@@ -64,6 +64,11 @@ impl Policy {
                 None => heritage.former_bans = Some(Arc::clone(bans)),
             }
         }
+        // What a shadow would have rejected, and what a policy has rejected, are not added up.
+        let offenders = heritage.offenders.as_mut().zip(before.offenders.as_ref());
+        if let Some((new, old)) = offenders.filter(|_| self.shadow == old.shadow) {
+            new.record = Arc::clone(&old.record);
+        }
         let retries = self.after.retries.as_mut().zip(old.after.retries.as_ref());
         finish.extend(retries.and_then(|(new, old)| new.inherit(old)));
         // If both policies have the same limiter, no state has to move, even if it cannot inherit. `ptr_eq` ignores
@@ -88,7 +93,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::http::policy::heritage::ShowKey;
     use crate::limiter::Limiter;
+    use crate::values::time::{Clock, Wall};
     use crate::values::{Answer, Ask, Decision, PartitionKey, Quota};
 
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -166,6 +173,18 @@ mod tests {
     #[test]
     fn a_new_penalty_has_no_bans() {
         assert!(!bans(&replaced(&policy(), banning())));
+    }
+
+    /// The limiter cannot inherit: offenders go on in any case, as metrics do.
+    #[test]
+    fn offenders_continue_unless_a_shadow_becomes_a_policy() {
+        let total =
+            |policy: &Policy| policy.heritage.offenders.as_ref().unwrap().record.in_both_hours(Wall.now()).total;
+        let old = policy().track_offenders(ShowKey::whole());
+        old.heritage.offenders.as_ref().unwrap().record.note(&PartitionKey::from("a"));
+        assert_eq!(total(&replaced(&old, policy().track_offenders(ShowKey::hash()))), 1);
+        assert_eq!(total(&replaced(&old, policy().track_offenders(ShowKey::hash()).shadow())), 0);
+        assert!(replaced(&old, policy()).heritage.offenders.is_none(), "names are not kept without the option");
     }
 
     #[test]

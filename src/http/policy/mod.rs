@@ -6,8 +6,8 @@
 //! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
 //!   result is a `PolicyError` (`error`).
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
-//!   change, `reports` the metrics and logs, and `transitions` the
-//!   events for operators.
+//!   change, `reports` the metrics and logs, `transitions` the events for operators, and `offenders` the keys that are
+//!   rejected most.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
 
@@ -22,9 +22,11 @@ mod how_much;
 mod inherit;
 mod named;
 mod names;
+mod offenders;
 mod owed;
 mod reports;
 mod rules;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod transitions;
@@ -34,10 +36,12 @@ pub use self::after::ChargeOnce;
 pub(crate) use self::after::{Attempt, DebtCharge};
 pub use self::definition::{IntoPolicies, Policy};
 pub use self::error::PolicyError;
-pub(crate) use self::heritage::Fate;
-pub use self::heritage::Penalty;
+pub(crate) use self::heritage::{Fate, Scheduled};
+pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
+pub use self::offenders::{Offender, Offenders};
 pub(crate) use self::rules::validate_name;
+pub(crate) use self::snapshot::{PolicySink, SavedPolicy};
 pub(crate) use self::transitions::Hook;
 pub use self::transitions::{Event, Transition};
 pub use self::who::{ExemptionError, Exemptions, MissingKey};

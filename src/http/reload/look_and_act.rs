@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::key_of::Target;
@@ -155,7 +154,7 @@ impl LimitsHandle {
     /// # Errors
     ///
     /// Also if the time is zero or longer than a [`Quota`]'s period may be, if the reason is no
-    /// [`OverrideReason`](crate::policy::OverrideReason), if the policy is a [shadow](crate::Policy::shadow), which
+    /// [`OverrideReason`](crate::limiter::OverrideReason), if the policy is a [shadow](crate::Policy::shadow), which
     /// rejects no request, or if it keeps 65,536 keys that are banned or allowed by hand in this process.
     #[doc(alias("block"))]
     pub fn ban(
@@ -257,37 +256,23 @@ impl LayerState {
         // Under the lock, no other policies are put in force between the two steps.
         let _past = self.past.lock();
         policy.override_here(key, by_hand)?;
-        self.load().note_override();
+        self.load().is_plain.clear();
         Ok(())
     }
 }
 
-/// [`InForce::is_plain`], which is set by a thread that finds no override, and cleared by a thread that has made one.
-///
-/// A thread that sets it looks for overrides before and after. If it sets the flag after it was cleared, its swap reads
-/// the cleared flag, and so the second look sees the override that was made before. If it sets the flag first, the flag
-/// is cleared in the end.
 impl InForce {
-    /// Whether the limiters alone decide on each request. Relaxed: a request that misses a ban by hand came just before
-    /// it.
+    /// Whether the limiters alone decide on each request.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.is_plain.load(Ordering::Relaxed)
+        self.is_plain.is_set()
     }
 
-    fn note_override(&self) {
-        self.is_plain.store(false, Ordering::Release);
-    }
-
-    /// Finds out whether the last override is over. Called by each request that takes the longer path.
+    /// Finds out whether the last ban or allowance by hand is over. Called by each request that takes the longer path.
     #[inline]
     pub(crate) fn look_for_overrides(&self) {
-        let has_overrides = || self.policies.iter().any(Policy::has_overrides);
-        if self.may_be_plain && !has_overrides() {
-            self.is_plain.swap(true, Ordering::AcqRel);
-            if has_overrides() {
-                self.note_override();
-            }
+        if self.may_be_plain {
+            self.is_plain.set_if(|| !self.policies.iter().any(Policy::has_overrides));
         }
     }
 }

@@ -3,12 +3,12 @@
 
 mod key_of;
 mod look_and_act;
+mod offenders;
 mod policy_status;
 
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -23,6 +23,7 @@ use crate::http::policy::{Hook, IntoPolicies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
+use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
 use crate::util::log;
 
@@ -242,7 +243,7 @@ pub(crate) struct InForce {
     /// all of them also [answer at once](Policy::answers_at_once).
     may_be_plain: bool,
     /// Likewise, and no key is banned or allowed by hand in this process.
-    is_plain: AtomicBool,
+    is_plain: IdleFlag,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
     /// Whether a request may be [open](Policy::is_open_ended) once it is admitted.
@@ -273,7 +274,7 @@ impl InForce {
         let may_be_plain = !policies.is_empty() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
         let is_open_ended = policies.iter().any(Policy::is_open_ended);
-        let is_plain = AtomicBool::new(false);
+        let is_plain = IdleFlag::new();
         let in_force = Self { policies: policies.into(), may_be_plain, is_plain, delays, is_open_ended, writer };
         in_force.look_for_overrides();
         Arc::new(in_force)

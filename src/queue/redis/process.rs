@@ -56,6 +56,10 @@ impl ProcessQueue {
         }
     }
 
+    pub(super) const fn names(&self) -> &KeyNames {
+        &self.names
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }

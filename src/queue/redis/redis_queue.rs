@@ -11,7 +11,7 @@ use super::process::ProcessQueue;
 use super::script::QueueScript;
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::queue::LeakyQueue;
-use crate::store::redis::{Redis, UnfitQuota, in_background};
+use crate::store::redis::{Redis, RedisReports, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
     Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
@@ -323,6 +323,7 @@ impl Limiter for RedisQueue {
             .answering(Mode::Shadow)
             .answering(Mode::UpTo)
             .answering(Mode::Fallback)
+            .sharing_reports(RedisReports::new(&self.redis, self.shared.names()))
     }
 
     /// Inherits from a queue of this name on the same [`Redis`]. Requests that wait depart as scheduled; only the other

@@ -16,12 +16,15 @@ use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
 use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::restored::RestoredTable;
 use super::start::TableStart;
 use super::table::{Codec, FixedRule, Geometry, Rule, SlidingRule, Tag, TickBucket, Ticks};
 use super::tables::{HeirTerms, KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;
 use crate::algorithm::{Algorithm, GcraState, Kind};
 use crate::store::quota_change;
+use crate::util::keyed_hash::Secret;
+use crate::values::snapshot::Unfit;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Finish, Heritage, Inheritance, Quota};
 
@@ -42,7 +45,11 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
                 return Some(Inheritance::in_place().and_then(finish_copies(own)));
             }
         }
-        let heir = Arc::new(self.heir(algorithm, &predecessor)?);
+        // One instant for the whole change, read once.
+        let origin = Predecessor::new(&predecessor, self.store.clock.now());
+        let mut heir = self.heir(algorithm, &origin, predecessor.capacity)?;
+        heir.predecessor = Arc::downgrade(&predecessor);
+        let heir = Arc::new(heir);
         let keeps_capacity = heir.capacity != self.store.capacity;
         let finish = finish_copies(&heir);
         let inheritance = match self.start.in_use.set(heir) {
@@ -56,28 +63,54 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
     }
 
-    /// Makes tables whose keys begin with their debts in the predecessor's tables, if this limiter can inherit these.
-    fn heir<A: Algorithm<State = S>>(&self, algorithm: &Arc<A>, predecessor: &Arc<Tables<S>>) -> Option<Tables<S>> {
-        if predecessor.terms.clock != TypeId::of::<C>() {
+    /// Begins with the debts of a table in a snapshot. Returns whether it could.
+    pub(super) fn restore<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &Arc<A>,
+        table: RestoredTable,
+    ) -> Result<(), Unfit> {
+        let cannot = || Unfit::skipped("its algorithm cannot inherit from the one in the snapshot");
+        let was_used = || Unfit::skipped("its limiter was in use before");
+        if self.in_use().is_some() {
+            return Err(was_used());
+        }
+        let at = table.now();
+        let origin = Predecessor { tables: Origin::Restored(Arc::new(table)), has_quotas: false, at };
+        let heir = Arc::new(self.heir(algorithm, &origin, self.store.capacity).ok_or_else(cannot)?);
+        self.start.in_use.set(Arc::clone(&heir)).map_err(|_| was_used())?;
+        if let Some(finish) = finish_copies(&heir) {
+            finish();
+        }
+        Ok(())
+    }
+
+    /// Makes tables whose keys begin with their debts at the origin, if this limiter can inherit these. `capacity` is
+    /// the predecessor's.
+    fn heir<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &Arc<A>,
+        origin: &Predecessor<S>,
+        capacity: usize,
+    ) -> Option<Tables<S>> {
+        if origin.terms().clock != TypeId::of::<C>() {
             return None;
         }
         let with_capacity = |keys| Tables::new(&**algorithm, &self.store, keys);
         let made = self.start.made.lock().take();
         let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
-        // One instant for the whole change, read once.
-        let origin = Predecessor::new(predecessor, self.store.clock.now());
         let geometries = origin.geometries();
         if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.
-            heir = with_capacity(predecessor.capacity);
+            heir = with_capacity(capacity);
         }
         let form = origin.form(&**algorithm, &heir, self.start.takes_quotas())?;
         origin.begin(&mut heir, form, algorithm, self.store.when_full);
-        heir.predecessor = Arc::downgrade(predecessor);
-        heir.secret = predecessor.secret;
-        let voids_receipts = origin.voids_receipts(form, &heir.terms);
-        heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
-        heir.occupancy().inherit(predecessor.occupancy());
+        heir.secret = origin.secret();
+        if let Origin::Tables(predecessor) = &origin.tables {
+            let voids_receipts = origin.voids_receipts(form, &heir.terms);
+            heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
+        }
+        heir.occupancy().inherit(origin.table::<S>().occupancy());
         Some(heir)
     }
 }
@@ -113,31 +146,66 @@ enum Form {
 /// The table of a predecessor that has the keys at the instant of a change.
 #[derive(Clone)]
 pub(super) struct Predecessor<S> {
-    tables: Arc<Tables<S>>,
+    tables: Origin<S>,
     /// Whether the keys are in the table of keys with quotas. Read once: a question may make that table meanwhile, and
     /// the heir may be that table.
     has_quotas: bool,
     at: Timestamp,
 }
 
+/// The tables from which an heir inherits.
+enum Origin<S> {
+    Tables(Arc<Tables<S>>),
+    /// Of a snapshot. Its keys have no receipts in this process.
+    Restored(Arc<RestoredTable>),
+}
+
+impl<S> Clone for Origin<S> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Tables(tables) => Self::Tables(Arc::clone(tables)),
+            Self::Restored(table) => Self::Restored(Arc::clone(table)),
+        }
+    }
+}
+
 impl<S: Copy + Send + 'static> Predecessor<S> {
     pub(super) fn new(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
-        Self { tables: Arc::clone(tables), has_quotas: tables.quota_table.get().is_some(), at }
+        let has_quotas = tables.quota_table.get().is_some();
+        Self { tables: Origin::Tables(Arc::clone(tables)), has_quotas, at }
+    }
+
+    fn terms(&self) -> &HeirTerms {
+        match &self.tables {
+            Origin::Tables(tables) => &tables.terms,
+            Origin::Restored(table) => table.terms(),
+        }
+    }
+
+    fn secret(&self) -> Secret {
+        match &self.tables {
+            Origin::Tables(tables) => tables.secret,
+            Origin::Restored(table) => table.secret(),
+        }
     }
 
     /// Calls `act` as [`ReadStates::each`] does, with the limiter's own quota.
     fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        self.table().each(part, &self.tables.terms.quota, self.at, act);
+        self.table().each(part, &self.terms().quota, self.at, act);
     }
 
     /// Returns the table, to be read as states of type `T`.
     fn table<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
-        if self.has_quotas { self.tables.current_as() } else { self.tables.without_quotas() }
+        match &self.tables {
+            Origin::Tables(tables) if self.has_quotas => tables.current_as(),
+            Origin::Tables(tables) => tables.without_quotas(),
+            Origin::Restored(table) => &**table,
+        }
     }
 
     /// Returns the form in which an heir keeps these keys' debts, if it can inherit them. Changes nothing.
     fn form<A: Algorithm<State = S>>(&self, algorithm: &A, heir: &Tables<S>, takes_quotas: bool) -> Option<Form> {
-        let before = &self.tables.terms;
+        let before = self.terms();
         let terms = &heir.terms;
         let inherits_states =
             before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table::<S>().is_read();
@@ -154,8 +222,11 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
 
     /// Returns the table if its keys are words of a bucket.
     fn bucket(&self) -> Option<&Ledger<TickBucket>> {
-        match &self.tables.key_table {
-            KeyTable::Bucket(ledger) if !self.has_quotas => Some(ledger),
+        match &self.tables {
+            Origin::Tables(tables) if !self.has_quotas => match &tables.key_table {
+                KeyTable::Bucket(ledger) => Some(ledger),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -170,7 +241,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     /// keys are not buckets of this crate.
     fn bucket_form<A: Algorithm<State = S>>(&self, algorithm: &A, inherits_states: bool) -> Option<Form> {
         let Kind::Bucket { quota } = algorithm.kind() else { return None };
-        if !self.tables.terms.is_bucket || !self.table::<GcraState>().is_read() {
+        if !self.terms().is_bucket || !self.table::<GcraState>().is_read() {
             return None;
         }
         let tokens = self.most_owed::<TickBucket>();
@@ -220,7 +291,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
 
     /// Returns whether an heir in this form cannot refund charges from before the change: see [`Form`].
     fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
-        let before = &self.tables.terms;
+        let before = self.terms();
         if !terms.is_bucket {
             return terms.schedule != before.schedule;
         }
@@ -297,7 +368,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     /// Returns the most units that a key may owe, including charges until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
         let known = self.table::<R::State>().most_owed(self.at);
-        let mut most = known.unwrap_or_else(|| R::most_of(&self.tables.terms.quota));
+        let mut most = known.unwrap_or_else(|| R::most_of(&self.terms().quota));
         let mut look_at = |part| {
             self.each(part, &mut |_, _, entry: QuotaState<R::State>| {
                 most = most.max(R::units_of(&entry, self.at)).max(R::most_of(&entry.quota));

@@ -169,18 +169,18 @@ impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
                 }
             }
         };
-        let TablePart::Page(geometry, page) = part else {
+        if matches!(part, TablePart::Overflow) {
             return self.table.overflow_debts(rule, now).for_each(|(tag, debt)| act(0, tag, debt));
-        };
+        }
         // The copies are read before the table: a debt that is moved from a copy into the table meanwhile is then found
         // in the table. In the other order it could be missed. This covers a key whose sets are in this page;
         // `DebtCopies` covers all other keys.
-        if let Some(past) = &self.inherited {
+        if let Some((past, (geometry, page))) = self.inherited.as_ref().zip(part.copies()) {
             past.debts.each_left(geometry, page, |set, tag, debt| {
                 act(set, tag, rule.stamped(past.base + debt, rule.local(now, tag)));
             });
         }
-        if geometry == self.geometry() {
+        if let Some(page) = part.of_table(self.geometry()) {
             self.table.each_owed(rule, page, now, act);
         }
     }

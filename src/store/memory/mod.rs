@@ -19,6 +19,9 @@
 //! paid. An algorithm of another kind, another clock or another stagger inherits nothing: all keys start with full
 //! budgets. `ledger` joins a table of words with its rule and with these copies.
 //!
+//! *Where is it after a restart?* In a snapshot (`snapshot`), from which a new limiter inherits as from a predecessor
+//! (`restored`).
+//!
 //! *When is it evicted?* A slot whose state owes nothing is free. If both sets of a new key are full of other keys, the
 //! state that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says
 //! otherwise; `locked` does both in `insert`. The evicted key's debt is forgiven. Only the count of evictions
@@ -36,7 +39,9 @@ mod quota_state;
 mod quota_table;
 mod read_states;
 mod resets;
+mod restored;
 mod settings;
+mod snapshot;
 mod start;
 mod table;
 mod tables;

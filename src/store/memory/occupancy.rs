@@ -58,6 +58,14 @@ impl Occupancy {
         }
     }
 
+    /// Begins with the counts of a table in a snapshot.
+    pub(super) fn continuing(evicted: u64, turned_away: u64) -> Self {
+        let occupancy = Self::new();
+        occupancy.evicted_before.store(evicted, Ordering::Relaxed);
+        occupancy.turned_away_before.store(turned_away, Ordering::Relaxed);
+        occupancy
+    }
+
     /// Continues the predecessor's counts, and suppresses the warning if the predecessor has logged it.
     pub(super) fn inherit(&self, predecessor: &Self) {
         self.evicted_before.store(predecessor.evicted(), Ordering::Relaxed);

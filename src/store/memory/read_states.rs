@@ -45,8 +45,31 @@ pub(super) trait AnyTable {
 pub(super) enum TablePart {
     /// The keys of a page of the table, and of the same page in copies of that geometry.
     Page(Geometry, usize),
+    /// The keys of a page in copies of that geometry.
+    Copies(Geometry, usize),
+    /// The keys of a page of the table.
+    Table(usize),
     /// The states that keys share.
     Overflow,
+}
+
+impl TablePart {
+    /// Returns the page of copies in it, with their geometry.
+    pub(super) const fn copies(self) -> Option<(Geometry, usize)> {
+        match self {
+            Self::Page(geometry, page) | Self::Copies(geometry, page) => Some((geometry, page)),
+            Self::Table(_) | Self::Overflow => None,
+        }
+    }
+
+    /// Returns the page of a table of this geometry in it.
+    pub(super) fn of_table(self, own: Geometry) -> Option<usize> {
+        match self {
+            Self::Page(geometry, page) => (geometry == own).then_some(page),
+            Self::Table(page) => Some(page),
+            Self::Copies(..) | Self::Overflow => None,
+        }
+    }
 }
 
 /// A table whose keys' states may be of type `T`.

@@ -58,6 +58,11 @@ use crate::values::time::{Clock, Monotonic};
 /// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under
 /// a quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.
 ///
+/// # Restarts
+///
+/// The memory is gone with the process. The snapshots of a layer keep what keys have used: see
+/// [the guide](crate::guide::restarts).
+///
 /// # When it is full
 ///
 /// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate

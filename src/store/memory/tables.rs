@@ -81,6 +81,22 @@ pub(super) struct HeirTerms {
 }
 
 impl HeirTerms {
+    pub(super) fn new<A: Algorithm, C: Clock>(algorithm: &A) -> Self {
+        Self {
+            algorithm: TypeId::of::<A>(),
+            clock: TypeId::of::<C>(),
+            quota: algorithm.quota(),
+            schedule: algorithm.schedule(),
+            staggered: !algorithm.phase(u64::MAX).is_zero(),
+            is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
+        }
+    }
+
+    /// The terms of a table in a snapshot, of the same algorithm.
+    pub(super) fn restored(self, quota: Quota, schedule: u64, staggered: bool) -> Self {
+        Self { quota, schedule, staggered, ..self }
+    }
+
     /// Whether an heir with the terms `to` has the same algorithm, and each key keeps its phase. If a key's phase
     /// changes, its counts match no window of the heir.
     pub(super) fn has_windows_of(&self, to: &Self) -> bool {
@@ -96,14 +112,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
         store: &MemoryStore<C>,
         capacity: usize,
     ) -> Self {
-        let terms = HeirTerms {
-            algorithm: TypeId::of::<A>(),
-            clock: TypeId::of::<C>(),
-            quota: algorithm.quota(),
-            schedule: algorithm.schedule(),
-            staggered: !algorithm.phase(u64::MAX).is_zero(),
-            is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
-        };
+        let terms = HeirTerms::new::<A, C>(algorithm);
         let key_table = Self::key_table_of(algorithm.kind(), store, capacity)
             .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, store.when_full)));
         let quota_table = OnceLock::new();

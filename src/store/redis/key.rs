@@ -59,6 +59,11 @@ impl KeyNames {
         self.with_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
     }
 
+    /// Returns the name of the reports of processes on this limiter: `offenders`, beside the key that clients share.
+    pub(crate) fn reports(&self) -> Key {
+        self.with_kind(self.tag(&PartitionKey::SHARED), &["offenders"])
+    }
+
     /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
     fn with_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
         let digits = tag.text();
@@ -144,10 +149,11 @@ mod tests {
             let tag = names.tag(&key);
             let keys = [names.key(tag, 'b'), names.budget_of_retries(tag, 'b'), names.record(tag, names.tag(&request))];
             assert!(keys.iter().all(|key| key.slot() == keys[0].slot()));
+            let keys = keys.into_iter().chain([names.reports()]);
             assert!(keys.into_iter().all(|key| texts.insert(key.text)), "{texts:?}");
         }
         assert!(texts.iter().any(|text| text.ends_with("}:api:rb")));
-        let record = texts.iter().find(|text| text.contains("}:api:o") && !text.ends_with('b')).unwrap();
+        let record = texts.iter().find(|text| text.contains("}:api:o") && !text.ends_with(['b', 's'])).unwrap();
         assert_eq!(record.rsplit(':').next().unwrap().len(), 23, "{record}");
     }
 

@@ -10,6 +10,8 @@
 //! 4. `script` has the Lua scripts: it makes the calls, and reads the replies. A call names its keys as `key` spells
 //!    them, and is plain data, see `evalsha`.
 //! 5. `connection` finds the node and sends it the call.
+//!
+//! Beside this path, `reports` passes on to each process what the others have rejected.
 
 mod backend;
 mod batch;
@@ -19,6 +21,7 @@ mod connection;
 mod conversation;
 mod evalsha;
 mod key;
+mod reports;
 mod script;
 #[cfg(test)]
 #[path = "../../../tests/support/redis.rs"]
@@ -42,6 +45,7 @@ pub(crate) use self::backend::{failed, in_background};
 pub(crate) use self::bundle::ScriptCaller;
 pub(crate) use self::evalsha::{Script, ScriptCall};
 pub(crate) use self::key::{Key, KeyNames};
+pub(crate) use self::reports::RedisReports;
 pub(crate) use self::script::{BadReply, Grid, MicrosSpan, ScriptReply, whole};
 #[cfg(test)]
 pub(crate) use self::script::{manual_server, random, variant};

@@ -8,6 +8,7 @@ use super::backend::{RedisBackend, failed};
 use super::batch::Batcher;
 use super::charge_once::OnceCharger;
 use super::connection::{Fault, Redis};
+use super::reports::RedisReports;
 use super::script::Scripted;
 use crate::store::remote::{
     Applied, Backend, CallLimits, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
@@ -35,7 +36,7 @@ use crate::values::{Description, LimiterError};
 /// when it owes nothing any more. Requests for one key that come while a call for it is in flight on their runtime
 /// share the next call: they may wait for the time of two calls, but at most for the timeout. A key that is used up
 /// costs one call per advertised wait, or per half a second if the wait is longer. Otherwise a request for it only
-/// reads a table of 1 MiB in this process.
+/// reads a table of 1.1 MiB in this process.
 ///
 /// Requests for different keys that come while a call of this store is in flight go to the server as one run of the
 /// script for up to 32 keys, a *bundle*. A bundle waits for no timer, only for the tasks that its runtime has ready,
@@ -208,7 +209,8 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let inner = Arc::clone(limiter);
         let algorithm = algorithm.clone();
         let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
-        description.batching(Batcher { inner, algorithm }).charging_once(once)
+        let reports = RedisReports::new(&self.redis, &self.names);
+        description.batching(Batcher { inner, algorithm }).charging_once(once).sharing_reports(reports)
     }
 
     fn stats(&self) -> SharingStats {

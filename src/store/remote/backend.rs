@@ -74,8 +74,8 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         false
     }
 
-    /// Whether it keeps the [standing](Standing) of keys: their bans and debts, beside their states. By default it does
-    /// not, and each process has its own.
+    /// Whether it keeps the [standing](Standing) of keys: their bans, allowances and debts, beside their states. By
+    /// default it does not, and each process has its own.
     ///
     /// If it does, then while a standing is [in force](Standing::is_in_force), charges and refunds change nothing; and
     /// [`Transition::Ban`], [`Transition::Override`], [`Transition::Owe`] and [`Transition::Reset`] change it.
@@ -211,9 +211,8 @@ pub enum Transition {
 pub struct Applied<S> {
     /// The time by which it was decided.
     pub now: Timestamp,
-    /// The state before, as it counts under the quota of the [target](Target::algorithm). While a standing is in force:
-    /// the state at [its end](Standing::until), or now if that has passed. `None` after a reset, and if there was no
-    /// state or it is not known.
+    /// The state before, as it counts under the quota of the [target](Target::algorithm). While the key owes something,
+    /// it is as of the end of the debt. `None` after a reset, and if there was no state or it is not known.
     pub old: Option<S>,
     /// The standing of the key, after the transition.
     pub standing: Standing,

@@ -47,7 +47,8 @@ pub trait KeyValue: Send + Sync + 'static {
 /// one process for one key share these calls, and [leases](super::RemoteStore::leasing) save most of them.
 ///
 /// A [ban](crate::Penalty#on-several-machines) and a [debt](crate::Policy::owe_shortfalls) take two calls, in the
-/// background. A decision on a key that is banned or owes something reads it, as for any rejection.
+/// background, and so does an [override](super::Override). A decision on a key that is banned, allowed or owes something
+/// reads it, as for any rejection.
 ///
 /// # A hot key
 ///
@@ -225,7 +226,7 @@ fn join(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
 struct KeyContent<A: Portable> {
     /// The standing, if it is in force. Otherwise [`Standing::NONE`].
     standing: Standing,
-    /// `None` if the key owes nothing. While the standing is in force: the state at its end.
+    /// `None` if the key owes nothing. While it owes more than it had left: the state at the end of the debt.
     state: Option<A::State>,
     /// If another quota has written the value: the algorithm under that quota.
     under: Option<A>,
@@ -247,8 +248,8 @@ impl<A: Portable> KeyContent<A> {
         // Times are read by the writer's clock if that is ahead.
         let then = if is_ahead { written } else { now };
         let standing = if before.is_in_force(then) { before.seen_at(then, now) } else { Standing::NONE };
-        let end = now.max(standing.until());
-        let end_then = then.max(before.until());
+        let end = now.max(standing.owing_until);
+        let end_then = then.max(before.owing_until);
         let state = match bytes {
             [] if before.is_some() => None,
             bytes => {
@@ -272,7 +273,8 @@ impl<A: Portable> KeyContent<A> {
     fn converted(&self, algorithm: &A, now: Timestamp) -> Option<A::State> {
         match &self.under {
             Some(under) => {
-                quota_change::converted(algorithm, self.state?, &under.quota(), now.max(self.standing.until()))
+                // Not at the end of a ban: an operator may lift it.
+                quota_change::converted(algorithm, self.state?, &under.quota(), now.max(self.standing.owing_until))
             }
             None => self.state,
         }

@@ -14,7 +14,7 @@
 //!    of its node, which has a `circuit_breaker` with the pauses of `backoff`. Where other processes change the key in
 //!    between, it makes several [`Attempts`].
 //!
-//! A ban or a debt of a key is its [`Standing`], which is kept and read with its state.
+//! A ban, an allowance or a debt of a key is its [`Standing`], which is kept and read with its state.
 //!
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
@@ -45,7 +45,6 @@ pub use self::key_value::{KeyValue, KeyValueBackend};
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 pub use self::table::RemoteTable;
-pub use crate::values::Override;
 
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;

@@ -87,10 +87,10 @@ impl Standing {
     }
 
     /// Returns the standing of a key that is banned for `span` from `now` on. A ban that has begun ends when its first
-    /// response said. A debt that is over by then is forgotten.
+    /// response said, and a key that an operator allows is not banned. A debt that is over by then is forgotten.
     #[must_use]
     pub fn ban(self, now: Timestamp, span: Duration) -> Self {
-        if self.banned_until > now {
+        if self.banned_until > now || self.is_allowed(now) {
             return self;
         }
         self.overridden(now, Override::Ban { span, reason: OverrideReason::NONE })
@@ -329,6 +329,7 @@ mod tests {
         let decision = allowed.decide(&bucket, state, now, 11).unwrap();
         assert!(decision.is_allowed() && decision.remaining() == 10, "more than ever fits, and nothing is charged");
         assert_eq!(decision.allowance().unwrap().left(), HOUR);
+        assert_eq!(allowed.ban(now, HOUR), allowed, "nor does a penalty replace it");
         assert_eq!(allowed.charge(&bucket, state, now, 5), (allowed, state), "no debt grows");
         let later = instant_after(HOUR * 2);
         assert!(allowed.decide(&bucket, state, later, 1).is_none() && !allowed.is_in_force(later), "the debt was paid");

@@ -19,7 +19,7 @@ use crate::store::OpenStore;
 /// One call per decision, also of cost 0. Requests for one key that come while a call for it is in flight on their
 /// runtime share the next call: they may wait for the time of two calls, and at most for the timeout. A key that is
 /// used up costs one call per advertised wait, or per half a second if the wait is longer. Its other requests are
-/// rejected from a table of 1 MiB in this process.
+/// rejected from a table of 1.1 MiB in this process.
 ///
 /// # Accuracy
 ///

@@ -60,7 +60,7 @@ impl HashTag for KeyTag {
     }
 }
 
-/// The knowledge of a process about up to 8,192 keys. A whole negative cache takes 1 MiB, and all leases take 1.1 MiB
+/// The knowledge of a process about up to 8,192 keys. A whole negative cache takes 1.1 MiB, and so do all leases
 /// (see the tests of both). A key beyond costs a call per request: a key that is used up in the negative cache, a key
 /// in demand in the leases.
 pub(super) type KnownKeys<V> = ExpiringMap<KeyTag, V, 4>;

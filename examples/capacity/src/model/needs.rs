@@ -67,7 +67,7 @@ fn allocated(bytes: usize) -> usize {
 
 /// What a process takes beside its service: tables of fixed sizes for rejections, the fallback, and leases.
 pub(crate) const fn process_mib(has_leases: bool) -> f64 {
-    if has_leases { 0.8 + 1.0 + 1.1 } else { 0.8 + 1.0 }
+    if has_leases { 0.8 + 1.1 + 1.1 } else { 0.8 + 1.1 }
 }
 
 /// What the main thread of a Redis takes for so many calls with so many keys that decide on so many requests, in

@@ -5,6 +5,7 @@ mod client;
 mod disguises;
 mod in_flight;
 mod page;
+mod restarts;
 mod routes;
 mod server;
 #[cfg(feature = "redis")]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http::policy::expiring::{Ends, ExpiringTable};
+use crate::http::policy::expiring::{Ends, ExpiringTable, SavedValue};
+use crate::values::snapshot::{Gap, Input, put_quota};
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{PartitionKey, Quota};
 
@@ -28,6 +29,21 @@ const _: () = assert!(size_of::<Debt>() == 32, "two slots of 40 bytes for each o
 impl Ends for Debt {
     fn ends(&self) -> Timestamp {
         self.paid_at
+    }
+}
+
+impl SavedValue for Debt {
+    fn write(&self, then: Timestamp, bytes: &mut Vec<u8>) {
+        self.paid_at.write(then, bytes);
+        put_quota(bytes, &self.quota);
+    }
+
+    fn read(then: Timestamp, bytes: &mut Input<'_>) -> Option<Self> {
+        Some(Self { paid_at: Timestamp::read(then, bytes)?, quota: bytes.quota()? })
+    }
+
+    fn moved(self, gap: Gap) -> Option<Self> {
+        self.paid_at.moved(gap).map(|paid_at| Self { paid_at, ..self })
     }
 }
 

@@ -1,7 +1,8 @@
-//! The state that a policy takes over from its predecessor: counts, metrics, bans, debts.
+//! The state that a policy takes over from its predecessor: counts, metrics, bans, debts, offenders.
 
 mod limited_keys;
 mod metrics;
+mod offenders;
 mod overrides;
 mod penalty;
 mod record;
@@ -10,9 +11,11 @@ use std::sync::Arc;
 
 pub(crate) use self::limited_keys::LimitedKeys;
 pub(crate) use self::metrics::{Fate, PolicyMeter};
+pub use self::offenders::ShowKey;
+pub(crate) use self::offenders::{Hour, OffenderRecord, Scheduled, TrackedOffenders};
 pub(crate) use self::overrides::Overrides;
 pub use self::penalty::Penalty;
-use self::penalty::PenaltyRecord;
+pub(super) use self::penalty::PenaltyRecord;
 pub(crate) use self::record::PolicyRecord;
 use crate::values::PartitionKey;
 
@@ -25,12 +28,21 @@ pub(crate) struct PolicyHeritage {
     pub(crate) penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     pub(super) former_bans: Option<Arc<PenaltyRecord>>,
+    /// The keys that are rejected most, if they are tracked.
+    pub(crate) offenders: Option<TrackedOffenders>,
 }
 
 impl PolicyHeritage {
     pub(super) fn new(policy: Arc<str>, delays: bool) -> Self {
         let meter = PolicyMeter::new(policy, delays);
-        Self { lineage: Arc::default(), record: Arc::default(), meter, penalty: None, former_bans: None }
+        Self {
+            lineage: Arc::default(),
+            record: Arc::default(),
+            meter,
+            penalty: None,
+            former_bans: None,
+            offenders: None,
+        }
     }
 
     /// Whether the limiter has inherited, perhaps through others, from the limiter of `old`.

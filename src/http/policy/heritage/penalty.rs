@@ -47,7 +47,8 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 ///
 /// In this process's memory: up to 65,536 banned keys, 65,536 keys with an advertised wait, and 65,536 keys with
 /// counted rejections; some 5 MiB once all three tables are used, and nothing before the first rejection. A flood of
-/// more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
+/// more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route). A
+/// [snapshot](crate::snapshot::Snapshots) keeps them through a restart.
 ///
 /// # On several machines
 ///
@@ -70,8 +71,8 @@ pub struct Penalty {
 
 /// The bans and the advertised waits of keys, as absolute deadlines, so that another penalty can share them unchanged.
 pub(crate) struct PenaltyRecord {
-    bans: Deadlines,
-    advised: Deadlines,
+    pub(in crate::http::policy) bans: Deadlines,
+    pub(in crate::http::policy) advised: Deadlines,
     /// The type of the clock. Penalties that share the record read the same clock, so a penalty with a clock of
     /// another type does not share it.
     clock: TypeId,
@@ -121,6 +122,11 @@ impl Penalty {
 
     pub(crate) const fn record(&self) -> &Arc<PenaltyRecord> {
         &self.record
+    }
+
+    /// The limiter that counts premature retries.
+    pub(in crate::http::policy) const fn misconduct(&self) -> &Arc<dyn Limiter> {
+        &self.misconduct
     }
 
     /// The rest of the ban of a key, if it is banned.
@@ -212,7 +218,7 @@ impl fmt::Debug for Penalty {
 }
 
 /// An instant per key until which something lasts.
-type Deadlines = ExpiringTable<Timestamp>;
+pub(in crate::http::policy) type Deadlines = ExpiringTable<Timestamp>;
 
 impl Deadlines {
     #[inline]

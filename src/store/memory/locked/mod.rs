@@ -347,15 +347,15 @@ impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<
                 act(set, tag, entry);
             }
         };
-        let TablePart::Page(geometry, page) = part else {
+        if matches!(part, TablePart::Overflow) {
             let sets = (0..).map(Tag::of_group).zip(&self.overflow);
             return sets.for_each(|(tag, set)| set.lock().each(|_, state| act(0, tag, state)));
-        };
+        }
         // The copies are read before the table, as in `Ledger`.
-        if let Some(past) = &self.inherited {
+        if let Some((past, (geometry, page))) = self.inherited.as_ref().zip(part.copies()) {
             past.each_left(geometry, page, &mut act);
         }
-        if geometry == self.geometry {
+        if let Some(page) = part.of_table(self.geometry) {
             let sets = self.sets.iter().skip(page * SETS_PER_PAGE).take(SETS_PER_PAGE);
             for (index, set) in sets.enumerate() {
                 set.lock().each(|tag, state| act(index, Tag::from_hash(tag.get()), state));

@@ -25,7 +25,6 @@ impl Geometry {
         Self { sets: keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2) }
     }
 
-    #[cfg(all(test, not(sluice_loom)))]
     pub(in crate::store::memory) const fn with_sets(sets: usize) -> Self {
         Self { sets }
     }

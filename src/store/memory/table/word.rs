@@ -33,6 +33,11 @@ impl Tag {
         Self(if bits == 0 { 1 } else { bits })
     }
 
+    /// Returns the tag with this [value](Self::value), if there is one.
+    pub(in crate::store::memory) const fn with_value(value: u64) -> Option<Self> {
+        if value == 0 || value > u64::MAX >> PAYLOAD_BITS { None } else { Some(Self(value)) }
+    }
+
     pub(in crate::store::memory) const fn value(self) -> u64 {
         self.0
     }

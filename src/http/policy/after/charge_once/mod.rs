@@ -18,7 +18,7 @@ use http::HeaderName;
 
 pub(crate) use self::attempt::Attempt;
 use self::attempt::Keeper;
-use self::records::Records;
+pub(in crate::http::policy) use self::records::Records;
 use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
@@ -54,7 +54,8 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// - a repetition of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
 /// - a request whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has
 ///   characters other than visible ASCII. Such a key is not an error;
-/// - unless the limiter is on Redis: a repetition that reaches another process, or this process after a restart;
+/// - unless the limiter is on Redis: a repetition that reaches another process, or this process after a restart without
+///   a [snapshot](crate::snapshot::Snapshots);
 /// - on Redis: a repetition that comes before the record of its request was written, or while Redis is out of reach;
 ///   and a repetition whose record is lost, since it could not be written or was evicted.
 ///
@@ -213,6 +214,9 @@ pub(in crate::http::policy) struct Retries {
     keeper: Keeper,
 }
 
+/// The records of retries, and the budget of free ones if any is free, in this process.
+type RetriesInProcess<'a> = (&'a Arc<Records>, Option<&'a Arc<dyn Limiter>>);
+
 /// The budgets of the free retries of each policy key. Without them, a client could save up the free retries of a
 /// day, and send them at once.
 #[derive(Clone, Copy)]
@@ -256,6 +260,14 @@ impl Retries {
         }
         let budget = budget.as_mut()?;
         budget.inherit(&**old_budget.as_ref()?)?.put_in_place(budget)
+    }
+
+    /// The records of this process, and the budget of free retries, unless a limiter keeps them.
+    pub(in crate::http::policy) fn in_process(&self) -> Option<RetriesInProcess<'_>> {
+        match &self.keeper {
+            Keeper::Process { records, budget } => Some((records, budget.as_ref())),
+            Keeper::Limiter(_) => None,
+        }
     }
 
     /// Makes the attempt of a request, if it has a valid idempotency key, and retries of its policy key can be free.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::http::policy::expiring::{Ends, ExpiringTable};
+use crate::http::policy::expiring::{Ends, ExpiringTable, SavedValue};
 use crate::values::PartitionKey;
+use crate::values::snapshot::{Gap, Input, put_number};
 use crate::values::time::Timestamp;
 
 /// One record per request, for a time. If a full table forgets a request, its retries are charged.
-pub(super) type Records = ExpiringTable<RetryRecord>;
+pub(in crate::http::policy) type Records = ExpiringTable<RetryRecord>;
 
 /// The free retries that a request has left, until an instant. The record stays when the last one is used. Otherwise,
 /// the next retry, which is charged, would have free retries in turn.
@@ -20,6 +21,21 @@ pub(in crate::http::policy) struct RetryRecord {
 impl Ends for RetryRecord {
     fn ends(&self) -> Timestamp {
         self.until
+    }
+}
+
+impl SavedValue for RetryRecord {
+    fn write(&self, then: Timestamp, bytes: &mut Vec<u8>) {
+        self.until.write(then, bytes);
+        put_number(bytes, self.free);
+    }
+
+    fn read(then: Timestamp, bytes: &mut Input<'_>) -> Option<Self> {
+        Some(Self { until: Timestamp::read(then, bytes)?, free: bytes.u32()? })
+    }
+
+    fn moved(self, gap: Gap) -> Option<Self> {
+        self.until.moved(gap).map(|until| Self { until, ..self })
     }
 }
 

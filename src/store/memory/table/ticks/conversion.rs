@@ -55,6 +55,16 @@ impl TickBucket {
         Conversion { gain, loss, whole, lead: u64::try_from(lead).unwrap_or(0) }
     }
 
+    /// Returns a debt at `at` as a state, rounded up by less than a unit. The part of a tick that has passed at `at` is
+    /// paid: otherwise each restart would cost a tick.
+    pub(in crate::store::memory) fn exact_state(&self, Ticks(debt): Ticks, own: &Quota, at: Timestamp) -> GcraState {
+        let period = own.period_nanos();
+        // A tick is `period` units, divided by 2^shift. The rest is counted in lowest terms.
+        let passed = u128::from(self.read(at).rest) * u128::from(period / self.clock.period);
+        let units = (u128::from(debt) * u128::from(period)).saturating_sub(passed).div_ceil(1 << self.shift);
+        GcraState { tat: u128::from(at.as_nanos()) * u128::from(own.limit()) + units }
+    }
+
     /// Returns when a charge of the bucket `from` is paid off by this one, which replaced it at `at`.
     fn converted(&self, from: &Self, at: Timestamp, paid_at: u64) -> u64 {
         let before = from.read(at);

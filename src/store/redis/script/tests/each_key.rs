@@ -232,7 +232,7 @@ pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
             let replies = ScriptReply::read_each(&reply, 5, 2).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             // A standing that is over: the key is only read, and the script returns the text behind the standing.
-            if second == 0 && value.starts_with("!5:6!") {
+            if second == 0 && value.starts_with("!5:6:7:!") {
                 continue;
             }
             // The script does not parse a key that is only read.

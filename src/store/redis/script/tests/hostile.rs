@@ -17,7 +17,7 @@ use crate::values::{Quota, Receipt};
 
 /// Texts that are no states of any algorithm. All states begin with a minus and a number below 2^53. A bucket's state
 /// may end with a plus and a fraction, and the states of windows have counts below 10^15 behind colons.
-pub(super) const FOREIGN: [&str; 43] = [
+pub(super) const FOREIGN: [&str; 48] = [
     // Other types of values.
     "",
     "hello",
@@ -63,11 +63,16 @@ pub(super) const FOREIGN: [&str; 43] = [
     // Invalid standings, and a standing that is over, before text that is no state.
     "!",
     "!5",
-    "!5:6",
+    "!5:6!-1",
+    "!5:6:7",
     "!5:6:7!-1",
-    "!9007199254740992:0!",
-    "!0:9007199254740992!",
-    "!5:6!hello",
+    "!5:6:7:",
+    "!5:6:7:8:9!-1",
+    "!5:6:-7:!-1",
+    "!9007199254740992:0:0:!",
+    "!0:9007199254740992:0:!",
+    "!0:0:9007199254740992:!",
+    "!5:6:7:!hello",
 ];
 
 /// The scripts that decide on one key, or refund, reply to a value that they cannot read with an error that has a code,
@@ -132,7 +137,8 @@ fn values() -> impl Strategy<Value = Value> {
         any::<i64>().prop_map(Value::Int),
         (0..2_000_000_i64).prop_map(Value::Int),
         any::<Vec<u8>>().prop_map(Value::BulkString),
-        "-[0-9]{1,18}([:+][0-9]{1,11}){0,3}".prop_map(|text| Value::BulkString(text.into_bytes())),
+        "(![0-9]{1,17}:[0-9]:[0-9]{0,9}:[a-z%0-9]{0,4}!)?-[0-9]{1,18}([:+][0-9]{1,11}){0,3}"
+            .prop_map(|text| Value::BulkString(text.into_bytes())),
         "[0-9]{1,11}".prop_map(|text| Value::BulkString(text.into_bytes())),
         any::<String>().prop_map(Value::SimpleString),
         any::<bool>().prop_map(Value::Boolean),
@@ -153,7 +159,7 @@ fn items() -> impl Strategy<Value = Value> {
 }
 
 fn text() -> impl Strategy<Value = Value> {
-    "[0-9]{0,11},[0-9]{1,7},[0-9]{1,11}(,-[0-9]{1,18}([:+][0-9]{1,11}){0,3}|,.*)?"
+    "[0-9]{0,11},[0-9]{1,7},[0-9]{1,11}(,(![0-9]{1,17}:[0-9]:[0-9]{0,9}:[a-z%0-9]{0,4}!)?-[0-9]{1,18}([:+][0-9]{1,11}){0,3}|,.*)?"
         .prop_map(|text| Value::BulkString(text.into_bytes()))
 }
 

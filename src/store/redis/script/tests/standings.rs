@@ -1,4 +1,4 @@
-//! Bans and debts: the scripts, with the computations of their callers, decide like a plain map.
+//! Bans, debts and overrides: the scripts, with the computations of their callers, decide like a plain map.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::store::redis::script::{
     OwnQuota, ScriptCharge, Scripted, TextUnder, ban, begin_record, decide_all, decide_once, reset, swap,
 };
 use crate::store::remote::{Applied, Standing};
+use crate::values::{Override, OverrideReason};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
@@ -102,7 +103,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         assert_eq!(self.server.get(&other).is_some(), expected.is_allowed());
         let standing = answer.text(0).unwrap().standing;
         assert_eq!(standing.is_in_force(at(self.now)), self.standing.is_in_force(at(self.now)));
-        if expected.is_allowed() && !is_read {
+        if expected.is_allowed() && !is_read && !self.standing.is_allowed(at(self.now)) {
             self.state = self.algorithm.decide(self.state, at(self.now), cost).1.or(self.state);
         }
     }
@@ -124,13 +125,14 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         let receipt = answer.free_retry(&budget, cost, is_banned).unwrap();
         assert_eq!(receipt.is_some(), free > 0 && !is_banned);
         let expected = self.expected(cost);
-        assert!(receipt.is_some() || answer.admitted == u32::from(expected.is_allowed() && cost > 0));
+        let is_charged = receipt.is_none() && expected.is_allowed() && !self.standing.is_allowed(now);
+        assert!(receipt.is_some() || answer.admitted == u32::from(is_charged && cost > 0));
         let text = answer.text(0).unwrap();
         assert_eq!(text.standing.is_in_force(now), self.standing.is_in_force(now));
         let state = self.text_under().state_at(&text, now.max(text.standing.until())).unwrap();
         let found = self.standing.decide(&self.algorithm, state, now, cost);
         assert_eq!(found.unwrap_or_else(|| self.algorithm.decide(state, now, cost).0), expected);
-        if receipt.is_none() && expected.is_allowed() {
+        if is_charged {
             self.state = self.algorithm.decide(self.state, now, cost).1;
         }
     }
@@ -162,12 +164,39 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         self.state = state;
         let answer = self.server.run(self.now, &swap(self.key.clone(), None));
         let (_, next) = self.text_under().owing(answer.old(0).unwrap(), answer.now, self.quota, units).unwrap();
+        if self.standing.is_allowed(at(self.now)) {
+            assert_eq!(next, None, "a key that is allowed owes nothing more");
+            return;
+        }
         let put = swap(self.key.clone(), Some(next.expect("the debt changes")));
         // The second swap comes too late and changes nothing.
         assert_eq!(self.server.run(self.now, &put).admitted, 1);
         assert_eq!(self.server.run(self.now, &put).admitted, 0);
         assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
     }
+
+    /// Bans or allows the key by hand, or lifts both.
+    fn override_by_hand(&mut self, by_hand: Override) {
+        let now = at(self.now);
+        let holds = self.server.get(&self.key);
+        let answer = self.server.run(self.now, &swap(self.key.clone(), None));
+        let (applied, next) = self.text_under().overriding(answer.old(0).unwrap(), answer.now, by_hand).unwrap();
+        self.standing = self.standing.overridden(now, by_hand);
+        assert_eq!(applied.standing, self.standing);
+        let Some(next) = next else { return assert_eq!((by_hand, holds), (Override::Lift, None)) };
+        assert_eq!(self.server.run(self.now, &swap(self.key.clone(), Some(next))).admitted, 1);
+        let written = self.server.run(self.now, &swap(self.key.clone(), None));
+        assert_eq!(written.text(0).unwrap().standing, self.standing);
+        if self.standing.is_in_force(now) {
+            assert!(self.server.expiry(&self.key) >= millis(self.standing.expires()));
+        }
+    }
+}
+
+fn some_override(random: &mut Xorshift) -> Override {
+    let span = Duration::from_micros(1 + random.below(DAY));
+    let reason = OverrideReason::new(random.pick(&["scrapes", "a,b:c!d@e%f \u{e9}-1", "!0:0:0:!"])).unwrap();
+    random.pick(&[Override::Ban { span, reason }, Override::Allow { span, reason }, Override::Lift])
 }
 
 fn millis(time: Timestamp) -> i64 {
@@ -187,14 +216,16 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
         for _ in 0..120 {
             checked.pass(random.pick(&[0, 1, DAY / 100, DAY / 10, DAY / 3]));
             let cost = scale * (1 + random.below(quota.limit() / scale));
-            match random.below(17) {
+            match random.below(19) {
                 10 => {
-                    // Exactly to the end of a ban or a debt.
-                    let until = random.pick(&[checked.standing.banned_until, checked.standing.owing_until]);
+                    // Exactly to the end of a ban, a debt or an allowance.
+                    let Standing { banned_until, owing_until, allowed_until, .. } = checked.standing;
+                    let until = random.pick(&[banned_until, owing_until, allowed_until]);
                     checked.pass(until.saturating_since(at(checked.now)).as_micros() as u64);
                     let _ = checked.charge(cost);
                 }
                 0 => checked.ban(Duration::from_micros(1 + random.below(DAY))),
+                17..19 => checked.override_by_hand(some_override(&mut random)),
                 1 => checked.owe(cost * random.pick(&[1, 3, 20])),
                 2 => {
                     let answer = checked.server.run(checked.now, &reset(checked.key.clone()));
@@ -249,7 +280,16 @@ pub(super) fn a_ban_forgets_no_state() {
 pub(super) fn a_foreign_value_is_never_banned_or_replaced() {
     let mut server = ManualServer::new(&ALL);
     let name = key("foreign");
-    for value in ["hello", "!5", "!5:6:7!", "!9007199254740992:0!", "!0:9007199254740992!", "5"] {
+    for value in [
+        "hello",
+        "!5",
+        "!5:6:7!",
+        "!5:6:7:8:9!",
+        "!9007199254740992:0:0:!",
+        "!0:9007199254740992:0:!",
+        "!0:0:9007199254740992:!",
+        "5",
+    ] {
         server.set(&name, value);
         server.add(START, &ban(name.clone(), Duration::from_secs(1)));
         let error = server.error().to_string();
@@ -259,6 +299,7 @@ pub(super) fn a_foreign_value_is_never_banned_or_replaced() {
         let under = TextUnder { algorithm: &bucket, limiter: bucket.quota() };
         let answer = server.run(START, &swap(name.clone(), None));
         assert!(under.owing(answer.old(0).unwrap(), answer.now, None, 1).is_err(), "{value}");
+        assert!(under.overriding(answer.old(0).unwrap(), answer.now, Override::Lift).is_err(), "{value}");
     }
     assert!(hostile::FOREIGN.contains(&"!5"));
 }

@@ -445,7 +445,7 @@ fn mistakes_in_the_common_blocks_are_noticed() {
 }
 
 #[test]
-fn mistakes_about_bans_and_debts_are_noticed() {
+fn mistakes_about_standings_are_noticed() {
     all_are_noticed(&[
         Changes {
             block: block!("standing"),
@@ -457,13 +457,23 @@ fn mistakes_about_bans_and_debts_are_noticed() {
             changes: &[
                 ("if problem then break end\n", ""),
                 ("old and string.byte(old) == 33", "false"),
-                ("'^!(%d+):(%d+)!(.*)$'", "'^!(%d+):(%d+)!(.+)$'"),
+                ("[^!:]*!(.*)$'", "[^!:]*!(.+)$'"),
+                ("[^!:]*!(.*)$'", "[^!]*!(.*)$'"),
                 (
-                    "banned, owing = tonumber(banned), tonumber(owing)",
-                    "owing, banned = tonumber(banned), tonumber(owing)",
+                    "banned, owing, allowed = tonumber(banned), tonumber(owing), tonumber(allowed)",
+                    "owing, banned, allowed = tonumber(banned), tonumber(owing), tonumber(allowed)",
+                ),
+                (
+                    "banned, owing, allowed = tonumber(banned), tonumber(owing), tonumber(allowed)",
+                    "allowed, owing, banned = tonumber(banned), tonumber(owing), tonumber(allowed)",
                 ),
                 ("banned >= 9007199254740992 or", ""),
                 ("or owing >= 9007199254740992", ""),
+                ("or allowed >= 9007199254740992", ""),
+                ("if allowed > now then", "if allowed >= now then"),
+                ("if allowed > now then", "if false then"),
+                ("    if size then algorithm, admitted = '0', 1 end\n", ""),
+                ("if size then algorithm", "if true then algorithm"),
                 ("if banned > now or", "if banned >= now or"),
                 ("if banned > now or", "if"),
                 ("owing > now and", "owing >= now and"),
@@ -481,17 +491,21 @@ fn mistakes_about_bans_and_debts_are_noticed() {
                 standings::bans_and_debts_agree_with_a_plain_map,
             ],
             changes: &[
-                ("0, 0, old or ''", "0, 0, ''"),
+                ("0, 0, 0, old or ''", "0, 0, 0, ''"),
                 ("string.byte(old) == 33", "false"),
                 (
-                    "banned, owing = tonumber(banned), tonumber(owing)",
-                    "owing, banned = tonumber(banned), tonumber(owing)",
+                    "banned, owing, allowed = tonumber(banned), tonumber(owing), tonumber(allowed)",
+                    "owing, banned, allowed = tonumber(banned), tonumber(owing), tonumber(allowed)",
                 ),
                 ("or banned >= 9007199254740992", ""),
                 ("or owing >= 9007199254740992", ""),
+                ("or allowed >= 9007199254740992", ""),
                 ("or old and not string.find(old, '^[-!]')", ""),
-                ("if banned <= now then", "if true then"),
-                ("if banned <= now then", "if banned < 0 then"),
+                ("if banned <= now and allowed <= now then", "if true then"),
+                ("if banned <= now and allowed <= now then", "if allowed <= now then"),
+                ("if banned <= now and allowed <= now then", "if banned <= now then"),
+                ("if banned <= now and allowed <= now then", "if banned < 0 then"),
+                ("  if owing <= now then owing = 0 end\n", ""),
                 ("banned = now + ARGV[1]", "banned = now"),
                 ("math.max((banned + 999) / 1000, now / 1000 + left + 1)", "now / 1000 + left + 1"),
                 ("math.max((banned + 999) / 1000, now / 1000 + left + 1)", "(banned + 999) / 1000"),

@@ -1,0 +1,47 @@
+//! The snapshots of the limits: restored before the server serves, and written while it does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tower_sluice::config::{Config, SnapshotFile};
+use tower_sluice::snapshot::Snapshots;
+
+#[derive(Clone)]
+pub(crate) struct Saving {
+    snapshots: Arc<Snapshots>,
+    file: SnapshotFile,
+}
+
+impl Saving {
+    /// Restores the limits from the file of the configuration, if it has one. A file that is refused is kept beside,
+    /// and the limits begin with full budgets: a server that does not start would be worse.
+    pub(crate) fn restore(config: &Config) -> Option<Self> {
+        let file = config.snapshot()?.clone();
+        let snapshots = Arc::new(config.snapshots());
+        match snapshots.load(file.path()) {
+            Ok(restored) => tracing::info!("{}: {restored}", file.path().display()),
+            Err(error) => tracing::error!("{}: {error}; all budgets begin full", file.path().display()),
+        }
+        Some(Self { snapshots, file })
+    }
+
+    /// Writes a snapshot again and again, for as long as the server runs.
+    pub(crate) async fn run(self) {
+        let every: Duration = self.file.every();
+        loop {
+            sleep(every).await;
+            let saving = self.clone();
+            if let Ok(Err(problem)) = spawn_blocking(move || saving.save()).await {
+                tracing::error!("{problem}; the snapshot before stays");
+            }
+        }
+    }
+
+    /// Writes a snapshot now. An error is the message to print.
+    pub(crate) fn save(&self) -> Result<(), String> {
+        let path = self.file.path();
+        self.snapshots.save(path).map(drop).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}

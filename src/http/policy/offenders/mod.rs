@@ -1,0 +1,165 @@
+//! Who is limited: the keys that a policy rejects most, as an operator sees them.
+//!
+//! A look merges parts: the [part](OffendersPart) of this process, from the record of its policy, and those that other
+//! processes have put on the server, as [reports](OffendersPart::to_report). Keys are the same in all parts by their
+//! tags, and not by the texts that are shown: keys with one prefix stay apart, with a bound on each.
+
+mod list;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+pub use self::list::{Offender, Offenders};
+use crate::http::key::SHARED;
+use crate::http::policy::definition::Policy;
+use crate::http::policy::heritage::{Hour, Scheduled};
+use crate::util::space_saving::{CAPACITY, Summary};
+use crate::values::time::Timestamp;
+use crate::values::{PartitionKey, Report, SharesReports};
+
+/// The offenders of one process, or of several.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OffendersPart {
+    summary: Summary<u128>,
+    keys: HashMap<u128, ShownKey>,
+}
+
+/// What is known of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ShownKey {
+    text: String,
+    /// On the wall clock; zero if it is not banned.
+    banned_until: Timestamp,
+}
+
+impl Policy {
+    /// Tracks a rejected key. Returns the publication that is to be made, if the limiter's server passes reports on and
+    /// none is scheduled.
+    pub(crate) fn note_offender(&self, key: &PartitionKey) -> Option<Scheduled> {
+        let offenders = self.heritage.offenders.as_ref()?;
+        offenders.record.note(key);
+        self.description.shares_reports()?;
+        offenders.record.schedule()
+    }
+
+    /// The offenders of this process in the present hour and the one before, and the time; `None` if they are not
+    /// tracked.
+    pub(crate) fn own_offenders(&self) -> Option<(OffendersPart, Timestamp)> {
+        let offenders = self.heritage.offenders.as_ref()?;
+        let now = offenders.record.now();
+        Some((self.part(offenders.record.in_both_hours(now), now), now))
+    }
+
+    /// The reports of this process for other ones.
+    pub(crate) fn offender_reports(&self) -> Vec<Report> {
+        let Some(offenders) = &self.heritage.offenders else { return Vec::new() };
+        let record = &offenders.record;
+        let now = record.now();
+        let parts = record.hours_to_publish(now).map(|hour| {
+            let mut summary = record.in_hour(hour, now);
+            summary.cut(CAPACITY);
+            (hour, self.part(summary, now))
+        });
+        let report = |(Hour(hour), part): (Hour, OffendersPart)| Report {
+            hour,
+            process: record.id(),
+            text: part.to_report(&self.name, self.shadow),
+        };
+        parts.filter(|(_, part)| part.summary.total > 0).map(report).collect()
+    }
+
+    /// The offenders of this process, with those that other processes have reported for the two hours at `now`. Reports
+    /// that are not for this policy do not count.
+    pub(crate) fn all_offenders(
+        &self,
+        own: OffendersPart,
+        reports: &[Report],
+        now: Timestamp,
+    ) -> (OffendersPart, usize) {
+        let own_id = self.heritage.offenders.as_ref().map(|offenders| offenders.record.id());
+        let hour = Hour::of(now);
+        // The clock of another process may be ahead.
+        let hours = hour.before().0..=hour.0 + 1;
+        let others = reports.iter().filter(|report| hours.contains(&report.hour) && Some(report.process) != own_id);
+        let mut processes = Vec::new();
+        let mut all = own;
+        for report in others {
+            if let Some(part) = OffendersPart::from_report(&report.text, &self.name, self.shadow) {
+                all = all.merge(part);
+                processes.push(report.process);
+            }
+        }
+        processes.sort_unstable();
+        processes.dedup();
+        (all, 1 + processes.len())
+    }
+
+    fn part(&self, summary: Summary<PartitionKey>, now: Timestamp) -> OffendersPart {
+        let server = self.description.shares_reports();
+        let mut keys = HashMap::with_capacity(summary.entries.len());
+        let summary = summary.map_keys(|key| {
+            let tag = tag(server, &key);
+            keys.insert(tag, self.shown(&key, now));
+            tag
+        });
+        OffendersPart { summary, keys }
+    }
+
+    fn shown(&self, key: &PartitionKey, now: Timestamp) -> ShownKey {
+        let banned_until = self.ban_left(key).map_or(Timestamp::ZERO, |left| now.saturating_add(left));
+        let text = match &self.heritage.offenders {
+            // Nobody's name.
+            _ if *key == PartitionKey::SHARED => SHARED.to_owned(),
+            Some(offenders) => offenders.show.show(&self.text_of(key)),
+            None => String::new(),
+        };
+        ShownKey { text, banned_until }
+    }
+
+    /// The key as its extractor writes it. Of a long key, only the hash is known.
+    fn text_of(&self, key: &PartitionKey) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let other = || {
+            key.kept_hash().map_or_else(|| format!("0x{}", hex(key.as_bytes())), |hash| format!("sha256:{}", hex(hash)))
+        };
+        self.who.text_of(key).unwrap_or_else(other)
+    }
+
+    /// How long this process knows a key to be banned, by hand or by its penalty.
+    fn ban_left(&self, key: &PartitionKey) -> Option<Duration> {
+        self.exception_here(key).filter(|exception| exception.is_ban).map(|ban| ban.left)
+    }
+}
+
+/// The number by which a key is the same in all parts: the server's, if parts come from there.
+fn tag(server: Option<&dyn SharesReports>, key: &PartitionKey) -> u128 {
+    match server {
+        Some(server) => server.tag(key),
+        None => {
+            let hash = Sha256::digest(key.as_bytes());
+            u128::from_le_bytes(hash[..16].try_into().expect("half of 32 bytes"))
+        }
+    }
+}
+
+impl OffendersPart {
+    fn merge(mut self, other: Self) -> Self {
+        for (tag, key) in other.keys {
+            match self.keys.entry(tag) {
+                Entry::Vacant(entry) => drop(entry.insert(key)),
+                // The process that was reported first may not know of the ban.
+                Entry::Occupied(mut entry) => {
+                    let known = entry.get_mut();
+                    known.banned_until = known.banned_until.max(key.banned_until);
+                }
+            }
+        }
+        Self { summary: self.summary.merge(other.summary), keys: self.keys }
+    }
+}

@@ -1,0 +1,91 @@
+//! A look at who is limited, and the publication of this process's part.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{LayerState, LimitsHandle, PolicyInForce};
+use crate::http::policy::{Offenders, Policy, Scheduled};
+use crate::values::LimiterError;
+
+/// The time from a rejection to the publication of its count. So a process writes once a second at most.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl LimitsHandle {
+    /// Returns the `most` keys that the policy of this name has rejected most often, since the start of the previous
+    /// hour, and how long each is banned. The policy must [track](Policy::track_offenders) them, which documents the
+    /// accuracy.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_sluice::key::PeerIp;
+    /// use tower_sluice::policy::ShowKey;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let api = Policy::new("api", Quota::per_second(10)).key(PeerIp::new()).track_offenders(ShowKey::whole());
+    /// let limits = RateLimitLayer::new(api).handle();
+    /// let offenders = limits.offenders("api", 20).await?;
+    /// for offender in offenders.list() {
+    ///     println!("{} {} ± {}", offender.key(), offender.count(), offender.error());
+    /// }
+    /// assert_eq!(offenders.total(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// Some 0.1 ms of computing. If the limiter is on Redis, one call as well, which reads up to 20 KB of each process
+    /// that has rejected requests in this time; their counts are up to a second old. If the call fails, the list has
+    /// the counts of this process, and [says so](Offenders::missing).
+    ///
+    /// # Errors
+    ///
+    /// If there is no policy of this name, or if it does not track its offenders.
+    #[doc(alias("top", "heavy hitters"))]
+    pub async fn offenders(&self, policy: &str, most: usize) -> Result<Offenders, LimiterError> {
+        let found = PolicyInForce::find(&self.layer.load(), |in_force| in_force.name() == policy);
+        let found = found.ok_or_else(|| LimiterError::unknown_policy(policy))?;
+        look(&found, most).await
+    }
+}
+
+async fn look(policy: &Policy, most: usize) -> Result<Offenders, LimiterError> {
+    let untracked = || {
+        let name = policy.name();
+        LimiterError::new(format!("policy `{name}` does not track its offenders: set `Policy::track_offenders`"))
+    };
+    if policy.heritage.offenders.is_none() {
+        return Err(untracked());
+    }
+    let answer = match policy.description.shares_reports() {
+        Some(server) => server.collect().await,
+        None => Ok(Vec::new()),
+    };
+    let (reports, missing) = match answer {
+        Ok(reports) => (reports, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
+    // After the call, so that this process's own part is up to date.
+    let (own, now) = policy.own_offenders().ok_or_else(untracked)?;
+    let (all, processes) = policy.all_offenders(own, &reports, now);
+    Ok(Offenders::new(all, most, now, processes, policy.shadow, missing))
+}
+
+impl LayerState {
+    /// Publishes the offenders of a policy, once the pause is over. The policy of its name that is in force by then
+    /// makes the report.
+    #[cold]
+    pub(crate) fn publish_offenders(self: &Arc<Self>, policy: &Policy, scheduled: Scheduled) {
+        let Some(server) = policy.description.shares_reports() else { return };
+        // A layer that is gone has nothing to report.
+        let layer = Arc::downgrade(self);
+        let name = Arc::clone(&policy.name);
+        let reports = move || {
+            drop(scheduled);
+            let Some(layer) = layer.upgrade() else { return Vec::new() };
+            layer.load().policy(&name).map_or_else(Vec::new, Policy::offender_reports)
+        };
+        server.publish_after(PAUSE, Box::new(reports));
+    }
+}

@@ -1,0 +1,64 @@
+//! A file that is replaced as a whole, or stays as it was.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::util::lock::Lock;
+
+/// One writer at a time: a last snapshot at the end of a process may meet a regular one.
+static WRITING: Lock<()> = Lock::new(());
+
+/// Replaces a file by what `write` writes.
+///
+/// It is written beside the file, and takes its name once all of it is on the disk. So the name always stands for a
+/// whole file: the one before, or the new one. A process that is killed may leave the file beside it, which the next
+/// call replaces.
+pub(super) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    let _writing = WRITING.lock();
+    let new = beside(path, ".new");
+    let result = create(&new).and_then(|mut file| {
+        let result = write(&mut file)?;
+        // Before the rename: otherwise the name could stand for a file whose bytes are lost with the power.
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        Ok(result)
+    });
+    match &result {
+        Ok(_) => sync_folder(path)?,
+        // The file before stays. What is left of the new one is of no use.
+        Err(_) => drop(fs::remove_file(&new)),
+    }
+    result
+}
+
+/// Creates a file that only its owner may read. A file or a link that is there already is removed, not followed.
+fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Makes the rename durable. Other systems have no such call.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    let _ = path;
+    Ok(())
+}
+
+/// Returns the path with this behind its name.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

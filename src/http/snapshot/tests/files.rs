@@ -1,0 +1,156 @@
+//! The file: it is replaced as a whole, or stays as it was.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::algorithm::TokenBucket;
+use crate::http::snapshot::replace::{beside, replace};
+
+/// A folder of its own, which is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("sluice-snapshot-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("limits.snapshot")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn layer() -> RateLimitLayer {
+    RateLimitLayer::new(policy("p", TokenBucket::new(Quota::per_hour(5)), store(&clock_at(START))))
+}
+
+fn snapshots(layer: &RateLimitLayer) -> Snapshots {
+    Snapshots::new().layer("", layer).with_wall(|| START)
+}
+
+/// A new layer with what is in the file: the units that are left.
+fn left(path: &Path) -> u64 {
+    let layer = layer();
+    snapshots(&layer).load(path).expect("it is whole");
+    charge(&layer, "p", 1, 0).remaining()
+}
+
+/// Writes the first bytes of a snapshot, as a process that is killed.
+struct Interrupted<'a> {
+    to: &'a mut fs::File,
+    left: usize,
+}
+
+impl Write for Interrupted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            return Err(io::Error::other("the disk is full"));
+        }
+        let length = bytes.len().min(self.left);
+        self.left -= length;
+        self.to.write_all(&bytes[..length])?;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_write_that_is_interrupted_at_any_byte_leaves_the_file_before() {
+    let folder = Folder::new();
+    let before = layer();
+    let _ = charge(&before, "p", 1, 2);
+    let size = snapshots(&before).save(folder.file()).unwrap().bytes();
+    assert_eq!(left(&folder.file()), 3);
+    let _ = charge(&before, "p", 1, 1);
+    for length in 0..usize::try_from(size).unwrap() {
+        // An error of the system: what is left is removed.
+        let failed = replace(&folder.file(), |file| snapshots(&before).write(Interrupted { to: file, left: length }));
+        assert_eq!(failed.unwrap_err().to_string(), "the disk is full", "{length} bytes");
+        assert_eq!(folder.names(), ["limits.snapshot"]);
+        // A process that was killed: what is left stays, and is no obstacle.
+        fs::write(beside(&folder.file(), ".new"), &written(&before, START)[..length]).unwrap();
+        assert_eq!(left(&folder.file()), 3, "{length} bytes");
+    }
+    snapshots(&before).save(folder.file()).unwrap();
+    assert_eq!((left(&folder.file()), folder.names()), (2, vec!["limits.snapshot".to_owned()]));
+}
+
+#[cfg(unix)]
+#[test]
+fn its_owner_alone_may_read_it() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let folder = Folder::new();
+    let mode = || fs::metadata(folder.file()).unwrap().permissions().mode() & 0o777;
+    snapshots(&layer()).save(folder.file()).unwrap();
+    assert_eq!(mode(), 0o600);
+    // Whatever is beside it is replaced, not followed.
+    let other = folder.0.join("other");
+    fs::write(&other, "mine").unwrap();
+    symlink(&other, beside(&folder.file(), ".new")).unwrap();
+    fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o644)).unwrap();
+    snapshots(&layer()).save(folder.file()).unwrap();
+    assert_eq!((mode(), fs::read_to_string(other).unwrap()), (0o600, "mine".to_owned()));
+}
+
+#[test]
+fn a_first_start_finds_no_file() {
+    let folder = Folder::new();
+    let restored = snapshots(&layer()).load(folder.file()).unwrap();
+    assert_eq!(restored.to_string(), "restored nothing: there is no file yet");
+    let missing = folder.0.join("missing").join("limits.snapshot");
+    assert_eq!(snapshots(&layer()).save(missing).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
+
+/// The next snapshot must not replace it: a later version of the crate may read it.
+#[test]
+fn a_file_that_is_refused_is_kept_beside() {
+    let folder = Folder::new();
+    fs::write(folder.file(), "something else").unwrap();
+    let layer = layer();
+    assert!(matches!(snapshots(&layer).load(folder.file()), Err(SnapshotError::Foreign)));
+    snapshots(&layer).save(folder.file()).unwrap();
+    assert_eq!(folder.names(), ["limits.snapshot", "limits.snapshot.refused"]);
+    assert_eq!(fs::read_to_string(beside(&folder.file(), ".refused")).unwrap(), "something else");
+}
+
+#[test]
+#[should_panic(expected = "two layers have the name `api`")]
+fn two_layers_of_one_name_are_a_mistake() {
+    let _ = Snapshots::new().layer("api", &layer()).layer("api", &layer());
+}
+
+/// The layers of a file are found by their names, in any order.
+#[test]
+fn several_layers_share_a_file() {
+    let [one, other] = [layer(), layer()];
+    let _ = (charge(&one, "p", 1, 1), charge(&other, "p", 1, 4));
+    let mut bytes = Vec::new();
+    Snapshots::new().layer("one", &one).layer("other", &other).write(&mut bytes).unwrap();
+    let [one, other] = [layer(), layer()];
+    let restored = Snapshots::new().layer("other", &other).layer("one", &one).read(&bytes[..]).unwrap();
+    assert_eq!(restored.policies(), ["other p", "one p"]);
+    assert_eq!([&one, &other].map(|layer| charge(layer, "p", 1, 0).remaining()), [4, 1]);
+}

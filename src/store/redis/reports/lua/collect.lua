@@ -1,0 +1,2 @@
+-- Reads the reports of all processes.
+return redis.call('HGETALL', KEYS[1])
