@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::support::effort::rounds;
+
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode};
@@ -492,7 +494,7 @@ fn a_long_key_is_banned_and_has_no_text() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(crate::support::effort::rounds(200, 20_000) as u32))]
+    #![proptest_config(ProptestConfig::with_cases(u32::try_from(rounds(200, 20_000)).unwrap()))]
 
     /// Whatever is sent, there is an answer of JSON, and never a panic.
     #[test]
