@@ -38,7 +38,8 @@
 //! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on Redis.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions. Its parts are in [`policy`].
 //! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
-//! - [`LimitsHandle`]: replaces the policies of a running layer.
+//! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets and bans single keys.
+//! - `admin` (feature `admin`): the same as a service with a page, for operators.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - [`ThrottleLayer`]: limits clients, and services that do not speak HTTP.
@@ -100,6 +101,7 @@
 //! | `axum` | no | for axum 0.8: reads its `ConnectInfo` and `MatchedPath`; `Verdict`, `Settlement` and `Permits` as arguments, `Rejection` as a response, `Config::router` |
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
+//! | `admin` | no | [`admin`]: a page and JSON over HTTP for operators: who is limited, why, reset, ban, allow |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
@@ -149,8 +151,8 @@ pub mod layer {
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, ResponseHead, SettleError,
-        ShowKey, TakenPermits, Transition,
+        Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, PolicyStatus, ResponseHead,
+        SettleError, ShowKey, TakenPermits, Transition,
     };
 }
 
@@ -174,6 +176,8 @@ pub use self::concurrency::Concurrency;
 pub use self::concurrency::RedisConcurrency;
 #[cfg(all(feature = "http", feature = "queue"))]
 pub use self::http::PacerLayer;
+#[cfg(feature = "admin")]
+pub use self::http::admin;
 #[cfg(feature = "http")]
 pub use self::http::{
     ChargeOnce, Exemptions, LimitsHandle, MissingKey, Penalty, Permits, Policy, RateLimitLayer, Rejection, RequestHead,

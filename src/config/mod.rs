@@ -65,6 +65,8 @@
 //!
 //! Parsing takes time in proportion to the number of routes and policies.
 
+#[cfg(feature = "admin")]
+mod admin;
 mod calendar;
 mod change;
 mod error;

@@ -28,7 +28,7 @@
 //! |---|---|
 //! | try a limit out before it rejects | [`shadow`] |
 //! | monitor limits: metrics, logs | [`monitoring`] |
-//! | show a customer's limits to support staff, and reset them | [`support`] |
+//! | show support staff why a customer is limited, and let her in | [`support`] |
 //! | change a limit while the server runs | [`hot_reload`] |
 //! | shut down without waiting for queues | [`shutdown`] |
 //! | keep budgets and bans through a restart | [`restarts`] |

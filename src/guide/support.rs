@@ -1,67 +1,19 @@
-//! Support: show a customer's limits, and reset them.
+//! Support: show a customer's limits, and let her in.
 //!
-//! **You want** your support staff to see why a customer is rejected, and to let the customer in again. Staff get a
-//! port of their own, and a token. A clone of the layer shares its budgets:
+//! **You want** your support staff to see why a customer is rejected and since when, and to let her in again. The
+//! [admin service](crate::admin) is a page for that, and calls in JSON; it has a port of its own, and a guard:
 //!
-#![cfg_attr(feature = "axum", doc = "```")]
-#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+#![cfg_attr(all(feature = "admin", feature = "axum"), doc = "```")]
+#![cfg_attr(not(all(feature = "admin", feature = "axum")), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //!
-//! use axum::extract::{Path, Request, State};
+//! use axum::extract::{Request, State};
 //! use axum::http::StatusCode;
 //! use axum::middleware::{Next, from_fn, from_fn_with_state};
 //! use axum::response::Response;
-//! use axum::{Router, routing::{get, post}};
+//! use axum::{Router, routing::get};
 //! use tower_sluice::key::User;
-//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, SlidingWindow};
-//!
-//! /// The policies that count by customer.
-//! const POLICIES: [&str; 2] = ["pace", "exports"];
-//!
-//! /// `GET /limits/{customer}`: the units that are left. Charges nothing.
-//! async fn show(
-//!     State(limits): State<RateLimitLayer>,
-//!     Path(customer): Path<String>,
-//! ) -> Result<String, (StatusCode, String)> {
-//!     let key = PartitionKey::from(customer);
-//!     let mut text = String::new();
-//!     for policy in POLICIES {
-//!         let decision = limits.handle().peek(policy, &key).await.map_err(explain)?;
-//!         text += &format!("{policy}: {} of {} left", decision.remaining(), decision.limit());
-//!         // `peek` asks for a request of cost 0, which is rejected only while the key is banned.
-//!         if let Some(wait) = decision.retry_after() {
-//!             text += &format!(", rejected for another {} s", wait.as_secs());
-//!         }
-//!         text += "\n";
-//!     }
-//!     Ok(text)
-//! }
-//!
-//! /// `POST /limits/{customer}/reset`: a full budget, no debt, no ban.
-//! async fn reset(
-//!     State(limits): State<RateLimitLayer>,
-//!     Path(customer): Path<String>,
-//! ) -> Result<StatusCode, (StatusCode, String)> {
-//!     println!("support: the limits of {customer:?} are reset"); // for your audit log
-//!     let key = PartitionKey::from(customer);
-//!     for policy in POLICIES {
-//!         let _ = limits.handle().reset(policy, &key).await.map_err(explain)?;
-//!     }
-//!     Ok(StatusCode::NO_CONTENT)
-//! }
-//!
-//! /// The answer to an error. Its source has the reason: the answer of a Redis, for example.
-//! fn explain(error: LimiterError) -> (StatusCode, String) {
-//!     let status = if error.is_unknown_policy() {
-//!         StatusCode::NOT_FOUND
-//!     } else if error.is_unsupported() {
-//!         StatusCode::METHOD_NOT_ALLOWED // a queue, for example, cannot be reset
-//!     } else {
-//!         StatusCode::BAD_GATEWAY
-//!     };
-//!     let reason = std::error::Error::source(&error).map(|source| format!(": {source}"));
-//!     (status, format!("{error}{}\n", reason.unwrap_or_default()))
-//! }
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow, admin};
 //!
 //! /// Stands for the login of your staff.
 //! async fn only_staff(State(token): State<String>, request: Request, next: Next) -> Result<Response, StatusCode> {
@@ -72,16 +24,13 @@
 //!     Ok(next.run(request).await)
 //! }
 //!
-//! fn staff(limits: RateLimitLayer, token: String) -> Router {
+//! fn staff(limits: &RateLimitLayer, token: String) -> Router {
 //!     // Wrong tokens only. All callers share the budget.
 //!     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(20)))
 //!         .charge_when(|response| response.status() == StatusCode::FORBIDDEN);
-//!     Router::new()
-//!         .route("/limits/{customer}", get(show))
-//!         .route("/limits/{customer}/reset", post(reset))
-//!         .with_state(limits)
-//!         .route_layer(from_fn_with_state(token, only_staff))
-//!         .route_layer(RateLimitLayer::new(guesses))
+//!     admin::router([("app", limits.handle())])
+//!         .layer(from_fn_with_state(token, only_staff))
+//!         .layer(RateLimitLayer::new(guesses))
 //! }
 //!
 //! /// Stands for your authentication.
@@ -106,7 +55,7 @@
 //!     # return check().await;
 //!     # #[allow(unreachable_code)] {
 //!     let limits = limits();
-//!     let staff = staff(limits.clone(), std::env::var("STAFF_TOKEN")?);
+//!     let staff = staff(&limits, std::env::var("STAFF_TOKEN")?);
 //!     let public = tokio::net::TcpListener::bind("0.0.0.0:3000").await?;
 //!     let private = tokio::net::TcpListener::bind("127.0.0.1:3001").await?;
 //!     let app = app(limits).into_make_service_with_connect_info::<SocketAddr>();
@@ -119,14 +68,14 @@
 //! #     use axum::body::Body;
 //! #     use tower::ServiceExt;
 //! #     let limits = limits();
-//! #     let (app, staff) = (app(limits.clone()), staff(limits, "secret".to_owned()));
+//! #     let (staff, app) = (staff(&limits, "secret".to_owned()), app(limits));
 //! #     let export = async || {
 //! #         app.clone().oneshot(Request::get("/export").body(Body::empty()).unwrap()).await.unwrap().status().as_u16()
 //! #     };
-//! #     let ask = async |method: &str, path: &str, token: &str| {
-//! #         let request = Request::builder().method(method).uri(path);
+//! #     let ask = async |call: &str, body: &str, token: &str| {
+//! #         let request = Request::post(format!("/api/{call}")).header("content-type", "application/json");
 //! #         let request = request.header("authorization", format!("Bearer {token}"));
-//! #         let response = staff.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+//! #         let response = staff.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
 //! #         let status = response.status().as_u16();
 //! #         let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
 //! #         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -135,65 +84,92 @@
 //! #         assert_eq!(export().await, 200);
 //! #     }
 //! #     assert_eq!(export().await, 429);
-//! #     let (status, text) = ask("GET", "/limits/ada", "secret").await;
-//! #     assert!(status == 200 && text.ends_with("exports: 0 of 5 left\n"), "{status} {text}");
-//! #     assert_eq!(ask("POST", "/limits/ada/reset", "wrong").await.0, 403);
+//! #     let (status, text) = ask("key", r#"{"key": "ada", "policy": "exports"}"#, "secret").await;
+//! #     assert!(status == 200 && text.contains(r#""left":0,"limit":5"#), "{status} {text}");
+//! #     let reset = r#"{"key": "ada", "policy": "exports"}"#;
+//! #     assert_eq!(ask("reset", reset, "wrong").await.0, 403);
 //! #     assert_eq!(export().await, 429);
-//! #     assert_eq!(ask("POST", "/limits/ada/reset", "secret").await.0, 204);
-//! #     assert_eq!(ask("GET", "/limits/ada", "secret").await.1, "pace: 20 of 20 left\nexports: 5 of 5 left\n");
+//! #     assert_eq!(ask("reset", reset, "secret").await.0, 200);
 //! #     assert_eq!(export().await, 200);
 //! #     for _ in 0..30 {
-//! #         let _ = ask("GET", "/limits/ada", "wrong").await;
+//! #         let _ = ask("key", reset, "wrong").await;
 //! #     }
-//! #     assert_eq!(ask("GET", "/limits/ada", "wrong").await.0, 503);
-//! #     let error = limits_of_another_name().await;
-//! #     assert_eq!(error, StatusCode::NOT_FOUND);
+//! #     assert_eq!(ask("key", reset, "wrong").await.0, 503);
 //! #     Ok(())
-//! # }
-//! # async fn limits_of_another_name() -> StatusCode {
-//! #     explain(limits().handle().peek("unknown", &PartitionKey::from("ada")).await.unwrap_err()).0
 //! # }
 //! ```
 //!
 //! ```text
-//! $ curl -H "authorization: Bearer $STAFF_TOKEN" http://127.0.0.1:3001/limits/ada
-//! pace: 20 of 20 left
-//! exports: 0 of 5 left
-//! $ curl -X POST -H "authorization: Bearer $STAFF_TOKEN" http://127.0.0.1:3001/limits/ada/reset
+//! $ call() { curl -H "authorization: Bearer $STAFF_TOKEN" -H 'content-type: application/json' -d "$2" http://127.0.0.1:3001/api/$1; }
+//! $ call key '{"key": "ada"}'
+//! {"key":"ada","policies":[{"layer":"app","policy":"exports","state":"limited","left":0,"limit":5,…
+//! $ call reset '{"key": "ada", "policy": "exports"}'
+//! $ call ban '{"key": "mallory", "policy": "pace", "for": "1h", "reason": "scrapes the catalogue"}'
 //! ```
 //!
-//! With a quota per customer ([`quota_fn`](crate::Policy::quota_fn)), `peek` shows a key without a request so far under
-//! the policy's own quota, since only a request has the customer's plan.
+//! A browser shows the page at `http://127.0.0.1:3001/`: it needs a guard that browsers know, such as a proxy with single
+//! sign-on, or HTTP Basic. [How to guard it](crate::admin#guard-it) has the rules. With a file of limits,
+//! `admin::router(&config)` has all its routes. The example server shows all of it: `--admin 127.0.0.1:3001`.
+//!
+//! With a quota per customer ([`quota_fn`](crate::Policy::quota_fn)), a key without a request so far is shown under the
+//! policy's own quota, since only a request has the customer's plan.
+//!
+//! # In your own back office
+//!
+//! The service is a view of [`LimitsHandle`](crate::LimitsHandle), which your own endpoints may call:
+//!
+//! ```
+//! use tower_sluice::{LimiterError, LimitsHandle};
+//!
+//! /// What the customer's page of your back office says.
+//! async fn describe(limits: &LimitsHandle, customer: &str) -> Result<String, LimiterError> {
+//!     let mut text = String::new();
+//!     for policy in limits.policies() {
+//!         let status = limits.peek(policy.name(), customer).await?;
+//!         let decision = status.decision();
+//!         text += &format!("{}: {} of {} left", policy.name(), decision.remaining(), decision.limit());
+//!         if let Some(ban) = status.ban() {
+//!             text += &format!(", banned for another {} s: {}", ban.left().as_secs(), ban.reason());
+//!         }
+//!         text += "\n";
+//!     }
+//!     Ok(text)
+//! }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), LimiterError> {
+//! #     use tower_sluice::{Policy, Quota, RateLimitLayer, key::User};
+//! #     let limits = RateLimitLayer::new(Policy::new("pace", Quota::per_second(10)).key(User::key())).handle();
+//! #     assert_eq!(describe(&limits, "ada").await?, "pace: 10 of 10 left\n");
+//! #     let _ = limits.ban("pace", "ada", std::time::Duration::from_secs(3_601), "scrapes").await?;
+//! #     assert_eq!(describe(&limits, "ada").await?, "pace: 0 of 10 left, banned for another 3600 s: scrapes\n");
+//! #     Ok(())
+//! # }
+//! ```
 //!
 //! # Which key
 //!
-//! The key must be the one that the policy makes of a request. For any other key, `peek` shows a full budget and
-//! `reset` resets nothing; neither is an error.
+//! [Text](crate::policy::KeyOf) is read as the policy's key extractor does, and a text that is no key is an error that says
+//! what the keys are. A request may stand for its key, too. A `PartitionKey` is taken as it is: if it is not the one that the
+//! policy makes of a request, `peek` shows a full budget and `reset` resets nothing.
 //!
 //! | the key of the policy | the key of a customer |
 //! |---|---|
-//! | [`User::key`](crate::key::User::key), a header, or a closure that returns a text | `PartitionKey::from("alice")` |
-//! | a closure that returns a number | `PartitionKey::from(7_u64)`, of the same type |
-//! | [`PeerIp`](crate::key::PeerIp), [`ClientIp`](crate::key::ClientIp) | `PartitionKey::from(IpNetwork::of(address, 64))`, with the prefix of the policy: an IPv6 address counts by its /64, so no request has the key `PartitionKey::from(address)` |
-//! | a tuple | `PartitionKey::from_parts([first.as_bytes(), second.as_bytes()])`, with the keys of its parts in their order |
-//! | none, or [`Share`](crate::MissingKey::Share) | [`PartitionKey::SHARED`](crate::PartitionKey::SHARED) |
+//! | [`User::key`](crate::key::User::key), a header, or a closure that returns a text | `alice` |
+//! | a closure that returns a number | `7` |
+//! | [`PeerIp`](crate::key::PeerIp), [`ClientIp`](crate::key::ClientIp) | `203.0.113.7`; for IPv6, any address of the network, or `2001:db8::/64` |
+//! | a tuple | `alice + 203.0.113.7`: its parts in their order |
+//! | none, or [`Share`](crate::MissingKey::Share) | `(shared)` |
 //!
 //! # A customer who cannot log in
 //!
 //! [Two limits of the login](super::login) may be in the way: the one by address, and the one by account and address.
 //!
 //! ```
-//! use std::net::IpAddr;
+//! use tower_sluice::{LimiterError, RateLimitLayer};
 //!
-//! use tower_sluice::key::IpNetwork;
-//! use tower_sluice::{LimiterError, PartitionKey, RateLimitLayer};
-//!
-//! async fn unlock(logins: &RateLimitLayer, name: &str, address: IpAddr) -> Result<(), LimiterError> {
-//!     let name = PartitionKey::from(name);
-//!     let address = PartitionKey::from(IpNetwork::of(address, 64));
-//!     let both = PartitionKey::from_parts([name.as_bytes(), address.as_bytes()]);
-//!     let _ = logins.handle().reset("account-here", &both).await?;
-//!     let _ = logins.handle().reset("address", &address).await?;
+//! async fn unlock(logins: &RateLimitLayer, name: &str, address: &str) -> Result<(), LimiterError> {
+//!     let _ = logins.handle().reset("account-here", &format!("{name} + {address}")).await?;
+//!     let _ = logins.handle().reset("address", address).await?;
 //!     Ok(())
 //! }
 //! # use tower_sluice::key::{ExtensionKey, PeerIp};
@@ -224,9 +200,8 @@
 //! #         }
 //! #         assert_eq!(login(address).await, 429);
 //! #         // Of IPv6, any address of the customer's network.
-//! #         unlock(&logins, "ada", address.replace("::1", "::2").parse().unwrap()).await.unwrap();
-//! #         let address_key = PartitionKey::from(IpNetwork::of(address.parse().unwrap(), 64));
-//! #         assert_eq!(logins.handle().peek("address", &address_key).await.unwrap().decision().remaining(), 20);
+//! #         unlock(&logins, "ada", &address.replace("::1", "::2")).await.unwrap();
+//! #         assert_eq!(logins.handle().peek("address", address).await.unwrap().decision().remaining(), 20);
 //! #         assert_eq!(login(address).await, 200);
 //! #     }
 //! # }

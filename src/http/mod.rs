@@ -1,6 +1,8 @@
 //! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of the policies or no policy, and
 //! responses. And the other side: a client that obeys such limits (`pacer`).
 
+#[cfg(feature = "admin")]
+pub mod admin;
 mod body;
 mod evaluate;
 mod first_requests;
@@ -37,7 +39,7 @@ pub use self::policy::{
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;
-pub use self::reload::{KeyOf, KeyStatus, LimitsHandle};
+pub use self::reload::{KeyOf, KeyStatus, LimitsHandle, PolicyStatus};
 pub use self::response_body::ResponseBody;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settlement::{Meter, SettleError, Settlement};

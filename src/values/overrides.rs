@@ -141,6 +141,12 @@ pub struct Exception {
 }
 
 impl Exception {
+    /// Whether it is a ban. Otherwise, it is an allowance.
+    #[must_use]
+    pub const fn is_ban(&self) -> bool {
+        self.is_ban
+    }
+
     /// The time until it ends.
     #[must_use]
     pub const fn left(&self) -> Duration {

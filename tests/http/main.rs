@@ -1,5 +1,7 @@
 //! The layer: requests, responses, keys, and gRPC.
 
+#[cfg(feature = "admin")]
+mod admin;
 mod bans;
 mod change;
 mod charge_once;

@@ -4,8 +4,8 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::Value;
 use tower_sluice::Limiter;
 use tower_sluice::algorithm::{FixedWindow, Portable, SlidingWindow, TokenBucket};
-use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::limiter::OverrideReason;
+use tower_sluice::limiter::{Ask, Receipt};
 
 use super::month::{MONTH_BYTES, downloads, two_processes_send_a_month};
 use super::*;

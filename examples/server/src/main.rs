@@ -12,6 +12,10 @@
 //! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL; needs the feature
 //! `redis`). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
+//! `--admin ADDR` serves the admin service on a second address: a page for operators, and its calls. Without a token,
+//! this address must be a loopback one. With one in the environment as `SLUICE_ADMIN_TOKEN`, a call needs it as a
+//! bearer token, or as the password that a browser asks for.
+//!
 //! ```sh
 //! cargo run -p tower-sluice-server --features redis -- --redis redis://127.0.0.1/
 //! ```
@@ -25,6 +29,7 @@
 //!
 //! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `echo.proto`.
 
+mod admin;
 mod connections;
 mod downloads;
 mod echo;
@@ -50,6 +55,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_sluice::RequestHead;
 use tower_sluice::config::{Config, ConfigError, ConfigReader};
@@ -70,11 +76,11 @@ const OWN_PATHS: [&str; 9] = [
     downloads::TOWER,
     downloads::OPEN,
 ];
-const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
+const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL] [--admin ADDR:PORT]";
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let SetUp { listen, limits, file } = match set_up() {
+    let SetUp { listen, limits, file, admin } = match set_up() {
         Ok(Some(set_up)) => set_up,
         Ok(None) => {
             println!("{USAGE}");
@@ -102,7 +108,7 @@ fn main() -> ExitCode {
         if let Some(saving) = saving.clone() {
             tokio::spawn(saving.run());
         }
-        serve(listen, limits).await
+        serve(listen, limits, admin).await
     });
     // After the last request.
     let served = served.and_then(|()| saving.map_or(Ok(()), |saving| saving.save()));
@@ -122,6 +128,7 @@ struct SetUp {
     limits: Limits,
     /// The file and its text, if there is one.
     file: Option<(String, String)>,
+    admin: Option<admin::Settings>,
 }
 
 /// Parses the arguments and the configuration; `None` for `--help`. An error is the message to print.
@@ -129,6 +136,7 @@ fn set_up() -> Result<Option<SetUp>, String> {
     let mut listen = "127.0.0.1:3000".to_owned();
     let mut file = None;
     let mut redis = None;
+    let mut admin = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
@@ -137,10 +145,12 @@ fn set_up() -> Result<Option<SetUp>, String> {
             "--config" => file = Some(value()?),
             "--help" | "-h" => return Ok(None),
             "--redis" => redis = Some(value()?),
+            "--admin" => admin = Some(value()?),
             _ => return Err(format!("unknown argument {argument}\n{USAGE}")),
         }
     }
     let listen = listen.parse().map_err(|_| format!("--listen {listen}: write an address such as 127.0.0.1:3000"))?;
+    let admin = admin.map(|address| admin::Settings::read(&address)).transpose()?;
     let read = |file: String| match watch::read(&file) {
         Ok(text) => Ok((file, text)),
         Err(error) => Err(format!("--config {file}: {error}")),
@@ -160,7 +170,7 @@ fn set_up() -> Result<Option<SetUp>, String> {
             return Err(ConfigError::new(name, route.line(), problem).to_string());
         }
     }
-    Ok(Some(SetUp { listen, limits, file }))
+    Ok(Some(SetUp { listen, limits, file, admin }))
 }
 
 /// Returns whether the server itself answers at this path.
@@ -182,16 +192,24 @@ fn keep_on_redis(_: ConfigReader, _: &str) -> Result<ConfigReader, String> {
 }
 
 /// Serves until a signal comes. An error is the message to print.
-async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>) -> Result<(), String> {
-    let listener = connections::listen(listen)
-        .map_err(|error| format!("{listen}: {error}; choose another address with --listen"))?;
-    let address = listener.local_addr().map_err(|error| format!("{listen}: {error}"))?;
+async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>, admin: Option<admin::Settings>) -> Result<(), String> {
+    let (listener, address) = bind(listen, "--listen")?;
     let mut terminate =
         signal(SignalKind::terminate()).map_err(|error| format!("the server cannot wait for SIGTERM: {error}"))?;
+    // Dropped with the future below, once it is over.
+    let (stopping, mut is_stopping) = tokio::sync::watch::channel(());
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
+        }
+        drop(stopping);
+    };
+    let admin = match admin {
+        None => None,
+        Some(settings) => {
+            let router = settings.router(&limits.read().unwrap_or_else(PoisonError::into_inner));
+            Some((bind(settings.address, "--admin")?, router))
         }
     };
     // Rejects all waiters at once, instead of waiting for them.
@@ -200,8 +218,24 @@ async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>) -> Result<(), St
         move || limits.read().unwrap_or_else(PoisonError::into_inner).close()
     };
     println!("listening on http://{address}");
-    connections::serve(listener, app(limits), stop, close).await;
+    let serving = connections::serve(listener, app(limits), stop, close);
+    match admin {
+        None => serving.await,
+        Some(((listener, address), router)) => {
+            println!("admin on http://{address}");
+            let stop = async move { while is_stopping.changed().await.is_ok() {} };
+            tokio::join!(serving, connections::serve(listener, router, stop, || {}));
+        }
+    }
     Ok(())
+}
+
+/// `option` is the one that sets the address.
+fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr), String> {
+    let listener = connections::listen(address)
+        .map_err(|error| format!("{address}: {error}; choose another address with {option}"))?;
+    let bound = listener.local_addr().map_err(|error| format!("{address}: {error}"))?;
+    Ok((listener, bound))
 }
 
 fn app(shared: Arc<RwLock<Limits>>) -> Router {

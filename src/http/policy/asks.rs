@@ -1,5 +1,7 @@
 //! The calls of a policy to its limiter.
 
+use std::time::Duration;
+
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::Overrides;
 use crate::values::{
@@ -81,6 +83,11 @@ impl Policy {
         let by_penalty =
             penalty.banned_for(key).map(|left| Exception { is_ban: true, left, reason: OverrideReason::NONE });
         by_hand.into_iter().chain(by_penalty).max_by_key(Exception::left)
+    }
+
+    /// The time since this process made the ban or the allowance by hand of a key, or first saw it.
+    pub(crate) fn override_age(&self, key: &PartitionKey) -> Option<Duration> {
+        self.heritage.record.overrides()?.age(key)
     }
 
     /// Whether this process keeps a ban or an allowance by hand that its limiter does not know.

@@ -87,7 +87,8 @@ impl Policy {
         }
     }
 
-    fn stats(&self) -> Stats {
+    /// The figures of its limiter, and the tables of bans and debts.
+    pub(crate) fn stats(&self) -> Stats {
         let bans = self.heritage.penalty.as_ref().map(Penalty::ban_table);
         let by_hand = self.heritage.record.overrides().map(Overrides::counts);
         Stats { bans, by_hand, debts: self.debt_table(), ..self.limiter.stats() }

@@ -7,16 +7,22 @@ use std::time::Duration;
 use super::key_of::Target;
 use super::{InForce, KeyOf, LayerState, LimitsHandle, PolicyInForce};
 use crate::http::policy::Policy;
-use crate::values::{Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota};
+use crate::values::{Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota, Shape, Terms};
 
 /// The state of a key in a policy.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct KeyStatus {
     decision: Decision,
+    terms: Option<Terms>,
+    override_age: Option<Duration>,
 }
 
 impl KeyStatus {
+    fn of(policy: &Policy, key: &PartitionKey, decision: Decision) -> Self {
+        Self { decision, terms: policy.description.terms(), override_age: policy.override_age(key) }
+    }
+
     /// The decision on a request of cost 0, which is rejected only if the key is banned. It has the limit, the units
     /// that are left, and the time until the key owes nothing.
     pub const fn decision(&self) -> &Decision {
@@ -33,6 +39,37 @@ impl KeyStatus {
     #[must_use]
     pub fn allowance(&self) -> Option<Exception> {
         self.decision.allowance()
+    }
+
+    /// The time since the ban or the allowance by hand was made by this process, or first seen by it. `None` if there
+    /// is none by hand, or if this is not known.
+    #[must_use]
+    pub fn by_hand_since(&self) -> Option<Duration> {
+        let exception = self.ban().or_else(|| self.allowance())?;
+        self.override_age.filter(|_| exception.is_by_hand())
+    }
+
+    /// The time until a request of one unit passes: zero if it passes now. `None` if this is not known, as for a limit
+    /// of requests in flight, or a key with a [quota of its own](crate::Policy::quota_fn) that is used up.
+    #[must_use]
+    pub fn passes_in(&self) -> Option<Duration> {
+        let decision = &self.decision;
+        if !decision.is_allowed() {
+            return decision.retry_after();
+        }
+        if decision.remaining() > 0 {
+            return Some(Duration::ZERO);
+        }
+        let terms = self.terms?;
+        decision.next_after().or_else(|| match terms.shape()? {
+            Shape::FixedWindow | Shape::CalendarWindow => Some(decision.reset_after()),
+            Shape::Bucket => {
+                // It owes its burst and perhaps more; one unit is there when it owes a unit less than the burst.
+                let quota = terms.quota().filter(|quota| quota.max_burst() == decision.limit())?;
+                Some(decision.reset_after().saturating_sub(quota.time_of(quota.max_burst() - 1)))
+            }
+            Shape::SlidingWindow => None,
+        })
     }
 }
 
@@ -85,7 +122,8 @@ impl LimitsHandle {
         let found = self.find(policy, key);
         async move {
             let (policy, target) = found?;
-            policy.peek_at_key(&target.key, target.quota).await.map(|decision| KeyStatus { decision })
+            let decision = policy.peek_at_key(&target.key, target.quota).await?;
+            Ok(KeyStatus::of(&policy, &target.key, decision))
         }
     }
 
@@ -101,7 +139,8 @@ impl LimitsHandle {
         let found = self.find(policy, key);
         async move {
             let (policy, target) = found?;
-            policy.reset(&target.key).await.map(|decision| KeyStatus { decision })
+            let decision = policy.reset(&target.key).await?;
+            Ok(KeyStatus::of(&policy, &target.key, decision))
         }
     }
 
@@ -191,7 +230,7 @@ impl LimitsHandle {
                 }
             };
             policy.note_override(&target.key, by_hand);
-            Ok(KeyStatus { decision })
+            Ok(KeyStatus::of(&policy, &target.key, decision))
         }
     }
 

@@ -4,6 +4,7 @@
 mod key_of;
 mod look_and_act;
 mod offenders;
+mod policy_status;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,6 +16,7 @@ use http::Extensions;
 
 pub use self::key_of::KeyOf;
 pub use self::look_and_act::KeyStatus;
+pub use self::policy_status::PolicyStatus;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
 use crate::http::policy::{Hook, IntoPolicies, Policy, PolicyError, Replaced};
@@ -25,7 +27,7 @@ use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
 use crate::util::log;
 
-/// Replaces the policies of a layer at run time, and shows, resets, bans and allows single keys; made by
+/// Replaces the policies of a layer at run time, shows them, and shows, resets, bans and allows single keys; made by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
 ///
 /// ```

@@ -7,6 +7,7 @@ import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 
 import { inChromium, version as chromiumVersion } from "./chromium.mjs";
+import { contrast } from "./contrast.mjs";
 import { checked } from "./measure.mjs";
 
 // With the built-in configuration: 10 per second. Buckets hold 20, and ten wait in the queue.
@@ -340,15 +341,6 @@ function marks() {
   add("axis", document.querySelector("#axis span"), "borderLeftColor", ground);
   for (const button of document.querySelectorAll("button, select")) add("button", button, "borderTopColor", ground);
   return found;
-}
-
-function contrast(...colors) {
-  const luminance = (color) => {
-    const [r, g, b] = color.match(/[\d.]+/g).map((value) => (value / 255 <= 0.03928 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const [dark, light] = colors.map(luminance).sort((a, b) => a - b);
-  return (light + 0.05) / (dark + 0.05);
 }
 
 /** Each mark has a contrast of 3 at least to its ground (WCAG 2.2, 1.4.11). */

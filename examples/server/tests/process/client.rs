@@ -21,9 +21,22 @@ pub(crate) fn get(server: SocketAddr, path: &str) -> Answer {
 }
 
 pub(crate) fn get_with(server: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+    send(server, "GET", path, &[&[("host", "test")], headers].concat(), "")
+}
+
+/// Posts JSON, to the server's address as its name.
+pub(crate) fn post(server: SocketAddr, path: &str, body: &str) -> Answer {
+    let host = server.to_string();
+    send(server, "POST", path, &[("host", &host), ("content-type", "application/json")], body)
+}
+
+pub(crate) fn send(server: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut socket = TcpStream::connect(server).unwrap();
-    let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    write!(socket, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{fields}\r\n").unwrap();
+    let mut fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    if !body.is_empty() {
+        fields += &format!("content-length: {}\r\n", body.len());
+    }
+    write!(socket, "{method} {path} HTTP/1.1\r\nconnection: close\r\n{fields}\r\n{body}").unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

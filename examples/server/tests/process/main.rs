@@ -1,5 +1,6 @@
 //! Tests of the example server as a separate process.
 
+mod admin;
 mod client;
 mod disguises;
 mod in_flight;

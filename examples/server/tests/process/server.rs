@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Server {
     process: Child,
     pub(crate) address: SocketAddr,
+    /// The address of the admin service, if it was asked for.
+    admin: Option<SocketAddr>,
 }
 
 impl Server {
@@ -36,6 +38,17 @@ impl Server {
         Self::run(&["--config", file.to_str().unwrap(), "--redis", redis])
     }
 
+    /// Starts it with the admin service on a port of its own, this text as its configuration, and more arguments.
+    pub(crate) fn start_with_admin(config: &str, more: &[&str]) -> Self {
+        let file = config_file(config);
+        Self::run(&[&["--config", file.to_str().unwrap(), "--admin", "127.0.0.1:0"], more].concat())
+    }
+
+    /// The address of the admin service.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin.expect("it was started with one")
+    }
+
     /// Starts it with this text in a file. Returns that file, for edits, and the log file.
     pub(crate) fn start_edited(config: &str) -> (Self, PathBuf, PathBuf) {
         let file = config_file(config);
@@ -43,16 +56,26 @@ impl Server {
         (Self::start_with_file(&file, &log), file, log)
     }
 
+    /// Starts it with the admin service behind a token.
+    pub(crate) fn start_with_token(token: &str) -> Self {
+        Self::spawn(command(&["--admin", "0.0.0.0:0"]).env("SLUICE_ADMIN_TOKEN", token))
+    }
+
     fn run(arguments: &[&str]) -> Self {
         Self::spawn(&mut command(arguments))
     }
 
     fn spawn(command: &mut Command) -> Self {
+        let has_admin = command.get_args().any(|argument| argument == "--admin");
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://").expect("the server prints its address");
-        Self { address: address.parse().unwrap(), process }
+        let mut lines = BufReader::new(process.stdout.as_mut().unwrap()).lines();
+        let mut address_after = |words: &str| -> SocketAddr {
+            let line = lines.next().expect("the server prints its address").unwrap();
+            line.strip_prefix(words).unwrap_or_else(|| panic!("{line}")).parse().unwrap()
+        };
+        let address = address_after("listening on http://");
+        let admin = has_admin.then(|| address_after("admin on http://"));
+        Self { address, admin, process }
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -91,9 +114,14 @@ pub(crate) fn output(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
+/// Runs the server with this environment and arguments that it should reject.
+pub(crate) fn output_with(variable: (&str, &str), arguments: &[&str]) -> Output {
+    command(arguments).env(variable.0, variable.1).output().unwrap()
+}
+
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_server"));
-    command.args(["--listen", "127.0.0.1:0"]).args(arguments);
+    command.args(["--listen", "127.0.0.1:0"]).args(arguments).env_remove("SLUICE_ADMIN_TOKEN");
     command
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::store::ByHand;
 use crate::values::time::{Clock, Timestamp};
@@ -21,9 +22,13 @@ pub(crate) struct Overrides {
 #[derive(Clone, Copy)]
 struct KeyOverride {
     is_ban: bool,
+    since: Timestamp,
     until: Timestamp,
     reason: OverrideReason,
 }
+
+/// Two reports of one override on a server differ in its end by less: by the time that they took to arrive.
+const SAME_END: Duration = Duration::from_secs(2);
 
 /// The number of overrides that a policy has room for.
 const CAPACITY: usize = 65_536;
@@ -32,6 +37,12 @@ impl KeyOverride {
     fn at(&self, now: Timestamp) -> Option<Exception> {
         let left = self.until.saturating_since(now);
         (!left.is_zero()).then_some(Exception { is_ban: self.is_ban, left, reason: self.reason })
+    }
+
+    /// Whether it is an override that was known before, as a server reports it again.
+    fn is_again(&self, before: &Self) -> bool {
+        let between = self.until.saturating_since(before.until).max(before.until.saturating_since(self.until));
+        (self.is_ban, self.reason) == (before.is_ban, before.reason) && between < SAME_END
     }
 }
 
@@ -58,6 +69,13 @@ impl Overrides {
         by_key.get(key)?.at(self.clock.now())
     }
 
+    /// The time since the override of a key was made here, or first seen.
+    pub(crate) fn age(&self, key: &PartitionKey) -> Option<Duration> {
+        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        let (now, by_hand) = (self.clock.now(), by_key.get(key)?);
+        by_hand.at(now).map(|_| now.saturating_since(by_hand.since))
+    }
+
     /// Makes or lifts an override.
     ///
     /// # Errors
@@ -81,7 +99,11 @@ impl Overrides {
             }
         }
         let until = now.saturating_add(span);
-        by_key.insert(key.clone(), KeyOverride { is_ban, until, reason });
+        let mut new = KeyOverride { is_ban, since: now, until, reason };
+        if let Some(before) = by_key.get(key).filter(|before| new.is_again(before)) {
+            new.since = before.since;
+        }
+        by_key.insert(key.clone(), new);
         // Under the lock, so before any look that could find it.
         self.latest.fetch_max(until.as_nanos(), Ordering::Relaxed);
         Ok(())
@@ -111,8 +133,6 @@ impl Overrides {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::values::time::ManualClock;
 
@@ -142,6 +162,22 @@ mod tests {
         assert_eq!((left(&a), overrides.all().len()), (None, 0));
         clock.advance(HOUR * 3);
         assert!(overrides.are_over());
+    }
+
+    #[test]
+    fn an_override_that_a_server_reports_again_has_its_first_age() {
+        let clock = ManualClock::new();
+        let overrides = Overrides::new(Arc::new(clock.clone()));
+        let key = PartitionKey::from("a");
+        assert_eq!(overrides.age(&key), None);
+        overrides.set(&key, ban(HOUR)).unwrap();
+        clock.advance(HOUR / 2);
+        overrides.set(&key, ban(HOUR / 2 + Duration::from_millis(20))).unwrap();
+        assert_eq!(overrides.age(&key), Some(HOUR / 2));
+        overrides.set(&key, ban(HOUR)).unwrap();
+        assert_eq!(overrides.age(&key), Some(Duration::ZERO), "another one");
+        clock.advance(HOUR);
+        assert_eq!(overrides.age(&key), None);
     }
 
     #[test]

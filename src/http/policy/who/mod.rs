@@ -71,6 +71,19 @@ impl Who {
         if is_shared { Some(SHARED.to_owned()) } else { self.key.write_text(key) }
     }
 
+    /// Says what the keys are as text: as the error does that an operator gets for a text that is none.
+    pub(crate) fn keys_as_text(&self) -> String {
+        let keys = match self.key.read_text("") {
+            Err(error) => error.expected().to_owned(),
+            Ok(key) if key == PartitionKey::SHARED => format!("{SHARED}, the key that all requests share"),
+            Ok(_) => "text".to_owned(),
+        };
+        match self.on_missing_key {
+            MissingKey::Share => format!("{keys}, or {SHARED} for requests without a key"),
+            MissingKey::Reject | MissingKey::Skip => keys,
+        }
+    }
+
     /// Reads a key as an operator types it.
     ///
     /// # Errors

@@ -13,9 +13,9 @@ use crate::store::redis::script::{
     OwnQuota, ScriptCharge, Scripted, TextUnder, ban, begin_record, decide_all, decide_once, reset, swap,
 };
 use crate::store::remote::{Applied, Standing};
-use crate::values::{Override, OverrideReason};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
+use crate::values::{Override, OverrideReason};
 
 const DAY: u64 = 86_400_000_000;
 

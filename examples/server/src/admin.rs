@@ -1,0 +1,77 @@
+//! `--admin`: the admin service on an address of its own, and its guard.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use tower_sluice::config::Config;
+use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow, admin};
+
+const TOKEN: &str = "SLUICE_ADMIN_TOKEN";
+
+pub(crate) struct Settings {
+    pub(crate) address: SocketAddr,
+    /// Whoever has it may do everything. Without one, whoever reaches the address.
+    token: Option<Arc<str>>,
+}
+
+impl Settings {
+    /// Reads the address from the arguments, and the token from the environment, which other users of the machine do
+    /// not see. An error is the message to print.
+    pub(crate) fn read(address: &str) -> Result<Self, String> {
+        let address: SocketAddr =
+            address.parse().map_err(|_| format!("--admin {address}: write an address such as 127.0.0.1:3001"))?;
+        let token = std::env::var(TOKEN).ok().map(|token| token.trim().to_owned());
+        match &token {
+            Some(token) if token.len() < 16 => {
+                Err(format!("{TOKEN} has less than 16 characters; make one with: openssl rand -hex 16"))
+            }
+            None if !address.ip().is_loopback() => Err(format!(
+                "--admin {address}: others can reach this address, and whoever reaches it may ban every client; write \
+                 127.0.0.1, or set {TOKEN} to a token that calls then need (make one with: openssl rand -hex 16)"
+            )),
+            _ => Ok(Self { address, token: token.map(Arc::from) }),
+        }
+    }
+
+    pub(crate) fn router(&self, config: &Config) -> Router {
+        let router = admin::router(config);
+        let Some(token) = self.token.clone() else { return router };
+        // Wrong tokens only. All callers share the budget.
+        let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(100)))
+            .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+        router.layer(from_fn_with_state(token, only_with_token)).layer(RateLimitLayer::new(guesses))
+    }
+}
+
+async fn only_with_token(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
+    if has_token(request.headers(), &token) {
+        return next.run(request).await;
+    }
+    // A browser then asks for a name, which may be any, and a password.
+    let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"limits\", Bearer")];
+    (StatusCode::UNAUTHORIZED, ask, "this needs the token, as a bearer token or as the password\n").into_response()
+}
+
+fn has_token(fields: &HeaderMap, token: &str) -> bool {
+    let Some(given) = fields.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok()) else { return false };
+    if let Some(given) = given.strip_prefix("Bearer ") {
+        return is_same(given.trim().as_bytes(), token.as_bytes());
+    }
+    let Some(pair) = given.strip_prefix("Basic ").and_then(|pair| BASE64_STANDARD.decode(pair.trim()).ok()) else {
+        return false;
+    };
+    let password = pair.iter().position(|byte| *byte == b':').map_or(&[][..], |colon| &pair[colon + 1..]);
+    is_same(password, token.as_bytes())
+}
+
+/// Compares in a time that does not depend on where the two differ.
+fn is_same(given: &[u8], token: &[u8]) -> bool {
+    given.len() == token.len() && given.iter().zip(token).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+}

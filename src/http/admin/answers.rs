@@ -1,0 +1,141 @@
+//! The answers in JSON: policies in force, stores, and what a policy says about a key.
+//!
+//! Times are milliseconds, rounded up. An absent value is null.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::problem::sentence;
+use crate::http::reload::{KeyStatus, PolicyStatus};
+use crate::store::{BreakerState, NodeHealth, TableStats};
+use crate::values::{Exception, LimiterError, Shape};
+
+pub(super) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+pub(super) fn policy(layer: &str, status: &PolicyStatus) -> Value {
+    let terms = status.terms();
+    let quota = terms.and_then(|terms| terms.quota());
+    let stats = status.stats();
+    let table = |table: TableStats| {
+        json!({
+            "live_keys": table.live_keys,
+            "capacity": table.capacity,
+            "evicted_live": table.evicted_live,
+            "turned_away": table.turned_away,
+        })
+    };
+    json!({
+        "layer": layer,
+        "policy": status.name(),
+        "kind": kind(status),
+        "limit": terms.map(|terms| terms.limit()),
+        "period_ms": quota.map(|quota| millis(quota.period())),
+        "burst": quota.filter(|_| kind(status) == "bucket").map(|quota| quota.max_burst()),
+        "shadow": status.is_shadow(),
+        "keys": status.keys(),
+        "failures": status.failures(),
+        "shadow_rejected": status.is_shadow().then(|| status.shadow_rejected()),
+        "table": stats.table.map(table),
+        "waiting": stats.backlog.map(|backlog| backlog.waiting()),
+        "in_flight": stats.in_flight,
+        "nodes": stats.nodes.iter().map(NodeHealth::name).collect::<Vec<_>>(),
+    })
+}
+
+/// How a policy counts. The algorithm itself is not known: a token bucket and a leaky bucket are the same.
+fn kind(status: &PolicyStatus) -> &'static str {
+    let Some(terms) = status.terms() else { return "custom" };
+    match terms.shape() {
+        _ if status.delays() && terms.shape().is_some() => "queue",
+        None => "in-flight",
+        Some(Shape::Bucket) => "bucket",
+        Some(Shape::FixedWindow) => "fixed-window",
+        Some(Shape::CalendarWindow) => "calendar-window",
+        Some(Shape::SlidingWindow) => "sliding-window",
+    }
+}
+
+/// The nodes of all stores, each once, with the policies whose budgets they hold.
+pub(super) fn stores<'a>(policies: impl Iterator<Item = (&'a str, &'a PolicyStatus)>) -> Value {
+    let mut stores = BTreeMap::new();
+    for (layer, status) in policies {
+        for node in &status.stats().nodes {
+            let (_, users) = stores.entry(node.name()).or_insert_with(|| (node, Vec::new()));
+            users.push(json!({ "layer": layer, "policy": status.name() }));
+        }
+    }
+    let store = |(node, policies): (&NodeHealth, Vec<Value>)| {
+        let (breaker, probe_in) = match node.breaker() {
+            BreakerState::Closed => ("closed", None),
+            BreakerState::Open { probe_in } => ("open", probe_in),
+            BreakerState::HalfOpen => ("half-open", None),
+        };
+        json!({
+            "node": node.name(),
+            "breaker": breaker,
+            "probe_in_ms": probe_in.map(millis),
+            "calls_in_flight": node.in_flight(),
+            "connected": node.is_connected(),
+            "policies": policies,
+        })
+    };
+    json!({ "stores": stores.into_values().map(store).collect::<Vec<_>>() })
+}
+
+/// What a policy says about a key: its state, that it is no key of the policy, or why this is not known.
+pub(super) fn key(layer: &str, status: &PolicyStatus, found: Result<KeyStatus, LimiterError>) -> Value {
+    let mut answer = json!({
+        "layer": layer,
+        "policy": status.name(),
+        "kind": kind(status),
+        "shadow": status.is_shadow(),
+        "can_reset": status.can_reset(),
+        "keys": status.keys(),
+    });
+    match found {
+        Ok(key) => {
+            let decision = key.decision();
+            answer["state"] = state(&key).into();
+            answer["left"] = decision.remaining().into();
+            answer["limit"] = decision.limit().into();
+            answer["period_ms"] =
+                status.terms().and_then(|terms| terms.quota()).map(|quota| millis(quota.period())).into();
+            answer["passes_in_ms"] = key.passes_in().map(millis).into();
+            answer["full_in_ms"] = millis(decision.reset_after()).into();
+            let since = key.by_hand_since();
+            answer["ban"] = key.ban().map(|ban| by_hand(&ban, since)).into();
+            answer["allowance"] = key.allowance().map(|allowance| by_hand(&allowance, since)).into();
+        }
+        Err(error) if error.is_no_key() => answer["state"] = "no-key".into(),
+        Err(error) => {
+            answer["state"] = "unknown".into();
+            answer["error"] = sentence(&error).into();
+        }
+    }
+    answer
+}
+
+fn state(key: &KeyStatus) -> &'static str {
+    if key.ban().is_some() {
+        return "banned";
+    }
+    if key.allowance().is_some() {
+        return "allowed";
+    }
+    // A ban that another limiter keeps, or a cost of nothing that is rejected for a reason of its own.
+    if !key.decision().is_allowed() || key.decision().remaining() == 0 { "limited" } else { "passes" }
+}
+
+/// A ban or an allowance. `since`: the time since it was made, if that is known.
+pub(super) fn by_hand(exception: &Exception, since: Option<Duration>) -> Value {
+    json!({
+        "left_ms": millis(exception.left()),
+        "by_hand": exception.is_by_hand(),
+        "reason": exception.is_by_hand().then(|| exception.reason().as_str()),
+        "since_ms": since.map(millis),
+    })
+}

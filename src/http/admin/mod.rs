@@ -1,0 +1,175 @@
+//! Look and act over HTTP: a page and JSON calls for operators (crate feature `admin`).
+//!
+//! *Why is this customer limited, since when, and let her in now*: the page answers the first two for a key, and has
+//! buttons for the third. [`Admin`] is a Tower service; with the feature `axum`, `router` makes a router of it.
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use tower_sluice::{Quota, RateLimitLayer, admin};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> std::io::Result<()> {
+//! let layer = RateLimitLayer::per_client(Quota::per_second(10));
+//! let admin = admin::router([("api", layer.handle())]);
+//! // Not the address of the app: whoever reaches this one may do everything.
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3001").await?;
+//! axum::serve(listener, admin).await
+//! # }
+//! ```
+//!
+//! # Guard it
+//!
+//! It is mounted nowhere by itself, and knows no users: **whoever reaches it may look at every key and ban every
+//! client**. So
+//!
+//! - serve it on an address of its own, `127.0.0.1` or a private network, and never nest it in the router of the app;
+//! - on a network, put a guard before it: a proxy with mTLS or single sign-on, or a layer of yours that checks a token,
+//!   with [a limit on wrong ones](crate::guide::support);
+//! - keep the log: each reset, ban, allowance and unban is a line at `warn`, with a keyed hash of the key and the reason.
+//!   Who did it is known to your guard only, so let it log, too.
+//!
+//! Against pages of other sites that an operator has open, it guards itself:
+//!
+//! - Calls that a page of another site has a browser send are answered 403, by `Sec-Fetch-Site` and `Origin`.
+//! - Calls that do something are `POST` with `content-type: application/json`, which no form can send.
+//! - `Host` must be an address or `localhost` (421 otherwise), so that no site can make its own name that of this server
+//!   (DNS rebinding). For a name of your own, call [`Admin::host`].
+//! - A token in a cookie would need more: send it as a bearer token, or have the proxy ask.
+//!
+//! Keys are personal data in most cases. They are never part of an address, so that no access log and no history has
+//! them: to look at a key is a `POST`, too. All answers have `Cache-Control: no-store`.
+//!
+//! # Calls
+//!
+//! | call | body | answer |
+//! |---|---|---|
+//! | `GET /` | | the page |
+//! | `GET /api/policies` | | `policies`: each with its limit, what its keys look like, failures, tables and queue |
+//! | `GET /api/stores` | | `stores`: each node of a store on a server, with its circuit breaker |
+//! | `GET /api/exceptions` | | `exceptions`: bans and allowances by hand that [this process knows](crate::LimitsHandle::exceptions) |
+//! | `GET /api/offenders` | | `offenders`: the keys that are rejected most |
+//! | `POST /api/key` | `key`, and perhaps `layer` and `policy` | `policies`: what each policy says about the key |
+//! | `POST /api/reset` | `policy`, `key`, perhaps `layer` | the state afterwards: the whole budget, no ban, no allowance |
+//! | `POST /api/ban` | the same, `for` and `reason` | the state afterwards |
+//! | `POST /api/allow` | the same | the state afterwards |
+//! | `POST /api/unban` | `policy`, `key`, perhaps `layer` | the state afterwards: no ban and no allowance; the budget as it was |
+//!
+//! `key` is text [as an operator types it](crate::policy::KeyOf). `for` is a time as in a configuration (`15m`, `1h`,
+//! `2days`), or a number of seconds. `layer` may be left out where one layer only has a policy of this name. In answers,
+//! times are milliseconds, rounded up.
+//!
+//! ```text
+//! $ curl -H 'content-type: application/json' -d '{"key": "203.0.113.7"}' http://127.0.0.1:3001/api/key
+//! {"key":"203.0.113.7","policies":[{"layer":"api","policy":"per-client","state":"limited","left":0,"limit":10,…
+//! $ curl -H 'content-type: application/json' -d '{"policy": "per-client", "key": "203.0.113.7"}' http://127.0.0.1:3001/api/reset
+//! ```
+//!
+//! The `state` of a key is
+//!
+//! | `state` | |
+//! |---|---|
+//! | `passes` | `left` of `limit` units are left; all of them in `full_in_ms` |
+//! | `limited` | no unit is left; a request passes in `passes_in_ms`, if that is known |
+//! | `banned` | `ban` has the rest, the reason if it is `by_hand`, and perhaps since when |
+//! | `allowed` | `allowance` likewise |
+//! | `no-key` | the text is no key of this policy; `keys` says what its keys are |
+//! | `unknown` | the store fails, say: see `error` |
+//!
+//! A call that is not carried out is answered with problem details (RFC 9457), whose `detail` says what to do: 400 (no
+//! JSON), 403 and 421 (see above), 404 (no such call, layer or policy), 405, 413 (more than 16 KiB), 415 (not declared as
+//! JSON), 422 (a member is missing, unknown or wrong, or the policy cannot do this), and 503 (the store fails).
+
+mod answers;
+mod body;
+mod call;
+mod guard;
+mod page;
+mod problem;
+#[cfg(feature = "axum")]
+mod router;
+mod service;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::body::AdminBody;
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub use self::router::router;
+use crate::http::reload::LimitsHandle;
+
+/// The service: the page, and the [calls](self#calls).
+///
+/// It takes requests with any body, and answers all of them: it is always ready, and never fails.
+///
+/// ```
+/// use http::Request;
+/// use http_body_util::{BodyExt, Full};
+/// use tower::ServiceExt;
+/// use tower_sluice::admin::Admin;
+/// use tower_sluice::{Quota, RateLimitLayer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = RateLimitLayer::per_client(Quota::per_minute(10));
+/// let admin = Admin::new([("api", layer.handle())]);
+///
+/// let ban = r#"{"policy": "per-client", "key": "203.0.113.7", "for": "1h", "reason": "scrapes the catalogue"}"#;
+/// let request = Request::post("/api/ban").header("content-type", "application/json");
+/// let response = admin.oneshot(request.body(Full::new(bytes::Bytes::from(ban)))?).await?;
+/// let state: serde_json::Value = serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?;
+/// assert_eq!((&state["state"], &state["ban"]["left_ms"]), (&"banned".into(), &3_600_000.into()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Admin {
+    layers: Arc<[(String, LimitsHandle)]>,
+    hosts: Arc<[String]>,
+}
+
+impl Admin {
+    /// Makes the service for these layers, each with a name for operators, such as its route.
+    ///
+    /// # Panics
+    ///
+    /// If two layers have the same name.
+    #[track_caller]
+    pub fn new<N: Into<String>>(layers: impl IntoIterator<Item = (N, LimitsHandle)>) -> Self {
+        let layers: Arc<[_]> = layers.into_iter().map(|(name, handle)| (name.into(), handle)).collect();
+        for (index, (name, _)) in layers.iter().enumerate() {
+            assert!(layers[..index].iter().all(|(other, _)| other != name), "two layers have the name `{name}`");
+        }
+        Self { layers, hosts: Arc::default() }
+    }
+
+    /// Answers requests for this name, too, such as `limits.example.internal`: see [above](self#guard-it). Call it once
+    /// for each name.
+    pub fn host(self, name: impl Into<String>) -> Self {
+        let hosts = self.hosts.iter().cloned().chain([name.into()]).collect();
+        Self { hosts, ..self }
+    }
+}
+
+/// As [`Admin::new`].
+impl<N: Into<String>, const LAYERS: usize> From<[(N, LimitsHandle); LAYERS]> for Admin {
+    #[track_caller]
+    fn from(layers: [(N, LimitsHandle); LAYERS]) -> Self {
+        Self::new(layers)
+    }
+}
+
+/// As [`Admin::new`].
+impl<N: Into<String>> From<Vec<(N, LimitsHandle)>> for Admin {
+    #[track_caller]
+    fn from(layers: Vec<(N, LimitsHandle)>) -> Self {
+        Self::new(layers)
+    }
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.layers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Admin").field("layers", &names).field("hosts", &self.hosts).finish()
+    }
+}

@@ -1,0 +1,67 @@
+//! [`Problem`]: the answer to a call that is not carried out, as problem details (RFC 9457).
+
+use std::error::Error;
+
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::json;
+
+use super::body::AdminBody;
+use crate::values::LimiterError;
+
+/// A status, and a sentence that says what is wrong and what to do.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    detail: String,
+    /// The methods of the path, for a 405.
+    allow: Option<&'static str>,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), allow: None }
+    }
+
+    pub(super) fn method_not_allowed(allow: &'static str) -> Self {
+        let detail = format!("this call is for {allow} only");
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, detail, allow: Some(allow) }
+    }
+
+    pub(super) fn response(&self) -> Response<AdminBody> {
+        let body = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason(),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        let mut response = Response::new(AdminBody::from(body.to_string()));
+        *response.status_mut() = self.status;
+        let fields = response.headers_mut();
+        fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(allow) = self.allow {
+            fields.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}
+
+impl From<LimiterError> for Problem {
+    fn from(error: LimiterError) -> Self {
+        let status = if error.is_unknown_policy() {
+            StatusCode::NOT_FOUND
+        } else if error.is_no_key() || error.is_unsupported() {
+            StatusCode::UNPROCESSABLE_ENTITY
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        Self::new(status, sentence(&error))
+    }
+}
+
+/// An error with its sources, which have the reason: the answer of a Redis, for example.
+pub(super) fn sentence(error: &LimiterError) -> String {
+    let mut text = error.to_string();
+    let mut sources = std::iter::successors(error.source(), |&source| source.source());
+    sources.by_ref().for_each(|source| text += &format!(": {source}"));
+    text
+}

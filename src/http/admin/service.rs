@@ -1,0 +1,216 @@
+//! The calls: which path has which, and what each does.
+
+use std::convert::Infallible;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Body;
+use serde_json::{Value, json};
+use tower_service::Service;
+
+use super::answers;
+use super::body::{AdminBody, read};
+use super::call::Call;
+use super::guard::{check_host, check_site, check_type};
+use super::problem::Problem;
+use super::{Admin, page};
+use crate::http::reload::{LimitsHandle, PolicyStatus};
+
+/// The path of all calls. Other paths are files of the page.
+const API: &str = "/api/";
+
+/// A policy in force, with the name and the handle of its layer.
+type InForce<'a> = (&'a str, &'a LimitsHandle, PolicyStatus);
+
+/// What is done about a key.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Reset,
+    Ban,
+    Allow,
+    Unban,
+}
+
+impl<B> Service<Request<B>> for Admin
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+{
+    type Response = Response<AdminBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<AdminBody>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        if let Err(problem) = check_host(&parts, &self.hosts) {
+            return Box::pin(ready(Ok(problem.response())));
+        }
+        if !parts.uri.path().starts_with(API) {
+            return Box::pin(ready(Ok(page::file(&parts).unwrap_or_else(|problem| problem.response()))));
+        }
+        let admin = self.clone();
+        Box::pin(async move {
+            let answer = match admin.answer(&parts, body).await {
+                Ok(answer) => json_response(&answer),
+                Err(problem) => problem.response(),
+            };
+            Ok(never_stored(answer))
+        })
+    }
+}
+
+impl Admin {
+    /// Carries out a call.
+    async fn answer<B: Body>(&self, parts: &Parts, body: B) -> Result<Value, Problem> {
+        check_site(parts)?;
+        let name = &parts.uri.path()[API.len()..];
+        let is_read = match name {
+            "policies" | "stores" | "exceptions" | "offenders" => true,
+            "key" | "reset" | "ban" | "allow" | "unban" => false,
+            _ => {
+                let all = "policies, stores, exceptions, offenders, key, reset, ban, allow and unban";
+                return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no such call; there are {all}")));
+            }
+        };
+        match (is_read, &parts.method) {
+            (true, &Method::GET | &Method::HEAD) | (false, &Method::POST) => {}
+            (true, _) => return Err(Problem::method_not_allowed("GET")),
+            (false, _) => return Err(Problem::method_not_allowed("POST")),
+        }
+        if is_read {
+            return self.read(name).await;
+        }
+        check_type(&parts.headers)?;
+        let call = Call::parse(&read(body).await?)?;
+        match name {
+            "reset" => self.act(call, Act::Reset).await,
+            "ban" => self.act(call, Act::Ban).await,
+            "allow" => self.act(call, Act::Allow).await,
+            "unban" => self.act(call, Act::Unban).await,
+            _ => self.key(call).await,
+        }
+    }
+
+    async fn read(&self, name: &str) -> Result<Value, Problem> {
+        let all = self.policies();
+        match name {
+            "policies" => {
+                let policies = all.iter().map(|(layer, _, status)| answers::policy(layer, status));
+                Ok(json!({ "policies": policies.collect::<Vec<_>>() }))
+            }
+            "stores" => Ok(answers::stores(all.iter().map(|(layer, _, status)| (*layer, status)))),
+            "exceptions" => Ok(json!({ "exceptions": exceptions(&all)? })),
+            _ => Ok(json!({ "offenders": [] })),
+        }
+    }
+
+    /// Returns what each policy says about a key, or each policy of a layer, or of a name.
+    async fn key(&self, mut call: Call) -> Result<Value, Problem> {
+        let key = call.text("key")?;
+        let (layer, policy) = (call.optional_text("layer")?, call.optional_text("policy")?);
+        call.end()?;
+        let mut answers = Vec::new();
+        for (name, handle, status) in self.wanted(layer.as_deref(), policy.as_deref())? {
+            answers.push(answers::key(name, &status, handle.peek(status.name(), &key).await));
+        }
+        Ok(json!({ "key": key, "policies": answers }))
+    }
+
+    /// Resets, bans, allows or unbans a key of one policy. Returns its state afterwards.
+    async fn act(&self, mut call: Call, act: Act) -> Result<Value, Problem> {
+        let (key, policy) = (call.text("key")?, call.text("policy")?);
+        let layer = call.optional_text("layer")?;
+        let terms = match act {
+            Act::Ban | Act::Allow => Some(call.terms()?),
+            Act::Reset | Act::Unban => None,
+        };
+        call.end()?;
+        let mut wanted = self.wanted(layer.as_deref(), Some(&policy))?;
+        let (Some((layer, handle, status)), true) = (wanted.pop(), wanted.is_empty()) else {
+            let detail = format!("several layers have a policy `{policy}`; write the `layer`, too");
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        };
+        if terms.is_some() && status.is_shadow() {
+            let detail = format!("policy `{policy}` is a shadow: it rejects no request, so a ban would do nothing");
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        }
+        if matches!(act, Act::Reset) && !status.can_reset() {
+            // Before the call, which would lift a ban nevertheless.
+            let detail = format!("policy `{policy}` cannot reset a key; unban it, or allow it for a while");
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        }
+        let done = match (act, terms) {
+            (Act::Reset, _) => handle.reset(&policy, &key).await?,
+            (Act::Ban, Some(terms)) => handle.ban(&policy, &key, terms.span, &terms.reason).await?,
+            (Act::Allow, Some(terms)) => handle.allow(&policy, &key, terms.span, &terms.reason).await?,
+            (Act::Unban | Act::Ban | Act::Allow, _) => handle.unban(&policy, &key).await?,
+        };
+        Ok(answers::key(layer, &status, Ok(done)))
+    }
+
+    /// All policies in force, with their layers.
+    fn policies(&self) -> Vec<InForce<'_>> {
+        let mut all = Vec::new();
+        for (layer, handle) in &*self.layers {
+            all.extend(handle.policies().into_iter().map(|status| (layer.as_str(), handle, status)));
+        }
+        all
+    }
+
+    /// The policies of this layer and of this name, if they are given. There is at least one.
+    fn wanted(&self, layer: Option<&str>, policy: Option<&str>) -> Result<Vec<InForce<'_>>, Problem> {
+        if let Some(layer) = layer.filter(|layer| self.layers.iter().all(|(name, _)| name != layer)) {
+            let all: Vec<_> = self.layers.iter().map(|(name, _)| name.as_str()).collect();
+            let detail = format!("there is no layer `{layer}`; there are: {}", all.join(", "));
+            return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+        }
+        let all = self.policies().into_iter();
+        let of_layer: Vec<_> = all.filter(|(name, ..)| layer.is_none_or(|layer| layer == *name)).collect();
+        let names: Vec<_> = of_layer.iter().map(|(_, _, status)| status.name().to_owned()).collect();
+        let is_wanted = |status: &PolicyStatus| policy.is_none_or(|policy| policy == status.name());
+        let wanted: Vec<_> = of_layer.into_iter().filter(|(_, _, status)| is_wanted(status)).collect();
+        if let (true, Some(policy)) = (wanted.is_empty(), policy) {
+            let detail = format!("there is no policy `{policy}`; there are: {}", names.join(", "));
+            return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+        }
+        Ok(wanted)
+    }
+}
+
+/// The bans and allowances by hand of all policies.
+fn exceptions(all: &[InForce<'_>]) -> Result<Vec<Value>, Problem> {
+    let mut found = Vec::new();
+    for (layer, handle, status) in all {
+        for (key, exception) in handle.exceptions(status.name())? {
+            let mut entry = answers::by_hand(&exception, None);
+            entry["layer"] = (*layer).into();
+            entry["policy"] = status.name().into();
+            // Null if only a hash of it is kept.
+            entry["key"] = key.into();
+            entry["kind"] = if exception.is_ban() { "ban" } else { "allowance" }.into();
+            found.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+fn json_response(answer: &Value) -> Response<AdminBody> {
+    let mut response = Response::new(AdminBody::from(format!("{answer}\n")));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer is about one moment, and has keys, which may be personal data.
+fn never_stored(mut response: Response<AdminBody>) -> Response<AdminBody> {
+    let fields = response.headers_mut();
+    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    fields.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

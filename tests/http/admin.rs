@@ -1,0 +1,488 @@
+//! The admin service: each call, and what it does not answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+use tower_sluice::admin::{self, Admin, AdminBody};
+use tower_sluice::config::Config;
+use tower_sluice::key::{PeerIp, User};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{
+    Concurrency, FixedWindow, LeakyQueue, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
+    SlidingWindow, TokenBucket,
+};
+
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000))
+}
+
+/// Two layers: one has policies of several kinds, and both have a policy `logins`.
+fn layers(clock: &ManualClock) -> [(&'static str, RateLimitLayer); 2] {
+    let store = || MemoryStore::default().with_clock(clock.clone());
+    let bucket = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(20)), store());
+    let logins = || RateLimiter::new(FixedWindow::new(Quota::per_hour(5)), store());
+    let pair = Policy::new("logins", logins()).key((User::key(), PeerIp::new()));
+    let shadow = RateLimiter::new(SlidingWindow::new(Quota::per_minute(7)), store());
+    let api = RateLimitLayer::new([
+        Policy::new("per-address", bucket).key(PeerIp::new()),
+        pair,
+        Policy::new("trial", shadow).key(User::key()).on_missing_key(MissingKey::Share).shadow(),
+        // Requests of these tests are not to wait.
+        Policy::new("line", LeakyQueue::new(Quota::per_second(10))).key(User::key()).when(|_| false),
+        Policy::new("open", Concurrency::new(3)).key(User::key()).when(|_| false),
+    ]);
+    let staff = RateLimitLayer::new(Policy::new("logins", logins()).key(User::key()));
+    [("api", api), ("staff", staff)]
+}
+
+fn service(layers: &[(&'static str, RateLimitLayer)]) -> Admin {
+    Admin::new(layers.iter().map(|(name, layer)| (*name, layer.handle())))
+}
+
+fn send(admin: &Admin, request: Request<Full<Bytes>>) -> Response<AdminBody> {
+    admin.clone().oneshot(request).now_or_never().expect("memory answers at once").unwrap()
+}
+
+fn json_of(response: Response<AdminBody>) -> (StatusCode, Value) {
+    let status = response.status();
+    let body = response.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+    (status, serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {body:?}")))
+}
+
+#[track_caller]
+fn get(admin: &Admin, path: &str) -> Value {
+    let (status, answer) = json_of(send(admin, Request::get(path).body(Full::default()).unwrap()));
+    assert_eq!(status, 200, "{path}: {answer}");
+    answer
+}
+
+fn post(admin: &Admin, call: &str, body: impl Into<Bytes>) -> (StatusCode, Value) {
+    let request = Request::post(format!("/api/{call}")).header("content-type", "application/json");
+    json_of(send(admin, request.body(Full::new(body.into())).unwrap()))
+}
+
+#[track_caller]
+fn done(admin: &Admin, call: &str, body: &Value) -> Value {
+    let (status, answer) = post(admin, call, body.to_string());
+    assert_eq!(status, 200, "{call} {body}: {answer}");
+    answer
+}
+
+/// What each policy says about a key, by layer and policy.
+fn about(admin: &Admin, key: &str) -> Vec<(String, String)> {
+    let answer = done(admin, "key", &json!({ "key": key }));
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let policies = answer["policies"].as_array().unwrap().iter();
+    policies
+        .map(|policy| (format!("{} {}", text(&policy["layer"]), text(&policy["policy"])), text(&policy["state"])))
+        .collect()
+}
+
+fn use_up(layer: &RateLimitLayer, user: &str, address: [u8; 4], requests: usize) -> Vec<u16> {
+    use tower::{Layer, service_fn};
+    let service = layer
+        .layer(service_fn(|_: Request<()>| async { Ok::<_, std::convert::Infallible>(Response::new(String::new())) }));
+    let one = || {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(User::new(user));
+        request.extensions_mut().insert(std::net::SocketAddr::from((address, 1)));
+        service.clone().oneshot(request).now_or_never().expect("memory answers at once").unwrap().status().as_u16()
+    };
+    (0..requests).map(|_| one()).collect()
+}
+
+#[test]
+fn policies_are_described_with_their_limits_and_their_keys() {
+    let layers = layers(&clock());
+    let answer = get(&service(&layers), "/api/policies");
+    let policies = answer["policies"].as_array().unwrap();
+    let summary: Vec<_> = policies
+        .iter()
+        .map(|it| (it["layer"].as_str().unwrap(), it["policy"].as_str().unwrap(), it["kind"].as_str().unwrap()))
+        .collect();
+    // In the order in which they are charged: what delays or holds comes last.
+    for expected in [
+        ("api", "per-address", "bucket"),
+        ("api", "logins", "fixed-window"),
+        ("api", "trial", "sliding-window"),
+        ("api", "line", "queue"),
+        ("api", "open", "in-flight"),
+        ("staff", "logins", "fixed-window"),
+    ] {
+        assert!(summary.contains(&expected), "{expected:?} in {summary:?}");
+    }
+    let of = |layer: &str, name: &str| {
+        policies.iter().find(|policy| policy["layer"] == layer && policy["policy"] == name).unwrap().clone()
+    };
+    let address = of("api", "per-address");
+    assert_eq!(
+        (&address["limit"], &address["burst"], &address["period_ms"]),
+        (&json!(10), &json!(20), &json!(1_000)),
+        "{address}"
+    );
+    assert_eq!(address["table"]["capacity"], 65_536);
+    let keys = |layer, name| of(layer, name)["keys"].as_str().unwrap().to_owned();
+    assert!(keys("api", "per-address").contains("203.0.113.7"));
+    assert!(keys("api", "logins").contains(" + "));
+    assert!(keys("api", "trial").contains("(shared)"));
+    assert_eq!((&of("api", "trial")["shadow"], &of("api", "line")["waiting"]), (&json!(true), &json!(0)));
+    assert_eq!((&of("api", "open")["in_flight"], &of("api", "open")["period_ms"]), (&json!(0), &Value::Null));
+    assert_eq!(get(&service(&layers), "/api/stores"), json!({ "stores": [] }), "all are in memory");
+}
+
+#[test]
+fn each_policy_says_what_it_knows_of_a_key() {
+    let clock = clock();
+    let layers = layers(&clock);
+    let admin = service(&layers);
+    let api = &layers[0].1;
+    assert_eq!(use_up(api, "ada", [192, 0, 2, 1], 6), [200, 200, 200, 200, 200, 429]);
+    let says = |key: &str, policy: &str| {
+        let answer = done(&admin, "key", &json!({ "key": key, "layer": "api", "policy": policy }));
+        assert_eq!((&answer["key"], answer["policies"].as_array().unwrap().len()), (&json!(key), 1));
+        answer["policies"][0].clone()
+    };
+    let limited = says("ada + 192.0.2.1", "logins");
+    assert_eq!((&limited["state"], &limited["left"], &limited["limit"]), (&json!("limited"), &json!(0), &json!(5)));
+    let wait = limited["passes_in_ms"].as_u64().unwrap();
+    assert!(wait > 0 && wait <= 3_600_000 && wait == limited["full_in_ms"].as_u64().unwrap(), "{limited}");
+    let passes = says("192.0.2.1", "per-address");
+    assert_eq!((&passes["state"], &passes["left"], &passes["full_in_ms"]), (&json!("passes"), &json!(15), &json!(500)));
+    let not_mine = says("ada", "per-address");
+    assert_eq!((&not_mine["state"], &not_mine["left"]), (&json!("no-key"), &Value::Null));
+    assert!(not_mine["keys"].as_str().unwrap().contains("203.0.113.7"));
+    // All at once, in the order of the layers.
+    let all = about(&admin, "ada");
+    assert_eq!(all.len(), 6);
+    assert!(all.contains(&("staff logins".to_owned(), "passes".to_owned())), "{all:?}");
+    assert!(all.contains(&("api logins".to_owned(), "no-key".to_owned())), "{all:?}");
+}
+
+/// A bucket that is used up says when it has a unit again, and keeps its word.
+#[test]
+fn a_used_up_key_passes_when_it_is_said_to() {
+    let clock = clock();
+    let layers = layers(&clock);
+    let (admin, api) = (service(&layers), &layers[0].1);
+    // One address, and a user for each four requests, so that no other policy is used up.
+    for user in ["a", "b", "c", "d", "e"] {
+        assert_eq!(use_up(api, user, [192, 0, 2, 1], 4), [200; 4]);
+    }
+    assert_eq!(use_up(api, "f", [192, 0, 2, 1], 1), [429]);
+    let key = json!({ "key": "192.0.2.1", "policy": "per-address" });
+    let state = || done(&admin, "key", &key)["policies"][0].clone();
+    assert_eq!((&state()["state"], &state()["passes_in_ms"]), (&json!("limited"), &json!(100)));
+    clock.advance(Duration::from_millis(99));
+    assert_eq!(use_up(api, "f", [192, 0, 2, 1], 1), [429]);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!((&state()["state"], &state()["passes_in_ms"]), (&json!("passes"), &json!(0)));
+    assert_eq!(use_up(api, "f", [192, 0, 2, 1], 1), [200]);
+}
+
+#[test]
+fn a_key_is_reset_banned_allowed_and_let_in_again() {
+    let clock = clock();
+    let layers = layers(&clock);
+    let (admin, api) = (service(&layers), &layers[0].1);
+    let ask = || use_up(api, "ada", [192, 0, 2, 1], 1)[0];
+    let body = |more: Value| {
+        let mut body = json!({ "layer": "api", "policy": "logins", "key": "ada + 192.0.2.1" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let state = |answer: &Value| answer["state"].as_str().unwrap().to_owned();
+    assert_eq!(use_up(api, "ada", [192, 0, 2, 1], 6).last(), Some(&429));
+    let reset = done(&admin, "reset", &body(json!({})));
+    assert_eq!((state(&reset).as_str(), &reset["left"]), ("passes", &json!(5)));
+    assert_eq!(ask(), 200);
+
+    let terms = json!({ "for": "1h", "reason": "tries stolen passwords" });
+    let ban = done(&admin, "ban", &body(terms.clone()));
+    assert_eq!(state(&ban), "banned");
+    let expected = json!({ "by_hand": true, "left_ms": 3_600_000, "reason": "tries stolen passwords", "since_ms": 0 });
+    assert_eq!(ban["ban"], expected);
+    assert_eq!(ask(), 429);
+    clock.advance(Duration::from_secs(60));
+    let later = &done(&admin, "key", &json!({ "key": "ada + 192.0.2.1", "layer": "api" }))["policies"];
+    let later = later.as_array().unwrap().iter().find(|policy| policy["policy"] == "logins").unwrap();
+    assert_eq!((&later["ban"]["since_ms"], &later["ban"]["left_ms"]), (&json!(60_000), &json!(3_540_000)));
+    let exceptions = get(&admin, "/api/exceptions");
+    let expected = json!([{
+        "layer": "api", "policy": "logins", "key": "ada + 192.0.2.1", "kind": "ban", "by_hand": true,
+        "left_ms": 3_540_000, "reason": "tries stolen passwords", "since_ms": null,
+    }]);
+    assert_eq!(exceptions["exceptions"], expected);
+
+    let allowed = done(&admin, "allow", &body(json!({ "for": 90, "reason": "support call" })));
+    assert_eq!((state(&allowed).as_str(), &allowed["allowance"]["left_ms"]), ("allowed", &json!(90_000)));
+    assert_eq!(use_up(api, "ada", [192, 0, 2, 1], 10), [200; 10]);
+    assert_eq!(get(&admin, "/api/exceptions")["exceptions"][0]["kind"], "allowance");
+    let unbanned = done(&admin, "unban", &body(json!({})));
+    assert_eq!((state(&unbanned).as_str(), &unbanned["left"]), ("passes", &json!(4)), "its budget is as it was");
+    assert_eq!(get(&admin, "/api/exceptions"), json!({ "exceptions": [] }));
+
+    // The layer may be left out where one has the policy only.
+    let address = json!({ "policy": "per-address", "key": "2001:db8::7", "for": "2days", "reason": "scrapes" });
+    assert_eq!(state(&done(&admin, "ban", &address)), "banned");
+    assert_eq!(about(&admin, "2001:db8::/64")[0], ("api per-address".to_owned(), "banned".to_owned()));
+}
+
+/// Each mistake has a status and a cure, and changes nothing.
+#[test]
+fn what_is_wrong_with_a_call_is_said() {
+    let layers = layers(&clock());
+    let admin = service(&layers);
+    let logins = r#""layer": "api", "policy": "logins", "key": "ada + 192.0.2.1""#;
+    let long = format!("{{{logins}, \"for\": \"1h\", \"reason\": \"{}\"}}", "a".repeat(201));
+    for (call, body, status, cure) in [
+        ("ban", "", 400, "no JSON"),
+        ("ban", "{", 400, "no JSON"),
+        ("ban", "policy=logins&key=ada", 400, "no JSON"),
+        ("ban", &"[".repeat(10_000), 400, "no JSON"),
+        ("ban", "[]", 422, "no object"),
+        ("ban", "\"ada\"", 422, "no object"),
+        ("ban", "{}", 422, "`key` is missing"),
+        ("ban", r#"{"key": 7, "policy": "logins"}"#, 422, "`key` is 7; write a text"),
+        ("ban", r#"{"key": "ada"}"#, 422, "`policy` is missing"),
+        ("ban", &format!("{{{logins}}}"), 422, "`for` is missing"),
+        ("ban", &format!("{{{logins}, \"for\": \"1h\"}}"), 422, "`reason` is missing"),
+        ("ban", &format!("{{{logins}, \"for\": \"1h\", \"reason\": \" \"}}"), 422, "write a few words"),
+        ("ban", &format!("{{{logins}, \"for\": \"1h\", \"reason\": \"a\\nb\"}}"), 422, "one line"),
+        ("ban", &long, 422, "200 bytes"),
+        ("ban", &format!("{{{logins}, \"for\": \"for ever\", \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
+        ("ban", &format!("{{{logins}, \"for\": -1, \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
+        ("ban", &format!("{{{logins}, \"for\": 1e300, \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
+        ("ban", &format!("{{{logins}, \"for\": null, \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
+        ("ban", &format!("{{{logins}, \"for\": 0, \"reason\": \"x\"}}"), 422, "zero"),
+        ("ban", &format!("{{{logins}, \"for\": 18446744073709551615, \"reason\": \"x\"}}"), 422, "a hundred years"),
+        ("ban", &format!("{{{logins}, \"for\": \"1h\", \"resaon\": \"x\", \"reason\": \"x\"}}"), 422, "`resaon`"),
+        ("unban", &format!("{{{logins}, \"for\": \"1h\"}}"), 422, "`for` is no member"),
+        ("reset", r#"{"policy": "logins", "key": "ada"}"#, 422, "write the `layer`"),
+        ("reset", r#"{"policy": "login", "key": "ada"}"#, 404, "there are: "),
+        ("reset", r#"{"layer": "ap", "policy": "logins", "key": "ada"}"#, 404, "there are: api, staff"),
+        ("key", r#"{"key": "ada", "policy": "login"}"#, 404, "per-address"),
+        ("reset", r#"{"layer": "api", "policy": "logins", "key": "ada"}"#, 422, "203.0.113.7"),
+        ("reset", r#"{"policy": "line", "key": "ada"}"#, 422, "cannot reset a key; unban it, or allow it"),
+        ("ban", r#"{"policy": "trial", "key": "ada", "for": "1h", "reason": "x"}"#, 422, "is a shadow"),
+    ] {
+        let (found, problem) = post(&admin, call, body.to_owned());
+        assert_eq!(found.as_u16(), status, "{call} {body:.80}: {problem}");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains(cure), "{call} {body:.80}: {detail}");
+        assert_eq!((&problem["status"], &problem["type"]), (&json!(status), &json!("about:blank")));
+    }
+    let (status, problem) = post(&admin, "key", vec![b' '; 16 * 1_024 + 1]);
+    assert_eq!((status.as_u16(), problem["detail"].as_str()), (413, Some("the body is longer than 16 KiB")));
+    assert_eq!(get(&admin, "/api/exceptions"), json!({ "exceptions": [] }));
+}
+
+/// A request with these fields; the body is a ban that would be carried out.
+fn with_fields(method: &Method, path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
+    let ban = r#"{"policy": "line", "key": "eve", "for": "1h", "reason": "x"}"#;
+    let request = Request::builder().method(method).uri(path);
+    fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).body(Full::from(ban)).unwrap()
+}
+
+#[test]
+fn no_page_of_another_site_reaches_a_call() {
+    let layers = layers(&clock());
+    let admin = service(&layers).host("limits.example");
+    const JSON: (&str, &str) = ("content-type", "application/json");
+    let own = ("host", "127.0.0.1:3001");
+    let refused: &[(u16, &[(&str, &str)])] = &[
+        // Forms, and fetches that need no preflight.
+        (415, &[own]),
+        (415, &[own, ("content-type", "text/plain")]),
+        (415, &[own, ("content-type", "text/plain; application/json")]),
+        (415, &[own, ("content-type", "application/x-www-form-urlencoded")]),
+        (415, &[own, ("content-type", "application/jsonp")]),
+        // Browsers say where a request comes from.
+        (403, &[own, JSON, ("sec-fetch-site", "cross-site")]),
+        (403, &[own, JSON, ("sec-fetch-site", "same-site")]),
+        (403, &[own, JSON, ("origin", "https://evil.example")]),
+        (403, &[own, JSON, ("origin", "http://127.0.0.1:3000")]),
+        (403, &[own, JSON, ("origin", "null")]),
+        (403, &[own, JSON, ("origin", "")]),
+        (403, &[own, JSON, ("origin", "http://127.0.0.1:3001"), ("sec-fetch-site", "cross-site")]),
+        // Names of another site that resolve to this server.
+        (421, &[("host", "evil.example:3001"), JSON]),
+        (421, &[("host", "evil.example:3001"), JSON, ("origin", "http://evil.example:3001")]),
+        (421, &[("host", "127.0.0.1.evil.example"), JSON]),
+        (421, &[("host", "localhost.evil.example"), JSON]),
+        (421, &[("host", ""), JSON]),
+        (421, &[("host", "a b"), JSON]),
+        (421, &[("host", "limits.example.evil"), JSON]),
+    ];
+    for (status, fields) in refused {
+        let (found, problem) = json_of(send(&admin, with_fields(&Method::POST, "/api/ban", fields)));
+        assert_eq!(found.as_u16(), *status, "{fields:?}: {problem}");
+    }
+    assert_eq!(get(&admin, "/api/exceptions"), json!({ "exceptions": [] }));
+    let passed: &[&[(&str, &str)]] = &[
+        &[own, JSON],
+        &[("host", "[::1]:3001"), ("content-type", "Application/JSON ; charset=utf-8")],
+        &[("host", "LOCALHOST"), JSON, ("origin", "http://localhost"), ("sec-fetch-site", "same-origin")],
+        &[("host", "limits.example:443"), JSON, ("origin", "https://limits.example:443")],
+        &[own, JSON, ("sec-fetch-site", "none")],
+    ];
+    for fields in passed {
+        assert_eq!(send(&admin, with_fields(&Method::POST, "/api/ban", fields)).status(), 200, "{fields:?}");
+    }
+    // Reads are refused, too, and so is the page under a foreign name.
+    let read = |fields: &[(&str, &str)], path| send(&admin, with_fields(&Method::GET, path, fields)).status().as_u16();
+    assert_eq!(read(&[own, ("sec-fetch-site", "cross-site")], "/api/exceptions"), 403);
+    assert_eq!(read(&[("host", "evil.example")], "/"), 421);
+    // A link on another site leads to the page.
+    assert_eq!(read(&[own, ("sec-fetch-site", "cross-site")], "/"), 200);
+}
+
+#[test]
+fn methods_and_paths_that_do_not_exist_are_answered_with_what_does() {
+    let layers = layers(&clock());
+    let admin = service(&layers);
+    let ask = |method: Method, path: &str| {
+        let response = send(&admin, with_fields(&method, path, &[]));
+        let allow = response.headers().get("allow").map(|allow| allow.to_str().unwrap().to_owned());
+        (response.status().as_u16(), allow)
+    };
+    for call in ["policies", "stores", "exceptions", "offenders"] {
+        let path = format!("/api/{call}");
+        assert_eq!(ask(Method::POST, &path), (405, Some("GET".to_owned())), "{call}");
+        assert_eq!((ask(Method::GET, &path).0, ask(Method::HEAD, &path).0), (200, 200), "{call}");
+    }
+    for call in ["key", "reset", "ban", "allow", "unban"] {
+        for method in [Method::GET, Method::HEAD, Method::PUT, Method::DELETE, Method::OPTIONS] {
+            assert_eq!(ask(method, &format!("/api/{call}")), (405, Some("POST".to_owned())), "{call}");
+        }
+    }
+    for path in ["/api/", "/api/kill", "/api/policies/", "/admin", "/../etc/passwd", "//api/policies"] {
+        assert_eq!(ask(Method::GET, path), (404, None), "{path}");
+    }
+    assert_eq!(ask(Method::POST, "/"), (405, Some("GET".to_owned())));
+}
+
+#[test]
+fn answers_are_not_stored_and_files_allow_nothing_from_elsewhere() {
+    let layers = layers(&clock());
+    let admin = service(&layers);
+    for (method, path) in [(Method::GET, "/api/policies"), (Method::POST, "/api/key"), (Method::GET, "/api/none")] {
+        let response = send(&admin, with_fields(&method, path, &[]));
+        assert_eq!(response.headers()["cache-control"], "no-store", "{path}");
+        assert_eq!(response.headers()["x-content-type-options"], "nosniff", "{path}");
+    }
+    let mut size = 0;
+    for (path, media_type) in [
+        ("/", "text/html"),
+        ("/admin.css", "text/css"),
+        ("/admin.js", "text/javascript"),
+        ("/card.js", "text/javascript"),
+        ("/words.js", "text/javascript"),
+    ] {
+        let response = send(&admin, with_fields(&Method::GET, path, &[]));
+        assert_eq!(response.status(), 200, "{path}");
+        assert!(response.headers()["content-type"].to_str().unwrap().starts_with(media_type), "{path}");
+        let policy = response.headers()["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{path}: {policy}");
+        let text = response.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+        let text = std::str::from_utf8(&text).unwrap().replace("http://www.w3.org/2000/svg", "");
+        assert!(!text.contains("://") && !text.contains("\"//"), "{path} names another origin");
+        assert!(!text.contains("innerHTML") && !text.contains(" style="), "{path}");
+        // Below the path of its mount, whatever that is.
+        assert!(!text.contains("\"/") && !text.contains("`/"), "{path} has an absolute path");
+        size += text.len();
+    }
+    assert!(size < 40_000, "{size} bytes");
+}
+
+#[test]
+#[should_panic(expected = "two layers have the name `api`")]
+fn two_layers_of_one_name_are_a_mistake() {
+    let layer = RateLimitLayer::per_client(Quota::per_second(1));
+    let _ = Admin::new([("api", layer.handle()), ("api", layer.handle())]);
+}
+
+#[tokio::test]
+async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
+    let file = |limit: u32| {
+        format!(
+            "[[route]]\npath = [\"/a\", \"/b\"]\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
+             limit = {limit}\nper = \"1h\"\n[[route]]\npath = \"/free\"\n"
+        )
+    };
+    let mut config = Config::parse("f.toml", &file(7)).unwrap();
+    let router = admin::router(&config);
+    let policies = async || {
+        let request = Request::get("/api/policies").body(axum::body::Body::empty()).unwrap();
+        let body = router.clone().oneshot(request).await.unwrap().into_body();
+        serde_json::from_slice::<Value>(&body.collect().await.unwrap().to_bytes()).unwrap()["policies"].clone()
+    };
+    let before = policies().await;
+    assert_eq!(
+        (before.as_array().unwrap().len(), &before[0]["layer"], &before[0]["limit"]),
+        (1, &json!("/a"), &json!(7))
+    );
+    let _ = config.change("f.toml", &file(9)).unwrap();
+    assert_eq!(policies().await[0]["limit"], 9);
+    // Under a path, too: everything is relative to it.
+    let nested: axum::Router = axum::Router::new().nest_service("/limits", admin::router(&config));
+    for (path, status) in
+        [("/limits/", 200), ("/limits/admin.js", 200), ("/limits/api/policies", 200), ("/api/policies", 404)]
+    {
+        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+        assert_eq!(nested.clone().oneshot(request).await.unwrap().status(), status, "{path}");
+    }
+}
+
+/// A key whose hash is kept only is banned by its text, and listed without it.
+#[test]
+fn a_long_key_is_banned_and_has_no_text() {
+    let layers = layers(&clock());
+    let admin = service(&layers);
+    let key = "k".repeat(300);
+    let ban = json!({ "layer": "staff", "policy": "logins", "key": key, "for": "1h", "reason": "x" });
+    assert_eq!(done(&admin, "ban", &ban)["state"], "banned");
+    assert_eq!(get(&admin, "/api/exceptions")["exceptions"][0]["key"], Value::Null);
+    let (handle, key) = (layers[1].1.handle(), PartitionKey::from(key));
+    assert!(handle.peek("logins", &key).now_or_never().unwrap().unwrap().ban().is_some());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(crate::support::effort::rounds(200, 20_000) as u32))]
+
+    /// Whatever is sent, there is an answer of JSON, and never a panic.
+    #[test]
+    fn any_body_is_answered(
+        call in prop::sample::select(vec!["key", "reset", "ban", "allow", "unban"]),
+        key in ".*",
+        policy in prop_oneof![Just("logins".to_owned()), Just("per-address".to_owned()), Just("line".to_owned()), ".*"],
+        span in prop_oneof![Just(json!("1h")), any::<u64>().prop_map(|n| json!(n)), ".*".prop_map(|text| json!(text))],
+        reason in ".*",
+        cut in any::<prop::sample::Index>(),
+        flip in any::<u8>(),
+    ) {
+        let layers = layers(&clock());
+        let admin = service(&layers);
+        let body = match call {
+            "key" => json!({ "key": key }),
+            "reset" | "unban" => json!({ "key": key, "policy": policy, "layer": "api" }),
+            _ => json!({ "key": key, "policy": policy, "layer": "api", "for": span, "reason": reason }),
+        };
+        let body = body.to_string().into_bytes();
+        let (status, _) = post(&admin, call, body.clone());
+        prop_assert!([200, 404, 422].contains(&status.as_u16()), "{status}");
+        let mut broken = body;
+        let at = cut.index(broken.len());
+        broken[at] ^= flip;
+        let (status, _) = post(&admin, call, broken.clone());
+        prop_assert!([200, 400, 404, 422].contains(&status.as_u16()), "{status}");
+        broken.truncate(at);
+        prop_assert_eq!(post(&admin, call, broken).0.as_u16(), 400);
+    }
+}
