@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tower_sluice::LimiterError;
+use tower_sluice::limiter::Override;
 use tower_sluice::limiter::Receipt;
-use tower_sluice::store::remote::{
-    Applied, Attempts, Backend, CallLimits, GaveUp, Override, Standing, Target, Transition,
-};
+use tower_sluice::store::remote::{Applied, Attempts, Backend, CallLimits, GaveUp, Standing, Target, Transition};
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
 

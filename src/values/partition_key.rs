@@ -121,6 +121,16 @@ impl PartitionKey {
         }
     }
 
+    /// The key with these [canonical bytes](Self::as_bytes), as this crate has written them: a hash stays one.
+    #[cfg(feature = "http")]
+    pub(crate) fn from_canonical(bytes: &[u8]) -> Self {
+        if bytes.len() == HASHED && bytes.starts_with(&MARK) {
+            #[allow(clippy::cast_possible_truncation)]
+            return Self(Bytes::Inline { len: HASHED as u8, bytes: padded(bytes) });
+        }
+        Self::from(bytes)
+    }
+
     /// The SHA-256 of the bytes that the key was made of, if only that is kept.
     #[cfg(feature = "http")]
     pub(crate) fn kept_hash(&self) -> Option<&[u8]> {
@@ -322,6 +332,15 @@ mod tests {
             let joined = [&length(5)[..], b"short", &length(len), &long, &length(3), b"end"].concat();
             assert_eq!(parts.as_bytes(), hash(&joined));
             assert!(matches!(parts.0, Bytes::Inline { .. }));
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "http")]
+    fn canonical_bytes_are_the_key() {
+        for len in [0, 1, 40, 46, 47, 256, 257, 1_000] {
+            let key = PartitionKey::from(vec![b'a'; len]);
+            assert_eq!(PartitionKey::from_canonical(key.as_bytes()), key, "{len}");
         }
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::support::effort::rounds;
-
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode};

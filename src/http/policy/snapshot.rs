@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::http::policy::after::Debts;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::expiring::{ExpiringTable, SavedEntries, SavedValue};
-use crate::http::policy::heritage::PenaltyRecord;
+use crate::http::policy::heritage::{PenaltyRecord, SavedOverrides};
 use crate::limiter::Limiter;
 use crate::values::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
 use crate::values::time::Monotonic;
@@ -23,6 +23,8 @@ pub(crate) enum Role {
     AdvisedWaits = 4,
     Debts = 5,
     RetryRecords = 6,
+    /// Bans and allowances by hand.
+    Overrides = 7,
 }
 
 impl Role {
@@ -35,6 +37,7 @@ impl Role {
             Self::AdvisedWaits,
             Self::Debts,
             Self::RetryRecords,
+            Self::Overrides,
         ];
         all.into_iter().find(|role| *role as u8 == number)
     }
@@ -49,6 +52,7 @@ impl Role {
             Self::AdvisedWaits => "advertised waits",
             Self::Debts => "debts",
             Self::RetryRecords => "records of retries",
+            Self::Overrides => "bans and allowances by hand",
         }
     }
 }
@@ -128,6 +132,11 @@ impl Policy {
             record.bans.save(&mut RoleSink(sink, Role::Bans))?;
             record.advised.save(&mut RoleSink(sink, Role::AdvisedWaits))?;
         }
+        // A server that keeps them needs no copy.
+        let is_here = self.description.keeps_standing().is_none();
+        if let Some(overrides) = self.heritage.record.overrides().filter(|_| is_here) {
+            overrides.save(&mut RoleSink(sink, Role::Overrides))?;
+        }
         if let Some(debts) = self.heritage.record.debts() {
             debts.save(&mut RoleSink(sink, Role::Debts))?;
         }
@@ -192,6 +201,11 @@ impl Policy {
                 }))
             }
             Role::Debts => Err(absent()),
+            Role::Overrides => {
+                let saved = SavedOverrides::read(&saved)?;
+                let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));
+                Ok(Box::new(move || Ok(record.overrides_by(|| clock).restore(saved, &wall))))
+            }
         }
     }
 }

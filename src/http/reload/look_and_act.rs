@@ -256,8 +256,13 @@ impl LayerState {
         // Under the lock, no other policies are put in force between the two steps.
         let _past = self.past.lock();
         policy.override_here(key, by_hand)?;
-        self.load().is_plain.clear();
+        self.note_overrides();
         Ok(())
+    }
+
+    /// Makes requests look for bans and allowances by hand. Called after some were made.
+    pub(crate) fn note_overrides(&self) {
+        self.load().is_plain.clear();
     }
 }
 

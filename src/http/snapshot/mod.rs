@@ -55,15 +55,15 @@ use crate::values::time::nanos_of;
 /// # What is in it
 ///
 /// The budgets of keys in a [`MemoryStore`](crate::store::MemoryStore), by any algorithm of this crate, with quotas of
-/// the keys' own; bans, advertised waits and the premature retries that count towards a ban; debts; the records of
+/// the keys' own; bans and allowances by hand; bans of penalties, advertised waits and the premature retries that count towards a ban; debts; the records of
 /// [`charge_once`](crate::Policy::charge_once), and its budgets.
 ///
 /// These are not in it: what is in flight (queues, permits, and charges that [may be
 /// refunded](crate::Policy::charge_when), which stay charged); what a server keeps; the local fallback of a limiter on
 /// a server; algorithms and limiters of your own. [`Saved`] names the policies that are left out.
 ///
-/// A file has no keys, only bits of their hashes, and the secret of these hashes: whoever reads it can choose keys that
-/// share a budget. So it is for its owner alone (mode 0600).
+/// A file has bits of the keys' hashes, and the secret of these hashes: whoever reads it can choose keys that share a
+/// budget. It has keys themselves only of bans and allowances by hand. So it is for its owner alone (mode 0600).
 ///
 /// # To restore is to inherit
 ///
@@ -188,6 +188,7 @@ impl Snapshots {
                 restored.not_restored.extend(reasons.into_iter().map(|reason| (name.clone(), reason)));
             }
         }
+        self.layers.iter().for_each(|(_, state)| state.note_overrides());
         Ok(restored)
     }
 

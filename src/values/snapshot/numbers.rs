@@ -84,11 +84,16 @@ impl<'a> Input<'a> {
         if burst == 0 { Some(quota) } else { quota.try_burst(burst).ok() }
     }
 
+    /// Reads bytes behind their length.
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.usize().and_then(|length| self.0.split_at_checked(length))?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
     /// Reads a text behind its length.
     pub(crate) fn text(&mut self) -> Option<&'a str> {
-        let (text, rest) = self.usize().and_then(|length| self.0.split_at_checked(length))?;
-        self.0 = rest;
-        std::str::from_utf8(text).ok()
+        std::str::from_utf8(self.bytes()?).ok()
     }
 }
 

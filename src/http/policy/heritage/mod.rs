@@ -14,6 +14,7 @@ pub(crate) use self::metrics::{Fate, PolicyMeter};
 pub use self::offenders::ShowKey;
 pub(crate) use self::offenders::{Hour, OffenderRecord, Scheduled, TrackedOffenders};
 pub(crate) use self::overrides::Overrides;
+pub(super) use self::overrides::SavedOverrides;
 pub use self::penalty::Penalty;
 pub(super) use self::penalty::PenaltyRecord;
 pub(crate) use self::record::PolicyRecord;

@@ -191,3 +191,34 @@ fn another_algorithm_begins_anew() {
     assert_eq!(result.to_string(), text);
     assert_eq!(charge(&after, "p", 1, 0).remaining(), 5);
 }
+
+/// Whether a call of an operator succeeds, in memory at once.
+fn at_once<T>(call: impl Future<Output = Result<T, crate::LimiterError>>) -> bool {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    matches!(std::pin::pin!(call).poll(&mut context), std::task::Poll::Ready(Ok(_)))
+}
+
+#[test]
+fn bans_and_allowances_by_hand_outlast_a_restart() {
+    let clock = ManualClock::starting_at(crate::values::time::Timestamp::from_nanos(1_800_000_000 * SECOND));
+    let make = |clock: &ManualClock| {
+        let store = crate::store::MemoryStore::default().with_clock(clock.clone());
+        keyed(Policy::new("api", crate::limiter::RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), store)))
+    };
+    let layer = RateLimitLayer::new(make(&clock));
+    let (hour, long) = (std::time::Duration::from_secs(3_600), "x".repeat(300));
+    let limits = layer.handle();
+    assert!(at_once(limits.ban("api", "a", hour, "scrapes")));
+    assert!(at_once(limits.ban("api", long.as_str(), hour, "scrapes")));
+    assert!(at_once(limits.allow("api", "b", hour, "a migration")));
+    assert!(at_once(limits.ban("api", "c", hour / 4, "short")));
+    clock.advance(nanos(900 * SECOND));
+    let after = restart(&layer, &clock, 900, &make);
+    assert_eq!(after.handle().exceptions("api").unwrap().len(), 3);
+    assert_eq!(send(&after, "a", None), (429, 1_800));
+    assert_eq!(send(&after, &long, None), (429, 1_800));
+    assert_eq!([send(&after, "b", None), send(&after, "b", None)], [(200, 0); 2]);
+    assert_eq!([send(&after, "c", None).0, send(&after, "c", None).0], [200, 429], "it ended meanwhile");
+    let again = restart(&after, &clock, 1_800, &make);
+    assert_eq!([send(&again, "a", None), send(&again, "b", None)], [(200, 0); 2], "both have ended");
+}

@@ -1,10 +1,13 @@
 //! Overrides of one policy that this process keeps: bans and allowances by hand.
 
+mod saved;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+pub(in crate::http::policy) use self::saved::SavedOverrides;
 use crate::store::ByHand;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Exception, LimiterError, Override, OverrideReason, PartitionKey};
