@@ -95,7 +95,9 @@ function summarise(mine) {
 async function act(name, { layer, policy }, more, done) {
   try {
     const answer = await call(name, { key: wanted, layer, policy, ...more });
-    show(answers.map((other) => (other.layer === layer && other.policy === policy ? answer : other)), Date.now());
+    // Its rejections are not part of this answer, and are still true.
+    const changed = (before) => (before.layer === layer && before.policy === policy ? { rejections: before.rejections, ...answer } : before);
+    show(answers.map(changed), Date.now());
     report("done", `${nameOf(answer)}: ${done}, at ${words.clock(Date.now())}.`);
     void lists();
     return true;

@@ -6,8 +6,8 @@ const UNITS = [[86_400_000, "day", 3_600_000, "h"], [3_600_000, "h", 60_000, "mi
 export function span(ms) {
   if (ms < 1_000) return "less than 1 s";
   for (const [size, name, least, leastName] of UNITS) {
-    if (ms < size) continue;
     const whole = Math.ceil(ms / least) * least;
+    if (whole < size) continue;
     const [count, rest] = [Math.floor(whole / size), (whole % size) / least];
     const first = `${count} ${name}${name === "day" && count > 1 ? "s" : ""}`;
     return rest > 0 ? `${first} ${rest} ${leastName}` : first;
@@ -70,6 +70,10 @@ export function more(answer, now) {
     parts.push(`Rejected ${about} since ${clock(first)}, last at ${clock(last)}.`);
   } else if (kind === "fixed-window" && state === "limited" && answer.period_ms) {
     parts.push(`Its window began at ${clock(now + answer.full_in_ms - answer.period_ms)}.`);
+  } else if (rejections === undefined && state === "limited") {
+    parts.push("Since when is not known: the policy does not track its offenders.");
+  } else if (rejections === null && state === "limited") {
+    parts.push("It was not rejected, or too seldom to be listed.");
   }
   return parts.join(" ");
 }
