@@ -55,8 +55,8 @@ use crate::values::time::nanos_of;
 /// # What is in it
 ///
 /// The budgets of keys in a [`MemoryStore`](crate::store::MemoryStore), by any algorithm of this crate, with quotas of
-/// the keys' own; bans and allowances by hand; bans of penalties, advertised waits and the premature retries that count towards a ban; debts; the records of
-/// [`charge_once`](crate::Policy::charge_once), and its budgets.
+/// the keys' own; bans and allowances by hand; bans of penalties, advertised waits and the premature retries that count
+/// towards a ban; debts; the records of [`charge_once`](crate::Policy::charge_once), and its budgets.
 ///
 /// These are not in it: what is in flight (queues, permits, and charges that [may be
 /// refunded](crate::Policy::charge_when), which stay charged); what a server keeps; the local fallback of a limiter on
@@ -78,9 +78,9 @@ use crate::values::time::nanos_of;
 /// and bans last for as long as they would have lasted when the file was written.
 ///
 /// Windows go on as they are if the clocks of both processes show the same time, as the default clock does. They also
-/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall clock
-/// was set back, or a clock begins with its process, a count goes on in the window in which its own would have ended:
-/// it counts for as long as before, and less than one period longer.
+/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall
+/// clock was set back, or a clock begins with its process, a count goes on in the window in which its own would have
+/// ended: it counts for as long as before, and less than one period longer.
 ///
 /// # Accuracy
 ///
