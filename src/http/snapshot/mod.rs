@@ -78,9 +78,9 @@ use crate::values::time::nanos_of;
 /// and bans last for as long as they would have lasted when the file was written.
 ///
 /// Windows go on as they are if the clocks of both processes show the same time, as the default clock does. They also
-/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall clock
-/// was set back, or a clock begins with its process, a count goes on in the window in which its own would have ended:
-/// it counts for as long as before, and less than one period longer.
+/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall
+/// clock was set back, or a clock begins with its process, a count goes on in the window in which its own would have
+/// ended: it counts for as long as before, and less than one period longer.
 ///
 /// # Accuracy
 ///
