@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::support::effort::rounds;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode};
@@ -12,6 +13,7 @@ use tower::ServiceExt;
 use tower_sluice::admin::{self, Admin, AdminBody};
 use tower_sluice::config::Config;
 use tower_sluice::key::{PeerIp, User};
+use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
@@ -440,6 +442,43 @@ async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
     }
 }
 
+#[test]
+fn the_keys_that_are_rejected_most_are_listed_and_each_knows_since_when() {
+    let bucket = |name: &'static str| Policy::new(name, FixedWindow::new(Quota::per_day(1))).key(User::key());
+    let api = RateLimitLayer::new(bucket("whole").track_offenders(ShowKey::whole()));
+    let hashed = RateLimitLayer::new(bucket("hashed").track_offenders(ShowKey::hash()));
+    let silent = RateLimitLayer::new(bucket("silent"));
+    let admin = Admin::new([("api", api.handle()), ("hashed", hashed.handle()), ("silent", silent.handle())]);
+    let lists = || get(&admin, "/api/offenders")["offenders"].as_array().unwrap().clone();
+    assert_eq!(lists().iter().map(|list| &list["policy"]).collect::<Vec<_>>(), ["whole", "hashed"]);
+    for (user, rejections) in [("ada", 3), ("bea", 1)] {
+        for layer in [&api, &hashed, &silent] {
+            assert_eq!(use_up(layer, user, [192, 0, 2, 1], 1 + rejections).pop(), Some(429));
+        }
+    }
+    let [whole, hashed] = &lists()[..] else { panic!("two policies") };
+    let listed = |list: &Value| {
+        let entries = list["list"].as_array().unwrap().iter();
+        entries.map(|entry| (entry["key"].as_str().unwrap().to_owned(), entry["count"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(whole), [("ada".to_owned(), json!(3)), ("bea".to_owned(), json!(1))]);
+    assert_eq!(
+        (&whole["total"], &whole["whole_keys"], &hashed["whole_keys"]),
+        (&json!(4), &json!(true), &json!(false))
+    );
+    assert!(listed(hashed)[0].0.len() == 16 && !hashed.to_string().contains("ada"), "{hashed}");
+    // Whatever the list shows, an operator who knows a key learns about it.
+    let about = done(&admin, "key", &json!({ "key": "ada" }))["policies"].clone();
+    for policy in [&about[0], &about[1]] {
+        let rejections = &policy["rejections"];
+        assert_eq!(rejections["count"], 3, "{policy}");
+        let [first, last] = ["first_ms", "last_ms"].map(|at| rejections[at].as_u64().unwrap());
+        assert!(first <= last && first > 1_600_000_000_000, "{rejections}");
+    }
+    assert_eq!(about[2].get("rejections"), None);
+    assert_eq!(done(&admin, "key", &json!({ "key": "zoe" }))["policies"][0]["rejections"], Value::Null);
+}
+
 /// A key whose hash is kept only is banned by its text, and listed without it.
 #[test]
 fn a_long_key_is_banned_and_has_no_text() {
@@ -454,7 +493,7 @@ fn a_long_key_is_banned_and_has_no_text() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(crate::support::effort::rounds(200, 20_000) as u32))]
+    #![proptest_config(ProptestConfig::with_cases(u32::try_from(rounds(200, 20_000)).unwrap()))]
 
     /// Whatever is sent, there is an answer of JSON, and never a panic.
     #[test]

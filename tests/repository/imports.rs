@@ -46,7 +46,7 @@ const HTTP: Picture = &[
     ("preflight", &["head", "policy"]),
     ("reject", &["body", "grpc", "head", "headers", "key", "policy", "text", "verdict"]),
     ("reload", &["head", "headers", "key", "mounting", "policy", "preflight", "reject"]),
-    ("admin", &["reload"]),
+    ("admin", &["policy", "reload"]),
     (
         "evaluate",
         &["body", "grpc", "head", "headers", "key", "permits", "policy", "reject", "reload", "settlement", "verdict"],

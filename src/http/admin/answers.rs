@@ -3,11 +3,12 @@
 //! Times are milliseconds, rounded up. An absent value is null.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use super::problem::sentence;
+use crate::http::policy::{Offender, Offenders};
 use crate::http::reload::{KeyStatus, PolicyStatus};
 use crate::store::{BreakerState, NodeHealth, TableStats};
 use crate::values::{Exception, LimiterError, Shape};
@@ -42,6 +43,7 @@ pub(super) fn policy(layer: &str, status: &PolicyStatus) -> Value {
         "table": stats.table.map(table),
         "waiting": stats.backlog.map(|backlog| backlog.waiting()),
         "in_flight": stats.in_flight,
+        "tracks_offenders": status.tracks_offenders(),
         "nodes": stats.nodes.iter().map(NodeHealth::name).collect::<Vec<_>>(),
     })
 }
@@ -84,6 +86,38 @@ pub(super) fn stores<'a>(policies: impl Iterator<Item = (&'a str, &'a PolicyStat
         })
     };
     json!({ "stores": stores.into_values().map(store).collect::<Vec<_>>() })
+}
+
+/// The keys that a policy has rejected most.
+pub(super) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offenders) -> Value {
+    json!({
+        "layer": layer,
+        "policy": status.name(),
+        "whole_keys": status.shows_whole_keys(),
+        "shadow": offenders.is_shadow(),
+        "since_ms": unix_millis(offenders.since()),
+        "total": offenders.total(),
+        "max_error": offenders.max_error(),
+        "processes": offenders.processes(),
+        "missing": offenders.missing().map(sentence),
+        "list": offenders.list().iter().map(offender).collect::<Vec<_>>(),
+    })
+}
+
+/// A key that was rejected. First and last are instants, in milliseconds of the Unix epoch.
+pub(super) fn offender(offender: &Offender) -> Value {
+    json!({
+        "key": offender.key(),
+        "count": offender.count(),
+        "error": offender.error(),
+        "first_ms": unix_millis(offender.first()),
+        "last_ms": unix_millis(offender.last()),
+        "banned_for_ms": offender.banned_for().map(millis),
+    })
+}
+
+fn unix_millis(at: SystemTime) -> u64 {
+    at.duration_since(UNIX_EPOCH).map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// What a policy says about a key: its state, that it is no key of the policy, or why this is not known.

@@ -46,7 +46,7 @@
 //! | `GET /api/policies` | | `policies`: each with its limit, what its keys look like, failures, tables and queue |
 //! | `GET /api/stores` | | `stores`: each node of a store on a server, with its circuit breaker |
 //! | `GET /api/exceptions` | | `exceptions`: bans and allowances by hand that [this process knows](crate::LimitsHandle::exceptions) |
-//! | `GET /api/offenders` | | `offenders`: the keys that are rejected most |
+//! | `GET /api/offenders` | | `offenders`: the keys that are rejected most, of each policy that [tracks](crate::Policy::track_offenders) them, since when and how often, 20 of each; with `whole_keys`, they are shown as `key` of a call |
 //! | `POST /api/key` | `key`, and perhaps `layer` and `policy` | `policies`: what each policy says about the key |
 //! | `POST /api/reset` | `policy`, `key`, perhaps `layer` | the state afterwards: the whole budget, no ban, no allowance |
 //! | `POST /api/ban` | the same, `for` and `reason` | the state afterwards |
@@ -73,6 +73,9 @@
 //! | `allowed` | `allowance` likewise |
 //! | `no-key` | the text is no key of this policy; `keys` says what its keys are |
 //! | `unknown` | the store fails, say: see `error` |
+//!
+//! If the policy tracks its offenders, `rejections` says since when the key is rejected and how often, in this hour and the
+//! one before; null if it is not among those that are rejected most.
 //!
 //! A call that is not carried out is answered with problem details (RFC 9457), whose `detail` says what to do: 400 (no
 //! JSON), 403 and 421 (see above), 404 (no such call, layer or policy), 405, 413 (more than 16 KiB), 415 (not declared as

@@ -107,7 +107,7 @@ impl Admin {
             }
             "stores" => Ok(answers::stores(all.iter().map(|(layer, _, status)| (*layer, status)))),
             "exceptions" => Ok(json!({ "exceptions": exceptions(&all)? })),
-            _ => Ok(json!({ "offenders": [] })),
+            _ => Ok(json!({ "offenders": offenders(&all).await? })),
         }
     }
 
@@ -118,7 +118,12 @@ impl Admin {
         call.end()?;
         let mut answers = Vec::new();
         for (name, handle, status) in self.wanted(layer.as_deref(), policy.as_deref())? {
-            answers.push(answers::key(name, &status, handle.peek(status.name(), &key).await));
+            let mut answer = answers::key(name, &status, handle.peek(status.name(), &key).await);
+            if status.tracks_offenders() && answer["state"] != "no-key" {
+                let rejections = handle.rejections(status.name(), &key).await?;
+                answer["rejections"] = rejections.as_ref().map(answers::offender).into();
+            }
+            answers.push(answer);
         }
         Ok(json!({ "key": key, "policies": answers }))
     }
@@ -182,6 +187,19 @@ impl Admin {
         }
         Ok(wanted)
     }
+}
+
+/// The number of offenders that are listed of each policy.
+const MOST: usize = 20;
+
+/// The keys that are rejected most, of each policy that tracks them.
+async fn offenders(all: &[InForce<'_>]) -> Result<Vec<Value>, Problem> {
+    let mut found = Vec::new();
+    for (layer, handle, status) in all.iter().filter(|(_, _, status)| status.tracks_offenders()) {
+        let offenders = handle.offenders(status.name(), MOST).await?;
+        found.push(answers::offenders(layer, status, &offenders));
+    }
+    Ok(found)
 }
 
 /// The bans and allowances by hand of all policies.

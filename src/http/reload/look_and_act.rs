@@ -234,7 +234,7 @@ impl LimitsHandle {
         }
     }
 
-    fn find(&self, name: &str, key: impl KeyOf) -> Result<(PolicyInForce, Target), LimiterError> {
+    pub(super) fn find(&self, name: &str, key: impl KeyOf) -> Result<(PolicyInForce, Target), LimiterError> {
         let policy = PolicyInForce::find(&self.layer.load(), |policy| policy.name() == name);
         let policy = policy.ok_or_else(|| LimiterError::unknown_policy(name))?;
         let target = key.find(&policy)?;

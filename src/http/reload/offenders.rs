@@ -1,11 +1,12 @@
 //! A look at who is limited, and the publication of this process's part.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LayerState, LimitsHandle, PolicyInForce};
-use crate::http::policy::{Offenders, Policy, Scheduled};
-use crate::values::LimiterError;
+use super::{KeyOf, LayerState, LimitsHandle, PolicyInForce};
+use crate::http::policy::{Offender, Offenders, Policy, Scheduled};
+use crate::values::{LimiterError, PartitionKey};
 
 /// The time from a rejection to the publication of its count. So a process writes once a second at most.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -46,11 +47,32 @@ impl LimitsHandle {
     pub async fn offenders(&self, policy: &str, most: usize) -> Result<Offenders, LimiterError> {
         let found = PolicyInForce::find(&self.layer.load(), |in_force| in_force.name() == policy);
         let found = found.ok_or_else(|| LimiterError::unknown_policy(policy))?;
-        look(&found, most).await
+        look(&found, most, None).await
+    }
+
+    /// Returns the rejections of one key: how many, since when, and the last one. `None` if the key is not among those
+    /// that are rejected most: then it has had at most [`Offenders::max_error`] of them. Otherwise as
+    /// [`offenders`](Self::offenders).
+    ///
+    /// # Errors
+    ///
+    /// Also if the key [cannot be one of the policy](LimiterError::is_no_key).
+    pub fn rejections(
+        &self,
+        policy: &str,
+        key: impl KeyOf,
+    ) -> impl Future<Output = Result<Option<Offender>, LimiterError>> + Send {
+        let found = self.find(policy, key);
+        async move {
+            let (policy, target) = found?;
+            let offenders = look(&policy, 1, Some(&target.key)).await?;
+            Ok(offenders.list().first().cloned())
+        }
     }
 }
 
-async fn look(policy: &Policy, most: usize) -> Result<Offenders, LimiterError> {
+/// Looks at all keys, or at one.
+async fn look(policy: &Policy, most: usize, key: Option<&PartitionKey>) -> Result<Offenders, LimiterError> {
     let untracked = || {
         let name = policy.name();
         LimiterError::new(format!("policy `{name}` does not track its offenders: set `Policy::track_offenders`"))
@@ -69,6 +91,10 @@ async fn look(policy: &Policy, most: usize) -> Result<Offenders, LimiterError> {
     // After the call, so that this process's own part is up to date.
     let (own, now) = policy.own_offenders().ok_or_else(untracked)?;
     let (all, processes) = policy.all_offenders(own, &reports, now);
+    let all = match key {
+        Some(key) => policy.only_offender(all, key),
+        None => all,
+    };
     Ok(Offenders::new(all, most, now, processes, policy.shadow, missing))
 }
 

@@ -17,6 +17,8 @@ pub struct PolicyStatus {
     delays: bool,
     can_reset: bool,
     is_shadow: bool,
+    tracks_offenders: bool,
+    shows_whole_keys: bool,
     keys: String,
     failures: u64,
     shadow_rejected: u64,
@@ -51,6 +53,8 @@ impl PolicyStatus {
             delays: policy.description.delays(),
             can_reset: policy.description.answers(Mode::Reset),
             is_shadow: policy.shadow,
+            tracks_offenders: policy.heritage.offenders.is_some(),
+            shows_whole_keys: policy.heritage.offenders.as_ref().is_some_and(|offenders| offenders.show.is_whole()),
             keys: policy.who.keys_as_text(),
             failures: record.failures.load(Ordering::Relaxed),
             shadow_rejected: record.shadow_rejected.load(Ordering::Relaxed),
@@ -86,6 +90,18 @@ impl PolicyStatus {
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.is_shadow
+    }
+
+    /// Whether it [tracks](crate::Policy::track_offenders) the keys that it rejects most.
+    #[must_use]
+    pub const fn tracks_offenders(&self) -> bool {
+        self.tracks_offenders
+    }
+
+    /// Whether the list of offenders shows keys as an operator types them.
+    #[cfg(feature = "admin")]
+    pub(crate) const fn shows_whole_keys(&self) -> bool {
+        self.shows_whole_keys
     }
 
     /// What its keys are [as text](crate::policy::KeyOf), such as "an address, such as 203.0.113.7".

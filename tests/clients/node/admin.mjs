@@ -27,6 +27,7 @@ path = "/api"
   per = "100days"
   key = "header:x-customer"
   on-missing-key = "skip"
+  track-offenders = "whole"
   [[route.policy]]
   name = "per-address"
   algorithm = "token-bucket"
@@ -42,6 +43,7 @@ path = "/export"
   limit = 2
   per = "100days"
   key = "header:x-customer"
+  track-offenders = "hash"
 
 [[route]]
 path = "/slow"
@@ -155,7 +157,7 @@ async function letIn(operator) {
   const begun = performance.now();
   assert.equal(await operator.lookUp("ada"), `ada is rejected by ${MINE}`);
   assert.match(await operator.says(MINE, "Rejected"), /^Rejected until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: used all 5 per 100 days, full again in /);
-  assert.match(await operator.card(MINE).locator(".more").textContent(), / at \d{4}-\d\d-\d\d | since \d\d:\d\d:\d\d/);
+  assert.match(await operator.card(MINE).locator(".more").textContent(), /^Rejected once since \d\d:\d\d:\d\d, last at \d\d:\d\d:\d\d\.$/);
   await operator.says(EXPORT, "Passes: nothing used, 2 of 2 left");
   await operator.page.locator("#others", { hasText: "/api per-address: this is no key of it; its keys are an address, such as 203.0.113.7" }).waitFor();
   await operator.page.getByRole("button", { name: "Let in now" }).click();
@@ -163,6 +165,19 @@ async function letIn(operator) {
   assert.equal(await operator.summary("passes"), "ada passes all 3 policies");
   assert.equal(await operator.ask("/api", "ada"), 200);
   return `${Math.round(performance.now() - begun)} ms from the question to the next request`;
+}
+
+/** Who is rejected most: a key that is shown whole is looked up by a click, and a hash is not. */
+async function offenders(operator) {
+  const row = (text) => operator.page.locator("#offenders tbody tr", { hasText: text });
+  await row("ada").locator("td").nth(2).filter({ hasText: /^1$/ }).waitFor();
+  for (let count = 0; count < 3; count += 1) await operator.ask("/export", "gus");
+  await row(EXPORT).first().waitFor();
+  assert.doesNotMatch(await operator.page.locator("#offenders").textContent(), /gus/);
+  assert.equal(await row(EXPORT).getByRole("button").count(), 0);
+  await operator.lookUp("bea");
+  await row("ada").getByRole("button").click();
+  return operator.summary("ada passes");
 }
 
 /** One policy is reset by its button. */
@@ -359,6 +374,7 @@ export async function run() {
         await page.goto(server.admin);
         await page.locator("#connection[data-state=live]").waitFor();
         await row("why, since when, let her in", () => letIn(operator));
+        await row("rejected most", () => offenders(operator));
         await row("reset", () => reset(operator));
         await row("ban and unban", () => ban(operator));
         await row("allow, by the keyboard", () => allow(operator));

@@ -17,6 +17,7 @@ const CONFIG: &str = r#"
       limit = 5
       per = "100days"
       key = "header:x-customer"
+      track-offenders = "whole"
 "#;
 
 /// The reads, and the calls that act.
@@ -148,6 +149,13 @@ fn what_one_server_does_to_a_key_the_other_does_too() {
     }
     assert_eq!([ask(&one, "ada").status, ask(&other, "ada").status], [429, 429]);
     assert_eq!((&key(&one)["state"], &key(&other)["state"]), (&json!("limited"), &json!("limited")));
+    // Each has rejected her once, and knows of both after a second.
+    await_until("the rejections of both are known", || {
+        [&one, &other].iter().all(|server| {
+            let listed = read(server.admin(), "offenders")["offenders"][0]["list"][0].clone();
+            listed["key"] == "ada" && listed["count"] == 2 && key(server)["rejections"]["count"] == 2
+        })
+    });
     assert_eq!(done(one.admin(), "reset", &with(json!({})))["left"], 5);
     // A process that has cached the key as used up asks again after half a second.
     await_until("the other lets her in", || ask(&other, "ada").status == 200);

@@ -203,7 +203,7 @@ function showOffenders(all) {
   const rows = all.flatMap((policy) => policy.list.map((entry) => ({ ...entry, policy })));
   rows.sort((a, b) => b.count - a.count);
   const times = ({ count, error }) => (error > 0 ? `${(count - error).toLocaleString("en")} to ${count.toLocaleString("en")}` : count.toLocaleString("en"));
-  fill("offenders", rows.map((row) => [keyButton(row.key), nameOf(row.policy), { text: times(row), className: "number" }, words.clock(row.first_ms), words.clock(row.last_ms), row.banned_for_ms === null ? "–" : words.span(row.banned_for_ms)]));
+  fill("offenders", rows.map((row) => [row.policy.whole_keys ? keyButton(row.key) : row.key, nameOf(row.policy), { text: times(row), className: "number" }, words.clock(row.first_ms), words.clock(row.last_ms), row.banned_for_ms === null ? "–" : words.span(row.banned_for_ms)]));
   const notes = all.length === 0 ? ["Not counted: no policy tracks its offenders (Policy::track_offenders)."] : rows.length === 0 ? ["Nobody was rejected in this hour and the one before."] : [];
   notes.push(...all.filter(({ missing }) => missing).map((policy) => `${nameOf(policy)}: without the counts of other processes: ${policy.missing}.`));
   put(byId("offenders-note"), notes.join(" "));

@@ -100,6 +100,14 @@ impl Policy {
         (all, 1 + processes.len())
     }
 
+    /// Of these offenders, one key.
+    pub(crate) fn only_offender(&self, all: OffendersPart, key: &PartitionKey) -> OffendersPart {
+        let tag = tag(self.description.shares_reports(), key);
+        let OffendersPart { mut summary, keys } = all;
+        summary.entries.retain(|entry| entry.key == tag);
+        OffendersPart { summary, keys }
+    }
+
     fn part(&self, summary: Summary<PartitionKey>, now: Timestamp) -> OffendersPart {
         let server = self.description.shares_reports();
         let mut keys = HashMap::with_capacity(summary.entries.len());

@@ -64,6 +64,11 @@ impl ShowKey {
         Self(Form::By(Box::new(show)))
     }
 
+    /// Whether what is shown is the key.
+    pub(crate) const fn is_whole(&self) -> bool {
+        matches!(self.0, Form::Whole)
+    }
+
     /// Shows the text of a key.
     pub(crate) fn show(&self, text: &str) -> String {
         match &self.0 {
