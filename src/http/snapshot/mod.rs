@@ -93,7 +93,7 @@ use crate::values::time::nanos_of;
 ///
 /// For each key that owes something, some 12 bytes in the file for a bucket, 7 for a fixed window, 8 for a sliding one,
 /// and 8 more with a quota of its own. A million keys of a bucket take 0.3 s to write and 0.8 s to restore; with quotas
-/// of their own, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile, as fast as before: words are read one by
+/// of their own, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile: no lock stops them. Words are read one by
 /// one, and of a table with locks, one set of eight keys is locked at a time. Writing takes less than 100 KiB of
 /// memory, and restoring the size of the file, whatever the file announces.
 #[must_use]
