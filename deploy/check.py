@@ -1,7 +1,7 @@
 """Sends the example server requests of all kinds, and runs every query of the dashboard and of the alerts in a real
 Prometheus. Run by `scripts/prometheus`:
 
-    check.py SERVER PROMETHEUS PID_OF_REDIS LIMITS EDITED_LIMITS
+    check.py SERVER ADMIN PROMETHEUS PID_OF_REDIS LIMITS EDITED_LIMITS
 
 Then replaces the file that the server watches by the edited one: the alerts of removed policies must stop.
 
@@ -104,6 +104,18 @@ def until(what, seconds, is_so):
         time.sleep(0.2)
 
 
+def act_by_hand(admin):
+    """Bans one key and allows another, as an operator does."""
+    connection = http.client.HTTPConnection(*address(admin), timeout=20)
+    for act, key in [("ban", "203.0.113.1"), ("allow", "203.0.113.2")]:
+        terms = {"policy": "bucket", "key": key, "for": "1h", "reason": "a check of the dashboard"}
+        connection.request("POST", f"/api/{act}", json.dumps(terms), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        assert answer.status == 200, f"{act}: {answer.status} {text}"
+    connection.close()
+
+
 def drive(traffic, prometheus, redis):
     # Prometheus sees only increases after the first scrape of a counter.
     until("the first scrape", 30, lambda: len(prometheus.query(NAME + "requests_total")) > 20)
@@ -150,6 +162,7 @@ def check_counts(traffic, prometheus):
     assert total("queued_requests") == 0, "no request waits any more"
     assert total('table_capacity{policy="bucket"}') == 65_536
     assert total('store_breaker{policy="shared"}') >= 1
+    assert [total(f'{state}_by_hand{{policy="bucket"}}') for state in ["banned", "allowed"]] == [1, 1]
     answered = total('store_call_duration_seconds_count{result="ok"}')
     assert answered >= 1, "calls to Redis were answered"
 
@@ -252,8 +265,9 @@ def check_policies_that_go(traffic, prometheus, limits, edited):
 
 
 def main():
-    server, prometheus, redis, limits, edited = sys.argv[1:]
+    server, admin, prometheus, redis, limits, edited = sys.argv[1:]
     traffic, prometheus = Traffic(server), Prometheus(prometheus)
+    act_by_hand(admin)
     drive(traffic, prometheus, int(redis))
     check_counts(traffic, prometheus)
     check_labels(traffic, prometheus)

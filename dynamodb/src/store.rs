@@ -33,10 +33,10 @@ use crate::items::Kept;
 /// | [leases](Self::leasing) of *n* requests | a share of the above: 1/*n* of it for a key in demand |
 ///
 /// A process knows up to 8,192 keys as used up: of 1,000 it knows all, of 4,000 in use at a time 96 %. It makes one
-/// read more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota,
-/// at most 450 with a name of 255 bytes, and at most 650 with the reason of a ban by hand. So each write takes one write
-/// unit (up to 1,024 bytes), and each read one read unit. Refunds and resets take one write each; a reset of a window also
-/// takes a read.
+/// read more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota, at
+/// most 450 with a name of 255 bytes, and at most 650 with the reason of a ban by hand. So each write takes one write
+/// unit (up to 1,024 bytes), and each read one read unit. Refunds and resets take one write each; a reset of a window
+/// also takes a read.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///

@@ -55,8 +55,8 @@ use crate::values::time::nanos_of;
 /// # What is in it
 ///
 /// The budgets of keys in a [`MemoryStore`](crate::store::MemoryStore), by any algorithm of this crate, with quotas of
-/// the keys' own; bans and allowances by hand; bans of penalties, advertised waits and the premature retries that count towards a ban; debts; the records of
-/// [`charge_once`](crate::Policy::charge_once), and its budgets.
+/// the keys' own; bans and allowances by hand; bans of penalties, advertised waits and the premature retries that count
+/// towards a ban; debts; the records of [`charge_once`](crate::Policy::charge_once), and its budgets.
 ///
 /// These are not in it: what is in flight (queues, permits, and charges that [may be
 /// refunded](crate::Policy::charge_when), which stay charged); what a server keeps; the local fallback of a limiter on
@@ -78,9 +78,9 @@ use crate::values::time::nanos_of;
 /// and bans last for as long as they would have lasted when the file was written.
 ///
 /// Windows go on as they are if the clocks of both processes show the same time, as the default clock does. They also
-/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall clock
-/// was set back, or a clock begins with its process, a count goes on in the window in which its own would have ended:
-/// it counts for as long as before, and less than one period longer.
+/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall
+/// clock was set back, or a clock begins with its process, a count goes on in the window in which its own would have
+/// ended: it counts for as long as before, and less than one period longer.
 ///
 /// # Accuracy
 ///
@@ -93,7 +93,7 @@ use crate::values::time::nanos_of;
 ///
 /// For each key that owes something, some 12 bytes in the file for a bucket, 7 for a fixed window, 8 for a sliding one,
 /// and 8 more with a quota of its own. A million keys of a bucket take 0.3 s to write and 0.8 s to restore; with quotas
-/// of their own, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile, as fast as before: words are read one by
+/// of their own, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile: no lock stops them. Words are read one by
 /// one, and of a table with locks, one set of eight keys is locked at a time. Writing takes less than 100 KiB of
 /// memory, and restoring the size of the file, whatever the file announces.
 #[must_use]

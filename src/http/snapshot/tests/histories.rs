@@ -241,6 +241,25 @@ fn windows_of_another_clock_forgive_nothing() {
     }
 }
 
+/// A wall clock that was set back, by an hour or a year: a debt lasts as long as when it was written, and no longer.
+#[test]
+fn a_wall_clock_that_was_set_back_forgives_nothing_and_bans_nobody_for_longer() {
+    for shape in [Shape::Bucket, Shape::GreatBucket] {
+        let make = |clock: &ManualClock| RateLimitLayer::new(shape.policy(0, WhenFull::EvictLeast, false, clock));
+        let before = make(&clock_at(START));
+        let most = shape.quota(0).limit();
+        assert!(charge(&before, "p", 1, most).is_allowed());
+        let wait = charge(&before, "p", 1, most).retry_after().unwrap();
+        let bytes = written(&before, START);
+        for back in [1, 3_600 * SECOND, 366 * 86_400 * SECOND] {
+            let after = make(&clock_at(START - back));
+            restored(&after, &bytes, START - back).unwrap();
+            let other = charge(&after, "p", 1, most).retry_after().unwrap();
+            assert!(other.abs_diff(wait) <= tolerance(shape, 1), "{other:?} in place of {wait:?}");
+        }
+    }
+}
+
 /// The default clock stands still while the machine is suspended. The next process shows the right time, by which the
 /// day of the count is over.
 #[test]
