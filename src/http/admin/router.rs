@@ -5,7 +5,7 @@ use axum::Router;
 use super::Admin;
 
 /// Makes a router of the [`Admin`] service. It is mounted nowhere by itself: serve it on [an address of its
-/// own](self#guard-it).
+/// own](crate::admin#guard-it).
 ///
 /// ```no_run
 /// use std::net::SocketAddr;

@@ -47,8 +47,8 @@ pub trait KeyValue: Send + Sync + 'static {
 /// one process for one key share these calls, and [leases](super::RemoteStore::leasing) save most of them.
 ///
 /// A [ban](crate::Penalty#on-several-machines) and a [debt](crate::Policy::owe_shortfalls) take two calls, in the
-/// background, and so does an [override](super::Override). A decision on a key that is banned, allowed or owes
-/// something reads it, as for any rejection.
+/// background, and so does an [override](crate::limiter::Override). A decision on a key that is banned, allowed or
+/// owes something reads it, as for any rejection.
 ///
 /// # A hot key
 ///
