@@ -15,15 +15,9 @@ use super::problem::Problem;
 #[derive(Debug)]
 pub struct AdminBody(Bytes);
 
-impl From<String> for AdminBody {
-    fn from(text: String) -> Self {
+impl AdminBody {
+    pub(super) fn new(text: impl Into<Bytes>) -> Self {
         Self(text.into())
-    }
-}
-
-impl From<&'static str> for AdminBody {
-    fn from(text: &'static str) -> Self {
-        Self(Bytes::from_static(text.as_bytes()))
     }
 }
 

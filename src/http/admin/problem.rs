@@ -34,7 +34,7 @@ impl Problem {
             "status": self.status.as_u16(),
             "detail": self.detail,
         });
-        let mut response = Response::new(AdminBody::from(body.to_string()));
+        let mut response = Response::new(AdminBody::new(body.to_string()));
         *response.status_mut() = self.status;
         let fields = response.headers_mut();
         fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

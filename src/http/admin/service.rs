@@ -220,7 +220,7 @@ fn exceptions(all: &[InForce<'_>]) -> Result<Vec<Value>, Problem> {
 }
 
 fn json_response(answer: &Value) -> Response<AdminBody> {
-    let mut response = Response::new(AdminBody::from(format!("{answer}\n")));
+    let mut response = Response::new(AdminBody::new(format!("{answer}\n")));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -32,7 +32,7 @@ pub(super) fn file(parts: &Parts) -> Result<Response<AdminBody>, Problem> {
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(Problem::method_not_allowed("GET"));
     }
-    let mut response = Response::new(AdminBody::from(text));
+    let mut response = Response::new(AdminBody::new(text));
     *response.headers_mut() = HeaderMap::from_iter(
         [
             (header::CONTENT_TYPE, media_type),
