@@ -139,7 +139,7 @@ pub(crate) fn key_excepted(KeyLine { policy, route, key, left_out }: KeyLine<'_>
         http.route = route,
         key.hash = %KeyHash::new(key),
         span = ?exception.left,
-        reason = exception.reason.as_str(),
+        reason = if exception.is_by_hand() { exception.reason.as_str() } else { "early retries" },
         left_out,
         "a key is {state}"
     );
