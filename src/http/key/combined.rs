@@ -37,7 +37,7 @@ tuple!(A.0, B.1, C.2, D.3);
 
 /// Keys by a combination whose length is known only at run time. The keys equal the keys of a tuple of the same parts.
 ///
-/// All requests have the same key if the vector is empty, as with [`Global`](super::Global).
+/// All requests have the same key if the vector is empty, as with [`Global`].
 impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         // The length of the longest tuple.

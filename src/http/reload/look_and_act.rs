@@ -154,7 +154,7 @@ impl LimitsHandle {
     /// # Errors
     ///
     /// Also if the time is zero or longer than a [`Quota`]'s period may be, if the reason is no
-    /// [`OverrideReason`](crate::limiter::OverrideReason), if the policy is a [shadow](crate::Policy::shadow), which
+    /// [`OverrideReason`], if the policy is a [shadow](crate::Policy::shadow), which
     /// rejects no request, or if it keeps 65,536 keys that are banned or allowed by hand in this process.
     #[doc(alias("block"))]
     pub fn ban(
