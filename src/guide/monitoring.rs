@@ -125,10 +125,16 @@
 //!
 //! [`ShowKey::hash`]: crate::policy::ShowKey::hash
 //!
+//! # Events
+//!
+//! [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition) calls a function of yours when a key begins to
+//! be limited, is banned, or is let in again, and when a limiter fails or works again: to write to a customer before she
+//! calls, for example. Only rejections look for events, and clients cause at most ten per second and policy.
+//!
 //! # What is logged
 //!
-//! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, and outages, one
-//! line as they begin and one as they end. Never a key or a client's address, and no line per rejection: otherwise
+//! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, outages, one
+//! line as they begin and one as they end, and bans. Never a key or a client's address, and no line per rejection: otherwise
 //! rejected clients could fill your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision,
 //! with a hash of the key that stays the same until the process ends, and one per request that lacks the extension of
 //! an [`ExtensionKey`](crate::key::ExtensionKey), with its type.
@@ -161,6 +167,8 @@
 //! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
 //! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
+//! | a key is limited | nothing. Logged at `info`, if a layer has `on_transition` |
+//! | a key is banned; a key is allowed by hand; the ban or the allowance of a key was ended by hand | nothing; an operator's reason is in the line. To find the client: [support](super::support) |
 //! | store: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |

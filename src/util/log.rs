@@ -131,18 +131,14 @@ pub(crate) fn key_limited(KeyLine { policy, route, key, left_out }: KeyLine<'_>,
     );
 }
 
-/// A ban or an allowance.
-pub(crate) fn key_excepted(KeyLine { policy, route, key, left_out }: KeyLine<'_>, exception: &Exception) {
-    let state = if exception.is_ban { "banned" } else { "allowed" };
-    event!(
-        warn: policy,
-        http.route = route,
-        key.hash = %KeyHash::new(key),
-        span = ?exception.left,
-        reason = if exception.is_by_hand() { exception.reason.as_str() } else { "early retries" },
-        left_out,
-        "a key is {state}"
-    );
+pub(crate) fn key_banned(KeyLine { policy, route, key, left_out }: KeyLine<'_>, ban: &Exception) {
+    let reason = if ban.is_by_hand() { ban.reason.as_str() } else { "early retries" };
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), span = ?ban.left, reason, left_out, "a key is banned");
+}
+
+pub(crate) fn key_allowed(KeyLine { policy, route, key, .. }: KeyLine<'_>, allowance: &Exception) {
+    let reason = allowance.reason.as_str();
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), span = ?allowance.left, reason, "a key is allowed by hand");
 }
 
 pub(crate) fn key_let_in(KeyLine { policy, route, key, .. }: KeyLine<'_>) {

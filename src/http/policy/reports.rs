@@ -147,8 +147,8 @@ impl Policy {
         let line = |key| log::KeyLine { policy: event.policy, route: event.route, key, left_out };
         match transition {
             Transition::Limited { key, decision } => log::key_limited(line(key), self.shadow, decision.retry_after()),
-            Transition::Banned { key, ban } => log::key_excepted(line(key), &ban),
-            Transition::Allowed { key, allowance } => log::key_excepted(line(key), &allowance),
+            Transition::Banned { key, ban } => log::key_banned(line(key), &ban),
+            Transition::Allowed { key, allowance } => log::key_allowed(line(key), &allowance),
             Transition::Lifted { key } => log::key_let_in(line(key)),
             Transition::Failing { error } => log::limiter_failed(&self.name, error, self.fate_on_failure()),
             Transition::Recovered => log::limiter_recovered(&self.name),
