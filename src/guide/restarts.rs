@@ -71,8 +71,8 @@
 //! charges. Then let the old one stop first, or keep the budgets [on Redis](super::machines). Several processes that
 //! serve at the same time have [budgets of their own](super::sharing), and each needs a file of its own.
 //!
-//! The file has no keys, but the secret of their hashes. It is made so that its owner alone may read it; keep it in a
-//! folder of the service, not in `/tmp`.
+//! The file has the keys of bans and allowances by hand, and of all others bits of their hashes and the secret of
+//! these. It is made so that its owner alone may read it; keep it in a folder of the service, not in `/tmp`.
 //!
 //! # From a file
 //!
