@@ -1,4 +1,4 @@
-//! The bodies of calls: a search for a key, and what to do about it.
+//! The bodies of calls: a search for a key, and an act on it.
 
 use std::time::Duration;
 

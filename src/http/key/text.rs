@@ -17,7 +17,7 @@ pub(super) const SEPARATOR: &str = " + ";
 /// The text of the one key that [all requests share](PartitionKey::SHARED).
 pub(crate) const SHARED: &str = "(shared)";
 
-/// The reason why a text is no key of a policy: it says what the keys are.
+/// The reason why a text is no key of a policy: it describes the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTextError {
     expected: Cow<'static, str>,
@@ -29,7 +29,7 @@ impl KeyTextError {
         Self { expected: expected.into() }
     }
 
-    /// Says what the keys are.
+    /// Describes the keys.
     #[must_use]
     pub fn expected(&self) -> &str {
         &self.expected
@@ -121,7 +121,8 @@ pub(super) fn split(key: &PartitionKey, parts: usize) -> Option<Vec<PartitionKey
     (found.len() == parts).then_some(found)
 }
 
-/// What a closure returns as its key: so a number that an operator types is the key that the closure makes of it.
+/// The type that a closure returns as its key: so a number that an operator types is the key that the closure makes of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     U32,

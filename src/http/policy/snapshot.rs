@@ -149,7 +149,7 @@ impl Policy {
         Ok(reason)
     }
 
-    /// The bans of its penalty, or those that are kept while it has none.
+    /// The bans of its penalty, or the bans that are kept while it has no penalty.
     fn bans(&self) -> Option<&Arc<PenaltyRecord>> {
         let penalty = self.heritage.penalty.as_ref();
         penalty.map(|penalty| penalty.record()).or(self.heritage.former_bans.as_ref())

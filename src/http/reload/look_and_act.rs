@@ -1,4 +1,4 @@
-//! Look and act: the state of one key, and what an operator does about it.
+//! Look and act: the state of one key, and the acts of an operator.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl KeyStatus {
 /// # Errors
 ///
 /// - There is no policy of this name ([`is_unknown_policy`](LimiterError::is_unknown_policy)).
-/// - The key cannot be one of the policy ([`is_no_key`](LimiterError::is_no_key)). The message says what its keys are.
+/// - The key cannot be one of the policy ([`is_no_key`](LimiterError::is_no_key)). The message describes its keys.
 /// - The limiter fails, or [cannot do this](LimiterError::is_unsupported).
 ///
 /// # Example
@@ -145,7 +145,7 @@ impl LimitsHandle {
     }
 
     /// Bans a key for this time, from now on: all its requests are rejected, without regard to its budget. The ban
-    /// replaces one that is in force, or an [allowance](Self::allow). Returns its state afterwards.
+    /// replaces a ban that is in force, or an [allowance](Self::allow). Returns its state afterwards.
     ///
     /// The reason is for the log, for the [verdict](crate::rejection::PolicyVerdict::ban), and for the next operator:
     /// clients do not see it. Requests that wait in a queue already keep their turns. The ban of the key that all
@@ -168,9 +168,9 @@ impl LimitsHandle {
         self.set_override(policy, key, by_hand)
     }
 
-    /// Allows a key for this time, from now on: all its requests pass this policy, and none is charged. The allowance
-    /// replaces one that is in force, or a [ban](Self::ban), also one that is due to a penalty. Returns its state
-    /// afterwards. The other policies of the layer are not affected.
+    /// Allows a key for this time, from now on: all its requests pass this policy, without a charge. The allowance
+    /// replaces an allowance that is in force, or a [ban](Self::ban), also a penalty's. Returns its state afterwards.
+    /// The other policies of the layer are not affected.
     ///
     /// # Errors
     ///

@@ -50,8 +50,8 @@ impl LimitsHandle {
         look(&found, most, None).await
     }
 
-    /// Returns the rejections of one key: how many, since when, and the last one. `None` if the key is not among those
-    /// that are rejected most: then it has had at most [`Offenders::max_error`] of them. Otherwise as
+    /// Returns the rejections of one key: how many, since when, and the last one. `None` if the key is not among the
+    /// keys that are rejected most: then it has had at most [`Offenders::max_error`] of them. Otherwise as
     /// [`offenders`](Self::offenders).
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::http::policy::Policy;
 use crate::store::Stats;
 use crate::values::{Mode, Terms};
 
-/// A policy in force: its terms, what its keys look like, and how its limiter and its store are.
+/// A policy in force: its terms, the form of its keys, and the health of its limiter and its store.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PolicyStatus {
@@ -104,7 +104,7 @@ impl PolicyStatus {
         self.shows_whole_keys
     }
 
-    /// What its keys are [as text](crate::policy::KeyOf), such as "an address, such as 203.0.113.7".
+    /// Its keys [as text](crate::policy::KeyOf), such as "an address, such as 203.0.113.7".
     #[must_use]
     pub fn keys(&self) -> &str {
         &self.keys

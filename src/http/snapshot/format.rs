@@ -15,7 +15,7 @@
 //!
 //! A record is its letter, the length of its payload in four bytes (the highest first), and the payload. Numbers are in
 //! [LEB128](crate::values::snapshot), unless stated otherwise. No record is longer than [`MOST`], so that a reader
-//! never allocates more for what is announced.
+//! never allocates more for an announced length.
 
 use std::io::{self, BufReader, BufWriter, Read, Write};
 
@@ -28,7 +28,7 @@ use crate::values::snapshot::{Input, SavedTable, WallClock, put_number};
 const MAGIC: &[u8; 16] = b"SLUICE-SNAPSHOT\n";
 pub(super) const VERSION: u8 = 1;
 
-/// The longest payload, in bytes. Parts are cut at 32 KiB; names are what the longest path may be.
+/// The longest payload, in bytes. Parts are cut at 32 KiB; names may be as long as the longest path.
 pub(super) const MOST: usize = 1 << 17;
 
 /// Writes records.
@@ -100,8 +100,8 @@ impl<W: Write> PolicySink for FileWriter<W> {
 /// The policies of a file, each with the name of its layer and its own.
 pub(super) type SavedFile = Vec<(String, String, SavedPolicy)>;
 
-/// Reads a file to its end, and checks its checksum. Takes memory for the bytes that are there, not for what they
-/// announce.
+/// Reads a file to its end, and checks its checksum. Takes memory for the bytes that are there, not for the lengths
+/// that they announce.
 pub(super) fn read_file(from: impl Read) -> Result<SavedFile, SnapshotError> {
     let mut from = Digested { from: BufReader::new(from), digest: Sha256::new() };
     let mut magic = [0; MAGIC.len()];

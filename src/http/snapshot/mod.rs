@@ -58,12 +58,12 @@ use crate::values::time::nanos_of;
 /// the keys' own; bans and allowances by hand; bans of penalties, advertised waits and the premature retries that count
 /// towards a ban; debts; the records of [`charge_once`](crate::Policy::charge_once), and its budgets.
 ///
-/// These are not in it: what is in flight (queues, permits, and charges that [may be
-/// refunded](crate::Policy::charge_when), which stay charged); what a server keeps; the local fallback of a limiter on
-/// a server; algorithms and limiters of your own. [`Saved`] names the policies that are left out.
+/// These are not in it: requests in flight (queues, permits, and charges that [may be
+/// refunded](crate::Policy::charge_when), which stay charged); budgets that a server keeps; the local fallback of a
+/// limiter on a server; algorithms and limiters of your own. [`Saved`] names the policies that are left out.
 ///
-/// A file has bits of the keys' hashes, and the secret of these hashes: whoever reads it can choose keys that share a
-/// budget. It has keys themselves only of bans and allowances by hand. So it is for its owner alone (mode 0600).
+/// A file has bits of the keys' hashes, and the secret of these hashes: a reader of the file can choose keys that share
+/// a budget. It has keys themselves only of bans and allowances by hand. So it is for its owner alone (mode 0600).
 ///
 /// # To restore is to inherit
 ///
@@ -74,8 +74,8 @@ use crate::values::time::nanos_of;
 ///
 /// # Time
 ///
-/// The time between writing and restoring is that of the wall clock. If that was set back, nothing is forgiven: debts
-/// and bans last for as long as they would have lasted when the file was written.
+/// The wall clock tells the time between writing and restoring. If that was set back, nothing is forgiven: debts and
+/// bans go on with the rest that they had when the file was written.
 ///
 /// Windows go on as they are if the clocks of both processes show the same time, as the default clock does. They also
 /// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall
@@ -95,7 +95,7 @@ use crate::values::time::nanos_of;
 /// and 8 more with a quota of its own. A million keys of a bucket take 0.3 s to write and 0.8 s to restore; with quotas
 /// of their own, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile: no lock stops them. Words are read one by
 /// one, and of a table with locks, one set of eight keys is locked at a time. Writing takes less than 100 KiB of
-/// memory, and restoring the size of the file, whatever the file announces.
+/// memory, and restoring the size of the file, with any length that the file announces.
 #[must_use]
 #[doc(alias("persist", "restart", "dump"))]
 pub struct Snapshots {
@@ -254,7 +254,7 @@ impl fmt::Debug for Snapshots {
 
 impl RateLimitLayer {
     /// Writes the state of the policies, so that a process that is started again can [restore](Self::restore) it.
-    /// [`Snapshots`] says what is in it, and what it costs; it also writes files, and several layers into one.
+    /// [`Snapshots`] describes its contents and its cost; it also writes files, and several layers into one.
     ///
     /// ```
     /// use tower_sluice::{Policy, Quota, RateLimitLayer};

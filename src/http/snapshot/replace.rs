@@ -9,7 +9,7 @@ use crate::util::lock::Lock;
 /// One writer at a time: a last snapshot at the end of a process may meet a regular one.
 static WRITING: Lock<()> = Lock::new(());
 
-/// Replaces a file by what `write` writes.
+/// Replaces a file by the bytes that `write` writes.
 ///
 /// It is written beside the file, and takes its name once all of it is on the disk. So the name always stands for a
 /// whole file: the one before, or the new one. A process that is killed may leave the file beside it, which the next
@@ -26,7 +26,7 @@ pub(super) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     });
     match &result {
         Ok(_) => sync_folder(path)?,
-        // The file before stays. What is left of the new one is of no use.
+        // The file before stays. The rest of the new one is of no use.
         Err(_) => drop(fs::remove_file(&new)),
     }
     result

@@ -7,7 +7,7 @@ use std::io;
 use super::format::VERSION;
 use crate::values::snapshot::Unfit;
 
-/// What a snapshot has.
+/// The contents of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub(super) keys: u64,
@@ -36,7 +36,7 @@ impl Saved {
     }
 }
 
-/// What was restored from a snapshot.
+/// The result of a restoration.
 ///
 /// As a text, for a log: `restored 12 keys of api; login begins without: it is not in the snapshot`, or `restored
 /// nothing: there is no file yet`.

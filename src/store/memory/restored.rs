@@ -1,7 +1,7 @@
 //! A table in a snapshot: an heir reads it as it reads the table of a predecessor.
 //!
-//! The bytes of a page are decoded each time it is read, so that the table takes no more memory than its part of the
-//! file, however many keys it announces.
+//! The bytes of a page are decoded each time it is read, so that the table takes only the memory of its part of the
+//! file, with any number of keys that it announces.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -30,8 +30,8 @@ use crate::values::time::{Clock, Timestamp};
 /// A part is written once it has this many bytes.
 const PART: usize = 1 << 15;
 
-/// A snapshot of a table of up to so many times the sets of the present one is restored. The directory of the copies
-/// then takes no more memory than the table: more is not allocated for what a file announces.
+/// A snapshot of a table of up to this many times the sets of the present one is restored. The directory of the copies
+/// then takes no more memory than the table: more is not allocated for the announcement of a file.
 const MOST_TIMES: usize = 256;
 
 /// A table with this many sets is small.
@@ -116,7 +116,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let Some(letter) = letter_of(algorithm) else { return Ok(Err(custom())) };
         let Some(tables) = self.in_use() else { return Ok(Ok(())) };
         let table: &dyn ReadStates<S> = tables.current();
-        // The clock first: what passes between the two readings is not forgiven.
+        // The clock first: the time between the two readings is not forgiven.
         let clock = self.store.clock.now();
         let head = Head {
             format: RowFormat { letter, quota: tables.terms.quota, then: clock },
@@ -234,7 +234,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
         let (table, algorithm) = (self.clone(), Arc::clone(algorithm));
         Ok(Box::new(move || {
-            // The wall clock first: what passes between the two readings is not forgiven.
+            // The wall clock first: the time between the two readings is not forgiven.
             let wall = wall();
             let now = Moment { clock: table.store.clock.now(), wall };
             let terms =

@@ -1,13 +1,13 @@
 //! The Space-Saving sketch (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k
 //! Elements in Data Streams", ICDT 2005): the keys that were noted most often, in a memory of fixed size.
 //!
-//! It has [`CAPACITY`] counters. A key that has none takes over the least one, with its count as a possible error. So
-//! of a stream of *N*, a count is never too low, and too high by at most its error, which is at most *N* / `CAPACITY`.
-//! A key that was noted more often than that has a counter.
+//! It has [`CAPACITY`] counters. A key without a counter takes over the least counter, whose count is then its possible
+//! error. So of a stream of *N*, a count is never too low, and too high by at most its error, which is at most *N* /
+//! `CAPACITY`. A key that was noted more often than that has a counter.
 //!
 //! The counters are in the order of their counts, in groups of equal ones, as in the paper's Stream-Summary, but in
-//! arrays: a counter that is incremented changes places with the first one of its group. So a note takes constant time,
-//! whatever the stream.
+//! arrays: a counter that is incremented changes places with the first one of its group. So a note takes constant time
+//! for any stream.
 
 mod summary;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use crate::values::time::Timestamp;
 /// The number of counters. The bound is 0.8 % of a stream then.
 pub(crate) const CAPACITY: usize = 128;
 
-/// The places of the hash index: twice as many as there are counters, so that a search ends after one or two.
+/// The places of the hash index: twice the number of counters, so that a search ends after one or two.
 const PLACES: usize = 2 * CAPACITY;
 
 /// A free place of the index.

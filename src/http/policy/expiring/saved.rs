@@ -97,7 +97,7 @@ impl<V: SavedValue> ExpiringTable<V> {
         if self.entries.get().is_some() {
             return Err(was_used());
         }
-        // The wall clock first: what passes between the two readings is not forgiven.
+        // The wall clock first: the time between the two readings is not forgiven.
         let wall = wall();
         let now = self.now();
         let gap = Gap::new(saved.moment, Moment { clock: now, wall });

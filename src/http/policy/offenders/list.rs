@@ -32,7 +32,7 @@ pub struct Offender {
 }
 
 impl Offenders {
-    /// Lists the `most` highest counts of the parts of so many `processes`, at `now`.
+    /// Lists the `most` highest counts of the parts of these `processes`, at `now`.
     pub(crate) fn new(
         part: OffendersPart,
         most: usize,
@@ -150,8 +150,8 @@ impl Offender {
         self.last
     }
 
-    /// What is left of its ban, by hand or due to a [penalty](crate::Policy::penalty), if it is banned. A ban that
-    /// another process has made is known here as of a second ago, or once this process has rejected a request for it.
+    /// The rest of its ban, by hand or due to a [penalty](crate::Policy::penalty), if it is banned. A ban that another
+    /// process has made is known here as of a second ago, or once this process has rejected a request for it.
     #[must_use]
     pub const fn banned_for(&self) -> Option<Duration> {
         self.banned_for

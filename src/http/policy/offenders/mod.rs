@@ -30,7 +30,7 @@ pub(crate) struct OffendersPart {
     keys: HashMap<u128, ShownKey>,
 }
 
-/// What is known of a key.
+/// The facts that are known of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ShownKey {
     text: String,

@@ -77,7 +77,7 @@ fn nonsense_is_no_report() {
     assert!(OffendersPart::from_report("1 api 0 3 0\n1 1 1 0 0 0 ", "api", false).is_some());
 }
 
-/// Three processes, whose reports are read back: counts are those of all, within the bound of all.
+/// Three processes, whose reports are read back: counts are of all processes, within the bound of all.
 #[test]
 fn reports_of_other_processes_are_merged_within_the_bound() {
     let processes = [(); 3].map(|()| policy(ShowKey::whole()));

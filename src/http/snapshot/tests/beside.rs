@@ -61,7 +61,7 @@ fn keyed(policy: Policy) -> Policy {
     policy.key(HeaderKey::new(HeaderName::from_static(KEY)))
 }
 
-/// Restarts a layer of this policy after some seconds, `down` of which it did not run.
+/// Restarts a layer of this policy after `down` seconds without a process.
 fn restart(
     layer: &RateLimitLayer,
     clock: &ManualClock,

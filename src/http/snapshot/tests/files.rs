@@ -47,7 +47,7 @@ fn snapshots(layer: &RateLimitLayer) -> Snapshots {
     Snapshots::new().layer("", layer).with_wall(|| START)
 }
 
-/// A new layer with what is in the file: the units that are left.
+/// A new layer with the contents of the file: the units that are left.
 fn left(path: &Path) -> u64 {
     let layer = layer();
     snapshots(&layer).load(path).expect("it is whole");
@@ -85,11 +85,11 @@ fn a_write_that_is_interrupted_at_any_byte_leaves_the_file_before() {
     assert_eq!(left(&folder.file()), 3);
     let _ = charge(&before, "p", 1, 1);
     for length in 0..usize::try_from(size).unwrap() {
-        // An error of the system: what is left is removed.
+        // An error of the system: the rest is removed.
         let failed = replace(&folder.file(), |file| snapshots(&before).write(Interrupted { to: file, left: length }));
         assert_eq!(failed.unwrap_err().to_string(), "the disk is full", "{length} bytes");
         assert_eq!(folder.names(), ["limits.snapshot"]);
-        // A process that was killed: what is left stays, and is no obstacle.
+        // A process that was killed: the rest stays, and is no obstacle.
         fs::write(beside(&folder.file(), ".new"), &written(&before, START)[..length]).unwrap();
         assert_eq!(left(&folder.file()), 3, "{length} bytes");
     }

@@ -241,7 +241,7 @@ fn windows_of_another_clock_forgive_nothing() {
     }
 }
 
-/// A wall clock that was set back, by an hour or a year: a debt lasts as long as when it was written, and no longer.
+/// A wall clock that was set back, by an hour or a year: a debt keeps the rest that it had when it was written.
 #[test]
 fn a_wall_clock_that_was_set_back_forgives_nothing_and_bans_nobody_for_longer() {
     for shape in [Shape::Bucket, Shape::GreatBucket] {
@@ -368,7 +368,7 @@ fn a_snapshot_that_is_written_while_keys_move_misses_none() {
 }
 
 /// A table that is full, with keys that share overflow slots. As after a live change, a key with a slot of its own also
-/// owes what its group shares, since it may have spent that before.
+/// owes the shared units of its group, since it may have spent that before.
 #[test]
 fn shared_budgets_of_a_full_table_are_restored() {
     for shape in [Shape::Bucket, Shape::GreatFixed, Shape::Sliding, Shape::GreatSliding] {

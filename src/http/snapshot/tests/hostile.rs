@@ -1,4 +1,4 @@
-//! Files that are not what they should be: each is refused, without a panic, and nothing has changed.
+//! Files that are no snapshots: each is refused, without a panic, and nothing has changed.
 
 use http::HeaderName;
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ fn other_versions_and_other_files_are_refused_with_the_reason() {
     assert!(matches!(refused(b""), SnapshotError::Foreign));
 }
 
-/// A reader that announces ten gigabytes, and counts what is asked of it at once.
+/// A reader that announces ten gigabytes, and counts the bytes that are asked of it at once.
 struct Endless(usize);
 
 impl std::io::Read for Endless {
@@ -112,7 +112,7 @@ fn no_more_is_read_at_once_than_a_record_may_have() {
     assert!(endless.0 <= MOST);
 }
 
-/// Makes a file of records that has the right checksum, whatever they are.
+/// Makes a file of records with the right checksum, of any kind.
 fn forged(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = snapshot()[..17].to_vec();
     let put = |bytes: &mut Vec<u8>, letter: u8, payload: &[u8]| {
@@ -153,7 +153,7 @@ fn an_announced_table_is_not_allocated() {
     let whole = records(&snapshot());
     let table = whole.iter().position(|(letter, payload)| *letter == b't' && payload[0] == 0).unwrap();
     let (_, head) = &whole[table];
-    // Its last number is that of the sets.
+    // Its last number is the number of sets.
     let mut last = head.len() - 1;
     while head[last - 1] >= 0x80 {
         last -= 1;

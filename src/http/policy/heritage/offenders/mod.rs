@@ -1,4 +1,4 @@
-//! The keys that a policy rejects most: what a rejection notes, and what a look reads.
+//! The keys that a policy rejects most: the note of a rejection, and the reading of a look.
 
 mod show;
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub(crate) struct TrackedOffenders {
 /// one does as well, since sketches are merged when they are read. If all are locked, the rejection is only
 /// [counted](Self::note_missed), and widens the error.
 pub(crate) struct OffenderRecord {
-    /// Distinguishes this record from those of other processes.
+    /// Distinguishes this record from the records of other processes.
     id: u64,
     secret: Secret,
     clock: WallClock,
@@ -251,7 +251,7 @@ impl Sketches {
     }
 }
 
-/// The number of rejections of an hour that were missed, in the bits of an atomic: the lower 40, below those of the
+/// The number of rejections of an hour that were missed, in the bits of an atomic: the lower 40, below the bits of the
 /// hour.
 struct Missed {
     hour: Hour,

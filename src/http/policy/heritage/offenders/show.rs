@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 /// | [`by`](Self::by) | as your function writes it | |
 ///
 /// A key is first written as text, as its [extractor](crate::key::KeyExtractor::write_text) does: `alice`,
-/// `2001:db8::/64`. A key of more than 256 bytes is `sha256:` and its SHA-256 in hexadecimal, since no more of it [is
+/// `2001:db8::/64`. A key of more than 256 bytes is `sha256:` and its SHA-256 in hexadecimal, since only its hash [is
 /// kept](crate::PartitionKey#cost), and another key that is no text is `0x` and its bytes. The key that requests share
 /// is shown as `(shared)` in any form. At most 256 bytes are shown, and control characters are escaped, so that no
 /// client can paint on the terminal of an operator.
@@ -58,13 +58,13 @@ impl ShowKey {
         Self(Form::Whole)
     }
 
-    /// Shows what `show` makes of the key's text. It is called when somebody looks, and once a second at most for a
-    /// shared store, for 128 keys each; not by a request.
+    /// Shows the text that `show` makes of the key's text. It is called when somebody looks, and once a second at most
+    /// for a shared store, for 128 keys each; not by a request.
     pub fn by(show: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         Self(Form::By(Box::new(show)))
     }
 
-    /// Whether what is shown is the key.
+    /// Whether the shown text is the key.
     pub(crate) const fn is_whole(&self) -> bool {
         matches!(self.0, Form::Whole)
     }
