@@ -120,7 +120,7 @@ use crate::http::reload::LimitsHandle;
 /// let request = Request::post("/api/ban").header("content-type", "application/json");
 /// let response = admin.oneshot(request.body(Full::new(bytes::Bytes::from(ban)))?).await?;
 /// let state: serde_json::Value = serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?;
-/// assert_eq!((&state["state"], &state["ban"]["left_ms"]), (&"banned".into(), &3_600_000.into()));
+/// assert_eq!(state["state"], "banned");
 /// # Ok(())
 /// # }
 /// ```

@@ -260,10 +260,11 @@ impl RateLimitLayerBuilder {
     ///
     /// ```
     /// use tower_sluice::policy::Transition;
-    /// use tower_sluice::{Quota, RateLimitLayer};
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
     ///
     /// let (events, _inbox) = std::sync::mpsc::sync_channel(1_000);
-    /// let layer = RateLimitLayer::builder(Quota::per_second(10)).on_transition(move |event| {
+    /// let policy = Policy::new("api", Quota::per_second(10));
+    /// let layer = RateLimitLayer::builder(policy).on_transition(move |event| {
     ///     if let Transition::Limited { .. } = event.transition() {
     ///         // Does not wait: the thread answers a request.
     ///         let _ = events.try_send(format!("{}: {:?} is limited", event.policy(), event.key_text()));
