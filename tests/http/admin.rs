@@ -157,6 +157,7 @@ fn each_policy_says_what_it_knows_of_a_key() {
     assert!(wait > 0 && wait <= 3_600_000 && wait == limited["full_in_ms"].as_u64().unwrap(), "{limited}");
     let passes = says("192.0.2.1", "per-address");
     assert_eq!((&passes["state"], &passes["left"], &passes["full_in_ms"]), (&json!("passes"), &json!(15), &json!(500)));
+    assert_eq!(passes["limit"], 20, "the burst of a bucket");
     let not_mine = says("ada", "per-address");
     assert_eq!((&not_mine["state"], &not_mine["left"]), (&json!("no-key"), &Value::Null));
     assert!(not_mine["keys"].as_str().unwrap().contains("203.0.113.7"));
@@ -258,10 +259,32 @@ fn what_is_wrong_with_a_call_is_said() {
         ("ban", &format!("{{{logins}, \"for\": \"1h\", \"reason\": \" \"}}"), 422, "write a few words"),
         ("ban", &format!("{{{logins}, \"for\": \"1h\", \"reason\": \"a\\nb\"}}"), 422, "one line"),
         ("ban", &long, 422, "200 bytes"),
-        ("ban", &format!("{{{logins}, \"for\": \"for ever\", \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
-        ("ban", &format!("{{{logins}, \"for\": -1, \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
-        ("ban", &format!("{{{logins}, \"for\": 1e300, \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
-        ("ban", &format!("{{{logins}, \"for\": null, \"reason\": \"x\"}}"), 422, "write 30s, 15m, 1h"),
+        (
+            "ban",
+            &format!("{{{logins}, \"for\": \"for ever\", \"reason\": \"x\"}}"),
+            422,
+            "write 30s, 15min, 3h or 2days",
+        ),
+        ("ban", &format!("{{{logins}, \"for\": \"3\", \"reason\": \"x\"}}"), 422, "write 30s, 15min, 3h or 2days"),
+        ("allow", &format!("{{{logins}, \"for\": \"900\", \"reason\": \"x\"}}"), 422, "write 30s, 15min, 3h or 2days"),
+        (
+            "ban",
+            &format!("{{{logins}, \"for\": -1, \"reason\": \"x\"}}"),
+            422,
+            "write 30s, 15min, 3h or 2days, or a number",
+        ),
+        (
+            "ban",
+            &format!("{{{logins}, \"for\": 1e300, \"reason\": \"x\"}}"),
+            422,
+            "write 30s, 15min, 3h or 2days, or a number",
+        ),
+        (
+            "ban",
+            &format!("{{{logins}, \"for\": null, \"reason\": \"x\"}}"),
+            422,
+            "write 30s, 15min, 3h or 2days, or a number",
+        ),
         ("ban", &format!("{{{logins}, \"for\": 0, \"reason\": \"x\"}}"), 422, "zero"),
         ("ban", &format!("{{{logins}, \"for\": 18446744073709551615, \"reason\": \"x\"}}"), 422, "a hundred years"),
         ("ban", &format!("{{{logins}, \"for\": \"1h\", \"resaon\": \"x\", \"reason\": \"x\"}}"), 422, "`resaon`"),

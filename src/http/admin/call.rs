@@ -50,13 +50,16 @@ impl Call {
 
     /// Takes `for` and `reason`.
     pub(super) fn terms(&mut self) -> Result<Terms, Problem> {
+        const NO_TIME: &str = "`for` is no time; write 30s, 15min, 3h or 2days";
         let span = match self.members.remove("for") {
-            Some(Value::String(text)) => humantime::parse_duration(&text).ok(),
-            Some(Value::Number(seconds)) => seconds.as_u64().map(Duration::from_secs),
-            None => return Err(unfit("`for` is missing; write for how long: 1h, 2days, or a number of seconds")),
-            Some(_) => None,
+            None => return Err(unfit("`for` is missing; write for how long: 30s, 15min, 3h or 2days")),
+            // A text of digits has no unit, so it is an error, too.
+            Some(Value::String(text)) => humantime::parse_duration(&text).map_err(|_| unfit(NO_TIME))?,
+            Some(other) => {
+                let seconds = other.as_u64().ok_or_else(|| unfit(format!("{NO_TIME}, or a number of seconds")))?;
+                Duration::from_secs(seconds)
+            }
         };
-        let span = span.ok_or_else(|| unfit("`for` is no time; write 30s, 15m, 1h, 2days, or a number of seconds"))?;
         // As for the period of a quota: not zero, and less than a hundred years.
         let _ = Quota::try_per(1, span).map_err(|_| unfit("`for` is zero, or more than a hundred years"))?;
         let reason = self.text("reason")?;

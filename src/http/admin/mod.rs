@@ -53,9 +53,9 @@
 //! | `POST /api/allow` | the same | the state afterwards |
 //! | `POST /api/unban` | `policy`, `key`, perhaps `layer` | the state afterwards: no ban and no allowance; the budget as it was |
 //!
-//! `key` is text [as an operator types it](crate::policy::KeyOf). `for` is a time as in a configuration (`15m`, `1h`,
-//! `2days`), or a number of seconds. `layer` may be left out where one layer only has a policy of this name. In answers,
-//! times are milliseconds, rounded up.
+//! `key` is text [as an operator types it](crate::policy::KeyOf). `for` is a text with units as in a configuration
+//! (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`). `layer` may be left out where one
+//! layer only has a policy of this name. In answers, times are milliseconds, rounded up.
 //!
 //! ```text
 //! $ curl -H 'content-type: application/json' -d '{"key": "203.0.113.7"}' http://127.0.0.1:3001/api/key
@@ -67,7 +67,7 @@
 //!
 //! | `state` | |
 //! |---|---|
-//! | `passes` | `left` of `limit` units are left; all of them in `full_in_ms` |
+//! | `passes` | `left` of `limit` units are left (of the burst, for a bucket); all of them in `full_in_ms` |
 //! | `limited` | no unit is left; a request passes in `passes_in_ms`, if that is known |
 //! | `banned` | `ban` has the rest, the reason if it is `by_hand`, and perhaps since when |
 //! | `allowed` | `allowance` likewise |

@@ -46,6 +46,21 @@ path = "/export"
   track-offenders = "hash"
 
 [[route]]
+path = "/login"
+  [[route.policy]]
+  name = "logins"
+  algorithm = "sliding-window"
+  limit = 2
+  per = "100days"
+  key = ["header:x-customer", "client-ip"]
+  on-missing-key = "skip"
+  track-offenders = "whole"
+  [route.policy.penalty]
+  rejections = 2
+  per = "1h"
+  ban = "2h"
+
+[[route]]
 path = "/slow"
   [[route.policy]]
   name = "in-line"
@@ -149,6 +164,8 @@ class Operator {
 
 const MINE = "/api per-customer";
 const EXPORT = "/export per-customer";
+const LOGINS = "/login logins";
+const CLOCK = String.raw`(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d`;
 
 /** Why is this customer limited, since when, let her in now. */
 async function letIn(operator) {
@@ -156,13 +173,15 @@ async function letIn(operator) {
   assert.equal(await operator.ask("/api", "ada"), 429);
   const begun = performance.now();
   assert.equal(await operator.lookUp("ada"), `ada is rejected by ${MINE}`);
-  assert.match(await operator.says(MINE, "Rejected"), /^Rejected until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: used all 5 per 100 days, full again in /);
-  assert.match(await operator.card(MINE).locator(".more").textContent(), /^Rejected once since \d\d:\d\d:\d\d, last at \d\d:\d\d:\d\d\.$/);
+  assert.match(await operator.says(MINE, "Used all"), new RegExp(`^Used all 5 per 100\\sdays\\. All 5 are back at ${CLOCK}\\.$`));
+  assert.match(await operator.card(MINE).locator(".more").textContent(), /^1 rejection, at \d\d:\d\d:\d\d\.$/);
   await operator.says(EXPORT, "Passes: nothing used, 2 of 2 left");
-  await operator.page.locator("#others", { hasText: "/api per-address: this is no key of it; its keys are an address, such as 203.0.113.7" }).waitFor();
+  await operator.page.locator("#others", { hasText: "Not checked: /api per-address. Its keys are an address, such as 203.0.113.7." }).waitFor();
   await operator.page.getByRole("button", { name: "Let in now" }).click();
-  await operator.result("done", `ada is let in by ${MINE}`);
-  assert.equal(await operator.summary("passes"), "ada passes all 3 policies");
+  const done = await operator.result("done", "let in");
+  assert.match(done, /^Done \d\d:\d\d:\d\d: ada let in \(\/api per-customer\)$/);
+  assert.equal(await operator.summary("not limited"), `ada: not limited by ${MINE}, ${EXPORT}, /slow in-line. Not checked: /api per-address, ${LOGINS}.`);
+  assert.equal(await operator.card(MINE).locator(".more").textContent().then((text) => text.startsWith("1 rejection")), true, "it is still true");
   assert.equal(await operator.ask("/api", "ada"), 200);
   return `${Math.round(performance.now() - begun)} ms from the question to the next request`;
 }
@@ -177,7 +196,7 @@ async function offenders(operator) {
   assert.equal(await row(EXPORT).getByRole("button").count(), 0);
   await operator.lookUp("bea");
   await row("ada").getByRole("button").click();
-  return operator.summary("ada passes");
+  return operator.summary("ada: not limited");
 }
 
 /** One policy is reset by its button. */
@@ -186,7 +205,7 @@ async function reset(operator) {
   assert.equal(await operator.lookUp("bea"), `bea is rejected by ${EXPORT}`);
   await operator.says(EXPORT, "used all 2");
   await operator.press(EXPORT, "Reset");
-  await operator.result("done", `${EXPORT}: Reset: it has its whole budget again`);
+  await operator.result("done", `bea reset (${EXPORT}): full budget, no ban or allowance`);
   assert.equal(await operator.ask("/export", "bea"), 200);
   return "she passes";
 }
@@ -196,10 +215,16 @@ async function ban(operator) {
   await operator.press(MINE, "Ban…");
   assert.equal(await operator.page.evaluate(() => document.activeElement.name), "reason", "the form has the focus");
   await operator.fillForm(MINE, "1h", "scrapes the catalogue");
-  await operator.result("done", `${MINE}: Banned, at `);
+  await operator.result("done", `mallory banned (${MINE})`);
   const says = await operator.says(MINE, "Banned by hand");
-  assert.match(says, /^Banned by hand for another (1 h|59 min \d+ s): scrapes the catalogue$/);
-  assert.match(await operator.card(MINE).locator(".more").textContent(), /^Since \d\d:\d\d:\d\d\./);
+  assert.match(says, new RegExp(`^Banned by hand until ${CLOCK} \\(another (1\\sh|59\\smin\\s\\d+\\ss)\\), since ${CLOCK}: scrapes the catalogue$`));
+  assert.match(await operator.page.locator("#exceptions td[data-head=Until]").first().textContent(), new RegExp(`^${CLOCK}$`));
+  // A second one replaces it.
+  await operator.press(MINE, "Ban…");
+  assert.match(await operator.card(MINE).locator(".replaces").textContent(), new RegExp(`^The present ban ends at ${CLOCK}\\.$`));
+  await operator.card(MINE).getByRole("button", { name: "Replace the ban" }).waitFor();
+  await operator.fillForm(MINE, "3 hours", "still scrapes");
+  await operator.says(MINE, "still scrapes");
   assert.equal(await operator.ask("/api", "mallory"), 429);
   assert.equal(await operator.ask("/export", "mallory"), 200);
   // From the list, at another time.
@@ -207,7 +232,7 @@ async function ban(operator) {
   await operator.page.locator("#exceptions").getByRole("button", { name: "mallory" }).click();
   await operator.summary(`mallory is rejected by ${MINE}`);
   await operator.press(MINE, "Unban");
-  await operator.result("done", `${MINE}: Unbanned`);
+  await operator.result("done", `mallory unbanned (${MINE}): the used budget stays`);
   assert.equal(await operator.ask("/api", "mallory"), 200);
   await operator.page.locator("#exceptions").waitFor({ state: "hidden" });
   return says;
@@ -226,7 +251,7 @@ async function allow(operator) {
   await operator.says(EXPORT, "whatever it sends: moves her shop today");
   for (let count = 0; count < 5; count += 1) assert.equal(await operator.ask("/export", "zoe"), 200);
   await operator.press(EXPORT, "End the allowance");
-  await operator.result("done", "Unbanned");
+  await operator.result("done", `zoe no longer allowed (${EXPORT})`);
   assert.equal(await operator.ask("/export", "zoe"), 429, "her budget is as it was");
   return "allowed, and no longer";
 }
@@ -236,20 +261,55 @@ async function queue(operator) {
   await operator.lookUp("quentin");
   assert.equal(await operator.card("/slow in-line").getByRole("button", { name: "Reset" }).count(), 0);
   await operator.press("/slow in-line", "Ban…");
-  await operator.fillForm("/slow in-line", "900", "floods");
+  await operator.fillForm("/slow in-line", "15min", "floods");
   await operator.says("/slow in-line", "floods");
   assert.equal(await operator.ask("/slow", "quentin"), 429);
   await operator.page.getByRole("button", { name: "Let in now" }).click();
-  await operator.result("done", "is let in");
+  await operator.result("done", "quentin let in (/slow in-line)");
   assert.equal(await operator.ask("/slow", "quentin"), 200);
   return "its ban is lifted";
+}
+
+/** A text that is the key of some policies only: what was not checked is said, and the key that may be meant is offered. */
+async function doubtful(operator) {
+  for (const status of [200, 200, 429, 429, 429, 429]) assert.equal(await operator.ask("/login", "dana"), status);
+  const { page } = operator;
+  await page.locator("#offenders tbody tr", { hasText: "dana + 127.0.0.1" }).locator("td", { hasText: new RegExp(`^${CLOCK}$`) }).nth(2).waitFor();
+  const summary = await operator.lookUp("dana");
+  assert.equal(summary, `dana: not limited by ${MINE}, ${EXPORT}, /slow in-line. Not checked: /api per-address, ${LOGINS}.`);
+  assert.equal(await operator.says(MINE, "Nothing used"), "Nothing used: nobody with this key has come lately, or it is spelled otherwise (upper and lower case count).");
+  await page.locator("#others", { hasText: `Not checked: ${LOGINS}. Its keys are the value of the header x-customer + an address.` }).waitFor();
+  await page.locator("#suggestions").getByRole("button", { name: "dana + 127.0.0.1" }).click();
+  await operator.summary(`dana + 127.0.0.1 is rejected by ${LOGINS}`);
+  assert.match(await operator.says(LOGINS, "Banned"), new RegExp(`^Banned until ${CLOCK} \\(another .*\\): it kept sending although it was rejected\\.$`));
+  // The buttons are for what was looked up, not for what is typed meanwhile.
+  const field = page.getByLabel("Key of a client");
+  await field.fill("dan");
+  assert.equal(await page.locator("#cards").evaluate((it) => it.inert), true);
+  await field.fill("dana + 127.0.0.1");
+  assert.equal(await page.locator("#cards").evaluate((it) => it.inert), false);
+  await page.getByRole("button", { name: "Let in now" }).click();
+  await operator.result("done", `dana + 127.0.0.1 let in (${LOGINS})`);
+  assert.equal(await operator.ask("/login", "dana"), 200);
+  // An empty value, in quotes.
+  assert.equal(await operator.lookUp('""'), '“""” is no key of any policy.');
+  await field.fill("  ");
+  await page.keyboard.press("Enter");
+  await operator.result("failed", "Type a key first.");
+  return summary;
 }
 
 async function mistakes(operator) {
   await operator.lookUp("ada");
   await operator.press(MINE, "Ban…");
   await operator.fillForm(MINE, "for ever", "x");
-  const told = await operator.result("failed", "Not done: `for` is no time; write 30s, 15m, 1h");
+  const problem = (text) => operator.card(MINE).locator(".problem", { hasText: text });
+  await problem("“for ever” is no time; write 30s, 15min, 3h or 2days.").waitFor();
+  await operator.fillForm(MINE, "3", "x");
+  const told = "3 what? Write 30s, 15min, 3h or 2days.";
+  await problem(told).waitFor();
+  assert.equal(await operator.card(MINE).getByLabel("For", { exact: true }).getAttribute("aria-invalid"), "true");
+  assert.equal(await operator.ask("/api", "ada"), 200, "she is not banned");
   await operator.card(MINE).getByRole("button", { name: "Cancel" }).click();
   // A key and a reason are texts, whatever is in them.
   const hostile = `"><img src=x onerror=alert(1)><script>alert(2)</script>`;
@@ -260,7 +320,7 @@ async function mistakes(operator) {
   await operator.page.locator("#exceptions", { hasText: hostile }).waitFor();
   assert.equal(await operator.page.locator("img, main script").count(), 0);
   await operator.press(MINE, "Unban");
-  await operator.result("done", "Unbanned");
+  await operator.result("done", "unbanned");
   return told;
 }
 
@@ -379,6 +439,7 @@ export async function run() {
         await row("ban and unban", () => ban(operator));
         await row("allow, by the keyboard", () => allow(operator));
         await row("a queue", () => queue(operator));
+        await row("a key of some policies", () => doubtful(operator));
         await row("mistakes and hostile texts", () => mistakes(operator));
         await row("1280 x 800", () => fits(operator, 1280, 800));
         await row("390 x 844", () => fits(operator, 390, 844));

@@ -52,6 +52,10 @@ const nameOf = ({ layer, policy }) => (hasLayers ? `${layer} ${policy}` : policy
 let wanted = null;
 let cards = new Map();
 let answers = [];
+/** The policies in force, by name. */
+let inForce = new Map();
+/** The keys in the lists. */
+let listed = new Set();
 
 /** Looks up the wanted key. An answer that comes after another key was asked for is dropped. */
 async function look() {
@@ -60,74 +64,114 @@ async function look() {
   if (key === wanted) show(found.policies, Date.now());
 }
 
+const fail = (message) => report("failed", `Not done: ${words.problem(message)}`);
+
 function show(policies, now) {
   answers = policies;
   const mine = policies.filter(({ state }) => state !== "no-key");
+  const others = policies.filter(({ state }) => state === "no-key");
+  const isKnown = listed.has(wanted) || mine.some(words.isUsed);
   const kept = new Map();
   for (const answer of mine) {
     const name = nameOf(answer);
-    const card = cards.get(name) ?? new Card(act);
-    card.show(answer, now, name);
+    const card = cards.get(name) ?? new Card(act, fail);
+    card.show({ ...answer, terms: inForce.get(name) }, now, name, isKnown);
     kept.set(name, card);
   }
   cards = kept;
   const articles = [...cards.values()].map(({ article }) => article);
   if (articles.length !== byId("cards").children.length || articles.some((article, index) => byId("cards").children[index] !== article)) byId("cards").replaceChildren(...articles);
-  const others = policies.filter(({ state }) => state === "no-key");
-  byId("others").replaceChildren(...others.map((answer) => make("li", `${nameOf(answer)}: this is no key of it; its keys are ${answer.keys}.`)));
-  summarise(mine);
+  byId("others").replaceChildren(...others.map((answer) => make("li", words.notChecked(nameOf(answer), answer.keys))));
+  summarise(mine, others);
+  suggest(others);
 }
 
-function summarise(mine) {
+const namesOf = (policies) => policies.map(nameOf).join(", ");
+
+/** What was checked and what was not: a policy that takes no such key says nothing about the client. */
+function summarise(mine, others) {
   const rejecting = mine.filter(words.isRejected);
-  const names = rejecting.map(nameOf).join(", ");
+  const unknown = mine.filter(({ state }) => state === "unknown");
+  const passing = mine.filter((answer) => !rejecting.includes(answer) && !unknown.includes(answer));
   const key = words.short(wanted);
   byId("found").hidden = false;
   byId("let-in").hidden = rejecting.length === 0;
-  const unknown = mine.filter(({ state }) => state === "unknown").length;
-  if (mine.length === 0) put(byId("summary"), `${key} is no key of any policy`);
-  else if (rejecting.length > 0) put(byId("summary"), `${key} is rejected by ${names}`);
-  else if (unknown > 0) put(byId("summary"), `${key}: ${unknown} of ${mine.length} policies do not know`);
-  else put(byId("summary"), `${key} passes ${mine.length === 1 ? "its policy" : `all ${mine.length} policies`}`);
+  const parts = [];
+  if (unknown.length > 0) parts.push(`not known by ${namesOf(unknown)}.`);
+  if (passing.length > 0) parts.push(`not limited by ${namesOf(passing)}.`);
+  if (others.length > 0) parts.push(`not checked: ${namesOf(others)}.`);
+  const sentences = parts.map((part, index) => (index === 0 ? part : `N${part.slice(1)}`)).join(" ");
+  if (mine.length === 0) put(byId("summary"), `“${key}” is no key of any policy.`);
+  else if (rejecting.length > 0) put(byId("summary"), `${key} is rejected by ${namesOf(rejecting)}`);
+  else put(byId("summary"), `${key}: ${sentences}`);
 }
 
-/** Carries out a call about the wanted key, and reports it. Returns whether it is done. */
-async function act(name, { layer, policy }, more, done) {
-  try {
-    const answer = await call(name, { key: wanted, layer, policy, ...more });
-    // Its rejections are not part of this answer, and are still true.
-    const changed = (before) => (before.layer === layer && before.policy === policy ? { rejections: before.rejections, ...answer } : before);
-    show(answers.map(changed), Date.now());
-    report("done", `${nameOf(answer)}: ${done}, at ${words.clock(Date.now())}.`);
-    void lists();
-    return true;
-  } catch (error) {
-    report("failed", `Not done: ${error.message}.`);
-    return false;
-  }
+/** Offers listed keys that have the typed text as a part, but for spaces, case and `+`. */
+function suggest(others) {
+  const fold = (key) => key.toLowerCase().replace(/[\s+]/g, "");
+  const isDoubtful = fold(wanted) !== "" && (others.length > 0 || !listed.has(wanted));
+  const keys = [...listed].filter((key) => isDoubtful && key !== wanted && fold(key).includes(fold(wanted))).slice(0, 5);
+  const place = byId("suggestions");
+  place.hidden = keys.length === 0;
+  const signature = JSON.stringify(keys);
+  if (place.dataset.keys === signature) return;
+  place.dataset.keys = signature;
+  place.replaceChildren("Did you mean ", ...keys.flatMap((key, index) => (index === 0 ? [keyButton(key).element] : [" or ", keyButton(key).element])), "?");
+}
+
+/** Carries out a call about the wanted key, and shows the answer. */
+async function carryOut(name, { layer, policy }, more) {
+  const answer = await call(name, { key: wanted, layer, policy, ...more });
+  show(answers.map((before) => (before.layer === layer && before.policy === policy ? answer : before)), Date.now());
+  void lists();
+}
+
+/** What was done, and where. */
+function done(verb, policies, more = "") {
+  report("done", `Done ${words.clock(Date.now())}: ${words.short(wanted)} ${verb} (${namesOf(policies)})${more}`);
+}
+
+/** Carries out a call, and reports it. */
+async function act(name, answer, more, [verb, means]) {
+  await carryOut(name, answer, more);
+  if (name === "unban" && answer.state === "allowed") done("no longer allowed", [answer], means);
+  else done(verb, [answer], means);
 }
 
 /** Resets each policy that rejects the key, or ends its ban there if the policy cannot reset keys. */
 async function letIn() {
   const rejecting = answers.filter(words.isRejected);
-  for (const answer of rejecting) {
-    const isDone = await act(answer.can_reset ? "reset" : "unban", answer, {}, "let in");
-    if (!isDone) return;
+  try {
+    for (const answer of rejecting) await carryOut(answer.can_reset ? "reset" : "unban", answer);
+  } catch ({ message }) {
+    fail(message);
+    return;
   }
-  const still = answers.filter(words.isRejected).map(nameOf);
-  if (still.length > 0) report("failed", `Still rejected by ${still.join(", ")}: allow it there for a while`);
-  else report("done", `${words.short(wanted)} is let in by ${rejecting.map(nameOf).join(", ")}, at ${words.clock(Date.now())}.`);
+  const still = answers.filter(words.isRejected);
+  if (still.length > 0) report("failed", `Still rejected by ${namesOf(still)}: allow it there for a while.`);
+  else done("let in", rejecting);
+}
+
+/** What is shown is about the wanted key: it cannot be acted on while the field has another one. */
+function compareWithField() {
+  for (const id of ["found", "cards"]) byId(id).inert = byId("key").value !== wanted;
 }
 
 async function lookUp(key) {
+  if (key.trim() === "") {
+    report("failed", "Type a key first.");
+    byId("key").focus();
+    return;
+  }
   wanted = key;
   byId("key").value = key;
   cards = new Map();
+  compareWithField();
   try {
     report("none", "");
-    await look();
-  } catch (error) {
-    report("failed", `Not known: ${error.message}.`);
+    await Promise.all([lists(), look()]);
+  } catch ({ message }) {
+    report("failed", `Not known: ${words.problem(message)}`);
   }
 }
 
@@ -174,13 +218,17 @@ async function lists() {
   try {
     const [{ policies }, { stores }, { exceptions }, { offenders }] = await Promise.all(["policies", "stores", "exceptions", "offenders"].map((name) => call(name)));
     hasLayers = new Set(policies.map(({ layer }) => layer)).size > 1;
-    put(byId("hint"), `Write ${[...new Set(policies.map(({ keys }) => keys))].join("; or ")}.`);
+    inForce = new Map(policies.map((policy) => [nameOf(policy), policy]));
+    put(byId("hint"), words.hint(policies.map(({ keys }) => keys)));
+    const whole = offenders.filter((policy) => policy.whole_keys).flatMap(({ list }) => list);
+    listed = new Set([...whole, ...exceptions].map(({ key }) => key).filter((key) => key !== null));
+    const now = Date.now();
     fill("policies", policies.map((policy) => [nameOf(policy), words.limit(policy), policy.keys, stateOf(policy)]));
     fill("stores", stores.map((store) => [store.node, breakerOf(store), store.policies.map(nameOf).join(", ")]));
     put(byId("stores-note"), stores.length === 0 ? "The budgets are in the memory of this process." : "");
-    fill("exceptions", exceptions.map((entry) => [keyButton(entry.key), nameOf(entry), entry.kind === "ban" ? "banned" : "allowed", words.span(entry.left_ms), entry.reason ?? ""]));
+    fill("exceptions", exceptions.map((entry) => [keyButton(entry.key), nameOf(entry), entry.kind === "ban" ? "banned" : "allowed", words.end(`${nameOf(entry)} ${entry.key}`, now + entry.left_ms), entry.reason ?? ""]));
     put(byId("exceptions-note"), exceptions.length === 0 ? "Nobody, as far as this process knows." : "");
-    showOffenders(offenders);
+    showOffenders(offenders, now);
   } catch (error) {
     console.debug(error);
   }
@@ -201,12 +249,12 @@ function breakerOf({ breaker, connected }) {
   return { text: connected === false && breaker === "closed" ? "closed; not connected" : text, className: breaker === "closed" ? "" : "bad" };
 }
 
-function showOffenders(all) {
+function showOffenders(all, now) {
   const rows = all.flatMap((policy) => policy.list.map((entry) => ({ ...entry, policy })));
   rows.sort((a, b) => b.count - a.count);
   const times = ({ count, error }) => (error > 0 ? `${(count - error).toLocaleString("en")} to ${count.toLocaleString("en")}` : count.toLocaleString("en"));
-  fill("offenders", rows.map((row) => [row.policy.whole_keys ? keyButton(row.key) : row.key, nameOf(row.policy), { text: times(row), className: "number" }, words.clock(row.first_ms), words.clock(row.last_ms), row.banned_for_ms === null ? "–" : words.span(row.banned_for_ms)]));
-  const notes = all.length === 0 ? ["Not counted: no policy tracks its offenders (Policy::track_offenders)."] : rows.length === 0 ? ["Nobody was rejected in this hour and the one before."] : [];
+  fill("offenders", rows.map((row) => [row.policy.whole_keys ? keyButton(row.key) : row.key, nameOf(row.policy), { text: times(row), className: "number" }, words.clock(row.first_ms), words.clock(row.last_ms), row.banned_for_ms === null ? "–" : words.end(`${nameOf(row.policy)} ${row.key}`, now + row.banned_for_ms)]));
+  const notes = all.length === 0 ? ["Not counted: no policy tracks its offenders (Policy::track_offenders)."] : rows.length === 0 ? ["Nobody."] : [];
   notes.push(...all.filter(({ missing }) => missing).map((policy) => `${nameOf(policy)}: without the counts of other processes: ${policy.missing}.`));
   put(byId("offenders-note"), notes.join(" "));
 }
@@ -217,6 +265,7 @@ byId("look").addEventListener("submit", (event) => {
   event.preventDefault();
   void lookUp(byId("key").value);
 });
+byId("key").addEventListener("input", compareWithField);
 byId("let-in").addEventListener("click", () => void letIn());
 
 /** Calls again and again, with a pause after each answer, while the page is visible. */
@@ -227,6 +276,7 @@ async function repeat(pause, once) {
   }
 }
 
+put(byId("zone"), `times in ${words.zone()}`);
 await lists();
 void repeat(LISTS_EVERY, lists);
 void repeat(LOOK_EVERY, async () => wanted !== null && (await look()));
