@@ -121,8 +121,8 @@ fn a_customer_is_let_in() {
     assert_eq!(ask(&server, "ada").status, 200);
 }
 
-/// Every call, against two processes that keep their limits on one Redis. On a busy machine, a call to it may take longer
-/// than its timeout: then a look does not know the key's state, an act is answered 503, and each is made again.
+/// Every call, against two processes that keep their limits on one Redis. On a busy machine, a call to it may take
+/// longer than its timeout: then a look does not know the key's state, an act is answered 503, and each is made again.
 #[cfg(feature = "redis")]
 #[test]
 fn what_one_server_does_to_a_key_the_other_does_too() {
