@@ -31,6 +31,18 @@ pub enum Override {
     Lift,
 }
 
+impl Override {
+    /// The ban or the allowance as it begins; `None` if it ends one.
+    #[cfg(feature = "http")]
+    pub(crate) const fn exception(self) -> Option<Exception> {
+        match self {
+            Self::Ban { span, reason } => Some(Exception { is_ban: true, left: span, reason }),
+            Self::Allow { span, reason } => Some(Exception { is_ban: false, left: span, reason }),
+            Self::Lift => None,
+        }
+    }
+}
+
 /// Why an operator has banned or allowed a key: for the log, for the verdict, and for the next operator. No client sees
 /// it.
 ///
@@ -141,6 +153,12 @@ pub struct Exception {
 }
 
 impl Exception {
+    /// The ban of a penalty.
+    #[cfg(feature = "http")]
+    pub(crate) const fn of_penalty(left: Duration) -> Self {
+        Self { is_ban: true, left, reason: OverrideReason::NONE }
+    }
+
     /// Whether it is a ban. Otherwise, it is an allowance.
     #[must_use]
     pub const fn is_ban(&self) -> bool {

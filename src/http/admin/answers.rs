@@ -11,7 +11,7 @@ use super::problem::sentence;
 use crate::http::policy::{Offender, Offenders};
 use crate::http::reload::{KeyStatus, PolicyStatus};
 use crate::store::{BreakerState, NodeHealth, TableStats};
-use crate::values::{Exception, LimiterError, Shape};
+use crate::values::{Exception, LimiterError, Quota, Shape};
 
 pub(super) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
@@ -19,7 +19,7 @@ pub(super) fn millis(span: Duration) -> u64 {
 
 pub(super) fn policy(layer: &str, status: &PolicyStatus) -> Value {
     let terms = status.terms();
-    let quota = terms.and_then(|terms| terms.quota());
+    let quota = quota(status);
     let stats = status.stats();
     let table = |table: TableStats| {
         json!({
@@ -34,7 +34,7 @@ pub(super) fn policy(layer: &str, status: &PolicyStatus) -> Value {
         "policy": status.name(),
         "kind": kind(status),
         "limit": terms.map(|terms| terms.limit()),
-        "period_ms": quota.map(|quota| millis(quota.period())),
+        "period_ms": period_ms(status),
         "burst": quota.filter(|_| kind(status) == "bucket").map(|quota| quota.max_burst()),
         "shadow": status.is_shadow(),
         "keys": status.keys(),
@@ -46,6 +46,14 @@ pub(super) fn policy(layer: &str, status: &PolicyStatus) -> Value {
         "tracks_offenders": status.tracks_offenders(),
         "nodes": stats.nodes.iter().map(NodeHealth::name).collect::<Vec<_>>(),
     })
+}
+
+fn quota(status: &PolicyStatus) -> Option<Quota> {
+    status.terms()?.quota()
+}
+
+fn period_ms(status: &PolicyStatus) -> Option<u64> {
+    quota(status).map(|quota| millis(quota.period()))
 }
 
 /// How a policy counts. The algorithm itself is not known: a token bucket and a leaky bucket are the same.
@@ -136,8 +144,7 @@ pub(super) fn key(layer: &str, status: &PolicyStatus, found: Result<KeyStatus, L
             answer["state"] = state(&key).into();
             answer["left"] = decision.remaining().into();
             answer["limit"] = decision.limit().into();
-            answer["period_ms"] =
-                status.terms().and_then(|terms| terms.quota()).map(|quota| millis(quota.period())).into();
+            answer["period_ms"] = period_ms(status).into();
             answer["passes_in_ms"] = key.passes_in().map(millis).into();
             answer["full_in_ms"] = millis(decision.reset_after()).into();
             let since = key.by_hand_since();

@@ -87,10 +87,10 @@ pub(super) fn note_skipped(policy: &Policy) {
 #[cold]
 pub(super) fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
     policy.note_missing_key(error);
-    let is_missing = matches!(error, KeyError::Missing { .. });
-    if is_missing && policy.who.on_missing_key == MissingKey::Share {
-        return Ok(PartitionKey::SHARED);
+    if let Some(key) = policy.who.key_without(error) {
+        return Ok(key);
     }
+    let is_missing = matches!(error, KeyError::Missing { .. });
     // Shadows never reject, so they skip requests that they cannot count.
     if policy.shadow || (is_missing && policy.who.on_missing_key == MissingKey::Skip) {
         note_skipped(policy);

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::Overrides;
-use crate::values::{
-    Answer, Ask, Decision, Exception, LimiterError, Mode, Override, OverrideReason, PartitionKey, Pending, Quota,
-};
+use crate::values::{Answer, Ask, Decision, Exception, LimiterError, Mode, Override, PartitionKey, Pending, Quota};
 
 impl Policy {
     /// The decision of a peek, if the limiter answers one without waiting.
@@ -80,8 +78,7 @@ impl Policy {
         let Some(penalty) = self.penalty_for(key).filter(|_| by_hand.is_none_or(|by_hand| by_hand.is_ban)) else {
             return by_hand.filter(|_| !self.shadow);
         };
-        let by_penalty =
-            penalty.banned_for(key).map(|left| Exception { is_ban: true, left, reason: OverrideReason::NONE });
+        let by_penalty = penalty.banned_for(key).map(Exception::of_penalty);
         by_hand.into_iter().chain(by_penalty).max_by_key(Exception::left)
     }
 
@@ -116,6 +113,8 @@ impl Policy {
     pub(crate) fn remember_ban(&self, key: &PartitionKey, ban: &Exception) {
         match self.penalty_for(key) {
             Some(penalty) => penalty.remember(key, ban.left),
+            // The server reports it with each rejection, and a look costs other requests less than a write.
+            None if self.heritage.record.overrides().is_some_and(|overrides| overrides.knows(key, ban)) => {}
             // Too many to remember: the server still knows this one.
             None => drop(self.override_here(key, Override::Ban { span: ban.left, reason: ban.reason })),
         }
@@ -139,7 +138,7 @@ impl Policy {
     pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Exception> {
         let server = self.description.keeps_standing();
         let (left, begins) = self.penalty_for(key)?.note_rejection(server, key, rejection)?;
-        let ban = Exception { is_ban: true, left, reason: OverrideReason::NONE };
+        let ban = Exception::of_penalty(left);
         if begins {
             self.note_banned(key, ban);
         }

@@ -104,7 +104,7 @@ impl Policy {
     /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
         let record = Arc::clone(&self.heritage.record);
-        let clock = self.description.clock().cloned();
+        let clock = self.clock();
         let key = ask.key().clone();
         let units = ask.cost();
         let own_quota = ask.quota();
@@ -121,7 +121,7 @@ impl Policy {
                     _ => 0,
                 };
             }
-            record.debts_by(|| clock.unwrap_or_else(|| Arc::new(Monotonic))).add(&key, quota, charged, units - charged);
+            record.debts_by(|| clock).add(&key, quota, charged, units - charged);
         });
         // A limiter in memory answers at once.
         if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {

@@ -125,11 +125,10 @@ impl Policy {
 
     /// Reports what an operator has done to a key.
     pub(crate) fn report_override(&self, key: &PartitionKey, by_hand: Override) {
-        let exception = |is_ban, span, reason| Exception { is_ban, left: span, reason };
-        let transition = match by_hand {
-            Override::Ban { span, reason } => Transition::Banned { key, ban: exception(true, span, reason) },
-            Override::Allow { span, reason } => Transition::Allowed { key, allowance: exception(false, span, reason) },
-            Override::Lift => Transition::Lifted { key },
+        let transition = match by_hand.exception() {
+            Some(ban) if ban.is_ban => Transition::Banned { key, ban },
+            Some(allowance) => Transition::Allowed { key, allowance },
+            None => Transition::Lifted { key },
         };
         self.report(transition, 0);
     }

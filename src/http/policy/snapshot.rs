@@ -9,7 +9,6 @@ use crate::http::policy::expiring::{ExpiringTable, SavedEntries, SavedValue};
 use crate::http::policy::heritage::{PenaltyRecord, SavedOverrides};
 use crate::limiter::Limiter;
 use crate::values::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
-use crate::values::time::Monotonic;
 
 /// The part that a table plays in its policy, by its number in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,10 +192,9 @@ impl Policy {
             Role::RetryRecords => entries(retries.ok_or_else(absent)?.0, |records| records, &saved, wall),
             Role::Debts if self.after.owes_shortfalls => {
                 let saved = SavedEntries::read(&saved)?;
-                let (record, clock) = (Arc::clone(&self.heritage.record), self.description.clock().cloned());
-                let wall = Arc::clone(wall);
+                let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));
                 Ok(Box::new(move || {
-                    let debts: &Debts = record.debts_by(|| clock.unwrap_or_else(|| Arc::new(Monotonic)));
+                    let debts: &Debts = record.debts_by(|| clock);
                     debts.restore(saved, &wall)
                 }))
             }

@@ -4,8 +4,7 @@ use http::Request;
 use http::request::Parts;
 
 use crate::http::head::RequestHead;
-use crate::http::key::KeyError;
-use crate::http::policy::{MissingKey, Policy};
+use crate::http::policy::Policy;
 use crate::values::{LimiterError, PartitionKey, Quota};
 
 /// A key of a policy, as an operator names it to a [`LimitsHandle`](crate::LimitsHandle).
@@ -70,14 +69,10 @@ impl KeyOf for RequestHead<'_> {}
 
 impl sealed::Find for RequestHead<'_> {
     fn find(self, policy: &Policy) -> Result<Target, LimiterError> {
-        let key = match policy.who.key.extract(&self) {
-            Ok(key) => key,
-            Err(KeyError::Missing { .. }) if policy.who.on_missing_key == MissingKey::Share => PartitionKey::SHARED,
-            Err(error) => {
-                let problem = format!("the request has no key: {error}");
-                return Err(LimiterError::no_key(policy.name(), &problem));
-            }
-        };
+        let key = policy.who.key.extract(&self).or_else(|error| {
+            let no_key = || LimiterError::no_key(policy.name(), &format!("the request has no key: {error}"));
+            policy.who.key_without(&error).ok_or_else(no_key)
+        })?;
         let quota = policy.quota_of(&self, &key);
         Ok(Target { key, quota })
     }

@@ -202,9 +202,7 @@ impl LimitsHandle {
     ///
     /// If there is no policy of this name.
     pub fn exceptions(&self, policy: &str) -> Result<Vec<(Option<String>, Exception)>, LimiterError> {
-        let in_force = self.layer.load();
-        let policy = in_force.policy(policy).ok_or_else(|| LimiterError::unknown_policy(policy))?;
-        Ok(policy.overrides())
+        Ok(self.policy(policy)?.overrides())
     }
 
     fn set_override(
@@ -235,10 +233,15 @@ impl LimitsHandle {
     }
 
     pub(super) fn find(&self, name: &str, key: impl KeyOf) -> Result<(PolicyInForce, Target), LimiterError> {
-        let policy = PolicyInForce::find(&self.layer.load(), |policy| policy.name() == name);
-        let policy = policy.ok_or_else(|| LimiterError::unknown_policy(name))?;
+        let policy = self.policy(name)?;
         let target = key.find(&policy)?;
         Ok((policy, target))
+    }
+
+    /// The policy in force of this name.
+    pub(super) fn policy(&self, name: &str) -> Result<PolicyInForce, LimiterError> {
+        let policy = PolicyInForce::find(&self.layer.load(), |policy| policy.name() == name);
+        policy.ok_or_else(|| LimiterError::unknown_policy(name))
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{KeyOf, LayerState, LimitsHandle, PolicyInForce};
+use super::{KeyOf, LayerState, LimitsHandle};
 use crate::http::policy::{Offender, Offenders, Policy, Scheduled};
 use crate::values::{LimiterError, PartitionKey};
 
@@ -45,9 +45,7 @@ impl LimitsHandle {
     /// If there is no policy of this name, or if it does not track its offenders.
     #[doc(alias("top", "heavy hitters"))]
     pub async fn offenders(&self, policy: &str, most: usize) -> Result<Offenders, LimiterError> {
-        let found = PolicyInForce::find(&self.layer.load(), |in_force| in_force.name() == policy);
-        let found = found.ok_or_else(|| LimiterError::unknown_policy(policy))?;
-        look(&found, most, None).await
+        look(&*self.policy(policy)?, most, None).await
     }
 
     /// Returns the rejections of one key: how many, since when, and the last one. `None` if the key is not among the

@@ -65,6 +65,12 @@ impl Who {
             && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head))
     }
 
+    /// The key that requests without a key share, if this one lacks its key and they share one.
+    pub(crate) fn key_without(&self, error: &KeyError) -> Option<PartitionKey> {
+        let is_missing = matches!(error, KeyError::Missing { .. });
+        (is_missing && self.on_missing_key == MissingKey::Share).then_some(PartitionKey::SHARED)
+    }
+
     /// Returns a key as an operator types it, unless only a hash of it is kept.
     pub(crate) fn text_of(&self, key: &PartitionKey) -> Option<String> {
         let is_shared = *key == PartitionKey::SHARED && self.on_missing_key == MissingKey::Share;

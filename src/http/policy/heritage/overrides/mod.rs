@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 pub(in crate::http::policy) use self::saved::SavedOverrides;
+use crate::http::policy::expiring::CAPACITY;
 use crate::store::ByHand;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Exception, LimiterError, Override, OverrideReason, PartitionKey};
@@ -33,10 +34,12 @@ struct KeyOverride {
 /// Two reports of one override on a server differ in its end by less: by the time that they took to arrive.
 const SAME_END: Duration = Duration::from_secs(2);
 
-/// The number of overrides that a policy has room for.
-const CAPACITY: usize = 65_536;
-
 impl KeyOverride {
+    fn beginning(now: Timestamp, exception: &Exception) -> Self {
+        let Exception { is_ban, left, reason } = *exception;
+        Self { is_ban, since: now, until: now.saturating_add(left), reason }
+    }
+
     fn at(&self, now: Timestamp) -> Option<Exception> {
         let left = self.until.saturating_since(now);
         (!left.is_zero()).then_some(Exception { is_ban: self.is_ban, left, reason: self.reason })
@@ -72,6 +75,14 @@ impl Overrides {
         by_key.get(key)?.at(self.clock.now())
     }
 
+    /// Whether this ban or allowance, which a server reports, is known already.
+    pub(crate) fn knows(&self, key: &PartitionKey, reported: &Exception) -> bool {
+        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        let reported = KeyOverride::beginning(now, reported);
+        by_key.get(key).is_some_and(|known| reported.is_again(known))
+    }
+
     /// The time since the override of a key was made here, or first seen.
     pub(crate) fn age(&self, key: &PartitionKey) -> Option<Duration> {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
@@ -87,13 +98,9 @@ impl Overrides {
     pub(crate) fn set(&self, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
         let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
-        let (is_ban, span, reason) = match by_hand {
-            Override::Ban { span, reason } => (true, span, reason),
-            Override::Allow { span, reason } => (false, span, reason),
-            Override::Lift => {
-                by_key.remove(key);
-                return Ok(());
-            }
+        let Some(exception) = by_hand.exception() else {
+            by_key.remove(key);
+            return Ok(());
         };
         if by_key.len() >= CAPACITY && !by_key.contains_key(key) {
             by_key.retain(|_, by_hand| by_hand.at(now).is_some());
@@ -101,14 +108,13 @@ impl Overrides {
                 return Err(LimiterError::new("65,536 keys are banned or allowed by hand; lift some of them first"));
             }
         }
-        let until = now.saturating_add(span);
-        let mut new = KeyOverride { is_ban, since: now, until, reason };
+        let mut new = KeyOverride::beginning(now, &exception);
         if let Some(before) = by_key.get(key).filter(|before| new.is_again(before)) {
             new.since = before.since;
         }
         by_key.insert(key.clone(), new);
         // Under the lock, so before any look that could find it.
-        self.latest.fetch_max(until.as_nanos(), Ordering::Relaxed);
+        self.latest.fetch_max(new.until.as_nanos(), Ordering::Relaxed);
         Ok(())
     }
 
