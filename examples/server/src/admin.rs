@@ -17,7 +17,7 @@ const TOKEN: &str = "SLUICE_ADMIN_TOKEN";
 
 pub(crate) struct Settings {
     pub(crate) address: SocketAddr,
-    /// Whoever has it may do everything. Without one, whoever reaches the address.
+    /// Its owner may do everything. Without a token, every client that reaches the address may.
     token: Option<Arc<str>>,
 }
 

@@ -1,6 +1,6 @@
 //! Which requests are answered at all: none that a page of another site has a browser send.
 //!
-//! This does not replace a guard against people: whoever reaches the address may do everything.
+//! This does not replace a guard against people: every person who reaches the address may do everything.
 
 use std::net::IpAddr;
 

@@ -97,7 +97,7 @@ impl Policy {
 
 /// Transitions are logged, and reported to the hook of the layer.
 impl Policy {
-    /// Notes a rejection by the limiter, if somebody wants to know of the first one of each key.
+    /// Notes a rejection by the limiter, if the layer has a hook for the first one of each key.
     #[cold]
     pub(super) fn note_limited(&self, key: &PartitionKey, decision: &Decision) {
         // A ban has an event of its own.

@@ -74,8 +74,8 @@ use crate::values::time::nanos_of;
 ///
 /// # Time
 ///
-/// The wall clock tells the time between writing and restoring. If that was set back, nothing is forgiven: debts and
-/// bans go on with the rest that they had when the file was written.
+/// The time between writing and restoring is measured by the wall clock. If that was set back, nothing is forgiven:
+/// debts and bans go on with the rest that they had when the file was written.
 ///
 /// Windows go on as they are if the clocks of both processes show the same time, as the default clock does. They also
 /// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall

@@ -1,7 +1,7 @@
 //! The reports of processes on one limiter: a hash on the server, with a field for each process and hour.
 //!
-//! A field has the hour in its name. So a process writes one field per report, nobody has to read a field to know that
-//! it is stale, and the counts of a process that has ended stay as long as those of the others. The first report of a
+//! A field has the hour in its name. So a process writes one field per report, a field is known to be stale without
+//! reading it, and the counts of a process that has ended stay as long as those of the others. The first report of a
 //! process in an hour deletes stale fields, and lets the hash expire after those of this hour.
 
 use std::future::Future;

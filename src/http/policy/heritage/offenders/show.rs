@@ -58,8 +58,8 @@ impl ShowKey {
         Self(Form::Whole)
     }
 
-    /// Shows the text that `show` makes of the key's text. It is called when somebody looks, and once a second at most
-    /// for a shared store, for 128 keys each; not by a request.
+    /// Shows the text that `show` makes of the key's text. It is called when an operator looks, and once a second at
+    /// most for a shared store, for 128 keys each; not by a request.
     pub fn by(show: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         Self(Form::By(Box::new(show)))
     }
