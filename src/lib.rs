@@ -131,6 +131,8 @@ pub mod guide;
 mod http;
 pub mod limiter;
 #[cfg(feature = "queue")]
+mod overload;
+#[cfg(feature = "queue")]
 mod queue;
 pub mod store;
 #[cfg(feature = "test-util")]
@@ -187,6 +189,8 @@ pub use self::limiter::ext::LimiterExt;
 pub use self::limiter::rate_limiter::RateLimiter;
 pub use self::limiter::throttle::ThrottleLayer;
 pub use self::limiter::traits::Limiter;
+#[cfg(feature = "queue")]
+pub use self::overload::Overload;
 #[cfg(feature = "queue")]
 pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]

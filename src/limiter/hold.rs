@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::limiter::Limiter;
-use crate::values::{Ask, Decision, PartitionKey, Receipt};
+use crate::values::{Ask, Decision, PartitionKey, Receipt, RequestEnd};
 
 /// Units in flight, of a limiter whose requests [hold](crate::limiter::Description::holding) them. Dropped, it releases
 /// them.
@@ -18,7 +18,9 @@ pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
     key: PartitionKey,
     receipt: Receipt,
     units: u64,
-    /// Whether to refund the units when this is dropped.
+    /// How the request is over; `None`: as if it had never been charged.
+    end: Option<RequestEnd>,
+    /// Whether to release the units when this is dropped.
     releases: bool,
 }
 
@@ -30,14 +32,27 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
 
     #[inline(always)]
     fn keeping(limiter: L, key: &PartitionKey, admission: &Decision, units: u64, releases: bool) -> Self {
-        Self { limiter, key: key.clone(), receipt: admission.receipt(), units, releases }
+        Self { limiter, key: key.clone(), receipt: admission.receipt(), units, end: Some(RequestEnd::Served), releases }
+    }
+}
+
+impl<L: Deref<Target: Limiter>> Hold<L> {
+    /// Sets how the request is over: served, unless this is called. `None`: the charge is taken back, as if it had
+    /// never been made.
+    #[cfg(feature = "http")]
+    pub(crate) const fn end_as(&mut self, end: Option<RequestEnd>) {
+        self.end = end;
     }
 }
 
 impl<L: Deref<Target: Limiter>> Drop for Hold<L> {
     fn drop(&mut self) {
         if self.releases {
-            self.limiter.refund(&Ask::charge(&self.key, self.units), self.receipt, self.units);
+            let charged = Ask::charge(&self.key, self.units);
+            match self.end {
+                Some(end) => self.limiter.release(&charged, self.receipt, self.units, end),
+                None => self.limiter.refund(&charged, self.receipt, self.units),
+            }
         }
     }
 }
@@ -80,7 +95,15 @@ impl<L: Deref<Target: Limiter>> Permit<L> {
     /// Takes the charge back, as far as it is still owed: for work that was not done. Does nothing for a rejection.
     pub fn refund(mut self) {
         if let Some(charge) = &mut self.charge {
-            charge.releases = true;
+            (charge.releases, charge.end) = (true, None);
+        }
+    }
+
+    /// Records how the request is over, for limiters that [learn](crate::Limiter::release) from it: served, unless this
+    /// is called. The units stay held until the permit is dropped.
+    pub fn end_as(&mut self, end: RequestEnd) {
+        if let Some(charge) = &mut self.charge {
+            charge.end = Some(end);
         }
     }
 

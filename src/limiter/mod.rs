@@ -20,7 +20,7 @@ pub use self::hold::Permit;
 pub use self::into_limiter::IntoLimiter;
 pub use crate::values::{
     Answer, Ask, Backlog, Description, Exception, Inheritance, Mode, Override, OverrideReason, OverrideReasonError,
-    Pending, QuotaError, Receipt, Shape, Terms,
+    Pending, Priority, QuotaError, Receipt, RequestEnd, Shape, Terms,
 };
 
 #[cfg(all(test, not(sluice_loom)))]

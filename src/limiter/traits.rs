@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::store::Stats;
-use crate::values::{Answer, Ask, Description, Inheritance, Receipt};
+use crate::values::{Answer, Ask, Description, Inheritance, Receipt, RequestEnd};
 
 /// Decides whether a key may have a number of units, now or later.
 ///
@@ -58,6 +58,15 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         let _ = (charged, receipt, units);
+    }
+
+    /// Releases `units` of a charge whose request is over, if requests [hold](Description::holding) their units. By
+    /// default, this [refunds](Self::refund) them; a limiter that learns from the outcome looks at `end`.
+    ///
+    /// A charge that is rolled back, before its request reaches the inner service, is refunded instead.
+    fn release(&self, charged: &Ask<'_>, receipt: Receipt, units: u64, end: RequestEnd) {
+        let _ = end;
+        self.refund(charged, receipt, units);
     }
 
     /// The properties that layers and clients need in advance.

@@ -13,7 +13,7 @@ mod stats;
 pub use self::health::{BreakerState, NodeHealth};
 pub use self::memory::{MemoryStore, MemoryTable, WhenFull};
 pub(crate) use self::stats::next_table_number;
-pub use self::stats::{ByHand, SharingStats, Stats, TableStats};
+pub use self::stats::{ByHand, OverloadStats, SharingStats, Stats, TableStats};
 
 use crate::algorithm::Algorithm;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::health::NodeHealth;
-use crate::values::Backlog;
+use crate::values::{Backlog, Priority};
 
 /// How full a limiter is, and how healthy its servers are; for gauges.
 ///
@@ -64,10 +64,28 @@ pub struct Stats {
     pub backlog: Option<Backlog>,
     /// The units of all keys that are in flight, of a limiter that [counts them](crate::Concurrency).
     pub in_flight: Option<u64>,
+    /// The limit that an [`Overload`](crate::Overload) has found, and what it has shed.
+    pub overload: Option<OverloadStats>,
     /// How often processes that share the budgets on a server were in each other's way, if that is counted.
     pub sharing: Option<SharingStats>,
     /// The nodes of the server that holds the budgets, as far as they are known. Empty if this process holds them.
     pub nodes: Vec<NodeHealth>,
+}
+
+/// The state of an [`Overload`](crate::Overload), and what it has shed since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OverloadStats {
+    /// How many units may be in flight now.
+    pub limit: u64,
+    /// Whether requests have waited for too long lately, so that it sheds those that do.
+    pub is_overloaded: bool,
+    /// The requests of each class that wait, the lowest [`Priority`] first.
+    pub waiting: [u64; Priority::ALL.len()],
+    /// The requests of each class that were shed, of keys that had no more than their share of the queue.
+    pub shed: [u64; Priority::ALL.len()],
+    /// Those of keys that had more than their share of it.
+    pub shed_over_share: [u64; Priority::ALL.len()],
 }
 
 /// How many keys an operator has banned or allowed by hand.

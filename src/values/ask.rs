@@ -1,10 +1,11 @@
 //! `Ask`, the question that limiters and stores answer.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::values::time::{Clock, Timestamp};
-use crate::values::{PartitionKey, Quota};
+use crate::values::{PartitionKey, Priority, Quota};
 
 /// One question to a limiter: may this key have `cost` units, and in which mode?
 ///
@@ -36,13 +37,25 @@ pub struct Ask<'a> {
     now: Option<&'a Now>,
     quota: Option<Quota>,
     keeps_quota: bool,
+    priority: Priority,
+    weight: NonZeroU32,
 }
 
 impl<'a> Ask<'a> {
     /// Asks to charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing and is always
     /// admitted.
     pub const fn charge(key: &'a PartitionKey, cost: u64) -> Self {
-        Self { key, cost, mode: Mode::Charge, patience: None, now: None, quota: None, keeps_quota: false }
+        Self {
+            key,
+            cost,
+            mode: Mode::Charge,
+            patience: None,
+            now: None,
+            quota: None,
+            keeps_quota: false,
+            priority: Priority::Normal,
+            weight: NonZeroU32::MIN,
+        }
     }
 
     /// Asks for the answer that [`charge`](Self::charge) would get.
@@ -107,6 +120,18 @@ impl<'a> Ask<'a> {
         Self { quota, ..self }
     }
 
+    /// Sets the class of the request, [`Priority::Normal`] unless set. Only limiters that
+    /// [shed](crate::limiter::Description::shedding) look at it.
+    pub const fn prioritized(self, priority: Priority) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// Sets the weight of the key, one unless set: of requests that wait in a limiter that
+    /// [sheds](crate::limiter::Description::shedding), a key of weight 3 has three times the share of a key of weight 1.
+    pub const fn weighing(self, weight: NonZeroU32) -> Self {
+        Self { weight, ..self }
+    }
+
     /// Asks under the quota of the key's last question, if the limiter knows it, and else under the limiter's own.
     pub(crate) const fn keeping_quota(self) -> Self {
         Self { keeps_quota: true, ..self }
@@ -134,6 +159,18 @@ impl<'a> Ask<'a> {
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
+    }
+
+    /// The class of the request.
+    #[must_use]
+    pub const fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    /// The weight of the key.
+    #[must_use]
+    pub const fn weight(&self) -> NonZeroU32 {
+        self.weight
     }
 
     pub(crate) const fn keeps_quota(&self) -> bool {

@@ -17,6 +17,7 @@ pub struct Description {
     max_cost: Option<u64>,
     delays: bool,
     holds: bool,
+    sheds: bool,
     takes_quotas: bool,
     modes: u8,
     states: Option<Arc<dyn KeepsStates>>,
@@ -35,6 +36,7 @@ impl Description {
             max_cost: None,
             delays: false,
             holds: false,
+            sheds: false,
             takes_quotas: false,
             modes: 0,
             states: None,
@@ -71,6 +73,15 @@ impl Description {
     /// response. Each receipt is refunded once, also if the policies are changed meanwhile.
     pub const fn holding(mut self) -> Self {
         self.holds = true;
+        self
+    }
+
+    /// Declares that a rejection is the server's fault, and not the client's: it is overloaded. A layer then answers 503
+    /// in place of 429 (in gRPC UNAVAILABLE), the wait of a rejection is an estimate, and no client is banned for
+    /// rejections. Policies of such a limiter may have a [`priority_fn`](crate::Policy::priority_fn) and a
+    /// [`weight_fn`](crate::Policy::weight_fn).
+    pub const fn shedding(mut self) -> Self {
+        self.sheds = true;
         self
     }
 
@@ -161,6 +172,12 @@ impl Description {
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.holds
+    }
+
+    /// Whether a rejection is the server's fault: see [`shedding`](Self::shedding).
+    #[must_use]
+    pub const fn sheds(&self) -> bool {
+        self.sheds
     }
 
     /// Whether the limiter decides under quotas of the keys' own.

@@ -63,6 +63,7 @@ pub(crate) enum Issuer {
     Lease,
     Concurrency,
     RedisConcurrency,
+    Overload,
 }
 
 /// The content of the receipts of one kind of issuer.

@@ -1,0 +1,17 @@
+//! `RequestEnd`: how a request that held units is over.
+
+/// How a request that held units is over, for limiters that [learn](crate::Limiter::release) from it.
+///
+/// Complete by definition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums)]
+pub enum RequestEnd {
+    /// It was served. In a layer: the body of its response has ended, and the response is no failure of the server
+    /// (a status below 500; in gRPC, a status other than those for which the server is to blame).
+    #[default]
+    Served,
+    /// The server has failed: a status from 500 on, an error of the inner service or of the body.
+    Failed,
+    /// It was dropped before its end: the client has disconnected, or has waited too long.
+    Abandoned,
+}
