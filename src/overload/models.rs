@@ -1,0 +1,1 @@
+//! Loom: every order of the steps of a few threads.
