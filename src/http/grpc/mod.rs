@@ -73,5 +73,5 @@ mod timeout;
 pub(crate) use self::details::Violation;
 pub(crate) use self::protocol::Protocol;
 pub use self::status::GrpcStatus;
-pub(crate) use self::status::{Code, GrpcRetry, Status};
+pub(crate) use self::status::{Code, GrpcRetry, Status, is_server_error};
 pub(crate) use self::timeout::timeout;
