@@ -17,8 +17,8 @@ use crate::http::permits::{Held, Holds, Permits, release};
 use crate::http::policy::Policy;
 use crate::http::reload::{InForce, LayerState};
 use crate::http::settlement::{Reports, Settlement};
-use crate::values::{Ask, RequestEnd};
 use crate::values::time::{Clock, Monotonic, Timestamp};
+use crate::values::{Ask, RequestEnd};
 
 /// All entries of an admitted request. [Open](PolicyEntry::is_open) entries await settlement, the request may hold
 /// units, and once it is over, its retries may be free.

@@ -161,7 +161,9 @@ mod tests {
         let fields = |code: &'static str| HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static(code))]);
         let blamed: Vec<_> = (0..=16).filter(|code: &u32| is_server_error(&fields(code.to_string().leak()))).collect();
         assert_eq!(blamed, [2, 4, 12, 13, 14, 15]);
-        assert!(is_server_error(&fields(" 13")) && !is_server_error(&fields("013")) && !is_server_error(&HeaderMap::new()));
+        assert!(
+            is_server_error(&fields(" 13")) && !is_server_error(&fields("013")) && !is_server_error(&HeaderMap::new())
+        );
     }
 
     #[test]

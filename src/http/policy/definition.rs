@@ -522,7 +522,8 @@ impl Policy {
     /// Sets the status of a rejection, any 4xx or 5xx.
     ///
     /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
-    /// clients share the budget, since the client may have done nothing wrong.
+    /// clients share the budget, or if the server is [overloaded](crate::Overload), since the client may have done
+    /// nothing wrong.
     pub fn status(self, status: StatusCode) -> Self {
         Self { status: Some(status), ..self }
     }
@@ -599,9 +600,9 @@ impl Policy {
         !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
     }
 
-    /// The status of a rejection. `is_shared` is whether all clients share the key.
-    pub(crate) fn rejection_status(&self, is_shared: bool) -> StatusCode {
-        let usual = if is_shared { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
+    /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.
+    pub(crate) fn rejection_status(&self, is_due_to_others: bool) -> StatusCode {
+        let usual = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
         self.status.unwrap_or(usual)
     }
 

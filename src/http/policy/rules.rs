@@ -24,7 +24,8 @@ const NOTHING_CHARGED: &str = "its units are released when the request is over, 
                                or use a bucket or a window";
 const UNKNOWN_COST: &str = "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)";
 
-const IN_TURN: &str = "its requests have no classes and no weights; protect the server with `Overload`, or remove the option";
+const IN_TURN: &str =
+    "its requests have no classes and no weights; protect the server with `Overload`, or remove the option";
 
 /// The first rule that a policy breaks is reported. So rules about requests in flight come before rules about quotas.
 const RULES: &[PairRule] = &[
@@ -141,8 +142,8 @@ impl Policy {
     fn has_fact(&self, fact: Fact) -> bool {
         let terms = self.description.terms();
         match fact {
-            Cost | CostFn | PriorityFn | WeightFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler | SettleByContentBytes
-            | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
+            Cost | CostFn | PriorityFn | WeightFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler
+            | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,
