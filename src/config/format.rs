@@ -480,12 +480,13 @@ tables! {
             "leaky-queue: requests that would wait longer are rejected. concurrency and overload: those that have waited so \
              long. Left out: 30s, or 500ms for overload.").aside();
         limits: Option<Spanned<Vec<i64>>> = list("[4, 1024]",
-            "overload: the lowest and the highest limit of units in flight that it may find.").aside()
+            "overload: the lowest and the highest limit of units in flight that it may find, for the route.").aside()
             .schema("\"minItems\": 2, \"maxItems\": 2, \"items\": { \"type\": \"integer\", \"minimum\": 1, \"maximum\": 2147483647 }, \"default\": [4, 1024]");
         starting_at: Option<Spanned<i64>> = number(KeyKind::Number(1, MOST_IN_FLIGHT), "20",
             "overload: the limit at first.").default("20").aside();
-        queue_target: Option<Spanned<String>> = time("\"5ms\"",
-            "overload: the wait from which on the server counts as overloaded.").default("\"5ms\"").aside();
+        queue_target: Option<Spanned<String>> = time("\"20ms\"",
+            "overload: the server counts as overloaded if there is always a request that has waited for so long.")
+            .default("\"20ms\"").aside();
         priority: Option<RawPriority> = inline("priority",
             "{ by = \"header:x-plan\", classes = { gold = \"high\", free = \"low\" }, default = \"normal\" }",
             "overload: the class of a request. Higher classes are served first, and lower ones rejected first.");

@@ -280,7 +280,7 @@ fn overload(source: &SourceText<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>
     let target = raw.queue_target.as_ref().map(|target| duration(source, "queue-target", target)).transpose()?;
     if let Some(at) = span_of(&raw.queue_target).filter(|_| target.is_some_and(|target| target.is_zero())) {
         return Err(
-            source.error(&at, "queue-target = \"0s\": every request would wait too long; write a time such as 5ms")
+            source.error(&at, "queue-target = \"0s\": every request would wait too long; write a time such as 20ms")
         );
     }
     let max_wait = raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?;

@@ -82,3 +82,73 @@ impl<T: Copy> KeyTable<T> {
         self.values.get(&self.by.extract(head).ok()?).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::http::key::User;
+
+    /// Reads a value of these members, and applies it to requests with this plan, user and path.
+    fn read<R: serde::de::DeserializeOwned>(members: &str) -> R {
+        toml::from_str(members).unwrap()
+    }
+
+    fn request(plan: &[&str], user: &str) -> Request<()> {
+        let mut request = Request::get("/pay?x=1");
+        for plan in plan {
+            request = request.header("x-plan", *plan);
+        }
+        let mut request = request.body(()).unwrap();
+        request.extensions_mut().insert(User::new(user));
+        request
+    }
+
+    #[test]
+    fn the_class_is_that_of_the_key() {
+        let source = SourceText::new("f.toml", "");
+        let by_plan: RawPriority =
+            read("by = \"header:x-plan\"\ndefault = \"low\"\nclasses = { gold = \"high\", free = \"normal\" }");
+        let by_plan = priority(&source, &by_plan, &ClientIp::peer()).unwrap();
+        for (plan, class) in [
+            (&["gold"][..], Priority::High),
+            (&["free"], Priority::Normal),
+            // Not listed, missing, and ambiguous: a client cannot add another class to the one that a proxy sets.
+            (&["Gold"], Priority::Low),
+            (&[], Priority::Low),
+            (&["free", "gold"], Priority::Low),
+        ] {
+            assert_eq!(by_plan(&RequestHead::from(&request(plan, "alice"))), class, "{plan:?}");
+        }
+        let both: RawPriority =
+            read("by = [\"header:x-plan\", \"user\"]\nclasses = { \"gold + alice\" = \"critical\" }");
+        let both = priority(&source, &both, &ClientIp::peer()).unwrap();
+        assert_eq!(both(&RequestHead::from(&request(&["gold"], "alice"))), Priority::Critical);
+        assert_eq!(both(&RequestHead::from(&request(&["gold"], "bob"))), Priority::Normal);
+    }
+
+    #[test]
+    fn the_weight_is_that_of_the_key() {
+        let source = SourceText::new("f.toml", "");
+        let by_user: RawWeight = read("by = \"user\"\nweights = { alice = 10 }\ndefault = 2");
+        let by_user = weight(&source, &by_user, &ClientIp::peer()).unwrap();
+        let of = |user| by_user(&RequestHead::from(&request(&[], user))).get();
+        assert_eq!([of("alice"), of("bob")], [10, 2]);
+    }
+
+    /// The classes of a file are replaced with the file.
+    #[test]
+    fn a_changed_file_changes_classes_and_limits() {
+        let file = |class: &str, most: u64| {
+            format!(
+                "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"overload\"\nlimits = [4, {most}]\n\
+                 priority = {{ by = \"header:x-plan\", classes = {{ gold = \"{class}\" }} }}\n"
+            )
+        };
+        let mut config = Config::parse("f.toml", &file("high", 100)).unwrap();
+        config.change("f.toml", &file("critical", 200)).unwrap();
+        assert!(config.change("f.toml", &file("top", 200)).is_err());
+    }
+}

@@ -162,6 +162,9 @@ impl PolicyEntry {
             hold.end_as(None);
             self.stake.get_or_insert_default().hold = Some(hold);
         }
+        if policy.description.sheds() {
+            policy.note_not_shed();
+        }
         if let Some(Ok(debt)) = self.debt_mut() {
             debt.keep();
         }
