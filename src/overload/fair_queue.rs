@@ -1,0 +1,488 @@
+//! [`FairQueue`]: the requests that wait, in strict classes, and within a class with a fair share for each key.
+//!
+//! Within a class, this is start-time fair queueing (Goyal, Vin, Cheng, *Start-Time Fair Queueing*, SIGCOMM 1996): the
+//! next request of each key has a start tag in virtual time, the lowest tag is served first, and then the key's tag grows
+//! by the cost of the request, divided by the key's weight. The virtual time is the tag that was served last, so a key
+//! that comes anew starts there: it gains nothing from the time in which it had no request.
+//!
+//! A request that leaves unserved gives its part of the virtual time back.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU32;
+
+use crate::values::{PartitionKey, Priority};
+
+/// A request in the queue. Grows with each arrival, so that the lowest is the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Ticket(pub(super) u64);
+
+/// A request that asks for a place.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    pub(super) key: PartitionKey,
+    pub(super) priority: Priority,
+    pub(super) weight: NonZeroU32,
+    /// Not zero.
+    pub(super) cost: u64,
+    /// The instant, in nanoseconds.
+    pub(super) at: u64,
+}
+
+/// A request that has left the queue, served or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Departure {
+    pub(super) ticket: Ticket,
+    pub(super) priority: Priority,
+    pub(super) cost: u64,
+    pub(super) arrived: u64,
+    /// Whether its key had more than its share of the class when it left.
+    pub(super) is_over_share: bool,
+}
+
+/// The order among the requests of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// First come, first served.
+    OldestFirst,
+    /// While the server is overloaded: the newest request is the one whose client has waited least, and will most likely
+    /// still be there.
+    NewestFirst,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FairQueue {
+    waiters: BTreeMap<Ticket, Waiter>,
+    classes: [Class; Priority::ALL.len()],
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    flow: FlowId,
+    priority: Priority,
+    cost: u64,
+    arrived: u64,
+    /// Its part of the virtual time.
+    span: VirtualTime,
+}
+
+/// Units, times [`SCALE`], divided by a weight.
+type VirtualTime = u128;
+
+/// So that the parts of a heavy key do not round to zero.
+const SCALE: VirtualTime = 1 << 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct FlowId(u64);
+
+/// The keys of one class.
+#[derive(Debug, Default)]
+struct Class {
+    /// The start tag that was served last.
+    virtual_time: VirtualTime,
+    ids: HashMap<PartitionKey, FlowId>,
+    flows: HashMap<FlowId, Flow>,
+    /// Keys with requests, by the tag of the next one.
+    by_start: BTreeSet<(VirtualTime, FlowId)>,
+    /// The same keys, by the tag after their last request.
+    by_finish: BTreeSet<(VirtualTime, FlowId)>,
+    /// Keys without requests whose tag is ahead of the virtual time. They are forgotten when it has caught up.
+    ahead: BTreeSet<(VirtualTime, FlowId)>,
+    /// The sum of the parts of all requests.
+    backlog: VirtualTime,
+    /// The units of all requests.
+    units: u64,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Flow {
+    key: PartitionKey,
+    start: VirtualTime,
+    finish: VirtualTime,
+    waiters: BTreeSet<Ticket>,
+}
+
+impl FairQueue {
+    /// The number of requests.
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// The number of requests of each class, the lowest first.
+    pub(super) fn lens(&self) -> [u64; Priority::ALL.len()] {
+        Priority::ALL.map(|class| self.class(class).flows.values().map(|flow| flow.waiters.len() as u64).sum())
+    }
+
+    /// The instant at which the oldest request came.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.waiters.first_key_value().map(|(_, waiter)| waiter.arrived)
+    }
+
+    /// The units of all requests of this class and those above.
+    pub(super) fn units_from(&self, priority: Priority) -> u64 {
+        Priority::ALL.iter().filter(|class| **class >= priority).map(|class| self.class(*class).units).sum()
+    }
+
+    /// Appends a request.
+    pub(super) fn push(&mut self, arrival: Arrival) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let Arrival { key, priority, weight, cost, at } = arrival;
+        let span = VirtualTime::from(cost) * SCALE / VirtualTime::from(weight.get());
+        let flow = self.class_mut(priority).push(key, ticket, cost, span);
+        self.waiters.insert(ticket, Waiter { flow, priority, cost, arrived: at, span });
+        ticket
+    }
+
+    /// The cost of the request that is served next.
+    pub(super) fn next_cost(&self, order: Order) -> Option<u64> {
+        let ticket = self.next_ticket(order)?;
+        self.waiters.get(&ticket).map(|waiter| waiter.cost)
+    }
+
+    fn next_ticket(&self, order: Order) -> Option<Ticket> {
+        let class = self.classes.iter().rev().find(|class| !class.by_start.is_empty())?;
+        let (_, flow) = class.by_start.first()?;
+        class.flows[flow].end(order)
+    }
+
+    /// Serves the next request.
+    pub(super) fn pop(&mut self, order: Order) -> Option<Departure> {
+        let ticket = self.next_ticket(order)?;
+        self.take(ticket, true)
+    }
+
+    /// Removes a request that is not served, if it is still there.
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Departure> {
+        self.take(ticket, false)
+    }
+
+    /// Removes the request that would be served last.
+    pub(super) fn pop_last(&mut self, order: Order) -> Option<Departure> {
+        let class = self.classes.iter().find(|class| !class.by_finish.is_empty())?;
+        let (_, flow) = class.by_finish.last()?;
+        let last = class.flows[flow].end(match order {
+            Order::OldestFirst => Order::NewestFirst,
+            Order::NewestFirst => Order::OldestFirst,
+        })?;
+        self.take(last, false)
+    }
+
+    /// Removes the oldest request, if it came before `at`.
+    pub(super) fn pop_before(&mut self, at: u64) -> Option<Departure> {
+        let (ticket, waiter) = self.waiters.first_key_value()?;
+        let ticket = *ticket;
+        if waiter.arrived < at { self.take(ticket, false) } else { None }
+    }
+
+    /// The tickets of all requests, the oldest first.
+    pub(super) fn drain(&mut self) -> Vec<Ticket> {
+        self.classes = Default::default();
+        std::mem::take(&mut self.waiters).into_keys().collect()
+    }
+
+    fn take(&mut self, ticket: Ticket, is_served: bool) -> Option<Departure> {
+        let Waiter { flow, priority, cost, arrived, span } = self.waiters.remove(&ticket)?;
+        let is_over_share = self.class_mut(priority).take(flow, ticket, cost, span, is_served);
+        Some(Departure { ticket, priority, cost, arrived, is_over_share })
+    }
+
+    fn class(&self, priority: Priority) -> &Class {
+        &self.classes[priority as usize]
+    }
+
+    fn class_mut(&mut self, priority: Priority) -> &mut Class {
+        &mut self.classes[priority as usize]
+    }
+
+    /// Panics if two parts of the state contradict each other.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        for (class, priority) in self.classes.iter().zip(Priority::ALL) {
+            let of_class = || self.waiters.iter().filter(|(_, waiter)| waiter.priority == priority);
+            assert_eq!(class.units, of_class().map(|(_, waiter)| waiter.cost).sum::<u64>());
+            assert_eq!(class.backlog, of_class().map(|(_, waiter)| waiter.span).sum::<VirtualTime>());
+            assert_eq!(class.ids.len(), class.flows.len());
+            assert!(class.backlog > 0 || class.flows.is_empty() && class.virtual_time == 0);
+            for (id, flow) in &class.flows {
+                assert_eq!(class.ids.get(&flow.key), Some(id));
+                let spans = flow.waiters.iter().map(|ticket| self.waiters[ticket].span).sum::<VirtualTime>();
+                assert_eq!(flow.finish - flow.start, spans);
+                let is_busy = !flow.waiters.is_empty();
+                assert_eq!(class.by_start.contains(&(flow.start, *id)), is_busy);
+                assert_eq!(class.by_finish.contains(&(flow.finish, *id)), is_busy);
+                assert_eq!(class.ahead.contains(&(flow.start, *id)), !is_busy);
+                assert!(is_busy || flow.start > class.virtual_time);
+            }
+            assert_eq!(class.by_start.len(), class.by_finish.len());
+            assert_eq!(class.by_start.len() + class.ahead.len(), class.flows.len());
+        }
+    }
+}
+
+impl Class {
+    fn push(&mut self, key: PartitionKey, ticket: Ticket, cost: u64, span: VirtualTime) -> FlowId {
+        let id = *self.ids.entry(key.clone()).or_insert_with(|| {
+            self.next += 1;
+            FlowId(self.next)
+        });
+        let now = self.virtual_time;
+        let flow =
+            self.flows.entry(id).or_insert_with(|| Flow { key, start: now, finish: now, waiters: BTreeSet::new() });
+        // Not both: a key without requests is in neither set of the other two.
+        self.ahead.remove(&(flow.start, id));
+        self.by_finish.remove(&(flow.finish, id));
+        flow.finish += span;
+        flow.waiters.insert(ticket);
+        self.by_start.insert((flow.start, id));
+        self.by_finish.insert((flow.finish, id));
+        self.backlog += span;
+        self.units += cost;
+        id
+    }
+
+    /// Removes a request of this key. Returns whether the key had more than its share.
+    fn take(&mut self, id: FlowId, ticket: Ticket, cost: u64, span: VirtualTime, is_served: bool) -> bool {
+        let keys = self.by_start.len() as VirtualTime;
+        let Some(flow) = self.flows.get_mut(&id) else { return false };
+        let is_over_share = (flow.finish - flow.start) * keys > self.backlog;
+        self.by_start.remove(&(flow.start, id));
+        self.by_finish.remove(&(flow.finish, id));
+        flow.waiters.remove(&ticket);
+        if is_served {
+            self.virtual_time = flow.start;
+            flow.start += span;
+        } else {
+            flow.finish -= span;
+        }
+        if flow.waiters.is_empty() {
+            self.ahead.insert((flow.start, id));
+        } else {
+            self.by_start.insert((flow.start, id));
+            self.by_finish.insert((flow.finish, id));
+        }
+        self.backlog -= span;
+        self.units -= cost;
+        self.forget();
+        is_over_share
+    }
+
+    /// Forgets the keys that have no requests and no lead. Without any request, nobody has a lead.
+    fn forget(&mut self) {
+        if self.by_start.is_empty() {
+            *self = Self::default();
+            return;
+        }
+        while let Some(id) = self.ahead.first().filter(|(start, _)| *start <= self.virtual_time).map(|(_, id)| *id) {
+            self.ahead.pop_first();
+            if let Some(flow) = self.flows.remove(&id) {
+                self.ids.remove(&flow.key);
+            }
+        }
+    }
+}
+
+impl Flow {
+    /// The request of the key that is served next.
+    fn end(&self, order: Order) -> Option<Ticket> {
+        match order {
+            Order::OldestFirst => self.waiters.first().copied(),
+            Order::NewestFirst => self.waiters.last().copied(),
+        }
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same in a list, with whole numbers for tags: each key's next tag, and what waits.
+    #[derive(Default)]
+    struct Model {
+        waiting: Vec<(Ticket, Arrival)>,
+        /// By class and key: the tag of its next request.
+        tags: HashMap<(Priority, PartitionKey), u128>,
+        now: HashMap<Priority, u128>,
+    }
+
+    impl Model {
+        fn tag(&self, arrival: &Arrival) -> u128 {
+            let now = self.now.get(&arrival.priority).copied().unwrap_or(0);
+            let tag = self.tags.get(&(arrival.priority, arrival.key.clone())).copied().unwrap_or(0);
+            let others = self.waiting.iter().any(|(_, it)| (it.priority, &it.key) == (arrival.priority, &arrival.key));
+            if others { tag } else { tag.max(now) }
+        }
+
+        fn push(&mut self, ticket: Ticket, arrival: Arrival) {
+            let tag = self.tag(&arrival);
+            self.tags.insert((arrival.priority, arrival.key.clone()), tag);
+            self.waiting.push((ticket, arrival));
+        }
+
+        fn remove(&mut self, ticket: Ticket) -> Option<Arrival> {
+            let index = self.waiting.iter().position(|(it, _)| *it == ticket)?;
+            let (_, arrival) = self.waiting.remove(index);
+            if !self.waiting.iter().any(|(_, it)| it.priority == arrival.priority) {
+                self.tags.retain(|(priority, _), _| *priority != arrival.priority);
+                self.now.remove(&arrival.priority);
+            }
+            Some(arrival)
+        }
+
+        /// Serves the request that was chosen, if it is one of those that may be next.
+        fn serve(&mut self, ticket: Ticket, order: Order) {
+            let chosen = self.waiting.iter().find(|(it, _)| *it == ticket).expect("it waits").1.clone();
+            let class = self.waiting.iter().map(|(_, it)| it.priority).max().unwrap();
+            assert_eq!(chosen.priority, class, "a higher class waits");
+            let of_class = || self.waiting.iter().filter(|(_, it)| it.priority == class);
+            let least = of_class().map(|(_, it)| self.tag(it)).min().unwrap();
+            assert_eq!(self.tag(&chosen), least, "another key's turn is earlier");
+            let mut of_key = of_class().filter(|(_, it)| it.key == chosen.key).map(|(ticket, _)| *ticket);
+            let end = if order == Order::OldestFirst { of_key.next() } else { of_key.next_back() };
+            assert_eq!(end, Some(ticket), "the order of the key");
+            self.now.insert(class, least);
+            let next = least + u128::from(chosen.cost) * SCALE / u128::from(chosen.weight.get());
+            self.tags.insert((class, chosen.key), next);
+            self.remove(ticket);
+        }
+    }
+
+    fn arrival(key: u8, class: usize, weight: u32, cost: u64, at: u64) -> Arrival {
+        let weight = NonZeroU32::new(weight).unwrap();
+        Arrival { key: u64::from(key).into(), priority: Priority::ALL[class], weight, cost, at }
+    }
+
+    proptest! {
+        /// With requests that leave, are shed for their age or pushed out at any point.
+        #[test]
+        fn it_serves_what_the_model_would(
+            steps in prop::collection::vec((0..10_u8, 0..5_u8, 0..4_usize, 1..4_u64, any::<bool>()), 1..200)
+        ) {
+            let (mut queue, mut model) = (FairQueue::default(), Model::default());
+            for (at, (step, key, class, cost, newest)) in (0..).zip(steps) {
+                let order = if newest { Order::NewestFirst } else { Order::OldestFirst };
+                match step {
+                    0..=4 => {
+                        let arrival = arrival(key, class, u32::from(key) + 1, cost, at);
+                        model.push(queue.push(arrival.clone()), arrival);
+                    }
+                    5..=6 => {
+                        let next = queue.next_cost(order);
+                        let served = queue.pop(order);
+                        prop_assert_eq!(served.as_ref().map(|served| served.cost), next);
+                        match served {
+                            Some(served) => model.serve(served.ticket, order),
+                            None => prop_assert!(model.waiting.is_empty()),
+                        }
+                    }
+                    7 => {
+                        if let Some(last) = queue.pop_last(order) {
+                            let lowest = model.waiting.iter().map(|(_, it)| it.priority).min().unwrap();
+                            prop_assert_eq!(model.remove(last.ticket).unwrap().priority, lowest);
+                        }
+                    }
+                    8 => {
+                        let before = at.saturating_sub(10);
+                        let oldest = model.waiting.first().map(|(ticket, it)| (*ticket, it.at));
+                        let old = queue.pop_before(before).map(|old| old.ticket);
+                        prop_assert_eq!(old, oldest.filter(|(_, at)| *at < before).map(|(ticket, _)| ticket));
+                        old.map(|old| model.remove(old));
+                    }
+                    _ => {
+                        let any = model.waiting.get(usize::from(key)).map(|(ticket, _)| *ticket);
+                        if let Some(any) = any {
+                            let (left, expected) = (queue.remove(any).unwrap(), model.remove(any).unwrap());
+                            prop_assert_eq!((left.cost, left.arrived), (expected.cost, expected.at));
+                            prop_assert_eq!(queue.remove(any), None);
+                        }
+                    }
+                }
+                queue.check();
+                prop_assert_eq!(queue.len(), model.waiting.len());
+                prop_assert_eq!(queue.oldest(), model.waiting.first().map(|(_, it)| it.at));
+            }
+        }
+    }
+
+    fn served(queue: &mut FairQueue, count: usize) -> Vec<u64> {
+        let mut served = vec![0; 3];
+        let keys: Vec<PartitionKey> = (0..3_u64).map(PartitionKey::from).collect();
+        for _ in 0..count {
+            let ticket = queue.next_ticket(Order::OldestFirst).unwrap();
+            let waiter = &queue.waiters[&ticket];
+            let key = &queue.class(waiter.priority).flows[&waiter.flow].key;
+            served[keys.iter().position(|it| it == key).unwrap()] += waiter.cost;
+            queue.pop(Order::OldestFirst);
+        }
+        served
+    }
+
+    #[test]
+    fn a_key_with_many_requests_has_the_share_of_one_with_few() {
+        let mut queue = FairQueue::default();
+        for key in [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2] {
+            queue.push(arrival(key, 1, 1, 1, 0));
+        }
+        assert_eq!(served(&mut queue, 6), [2, 2, 2]);
+        assert_eq!(served(&mut queue, 6), [6, 0, 0], "the capacity that the others leave is its own");
+    }
+
+    #[test]
+    fn a_key_of_weight_three_has_three_times_the_share_in_units() {
+        let mut queue = FairQueue::default();
+        for _ in 0..40 {
+            queue.push(arrival(0, 1, 3, 1, 0));
+            queue.push(arrival(1, 1, 1, 1, 0));
+            queue.push(arrival(2, 1, 1, 2, 0));
+        }
+        let shares = served(&mut queue, 45);
+        assert!(shares[0] >= 29 && shares[1].abs_diff(10) <= 1 && shares[2].abs_diff(10) <= 2, "{shares:?}");
+    }
+
+    #[test]
+    fn a_key_that_comes_anew_gains_nothing_from_its_absence() {
+        let mut queue = FairQueue::default();
+        for _ in 0..20 {
+            queue.push(arrival(0, 1, 1, 1, 0));
+        }
+        assert_eq!(served(&mut queue, 10), [10, 0, 0]);
+        for _ in 0..10 {
+            queue.push(arrival(1, 1, 1, 1, 0));
+        }
+        let shares = served(&mut queue, 10);
+        assert!(shares[0].abs_diff(5) <= 1, "{shares:?}");
+    }
+
+    #[test]
+    fn a_key_that_leaves_for_a_moment_keeps_its_tag() {
+        let mut queue = FairQueue::default();
+        for key in [0, 1, 1, 1, 1] {
+            queue.push(arrival(key, 1, 1, 4, 0));
+        }
+        assert_eq!(served(&mut queue, 1), [4, 0, 0]);
+        // Its only request was served, and it comes back: the other key is served first.
+        queue.push(arrival(0, 1, 1, 4, 0));
+        assert_eq!(served(&mut queue, 1), [0, 4, 0]);
+    }
+
+    #[test]
+    fn whoever_fills_the_queue_is_pushed_out_of_it() {
+        let mut queue = FairQueue::default();
+        for key in [0, 0, 0, 0, 1] {
+            queue.push(arrival(key, 1, 1, 1, 0));
+        }
+        let low = queue.push(arrival(2, 0, 1, 1, 0));
+        assert_eq!(queue.pop_last(Order::OldestFirst).unwrap().ticket, low, "the lower class first");
+        let pushed = queue.pop_last(Order::OldestFirst).unwrap();
+        assert_eq!((pushed.ticket, pushed.is_over_share), (Ticket(3), true), "the last of the heavy key");
+        assert_eq!(queue.pop_last(Order::NewestFirst).unwrap().ticket, Ticket(0), "while the newest is served first");
+        assert_eq!(queue.units_from(Priority::Normal), 3);
+    }
+}

@@ -1,0 +1,381 @@
+//! [`Gate`]: the units in flight, the requests that wait for some, and the limit.
+//!
+//! # Concurrency
+//!
+//! While nobody waits and the search for the limit does not count, a request takes and releases its units by one
+//! compare-and-swap of the [word](GateWord). All else happens under the lock of the [`Line`], whose holder first
+//! [claims](Gate::claim) the word by its mark *Q*. From then on every other thread fails its compare-and-swap, finds *Q*
+//! and waits for the lock, so the holder alone changes the word, until it stores it without *Q*. So a limit that shrinks
+//! is in force at once, and no release is lost between two limits.
+//!
+//! Wakers run after the lock was released.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::PoisonError;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::controlled_delay::ControlledDelay;
+use super::fair_queue::{Arrival, Departure, FairQueue, Order, Ticket};
+use super::limit_search::LimitSearch;
+use super::word::GateWord;
+use crate::store::OverloadStats;
+use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
+use crate::util::wake::wake_all;
+use crate::values::{Priority, RequestEnd};
+
+/// The settings that a live change may change.
+#[derive(Clone, Debug)]
+pub(super) struct GateSettings {
+    pub(super) bounds: RangeInclusive<u64>,
+    pub(super) queue_target: Duration,
+    pub(super) max_queue: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Gate {
+    word: AtomicU64,
+    line: Mutex<Line>,
+    /// The number of the last change.
+    changes: AtomicU64,
+    /// Where its clock begins.
+    origin: Instant,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+struct Line {
+    queue: FairQueue,
+    delay: ControlledDelay,
+    search: LimitSearch,
+    /// The requests that have left the queue, and do not know it yet.
+    decided: HashMap<Ticket, Turn>,
+    wakers: HashMap<Ticket, Waker>,
+    max_queue: usize,
+    /// The number of the change that was applied last.
+    change: u64,
+    is_closed: bool,
+    shed: [u64; Priority::ALL.len()],
+    shed_over_share: [u64; Priority::ALL.len()],
+}
+
+/// How the wait of a request has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has its units.
+    Granted,
+    /// It was shed. It may come back after this time, by an estimate; `None` if that is not known, or soon.
+    Shed(Option<Duration>),
+    Closed,
+}
+
+/// The answer to a request that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// It has its units.
+    Taken,
+    Waits(Ticket),
+    Shed(Option<Duration>),
+    Closed,
+}
+
+/// The number of a change. A later one has a greater number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GateChange(u64);
+
+/// An estimate below this helps no client: `Retry-After` counts whole seconds.
+const SHORTEST_HINT: Duration = Duration::from_secs(1);
+
+/// An estimate beyond this is none: by then, the load is another.
+const LONGEST_HINT: Duration = Duration::from_secs(30);
+
+impl Gate {
+    pub(super) fn new(settings: &GateSettings, start: u64) -> Self {
+        let search = LimitSearch::new(settings.bounds.clone(), start);
+        Self {
+            word: AtomicU64::new(GateWord::new(search.limit()).bits()),
+            line: Mutex::new(Line {
+                queue: FairQueue::default(),
+                delay: ControlledDelay::new(nanos(settings.queue_target)),
+                search,
+                decided: HashMap::new(),
+                wakers: HashMap::new(),
+                max_queue: settings.max_queue,
+                change: 0,
+                is_closed: false,
+                shed: Default::default(),
+                shed_over_share: Default::default(),
+            }),
+            changes: AtomicU64::new(0),
+            origin: Instant::now(),
+        }
+    }
+
+    /// The present instant, in nanoseconds. Tokio's, so that the tests of users may pause it.
+    pub(super) fn now(&self) -> u64 {
+        nanos(self.origin.elapsed())
+    }
+
+    /// Acquire, as in a semaphore: a thread that takes units sees all writes of the requests that have released them.
+    #[inline(always)]
+    pub(super) fn word(&self) -> GateWord {
+        before_a_step();
+        GateWord::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn replace(&self, old: GateWord, new: GateWord) -> Result<(), GateWord> {
+        before_a_step();
+        let swapped = self.word.compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire);
+        swapped.map(|_| ()).map_err(GateWord::from_bits)
+    }
+
+    /// Takes `cost` units, if they are free and nobody waits. Otherwise returns the word.
+    #[inline]
+    pub(super) fn take_at_once(&self, cost: u64) -> Result<GateWord, GateWord> {
+        let mut word = self.word();
+        loop {
+            if word.is_queued() || !word.has_room(cost) {
+                return Err(word);
+            }
+            let taken = word.with_units(word.units() + cost);
+            match self.replace(word, taken) {
+                Ok(()) => return Ok(taken),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Releases units of a request that is over.
+    #[inline]
+    pub(super) fn release(&self, units: u64, end: RequestEnd) {
+        if !self.release_at_once(units) {
+            self.release_and_count(self.now(), units, Some(end));
+        }
+    }
+
+    /// Releases units of a request that was never served, since another policy has rejected it.
+    pub(super) fn refund(&self, units: u64) {
+        if !self.release_at_once(units) {
+            self.release_and_count(self.now(), units, None);
+        }
+    }
+
+    /// Releases units, unless the queue has to be asked.
+    #[inline]
+    fn release_at_once(&self, units: u64) -> bool {
+        let mut word = self.word();
+        while !word.is_queued() {
+            debug_assert!(word.units() >= units, "{units} units are released, and {} are in flight", word.units());
+            match self.replace(word, word.with_units(word.units().saturating_sub(units))) {
+                Ok(()) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Marks the word, so that only the holder of the lock changes it. The lock is held.
+    fn claim(&self) -> GateWord {
+        let mut word = self.word();
+        while !word.is_queued() {
+            match self.replace(word, word.with_queue(true)) {
+                Ok(()) => return word.with_queue(true),
+                Err(now) => word = now,
+            }
+        }
+        word
+    }
+
+    /// Changes the line under its lock, then hands out units that are free and sheds requests that have waited for too
+    /// long. `change` may change the word, which it owns.
+    fn locked<T>(&self, now: u64, change: impl FnOnce(&mut Line, &mut GateWord, &mut Vec<Waker>) -> T) -> T {
+        let mut wakers = Vec::new();
+        let result = {
+            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut word = self.claim();
+            let result = change(&mut line, &mut word, &mut wakers);
+            line.settle(now, &mut word, &mut wakers);
+            before_a_step();
+            self.word.store(word.bits(), Ordering::Release);
+            result
+        };
+        wake_all(wakers);
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_and_count(&self, now: u64, units: u64, end: Option<RequestEnd>) {
+        self.locked(now, |line, word, _| {
+            *word = word.with_units(word.units().saturating_sub(units));
+            if let Some(end) = end {
+                line.search.count(now, units, end == RequestEnd::Served, !line.queue.is_empty());
+            }
+        });
+    }
+
+    /// Takes the units of a request, or gives it a place in the queue.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn enter(&self, arrival: Arrival) -> Entered {
+        let now = arrival.at;
+        self.locked(now, |line, word, wakers| {
+            if line.queue.is_empty() && word.has_room(arrival.cost) {
+                *word = word.with_units(word.units() + arrival.cost);
+                return Entered::Taken;
+            }
+            if line.is_closed {
+                return Entered::Closed;
+            }
+            let order = line.order(now);
+            let ticket = line.queue.push(arrival);
+            if line.queue.len() <= line.max_queue {
+                return Entered::Waits(ticket);
+            }
+            // Whoever would be served last gives way: perhaps the newcomer.
+            match line.queue.pop_last(order) {
+                Some(last) if last.ticket == ticket => Entered::Shed(line.note_shed(&last)),
+                Some(last) => {
+                    line.shed(&last, wakers);
+                    Entered::Waits(ticket)
+                }
+                None => Entered::Waits(ticket),
+            }
+        })
+    }
+
+    /// Returns how the wait has ended, or keeps the waker.
+    pub(super) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Turn> {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = line.decided.remove(&ticket) {
+            return Poll::Ready(turn);
+        }
+        let waker = line.wakers.entry(ticket).or_insert_with(|| context.waker().clone());
+        waker.clone_from(context.waker());
+        Poll::Pending
+    }
+
+    /// Takes a request out of the queue that does not wait any longer, and counts it as shed if it was not dropped.
+    /// Returns how its wait has ended: perhaps its turn has come meanwhile.
+    pub(super) fn leave(&self, ticket: Ticket, is_shed: bool) -> Option<Turn> {
+        self.locked(self.now(), |line, _, _| {
+            line.wakers.remove(&ticket);
+            if let Some(turn) = line.decided.remove(&ticket) {
+                return Some(turn);
+            }
+            let left = line.queue.remove(ticket)?;
+            is_shed.then(|| Turn::Shed(line.note_shed(&left)))
+        })
+    }
+
+    /// Begins a change of the settings, which is later than all that were begun before.
+    pub(super) fn begin_change(&self) -> GateChange {
+        GateChange(self.changes.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Applies other settings, unless a later change was applied already.
+    pub(super) fn change(&self, change: GateChange, settings: &GateSettings) {
+        self.locked(self.now(), |line, _, _| {
+            if change.0 < line.change {
+                return;
+            }
+            line.change = change.0;
+            line.search.set_bounds(settings.bounds.clone());
+            line.delay.set_target(nanos(settings.queue_target));
+            line.max_queue = settings.max_queue;
+        });
+    }
+
+    /// Ends all waits, and lets no request wait any more.
+    pub(super) fn close(&self) {
+        self.locked(self.now(), |line, _, wakers| {
+            line.is_closed = true;
+            for ticket in line.queue.drain() {
+                line.decide(ticket, Turn::Closed, wakers);
+            }
+        });
+    }
+
+    /// The number of requests that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).queue.len()
+    }
+
+    pub(super) fn stats(&self) -> OverloadStats {
+        let now = self.now();
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        OverloadStats {
+            limit: line.search.limit(),
+            is_overloaded: line.delay.is_overloaded(now),
+            waiting: line.queue.lens(),
+            shed: line.shed,
+            shed_over_share: line.shed_over_share,
+        }
+    }
+
+    /// Panics if an invariant is broken. No other thread must use the gate meanwhile.
+    #[cfg(test)]
+    pub(super) fn check(&self, units: u64) {
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let word = self.word();
+        assert_eq!(word.units(), units, "units in flight");
+        assert_eq!(word.limit(), line.search.limit());
+        assert_eq!(word.is_queued(), !line.queue.is_empty() || line.search.is_counting());
+        if let Some(cost) = line.queue.next_cost(line.order(0)) {
+            assert!(!word.has_room(cost), "there is room for the next request");
+        }
+    }
+}
+
+impl Line {
+    /// Newest first while the server is overloaded.
+    fn order(&self, now: u64) -> Order {
+        if self.delay.is_overloaded(now) { Order::NewestFirst } else { Order::OldestFirst }
+    }
+
+    /// Sheds who has waited for too long, and then hands out the units that are free.
+    fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
+        self.delay.observe(now, self.queue.oldest());
+        while let Some(old) = self.delay.shed_before(now).and_then(|before| self.queue.pop_before(before)) {
+            self.shed(&old, wakers);
+            self.delay.observe(now, self.queue.oldest());
+        }
+        *word = word.with_limit(self.search.limit());
+        while self.queue.next_cost(self.order(now)).is_some_and(|cost| word.has_room(cost)) {
+            let Some(next) = self.queue.pop(self.order(now)) else { break };
+            *word = word.with_units(word.units() + next.cost);
+            self.decide(next.ticket, Turn::Granted, wakers);
+            self.delay.observe(now, self.queue.oldest());
+        }
+        *word = word.with_queue(!self.queue.is_empty() || self.search.is_counting());
+    }
+
+    fn decide(&mut self, ticket: Ticket, turn: Turn, wakers: &mut Vec<Waker>) {
+        self.decided.insert(ticket, turn);
+        wakers.extend(self.wakers.remove(&ticket));
+    }
+
+    fn shed(&mut self, departure: &Departure, wakers: &mut Vec<Waker>) {
+        let hint = self.note_shed(departure);
+        self.decide(departure.ticket, Turn::Shed(hint), wakers);
+    }
+
+    /// Counts a request that was shed. Returns the estimate after which it would be served: the time in which the
+    /// requests that are before it end.
+    fn note_shed(&mut self, departure: &Departure) -> Option<Duration> {
+        let counts = if departure.is_over_share { &mut self.shed_over_share } else { &mut self.shed };
+        counts[departure.priority as usize] += 1;
+        let before = self.queue.units_from(departure.priority).saturating_add(departure.cost);
+        let wait = Duration::from_nanos(self.search.time_of(before)?);
+        (wait >= SHORTEST_HINT).then(|| wait.min(LONGEST_HINT))
+    }
+}
+
+/// Saturates at 584 years.
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,186 @@
+//! How threads can interfere in the [`Gate`], in every order, with loom: see `models/Cargo.toml`.
+
+use std::num::NonZeroU32;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::fair_queue::{Arrival, Ticket};
+use super::gate::{Entered, Gate, GateSettings, Turn};
+use crate::values::{Priority, RequestEnd};
+
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.preemption_bound = Some(builder.preemption_bound.map_or(3, |bound| bound.min(3)));
+    builder.check(run);
+}
+
+fn settings(limit: u64) -> GateSettings {
+    GateSettings { bounds: limit..=limit, queue_target: Duration::from_secs(60), max_queue: 8 }
+}
+
+fn gate(limit: u64) -> Arc<Gate> {
+    Arc::new(Gate::new(&settings(limit), limit))
+}
+
+fn beside<O: 'static>(gate: &Arc<Gate>, act: impl FnOnce(&Gate) -> O + 'static) -> thread::JoinHandle<O> {
+    let gate = Arc::clone(gate);
+    thread::spawn(move || act(&gate))
+}
+
+/// Takes a unit, or waits for one.
+fn enter(gate: &Gate) -> Entered {
+    if gate.take_at_once(1).is_ok() {
+        return Entered::Taken;
+    }
+    gate.enter(Arrival {
+        key: 7_u64.into(),
+        priority: Priority::Normal,
+        weight: NonZeroU32::MIN,
+        cost: 1,
+        at: gate.now(),
+    })
+}
+
+fn turn(gate: &Gate, ticket: Ticket) -> Option<Turn> {
+    match gate.poll(ticket, &Context::from_waker(Waker::noop())) {
+        Poll::Ready(turn) => Some(turn),
+        Poll::Pending => None,
+    }
+}
+
+fn release(gate: &Gate) {
+    gate.release(1, RequestEnd::Served);
+}
+
+#[test]
+fn two_requests_do_not_both_take_the_last_unit() {
+    model(|| {
+        let gate = gate(1);
+        let other = beside(&gate, enter);
+        let (mine, theirs) = (enter(&gate), other.join().unwrap());
+        assert!((mine == Entered::Taken) != (theirs == Entered::Taken));
+        gate.check(1);
+        release(&gate);
+        // The one that waits has the unit now.
+        gate.check(1);
+    });
+}
+
+#[test]
+fn a_request_that_begins_to_wait_beside_a_release_gets_the_unit() {
+    model(|| {
+        let gate = gate(1);
+        assert_eq!(enter(&gate), Entered::Taken);
+        let other = beside(&gate, enter);
+        release(&gate);
+        match other.join().unwrap() {
+            Entered::Taken => {}
+            Entered::Waits(ticket) => assert_eq!(turn(&gate, ticket), Some(Turn::Granted)),
+            other => panic!("{other:?}"),
+        }
+        gate.check(1);
+    });
+}
+
+#[test]
+fn a_limit_that_shrinks_beside_a_request_is_in_force_afterwards() {
+    model(|| {
+        let gate = gate(2);
+        assert_eq!(enter(&gate), Entered::Taken);
+        let other = beside(&gate, enter);
+        let change = gate.begin_change();
+        gate.change(change, &settings(1));
+        let theirs = other.join().unwrap();
+        // It came before the change, or it waits.
+        gate.check(if theirs == Entered::Taken { 2 } else { 1 });
+        assert!(gate.take_at_once(1).is_err(), "one is in flight at least");
+        release(&gate);
+        gate.check(1);
+    });
+}
+
+#[test]
+fn a_limit_that_grows_beside_a_release_hands_out_all_units() {
+    model(|| {
+        let gate = gate(1);
+        assert_eq!(enter(&gate), Entered::Taken);
+        let waiting = [0; 3].map(|_| match enter(&gate) {
+            Entered::Waits(ticket) => ticket,
+            other => panic!("{other:?}"),
+        });
+        let other = beside(&gate, |gate| {
+            let change = gate.begin_change();
+            gate.change(change, &settings(2));
+        });
+        release(&gate);
+        other.join().unwrap();
+        gate.check(2);
+        assert_eq!(waiting.map(|ticket| turn(&gate, ticket).is_some()), [true, true, false]);
+    });
+}
+
+#[test]
+fn a_release_between_two_limits_is_not_lost() {
+    model(|| {
+        let gate = gate(2);
+        assert_eq!([enter(&gate), enter(&gate)], [Entered::Taken, Entered::Taken]);
+        let other = beside(&gate, release);
+        let change = gate.begin_change();
+        gate.change(change, &settings(1));
+        release(&gate);
+        other.join().unwrap();
+        gate.check(0);
+    });
+}
+
+#[test]
+fn of_two_changes_the_later_one_counts() {
+    model(|| {
+        let gate = gate(2);
+        let (first, second) = (gate.begin_change(), gate.begin_change());
+        let other = beside(&gate, move |gate| gate.change(second, &settings(4)));
+        gate.change(first, &settings(3));
+        other.join().unwrap();
+        assert_eq!(gate.stats().limit, 4);
+    });
+}
+
+#[test]
+fn a_waiter_that_leaves_beside_a_release_loses_no_unit_and_makes_none() {
+    model(|| {
+        let gate = gate(1);
+        assert_eq!(enter(&gate), Entered::Taken);
+        let Entered::Waits(ticket) = enter(&gate) else { panic!("it waits") };
+        let other = beside(&gate, move |gate| gate.leave(ticket, false));
+        release(&gate);
+        match other.join().unwrap() {
+            None => gate.check(0),
+            Some(Turn::Granted) => {
+                gate.check(1);
+                gate.refund(1);
+                gate.check(0);
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn no_request_waits_in_a_gate_that_was_closed() {
+    model(|| {
+        let gate = gate(1);
+        assert_eq!(enter(&gate), Entered::Taken);
+        let other = beside(&gate, enter);
+        gate.close();
+        match other.join().unwrap() {
+            Entered::Waits(ticket) => assert_eq!(turn(&gate, ticket), Some(Turn::Closed)),
+            other => assert_eq!(other, Entered::Closed),
+        }
+        release(&gate);
+        gate.check(0);
+    });
+}

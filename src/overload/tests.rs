@@ -1,0 +1,534 @@
+//! The search for the limit against simulated servers, a test for each trap that others fell into; and the limiter.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Overload;
+use super::limit_search::LimitSearch;
+use crate::limiter::{Limiter, LimiterExt};
+use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Priority, RequestEnd};
+
+/// The nanoseconds of a millisecond.
+const MS: u64 = 1_000_000;
+
+/// A server before which requests always wait, so that as many are in it as the limit allows.
+struct Server {
+    search: LimitSearch,
+    workers: usize,
+    now: u64,
+    seed: u64,
+    /// The end of each request that it works on, whether that takes a worker, and whether it is served.
+    working: BinaryHeap<Reverse<(u64, bool, bool)>>,
+    /// The requests that wait for a worker.
+    queued: VecDeque<Request>,
+    served: u64,
+    least: u64,
+}
+
+/// A request: the work, whether that needs a worker, and its end.
+struct Request {
+    work: u64,
+    takes_worker: bool,
+    end: RequestEnd,
+}
+
+fn served(work: u64) -> Request {
+    Request { work, takes_worker: true, end: RequestEnd::Served }
+}
+
+impl Server {
+    fn new(workers: usize, search: LimitSearch) -> Self {
+        let (working, queued) = (BinaryHeap::new(), VecDeque::new());
+        Self { search, workers, now: 0, seed: 1, working, queued, served: 0, least: u64::MAX }
+    }
+
+    /// A number below `bound`. (Numbers of D. Knuth's generator, the upper half.)
+    fn random(&mut self, bound: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % bound
+    }
+
+    /// Works for this time on requests that `next` makes.
+    fn run(&mut self, span: u64, mut next: impl FnMut(&mut Self) -> Request) {
+        let until = self.now + span;
+        while self.now < until {
+            while ((self.working.len() + self.queued.len()) as u64) < self.search.limit() {
+                let request = next(self);
+                if request.takes_worker {
+                    self.queued.push_back(request);
+                } else {
+                    self.begin(&request);
+                }
+                self.fill_workers();
+            }
+            let Some(Reverse((at, _, is_served))) = self.working.pop() else { break };
+            self.now = at;
+            self.fill_workers();
+            self.served += u64::from(is_served);
+            self.search.count(self.now, 1, is_served, true);
+            self.least = self.least.min(self.search.limit());
+        }
+    }
+
+    fn begin(&mut self, request: &Request) {
+        let is_served = request.end == RequestEnd::Served;
+        self.working.push(Reverse((self.now + request.work, request.takes_worker, is_served)));
+    }
+
+    fn fill_workers(&mut self) {
+        while self.working.iter().filter(|it| it.0.1).count() < self.workers {
+            let Some(request) = self.queued.pop_front() else { break };
+            self.begin(&request);
+        }
+    }
+}
+
+/// Exponentially distributed, but never longer than seven times the mean.
+fn exponential(server: &mut Server, mean: u64) -> u64 {
+    // The logarithm to the base 2 in 1/1,024, from the leading bit and the next ten. It is too small by 0.057 on average,
+    // so the mean is 1.5 of it, and not 1/ln 2.
+    let random = server.random(1 << 20) + 1;
+    let bit = u64::from(random.ilog2());
+    let rest = ((random << 20) >> bit) - (1 << 20);
+    let log2 = (bit << 10) + (rest >> 10);
+    mean * ((20 << 10) - log2.min(20 << 10)) * 667 / 1_000 / 1_024
+}
+
+fn search() -> LimitSearch {
+    LimitSearch::new(4..=1_024, 20)
+}
+
+#[test]
+fn it_finds_the_number_of_workers() {
+    for workers in [8, 16, 64] {
+        let mut server = Server::new(workers, search());
+        server.run(120_000 * MS, |server| served(exponential(server, 20 * MS)));
+        let (limit, workers) = (server.search.limit(), workers as u64);
+        assert!(limit >= workers * 3 / 4 && limit <= workers * 2, "{limit} for {workers} workers");
+        let before = server.served;
+        server.run(60_000 * MS, |server| served(exponential(server, 20 * MS)));
+        let capacity = 60_000 / 20 * workers;
+        eprintln!("{workers} {limit} {} {capacity}", server.served - before);
+    }
+}
+
+#[test]
+fn requests_that_end_together_do_not_mislead_it() {
+    let mut server = Server::new(64, search());
+    server.run(60_000 * MS, |_| served(50 * MS));
+    let limit = server.search.limit();
+    assert!((56..=100).contains(&limit), "{limit}");
+}
+
+#[test]
+fn trap_the_capacity_grows() {
+    let mut server = Server::new(4, search());
+    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
+    assert!(server.search.limit() <= 8, "{}", server.search.limit());
+    server.workers = 32;
+    server.run(30_000 * MS, |server| served(exponential(server, 5 * MS)));
+    assert!(server.search.limit() >= 27, "{}", server.search.limit());
+}
+
+#[test]
+fn trap_per_request_samples() {
+    let mut server = Server::new(16, search());
+    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.search.limit();
+    // One request of a second, in a thousand others.
+    let mut slow = Some(1_000 * MS);
+    server.run(1_000 * MS, |server| served(slow.take().unwrap_or_else(|| exponential(server, 5 * MS))));
+    assert!(server.search.limit().abs_diff(before) <= before / 4, "{before}, then {}", server.search.limit());
+}
+
+#[test]
+fn trap_a_stable_timeout_that_looks_healthy() {
+    let mut server = Server::new(16, search());
+    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.search.limit();
+    // Every request fails after a second, however many there are.
+    let timeout = || Request { work: 1_000 * MS, takes_worker: false, end: RequestEnd::Failed };
+    server.run(600_000 * MS, |_| timeout());
+    assert!(server.search.limit() <= before * 3 / 2, "{before}, then {}", server.search.limit());
+}
+
+#[test]
+fn trap_the_baseline_that_learns_the_incident() {
+    let mut server = Server::new(16, search());
+    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.search.limit();
+    server.run(600_000 * MS, |server| served(exponential(server, 15 * MS)));
+    server.run(10_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let after = server.search.limit();
+    assert!(after.abs_diff(before) <= 4, "{before}, then {after}");
+}
+
+#[test]
+fn trap_rejections_while_probing() {
+    let mut server = Server::new(16, search());
+    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
+    server.least = u64::MAX;
+    server.run(600_000 * MS, |server| served(exponential(server, 5 * MS)));
+    assert!(server.least >= 10, "no server is drained to measure it: {}", server.least);
+}
+
+#[test]
+fn trap_health_checks_as_fast_samples() {
+    let mut server = Server::new(16, search());
+    let mut turn = 0;
+    server.run(120_000 * MS, |server| {
+        turn += 1;
+        served(if turn % 2 == 0 { MS / 10 } else { exponential(server, 10 * MS) })
+    });
+    let limit = server.search.limit();
+    assert!((12..=32).contains(&limit), "{limit}");
+}
+
+#[test]
+fn trap_one_slow_route_that_drags_down_the_limit_of_the_fast_ones() {
+    let mut server = Server::new(4, LimitSearch::new(4..=1_024, 40));
+    let mut turn = 0;
+    // One in ten waits for another server, for 100 ms; the others need a worker for 5 ms.
+    server.run(120_000 * MS, |server| {
+        turn += 1;
+        match turn % 10 {
+            0 => Request { work: 100 * MS + turn % 97, takes_worker: false, end: RequestEnd::Served },
+            _ => served(exponential(server, 5 * MS)),
+        }
+    });
+    // 4 workers serve 800 fast requests per second, and beside these 89 slow ones, of which 9 are always there.
+    let limit = server.search.limit();
+    assert!((10..=40).contains(&limit), "{limit}");
+    let before = server.served;
+    server.run(20_000 * MS, |server| served(exponential(server, 5 * MS)));
+    assert!(server.served - before > 16_000 * 9 / 10, "{}", server.served - before);
+}
+
+#[test]
+fn trap_idle_hours_that_let_the_limit_drift_to_its_maximum() {
+    let mut search = search();
+    for second in 0..3_600 {
+        // Nobody waits.
+        search.count(second * 1_000 * MS, 1, true, false);
+        assert_eq!(search.limit(), 20);
+    }
+    assert!(!search.is_counting());
+}
+
+#[test]
+fn a_time_without_waiters_ends_the_window_that_is_open() {
+    let mut search = search();
+    search.count(0, 1, true, true);
+    assert!(search.is_counting());
+    for n in 1..100 {
+        search.count(n, 1, true, false);
+    }
+    assert!(!search.is_counting() && search.time_of(1).is_none());
+}
+
+#[test]
+fn the_limit_stays_between_its_bounds() {
+    for (bounds, workers) in [(1..=1, 8), (1..=3, 8), (7..=7, 1), (2..=1_000_000, 1), (4..=20, 64)] {
+        let mut server = Server::new(workers, LimitSearch::new(bounds.clone(), 20));
+        for _ in 0..200 {
+            server.run(1_000 * MS, |server| served(exponential(server, 5 * MS)));
+            assert!(bounds.contains(&server.search.limit()), "{} is not in {bounds:?}", server.search.limit());
+        }
+    }
+}
+
+#[test]
+fn other_bounds_hold_at_once() {
+    let mut search = search();
+    search.set_bounds(1..=10);
+    assert_eq!(search.limit(), 10);
+    search.set_bounds(64..=128);
+    assert_eq!(search.limit(), 64);
+}
+
+fn key(name: &str) -> PartitionKey {
+    name.into()
+}
+
+fn overload(limit: u64) -> Overload {
+    Overload::new().limits(limit..=limit)
+}
+
+/// Takes a unit that is free.
+fn take(overload: &Overload) -> Decision {
+    let decision = overload.decide(&Ask::charge(&key("a"), 1)).at_once().expect("it need not wait");
+    assert!(decision.is_allowed());
+    decision
+}
+
+fn release(overload: &Overload, decision: &Decision) {
+    overload.release(&Ask::charge(&key("a"), 1), decision.receipt(), 1, RequestEnd::Served);
+}
+
+/// A request that has to wait.
+fn wait(overload: &Overload, name: &str, priority: Priority) -> tokio_test::task::Spawn<crate::values::Pending> {
+    match overload.decide(&Ask::charge(&key(name), 1).prioritized(priority)) {
+        Answer::Pending(pending) => {
+            let mut waiting = tokio_test::task::spawn(pending);
+            assert!(waiting.poll().is_pending());
+            waiting
+        }
+        Answer::Ready(result) => panic!("it does not wait: {result:?}"),
+    }
+}
+
+fn ready(waiting: &mut tokio_test::task::Spawn<crate::values::Pending>) -> Decision {
+    assert!(waiting.is_woken(), "nobody has woken it");
+    tokio_test::assert_ready_ok!(waiting.poll())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_free_unit_goes_to_the_highest_class_then_to_the_key_whose_turn_it_is() {
+    let overload = overload(1);
+    let first = take(&overload);
+    let mut low = wait(&overload, "a", Priority::Low);
+    let mut heavy = [0, 1, 2].map(|_| wait(&overload, "a", Priority::Normal));
+    let mut other = wait(&overload, "b", Priority::Normal);
+    let mut critical = wait(&overload, "a", Priority::Critical);
+    release(&overload, &first);
+    let [one, two, three] = &mut heavy;
+    for next in [&mut critical, one, &mut other, two, three, &mut low] {
+        let decision = ready(next);
+        assert!(decision.is_allowed());
+        overload.gate().check(1);
+        release(&overload, &decision);
+    }
+    overload.gate().check(0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_of_greater_weight_is_served_more_often() {
+    let overload = overload(1);
+    let first = take(&overload);
+    let weighing = |name: &str, weight| {
+        let ask_key = key(name);
+        let ask = Ask::charge(&ask_key, 1).weighing(NonZeroU32::new(weight).unwrap());
+        let Answer::Pending(pending) = overload.decide(&ask) else { panic!("it does not wait") };
+        let mut waiting = tokio_test::task::spawn(pending);
+        assert!(waiting.poll().is_pending());
+        waiting
+    };
+    let mut light: Vec<_> = (0..4).map(|_| weighing("light", 1)).collect();
+    let mut heavy: Vec<_> = (0..4).map(|_| weighing("heavy", 3)).collect();
+    release(&overload, &first);
+    let mut served = Vec::new();
+    for _ in 0..8 {
+        for (name, waiting) in [("light", &mut light), ("heavy", &mut heavy)] {
+            if waiting.first().is_some_and(|first| first.is_woken()) {
+                let decision = ready(&mut waiting[0]);
+                waiting.remove(0);
+                served.push(name);
+                release(&overload, &decision);
+            }
+        }
+    }
+    assert_eq!(served[..4].iter().filter(|name| **name == "heavy").count(), 3, "{served:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_longer_than_the_longest_wait_or_the_patience() {
+    let overload = overload(1).max_wait(Duration::from_millis(500));
+    let _first = take(&overload);
+    let mut waiting = wait(&overload, "a", Priority::Normal);
+    let other = key("b");
+    let hurried = Ask::charge(&other, 1).within(Some(Duration::from_millis(100)));
+    let Answer::Pending(hurried) = overload.decide(&hurried) else { panic!("it waits") };
+    let mut hurried = tokio_test::task::spawn(hurried);
+    assert!(hurried.poll().is_pending());
+    tokio::time::advance(Duration::from_millis(101)).await;
+    let decision = ready(&mut hurried);
+    assert!(!decision.is_allowed() && decision.retry_after().is_none(), "how fast it serves is not known");
+    tokio::time::advance(Duration::from_millis(400)).await;
+    assert!(!ready(&mut waiting).is_allowed());
+    assert_eq!(overload.stats().overload.unwrap().shed, [0, 2, 0, 0]);
+    overload.gate().check(1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_it_is_overloaded_the_newest_is_served_and_the_oldest_is_shed() {
+    let overload = overload(1).queue_target(Duration::from_millis(10));
+    let mut running = take(&overload);
+    let mut waiting: VecDeque<_> = VecDeque::new();
+    // A request comes every 5 ms, and one is served every 20 ms.
+    for step in 0..40 {
+        waiting.push_back(wait(&overload, "a", Priority::Normal));
+        tokio::time::advance(Duration::from_millis(5)).await;
+        if step % 4 == 3 {
+            release(&overload, &running);
+            let overloaded = overload.stats().overload.unwrap().is_overloaded;
+            assert_eq!(overloaded, step * 5 >= 110, "step {step}");
+            let (mut decided, rest): (VecDeque<_>, _) = waiting.into_iter().partition(|it| it.is_woken());
+            waiting = rest;
+            // Those that are shed are older than the one that is served.
+            running = ready(&mut decided.pop_back().expect("one is served"));
+            assert!(running.is_allowed() && decided.iter_mut().all(|shed| !ready(shed).is_allowed()));
+            assert!(overloaded || decided.is_empty());
+            if overloaded {
+                assert!(waiting.len() <= 4, "{} wait", waiting.len());
+            }
+        }
+    }
+    assert!(overload.stats().overload.unwrap().shed[Priority::Normal as usize] > 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_pushes_out_the_lowest_class_and_then_the_longest_queue() {
+    let overload = overload(1).max_queue(3);
+    let _running = take(&overload);
+    let mut low = wait(&overload, "a", Priority::Low);
+    let mut heavy = [0, 1].map(|_| wait(&overload, "a", Priority::Normal));
+    let mut other = wait(&overload, "b", Priority::Normal);
+    assert!(!ready(&mut low).is_allowed(), "the lowest class");
+    // A third one of the heavy key would be served last: it is shed itself.
+    let third = overload.decide(&Ask::charge(&key("a"), 1));
+    assert!(!third.at_once().unwrap().is_allowed());
+    let mut critical = wait(&overload, "c", Priority::Critical);
+    assert!(heavy[1].is_woken() && !ready(&mut heavy[1]).is_allowed(), "the longest queue");
+    assert!(heavy[0].poll().is_pending() && other.poll().is_pending() && critical.poll().is_pending());
+    let stats = overload.stats().overload.unwrap();
+    assert_eq!((stats.shed, stats.shed_over_share), ([1, 0, 0, 0], [0, 2, 0, 0]));
+    assert_eq!(stats.waiting, [0, 2, 0, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_futures_that_leak_when_dropped() {
+    let overload = overload(2);
+    let running = [0, 1].map(|_| take(&overload));
+    let mut waiting: Vec<_> = (0..10).map(|_| wait(&overload, "a", Priority::Normal)).collect();
+    // One that waits, and one whose turn has come and that does not know it yet.
+    drop(waiting.pop());
+    release(&overload, &running[0]);
+    assert!(waiting[0].is_woken());
+    drop(waiting.remove(0));
+    overload.gate().check(2);
+    assert!(waiting[0].is_woken(), "the next one has its units");
+    drop(waiting);
+    overload.gate().check(1);
+    release(&overload, &running[1]);
+    overload.gate().check(0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_clones_that_admit_more() {
+    let overload = Arc::new(overload(3));
+    let held: Vec<_> = (0..3).map(|_| take(&Arc::clone(&overload))).collect();
+    let shadow = overload.decide(&Ask::charge(&key("a"), 1).to(Mode::Shadow)).at_once().unwrap();
+    assert!(!shadow.is_allowed());
+    held.iter().for_each(|decision| release(&overload, decision));
+    overload.gate().check(0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_a_shrinking_limit_that_has_no_effect_while_requests_wait() {
+    let before = Overload::new().limits(10..=10);
+    let running: Vec<_> = (0..10).map(|_| take(&before)).collect();
+    let mut waiting: Vec<_> = (0..5).map(|_| wait(&before, "a", Priority::Normal)).collect();
+    let after = Overload::new().limits(4..=4);
+    after.inherit(&before).expect("it is of the same kind").finish();
+    for decision in &running[..6] {
+        release(&after, decision);
+        assert!(waiting.iter().all(|it| !it.is_woken()), "ten were in flight, and four may be");
+    }
+    release(&after, &running[6]);
+    assert_eq!(waiting.iter().filter(|it| it.is_woken()).count(), 1);
+    assert!(ready(&mut waiting[0]).is_allowed());
+    after.gate().check(4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_a_cold_start_with_a_full_queue() {
+    let overload = Overload::new();
+    let running: Vec<_> = (0..20).map(|_| take(&overload)).collect();
+    let waiting: Vec<_> = (0..1_024).map(|_| wait(&overload, "a", Priority::Normal)).collect();
+    assert_eq!((running.len(), waiting.len()), (20, 1_024));
+    overload.gate().check(20);
+    drop(waiting);
+    overload.gate().check(20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_is_no_end_of_a_request() {
+    let overload = overload(2);
+    let one = take(&overload);
+    overload.refund(&Ask::charge(&key("a"), 1), one.receipt(), 1);
+    // A receipt of another limiter releases nothing.
+    overload.refund(&Ask::charge(&key("a"), 1), crate::values::Receipt::new(0), 1);
+    overload.gate().check(0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_that_was_closed_lets_nobody_wait() {
+    let overload = overload(1);
+    let running = take(&overload);
+    let mut waiting = wait(&overload, "a", Priority::Normal);
+    overload.close();
+    assert!(waiting.is_woken());
+    assert!(matches!(waiting.poll(), std::task::Poll::Ready(Err(error)) if error.is_closed()));
+    let next = overload.decide(&Ask::charge(&key("a"), 1));
+    assert!(matches!(next, Answer::Ready(Err(error)) if error.is_closed()));
+    release(&overload, &running);
+    assert!(take(&overload).is_allowed(), "who need not wait still passes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_costs_more_than_the_limit_passes_alone_and_one_beyond_the_bounds_never() {
+    let overload = Overload::new().limits(4..=100).starting_at(4);
+    let running = take(&overload);
+    let Answer::Pending(pending) = overload.decide(&Ask::charge(&key("a"), 50)) else { panic!("it waits") };
+    let mut pending = tokio_test::task::spawn(pending);
+    assert!(pending.poll().is_pending());
+    release(&overload, &running);
+    assert!(ready(&mut pending).is_allowed());
+    overload.gate().check(50);
+    let never = overload.decide(&Ask::charge(&key("a"), 101)).at_once().unwrap();
+    assert!(!never.is_allowed() && !never.is_until_released() && never.retry_after().is_none());
+    assert!(overload.decide(&Ask::charge(&key("a"), 0)).at_once().unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hint_is_the_time_of_the_requests_before() {
+    let overload =
+        Arc::new(overload(2).max_queue(8).max_wait(Duration::from_secs(60)).queue_target(Duration::from_secs(60)));
+    let mut running: VecDeque<_> = (0..2).map(|_| take(&overload)).collect();
+    let mut waiting: VecDeque<_> = (0..8).map(|_| wait(&overload, "a", Priority::Normal)).collect();
+    let shed = |overload: &Overload| overload.decide(&Ask::charge(&key("a"), 1)).at_once().unwrap();
+    assert_eq!(shed(&overload).retry_after(), None, "nothing is known yet");
+    // Two are served each second.
+    for _ in 0..60 {
+        tokio::time::advance(Duration::from_millis(500)).await;
+        release(&overload, &running.pop_front().unwrap());
+        running.push_back(ready(&mut waiting.pop_front().unwrap()));
+        waiting.push_back(wait(&overload, "a", Priority::Normal));
+    }
+    // Eight are before it.
+    assert_eq!(shed(&overload).retry_after(), Some(Duration::from_millis(4_500)));
+    let critical = overload.stats().overload.unwrap();
+    assert_eq!(critical.waiting[Priority::Normal as usize], 8);
+}
+
+#[test]
+fn outside_of_a_runtime_a_request_that_has_to_wait_leaves() {
+    let overload = overload(1);
+    let _running = take(&overload);
+    let answer = overload.decide(&Ask::charge(&key("a"), 1));
+    assert!(matches!(answer, Answer::Ready(Err(error)) if error.to_string().contains("runtime")));
+    overload.gate().check(1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_without_a_layer_releases_its_units() {
+    let overload = overload(1);
+    let name = key("a");
+    let permit = overload.acquire(&name, 1).await.unwrap().admitted().unwrap();
+    overload.gate().check(1);
+    drop(permit);
+    overload.gate().check(0);
+}

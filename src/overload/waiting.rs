@@ -1,0 +1,81 @@
+//! The future of a request that waits for its turn.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::fair_queue::Ticket;
+use super::gate::{Gate, Turn};
+use super::{admitted, shed};
+use crate::values::{Decision, LimiterError};
+
+/// Resolves when the turn of a request has come, when it was shed, or when it has waited for as long as it may.
+///
+/// If it is dropped, the request leaves the queue. If it has its units by then, they are released. This is decided under
+/// the lock of the queue, so that no unit is lost or released twice.
+pub(super) struct WaitForTurn {
+    gate: Arc<Gate>,
+    /// Cleared when the result is returned.
+    ticket: Option<Ticket>,
+    cost: u64,
+    since: Instant,
+    /// The end of the longest wait. Runs on the runtime on which the wait began.
+    timeout: Option<Pin<Box<Sleep>>>,
+}
+
+impl WaitForTurn {
+    /// The future of the request with this ticket; it leaves when it has waited for `longest`.
+    ///
+    /// # Errors
+    ///
+    /// Outside of a tokio runtime. Then the request has left.
+    pub(super) fn new(gate: Arc<Gate>, ticket: Ticket, cost: u64, longest: Duration) -> Result<Self, LimiterError> {
+        // Made first, so that the request leaves if there is no runtime, or if tokio panics since it has no timer.
+        let mut waiting = Self { gate, ticket: Some(ticket), cost, since: Instant::now(), timeout: None };
+        if Handle::try_current().is_err() {
+            return Err(LimiterError::new(
+                "a request that waits for an overloaded server needs tokio's timer: call it from within a tokio runtime",
+            ));
+        }
+        waiting.timeout = Some(Box::pin(sleep(longest)));
+        Ok(waiting)
+    }
+
+    fn is_in_time(&mut self, context: &mut Context<'_>) -> bool {
+        self.timeout.as_mut().is_some_and(|timeout| timeout.as_mut().poll(context).is_pending())
+    }
+}
+
+impl Future for WaitForTurn {
+    type Output = Result<Decision, LimiterError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(ticket) = self.ticket else { panic!("polled after it was ready") };
+        let turn = match self.gate.poll(ticket, context) {
+            Poll::Ready(turn) => turn,
+            Poll::Pending if self.is_in_time(context) => return Poll::Pending,
+            // Its turn may have come since the poll above.
+            Poll::Pending => self.gate.leave(ticket, true).unwrap_or(Turn::Shed(None)),
+        };
+        self.ticket = None;
+        Poll::Ready(match turn {
+            Turn::Granted => Ok(admitted(self.gate.word()).with_delay(self.since.elapsed())),
+            Turn::Shed(hint) => Ok(shed(self.gate.word(), hint)),
+            Turn::Closed => Err(super::closed()),
+        })
+    }
+}
+
+impl Drop for WaitForTurn {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        if self.gate.leave(ticket, false) == Some(Turn::Granted) {
+            self.gate.refund(self.cost);
+        }
+    }
+}
