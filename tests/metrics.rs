@@ -21,7 +21,7 @@ use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
-use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::store::{MemoryStore, OverloadStats, Stats, WhenFull};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
     Concurrency, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, Quota,
@@ -337,6 +337,56 @@ async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
         !metrics.render().contains(r#"in_flight{route="/download",policy="window"}"#),
         "it counts nothing in flight"
     );
+}
+
+/// A limiter that sheds, with figures of its own.
+struct Sheds(Mutex<OverloadStats>);
+
+impl Limiter for Sheds {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Decision::reject_until_released(4, 0).into()
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().shedding()
+    }
+
+    fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        stats.overload = Some(*self.0.lock().unwrap());
+        stats
+    }
+}
+
+#[test]
+fn what_an_overloaded_server_sheds_is_counted_by_class_and_share() {
+    let metrics = Metrics::record();
+    let limiter = Arc::new(Sheds(Mutex::default()));
+    let layer = RateLimitLayer::builder(policy("overload", Arc::clone(&limiter))).route("/api").build();
+    let labels = r#"route="/api",policy="overload""#;
+    let read = |name: &str, more: &str| {
+        layer.observe();
+        metrics.of(&format!("{name}{{{labels}{more}}}"))
+    };
+    assert_eq!(read("overload_shed_total", r#",priority="low",share="within""#), "0");
+    {
+        let mut stats = limiter.0.lock().unwrap();
+        (stats.limit, stats.is_overloaded) = (17, true);
+        stats.waiting = [1, 2, 3, 4];
+        stats.shed = [5, 6, 7, 8];
+        stats.shed_over_share = [9, 10, 11, 12];
+    }
+    assert_eq!([read("overload_limit", ""), read("overload_overloaded", "")], ["17", "1"]);
+    let classes = ["low", "normal", "high", "critical"];
+    let by_class = |name: &str, more: &str| {
+        classes.map(|class| read(name, &format!(r#",priority="{class}"{more}"#)).parse::<u64>().unwrap())
+    };
+    assert_eq!(by_class("overload_waiting", ""), [1, 2, 3, 4]);
+    assert_eq!(by_class("overload_shed_total", r#",share="within""#), [5, 6, 7, 8]);
+    assert_eq!(by_class("overload_shed_total", r#",share="over""#), [9, 10, 11, 12]);
+    layer.handle().replace(policy("other", bucket(9))).unwrap();
+    assert_eq!(metrics.of(&format!("overload_limit{{{labels}}}")), "0", "the policy is gone");
+    assert_eq!(metrics.of(&format!("overload_overloaded{{{labels}}}")), "0");
 }
 
 /// A Redis address without a server. On a busy machine, a connection may be refused later than by the default timeout.

@@ -14,7 +14,7 @@ use crate::http::grpc::GrpcStatus;
 use crate::http::headers::{RateLimitFields, ResetForm};
 use crate::http::{MissingKey, RejectionFormat};
 use crate::store::WhenFull;
-use crate::values::{FailureMode, Quota};
+use crate::values::{FailureMode, Priority, Quota};
 
 /// A key of a table.
 #[cfg_attr(not(test), allow(dead_code, reason = "some of it is for the schema and the page alone"))]
@@ -49,8 +49,8 @@ pub(super) enum KeyKind {
     Words(fn() -> Vec<&'static str>),
     /// A number from the one to the other.
     Number(u64, u64),
-    /// A table with keys of the file's own.
-    Map,
+    /// A table with keys of the file's own: of this definition of the schema.
+    Map(&'static str),
     /// `[NAME]`, of this table of the format.
     Table(&'static str),
     /// `[[NAME]]`, of this table of the format.
@@ -217,7 +217,11 @@ words! {
     AlgorithmName {
         "token-bucket": AlgorithmName::TokenBucket, "leaky-bucket": AlgorithmName::LeakyBucket,
         "leaky-queue": AlgorithmName::LeakyQueue, "fixed-window": AlgorithmName::FixedWindow,
-        "sliding-window": AlgorithmName::SlidingWindow, "concurrency": AlgorithmName::Concurrency
+        "sliding-window": AlgorithmName::SlidingWindow, "concurrency": AlgorithmName::Concurrency,
+        "overload": AlgorithmName::Overload
+    }
+    Priority {
+        "low": Priority::Low, "normal": Priority::Normal, "high": Priority::High, "critical": Priority::Critical
     }
     Weekday {
         "monday": Weekday::Monday, "tuesday": Weekday::Tuesday, "wednesday": Weekday::Wednesday,
@@ -254,6 +258,7 @@ pub(super) enum AlgorithmName {
     FixedWindow,
     SlidingWindow,
     Concurrency,
+    Overload,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -296,6 +301,9 @@ pub(super) enum Weekday {
     Saturday,
     Sunday,
 }
+
+/// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new).
+pub(super) const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
 const UNITS: KeyKind = KeyKind::Number(1, Quota::MAX_UNITS);
 const COUNT: KeyKind = KeyKind::Number(1, u32::MAX as u64);
@@ -450,11 +458,12 @@ tables! {
         name: Spanned<String> = text("\"per-client\"", "The name in response fields and metrics: 64 bytes at most.")
             .schema("\"maxLength\": 64, \"pattern\": \"^[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*$\"");
         algorithm: NamedValue<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"", "How requests are counted.");
-        limit: Spanned<i64> = number(UNITS, "10",
-            "Units per period; of concurrency, units in flight at once, of which there are 2147483647 at most in memory.");
+        limit: Option<Spanned<i64>> = number(UNITS, "10",
+            "Units per period; of concurrency, units in flight at once, of which there are 2147483647 at most in memory. Not \
+             for overload, which finds its limit itself.");
         per: Option<Spanned<String>> = time("\"1s\"",
             "The period: a time such as 250ms, 1s, 1m, 1h or 1day, or for fixed-window also day, week or month of the \
-             calendar. Not for concurrency.")
+             calendar. Not for concurrency and overload.")
             .schema("\"examples\": [\"250ms\", \"1s\", \"1m\", \"1h\", \"1day\", \"day\", \"week\", \"month\"]");
         zone: Option<Spanned<String>> = text("\"Europe/Berlin\"",
             "per = day, week or month: the time zone, by its IANA name.").default("\"UTC\"").aside();
@@ -466,10 +475,24 @@ tables! {
             "Units at once; not for windows. Left out: the limit, or 1 for leaky-queue.");
         max_queue: Option<Spanned<i64>> = number(KeyKind::Number(0, u32::MAX as u64), "50",
             "leaky-queue and concurrency: the most requests of a key that wait; of concurrency on Redis, in each process. \
-             Left out: leaky-queue, the limit; concurrency, 0.").aside();
+             overload: of all keys. Left out: leaky-queue, the limit; concurrency, 0; overload, 1024.").aside();
         max_wait: Option<Spanned<String>> = time("\"5s\"",
-            "leaky-queue: requests that would wait longer are rejected. concurrency: those that have waited so long.")
-            .default("\"30s\"").aside();
+            "leaky-queue: requests that would wait longer are rejected. concurrency and overload: those that have waited so \
+             long. Left out: 30s, or 500ms for overload.").aside();
+        limits: Option<Spanned<Vec<i64>>> = list("[4, 1024]",
+            "overload: the lowest and the highest limit of units in flight that it may find, for the route.").aside()
+            .schema("\"minItems\": 2, \"maxItems\": 2, \"items\": { \"type\": \"integer\", \"minimum\": 1, \"maximum\": 2147483647 }, \"default\": [4, 1024]");
+        starting_at: Option<Spanned<i64>> = number(KeyKind::Number(1, MOST_IN_FLIGHT), "20",
+            "overload: the limit at first.").default("20").aside();
+        queue_target: Option<Spanned<String>> = time("\"20ms\"",
+            "overload: the server counts as overloaded if there is always a request that has waited for so long.")
+            .default("\"20ms\"").aside();
+        priority: Option<RawPriority> = inline("priority",
+            "{ by = \"header:x-plan\", classes = { gold = \"high\", free = \"low\" }, default = \"normal\" }",
+            "overload: the class of a request. Higher classes are served first, and lower ones rejected first.");
+        weight: Option<RawWeight> = inline("weight",
+            "{ by = \"header:x-plan\", weights = { gold = 10 }, default = 1 }",
+            "overload: the weight of the key of a request. Of those that wait, a key of weight 10 is served ten times as much.");
         max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
             "leaky-queue in memory: the most keys with a queue of their own at a time. concurrency in memory: the most keys \
              with requests in flight.").default("65536").aside();
@@ -518,6 +541,23 @@ tables! {
             "Requests that are not charged, and count as skipped: those that meet any of these.");
     }
 
+    RawPriority, "priority" {
+        by: Spanned<OneOrMany> = texts("\"header:x-plan\"",
+            "What the class depends on, in the words of `key`. Nothing that clients may choose: all would choose the highest.");
+        classes: Spanned<BTreeMap<String, NamedValue<Priority>>> = TableKey::new(KeyKind::Map("classes"),
+            "{ gold = \"high\", free = \"low\" }", "low, normal, high or critical for some values of it.");
+        default: Option<NamedValue<Priority>> = word::<Priority>("\"normal\"",
+            "The class of all other requests.").default("\"normal\"");
+    }
+
+    RawWeight, "weight" {
+        by: Spanned<OneOrMany> = texts("\"header:x-plan\"",
+            "What the weight depends on, in the words of `key`. Nothing that clients may choose.");
+        weights: Spanned<BTreeMap<String, Spanned<i64>>> = TableKey::new(KeyKind::Map("weights"),
+            "{ gold = 10 }", "Weights for some values of it.");
+        default: Option<Spanned<i64>> = number(COUNT, "1", "The weight of all other requests.").default("1");
+    }
+
     RawPenalty, "penalty" {
         rejections: Spanned<i64> = number(COUNT, "30", "So many rejections of one key");
         per: Spanned<String> = time("\"1m\"", "in this time ban it");
@@ -537,7 +577,7 @@ tables! {
         networks: Option<Spanned<Vec<String>>> = list("[\"10.0.0.0/8\"]",
             "Networks or addresses of clients, as [client-ip] finds them.")
             .schema("\"minItems\": 1, \"items\": { \"type\": \"string\" }");
-        headers: Option<Spanned<RawHeaders>> = TableKey::new(KeyKind::Map, "{ x-internal = \"a long random text\" }",
+        headers: Option<Spanned<RawHeaders>> = TableKey::new(KeyKind::Map("headers"), "{ x-internal = \"a long random text\" }",
             "Headers and their exact values, which are secrets: one each, or a list of which one suffices. Do not commit the \
              file with them.").secret();
         paths: Option<Spanned<Vec<String>>> = list("[\"/healthz\", \"/assets/*\"]",

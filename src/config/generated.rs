@@ -16,13 +16,27 @@ fn rules_of(table: &str) -> &'static str {
         "exempt" => "  \"minProperties\": 1,\n",
         "policy" => {
             r#"  "dependentRequired": { "penalty": ["key"] },
-  "if": { "properties": { "algorithm": { "const": "concurrency" } } },
+  "if": { "properties": { "algorithm": { "enum": ["concurrency", "overload"] } } },
   "then": { "properties": { "per": false, "burst": false, "when-full": false } },
   "else": { "required": ["per"], "properties": { "lease": false, "release-at": false } },
   "allOf": [
     {
-      "if": { "properties": { "algorithm": { "enum": ["leaky-queue", "concurrency"] } } },
+      "if": { "properties": { "algorithm": { "enum": ["leaky-queue", "concurrency", "overload"] } } },
       "else": { "properties": { "max-queue": false, "max-wait": false } }
+    },
+    {
+      "if": { "properties": { "algorithm": { "const": "overload" } } },
+      "then": {
+        "properties": {
+          "limit": false, "lease": false, "max-keys": false, "penalty": false, "store": { "const": "memory" }
+        }
+      },
+      "else": {
+        "required": ["limit"],
+        "properties": {
+          "limits": false, "starting-at": false, "queue-target": false, "priority": false, "weight": false
+        }
+      }
     }
   ],
 "#
@@ -60,8 +74,7 @@ fn property(field: &TableKey) -> String {
         KeyKind::Flag => "\"type\": \"boolean\"".to_owned(),
         KeyKind::Words(words) => format!("\"enum\": {}", serde_json::to_string(&words()).unwrap()),
         KeyKind::Number(least, most) => format!("\"type\": \"integer\", \"minimum\": {least}, \"maximum\": {most}"),
-        KeyKind::Map => reference("headers"),
-        KeyKind::Table(name) | KeyKind::Inline(name) => reference(name),
+        KeyKind::Map(name) | KeyKind::Table(name) | KeyKind::Inline(name) => reference(name),
         KeyKind::Tables(name) => format!("\"type\": \"array\", \"items\": {{ {} }}", reference(name)),
     });
     members.extend((!field.schema.is_empty()).then(|| field.schema.to_owned()));
@@ -91,6 +104,16 @@ fn schema() -> String {
           { "type": "array", "minItems": 1, "items": { "type": "string", "minLength": 1 } }
         ]
       }
+    },
+    "classes": {
+      "type": "object",
+      "minProperties": 1,
+      "additionalProperties": { "enum": ["low", "normal", "high", "critical"] }
+    },
+    "weights": {
+      "type": "object",
+      "minProperties": 1,
+      "additionalProperties": { "type": "integer", "minimum": 1, "maximum": 4294967295 }
     },
     "one-or-many": { "oneOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] },
     "time": { "type": "string", "examples": ["250ms", "1s", "1m", "1h", "1day"] }

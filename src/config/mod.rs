@@ -77,6 +77,7 @@ mod generated;
 mod key;
 mod parser_errors;
 mod policy;
+mod precedence;
 mod reader;
 mod response;
 #[cfg(feature = "axum")]

@@ -61,7 +61,7 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
         KeyKind::Time => such_as("a time in quotation marks"),
         KeyKind::Number(..) => such_as("a whole number"),
         KeyKind::List => such_as("a list in brackets"),
-        KeyKind::Map => such_as("a table"),
+        KeyKind::Map(_) => such_as("a table"),
     };
     match found.shown(text, field) {
         Some(value) => format!("{key} = {value}: write {what}"),

@@ -11,16 +11,19 @@ use super::calendar;
 use super::error::ConfigError;
 use super::exempt;
 use super::format::{
-    AlgorithmName, NamedValue, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy, ShownForm,
+    AlgorithmName, MOST_IN_FLIGHT, NamedValue, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy,
+    ShownForm, StoreName,
 };
 use super::key::KeySpec;
+use super::precedence;
 use super::source::SourceText;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, set_if_some, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead, ShowKey};
-use crate::limiter::Limiter;
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::overload::Overload;
 use crate::values::Quota;
 
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
@@ -83,6 +86,12 @@ pub(super) fn build(
         None => exemptions,
     };
     policy = set_if_some(policy, exemptions, Policy::exempt);
+    if let Some(raw) = &raw.priority {
+        policy = policy.priority_fn(precedence::priority(source, raw, client_ip)?);
+    }
+    if let Some(raw) = &raw.weight {
+        policy = policy.weight_fn(precedence::weight(source, raw, client_ip)?);
+    }
     if raw.shadow == Some(true) {
         policy = policy.shadow();
     }
@@ -117,6 +126,8 @@ fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
         "settle_by_handler" | "settle_by_content_bytes" => span_of(&raw.settle_by),
         "owe_shortfalls" => span_of(&raw.owe_shortfalls),
         "release_at_head" => span_of(&raw.release_at),
+        "priority_fn" => raw.priority.as_ref().map(|priority| priority.by.span()),
+        "weight_fn" => raw.weight.as_ref().map(|weight| weight.by.span()),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
@@ -137,6 +148,9 @@ fn in_words_of_file(error: &PolicyError) -> String {
         "MissingKey::Share" => "`on-missing-key = \"share\"`".to_owned(),
         "ChargeOnce::max_keys" => "`max-keys` of `charge-once`".to_owned(),
         "Concurrency" => "`concurrency`".to_owned(),
+        "Overload" => "`overload`".to_owned(),
+        "priority_fn" => "`priority`".to_owned(),
+        "weight_fn" => "`weight`".to_owned(),
         "cost_after" => "`cost_after` (in code)".to_owned(),
         method => format!("`{}`", method.replace('_', "-")),
     });
@@ -175,14 +189,20 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let algorithm = raw.algorithm.value();
     let is_queue = algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = algorithm == AlgorithmName::Concurrency;
+    let is_overload = algorithm == AlgorithmName::Overload;
+    let is_over_time = !is_concurrency && !is_overload;
     let is_window = matches!(algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
     let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
-        ("per", span_of(&raw.per), !is_concurrency, "limits over time"),
-        ("burst", span_of(&raw.burst), !is_window && !is_concurrency, "token-bucket, leaky-bucket and leaky-queue"),
-        ("max-queue", span_of(&raw.max_queue), is_queue || is_concurrency, "leaky-queue and concurrency"),
-        ("max-wait", span_of(&raw.max_wait), is_queue || is_concurrency, "leaky-queue and concurrency"),
+        ("limit", span_of(&raw.limit), !is_overload, "all algorithms but overload, which finds its limit itself"),
+        ("per", span_of(&raw.per), is_over_time, "limits over time"),
+        ("burst", span_of(&raw.burst), !is_window && is_over_time, "token-bucket, leaky-bucket and leaky-queue"),
+        ("max-queue", span_of(&raw.max_queue), is_queue || !is_over_time, "leaky-queue, concurrency and overload"),
+        ("max-wait", span_of(&raw.max_wait), is_queue || !is_over_time, "leaky-queue, concurrency and overload"),
+        ("limits", span_of(&raw.limits), is_overload, "overload"),
+        ("starting-at", span_of(&raw.starting_at), is_overload, "overload"),
+        ("queue-target", span_of(&raw.queue_target), is_overload, "overload"),
         (
             "max-keys",
             span_of(&raw.max_keys),
@@ -198,13 +218,19 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
             return Err(source.error(&at, problem));
         }
     }
-    if is_concurrency {
-        return concurrency(source, raw, store);
+    if is_overload {
+        return overload(source, raw);
     }
-    let limit = number(source, "policy.limit", &raw.limit)?;
+    let Some(raw_limit) = &raw.limit else {
+        return Err(source.error(&raw.name.span(), "missing field `limit`; add limit = 10"));
+    };
+    if is_concurrency {
+        return concurrency(source, raw, raw_limit, store);
+    }
+    let limit = number(source, "policy.limit", raw_limit)?;
     let Some(per) = &raw.per else {
         let problem = "per is missing: without it, the limit has no period; add per = \"1m\"";
-        return Err(source.error(&raw.limit.span(), problem));
+        return Err(source.error(&raw_limit.span(), problem));
     };
     if let Some(unit) = unit {
         return calendar::limiter(source, raw, (unit, per), limit, store);
@@ -213,7 +239,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let quota = set_if_some(quota(source, limit, "per", per)?, burst, Quota::burst);
 
     let limiter = match algorithm {
-        AlgorithmName::Concurrency => unreachable!("it has no quota, and returned above"),
+        AlgorithmName::Concurrency | AlgorithmName::Overload => unreachable!("it has no quota, and returned above"),
         AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota)),
         AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota)),
         AlgorithmName::FixedWindow if staggered.is_some() => store.limiter(FixedWindow::new(quota).staggered()),
@@ -235,16 +261,69 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     limiter.map_err(|problem| source.error(&at, problem))
 }
 
-fn concurrency(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+/// Protects this process, wherever other policies keep their budgets.
+fn overload(source: &SourceText<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, ConfigError> {
+    if let Some(store) = raw.store.as_ref().filter(|store| store.get_ref().value() == StoreName::Redis) {
+        let problem =
+            "store = \"redis\": overload is the state of this process; remove it, or write store = \"memory\"";
+        return Err(source.error(&store.span(), problem));
+    }
+    let limits = raw.limits.as_ref().map(|limits| self::limits(source, limits)).transpose()?;
+    let start = raw.starting_at.as_ref().map(|start| number(source, "policy.starting-at", start)).transpose()?;
+    let bounds = limits.clone().unwrap_or(DEFAULT_LIMITS);
+    if let Some((start, at)) = start.zip(span_of(&raw.starting_at)).filter(|(start, _)| !bounds.contains(start)) {
+        let (least, most) = bounds.into_inner();
+        let problem =
+            format!("starting-at = {start} is not in limits = [{least}, {most}]; choose a limit between them");
+        return Err(source.error(&at, problem));
+    }
+    let target = raw.queue_target.as_ref().map(|target| duration(source, "queue-target", target)).transpose()?;
+    if let Some(at) = span_of(&raw.queue_target).filter(|_| target.is_some_and(|target| target.is_zero())) {
+        return Err(
+            source.error(&at, "queue-target = \"0s\": every request would wait too long; write a time such as 20ms")
+        );
+    }
+    let max_wait = raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?;
+    let max_queue = raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?;
+    let overload = set_if_some(Overload::new(), limits, Overload::limits);
+    let overload = set_if_some(overload, start, Overload::starting_at);
+    let overload = set_if_some(overload, target, Overload::queue_target);
+    let overload = set_if_some(overload, max_wait, Overload::max_wait);
+    Ok(set_if_some(overload, max_queue, Overload::max_queue).into_limiter())
+}
+
+/// Parses the lowest and the highest limit.
+fn limits(source: &SourceText<'_>, limits: &Spanned<Vec<i64>>) -> Result<RangeInclusive<u64>, ConfigError> {
+    let as_limit = |number: i64| u64::try_from(number).ok().filter(|limit| (1..=MOST_IN_FLIGHT).contains(limit));
+    let range = match limits.get_ref()[..] {
+        [least, most] => as_limit(least).zip(as_limit(most)).filter(|(least, most)| least <= most),
+        _ => None,
+    };
+    range.map(|(least, most)| least..=most).ok_or_else(|| {
+        let problem = format!(
+            "limits = {:?}: write the lowest and the highest limit, from 1 to {MOST_IN_FLIGHT}, such as [4, 1024]",
+            limits.get_ref()
+        );
+        source.error(&limits.span(), problem)
+    })
+}
+
+fn concurrency(
+    source: &SourceText<'_>,
+    raw: &RawPolicy,
+    limit: &Spanned<i64>,
+    store: StoreSpec,
+) -> Result<Arc<dyn Limiter>, ConfigError> {
     let lease = raw.lease.as_ref().map(|lease| self::lease(source, lease, &store)).transpose()?;
     let max_queue = raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?;
     if let (Some(wait), None) = (&raw.max_wait, max_queue) {
         let problem = "max-wait bounds the wait in a queue, and there is none; add max-queue = 100, or remove it";
         return Err(source.error(&wait.span(), problem));
     }
+    // On Redis, the same maximum as any quota.
     let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
     let concurrency = ConcurrencySpec {
-        limit: number_in(source, "limit", 1..=most, &raw.limit)?,
+        limit: number_in(source, "limit", 1..=most, limit)?,
         max_queue,
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
         max_keys: raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?,
@@ -267,15 +346,14 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
     Err(source.error(&lease.span(), problem))
 }
 
+/// The limits of [`Overload::new`].
+const DEFAULT_LIMITS: RangeInclusive<u64> = 4..=1_024;
+
 /// See [`RedisConcurrency::lease`](crate::RedisConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
 /// How many characters of a key `track-offenders = "prefix"` shows.
 const SHOWN_CHARACTERS: usize = 6;
-
-/// The most units that a key may have in flight in memory: see [`Concurrency::new`](crate::Concurrency::new). On Redis,
-/// it has the same maximum as any quota.
-const MOST_IN_FLIGHT: u64 = (1 << 31) - 1;
 
 /// Parses `charge-when`: a predicate for responses with one of these statuses.
 fn charged(

@@ -37,7 +37,11 @@
 //! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
 //! | `banned_by_hand`, `allowed_by_hand` | gauges | `route`, `policy` | keys that an operator has [banned or allowed](super::support), as far as this process keeps or has seen them |
-//! | `in_flight` | a gauge | `route`, `policy` | units of [`Concurrency`](crate::Concurrency) in flight, over all keys |
+//! | `in_flight` | a gauge | `route`, `policy` | units of [`Concurrency`](crate::Concurrency) or [`Overload`](crate::Overload) in flight, over all keys |
+//! | `overload_limit` | a gauge | `route`, `policy` | the limit of units in flight that an [`Overload`](crate::Overload) has found |
+//! | `overload_overloaded` | a gauge | `route`, `policy` | 1 while requests wait for too long, and 0 otherwise |
+//! | `overload_waiting` | a gauge | `route`, `policy`, `priority` | waiters now, by [class](crate::limiter::Priority) |
+//! | `overload_shed_total` | a counter | `route`, `policy`, `priority`, `share` | requests that it has rejected: of keys `within` their share of the queue, or `over` it |
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
 //! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::limiter::Hold;
 use crate::util::lock::Lock;
+use crate::values::RequestEnd;
 
 /// The units of [`Concurrency`](crate::Concurrency) limits that a request holds, in its extensions.
 ///
@@ -42,7 +43,8 @@ pub(crate) struct Held(Lock<Holds>);
 
 pub(crate) type Holds = SmallVec<[Hold; 1]>;
 
-/// The units that a handler has taken from [`Permits`]. Dropping this releases them.
+/// The units that a handler has taken from [`Permits`]. Dropping this releases them, as those of a request that was
+/// [served](crate::limiter::RequestEnd::Served).
 #[must_use = "what was taken is released when this is dropped"]
 pub struct TakenPermits(Vec<Holds>);
 
@@ -78,8 +80,20 @@ impl Held {
     }
 
     /// Takes the units that are held. Dropping them releases them, and not under the lock.
-    pub(crate) fn take(&self) -> Holds {
+    fn take(&self) -> Holds {
         std::mem::take(&mut *self.0.lock())
+    }
+
+    /// Releases the units that the handler has not taken.
+    pub(crate) fn release(&self, end: RequestEnd) {
+        release(self.take(), end);
+    }
+}
+
+/// Releases the units of a request that is over in this way.
+pub(crate) fn release(holds: Holds, end: RequestEnd) {
+    for mut hold in holds {
+        hold.end_as(Some(end));
     }
 }
 

@@ -71,18 +71,46 @@ impl<B: Body> OpenBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled<B> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(cx));
-        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-        if let (Some(request), Some(data)) = (this.request.as_mut(), data) {
-            request.note_bytes(data.remaining());
-        }
+        let Some(request) = this.request.as_mut() else { return Poll::Ready(frame) };
         // Trailers, an error or the absence of a frame is the end. The last data frame is not, even if the body knows
         // that it is the last: over HTTP/2, a server keeps a frame, and the body, until the client's window lets it
         // send. It drops the body then.
-        if data.is_none() {
+        let is_over = match &frame {
+            Some(Ok(part)) => {
+                if let Some(data) = part.data_ref() {
+                    request.note_bytes(data.remaining());
+                }
+                if let Some(trailers) = part.trailers_ref() {
+                    request.note_trailers(trailers);
+                }
+                !part.is_data()
+            }
+            Some(Err(_)) => {
+                request.fail();
+                true
+            }
+            None => true,
+        };
+        if is_over || has_ended(&this.body) {
+            request.note_end();
+        }
+        if is_over {
             *this.request = None;
         }
         Poll::Ready(frame)
     }
+
+    /// Notes that the body has ended, if it has: servers ask, and drop such a body without a last poll.
+    fn note_end(&self) {
+        if let Some(request) = self.request.as_ref().filter(|_| has_ended(&self.body)) {
+            request.note_end();
+        }
+    }
+}
+
+/// Whether a body knows that it has no more frames.
+fn has_ended(body: &impl Body) -> bool {
+    body.is_end_stream() || body.size_hint().exact() == Some(0)
 }
 
 impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
@@ -102,7 +130,10 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             BodyKind::Inner { body } => body.is_end_stream(),
-            BodyKind::Open { body } => body.body.is_end_stream(),
+            BodyKind::Open { body } => {
+                body.note_end();
+                body.body.is_end_stream()
+            }
             BodyKind::Rejection { body } => body.is_end_stream(),
         }
     }
@@ -110,7 +141,10 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             BodyKind::Inner { body } => body.size_hint(),
-            BodyKind::Open { body } => body.body.size_hint(),
+            BodyKind::Open { body } => {
+                body.note_end();
+                body.body.size_hint()
+            }
             BodyKind::Rejection { body } => body.size_hint(),
         }
     }

@@ -72,8 +72,8 @@ where
         self.layer.note_mounting(request.extensions_mut());
         let in_force = self.layer.load();
         match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
-            Evaluation::Admitted(annotations) => {
-                annotations.extend_request(request.extensions_mut());
+            Evaluation::Admitted(mut annotations) => {
+                annotations.extend_request(&mut request);
                 let response = self.inner.call(request);
                 ResponseFuture { state: FutureState::Passing { response, annotations: Some(annotations) } }
             }
@@ -151,6 +151,8 @@ where
                         if let Some(open) = annotations.take().and_then(|annotations| annotations.write(response)) {
                             return polled.map_ok(|response| still_open(response, open));
                         }
+                    } else if polled.is_ready() {
+                        annotations.take().into_iter().for_each(Annotations::fail);
                     }
                     return polled.map_ok(|response| response.map(ResponseBody::inner));
                 }
@@ -165,8 +167,8 @@ where
                     let rest = rest.take().expect("taken only once, when the policies have decided");
                     let RestOfRequest { mut service, mut request, layer } = *rest;
                     let next = match evaluated {
-                        Ok(annotations) => {
-                            annotations.extend_request(request.extensions_mut());
+                        Ok(mut annotations) => {
+                            annotations.extend_request(&mut request);
                             FutureState::Passing { response: service.call(request), annotations: Some(annotations) }
                         }
                         Err(rejected) => {

@@ -56,6 +56,8 @@ pub struct PolicyVerdict {
     decision: Decision,
     shadow: bool,
     fell_back: bool,
+    /// Whether the limiter sheds: its rejections are the server's fault.
+    sheds: bool,
 }
 
 impl Verdict {
@@ -109,12 +111,18 @@ impl Verdict {
 impl PolicyVerdict {
     /// `fell_back`: whether the local fallback made the decision.
     pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
-        Self { name: Arc::clone(&policy.name), decision, shadow: policy.shadow, fell_back }
+        let sheds = policy.description.sheds();
+        Self { name: Arc::clone(&policy.name), decision, shadow: policy.shadow, fell_back, sheds }
     }
 
     /// The decision of a limiter that a handler has asked.
     pub(crate) const fn named(name: Arc<str>, decision: Decision) -> Self {
-        Self { name, decision, shadow: false, fell_back: false }
+        Self { name, decision, shadow: false, fell_back: false, sheds: decision.receipt().is_shed() }
+    }
+
+    /// Whether the request is rejected since the server is overloaded, so that a later one may pass.
+    pub(crate) fn is_shed(&self) -> bool {
+        self.sheds && self.decision.is_shed()
     }
 
     /// The policy's name.

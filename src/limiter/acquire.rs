@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{Limiter, Permit};
-use crate::values::{Answer, Ask, LimiterError, PartitionKey, Pending};
+use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Pending, Receipt};
 
 /// The future of a [`Permit`], from [`LimiterExt::acquire`](crate::LimiterExt::acquire).
 #[must_use = "the units are released when it is dropped"]
@@ -24,18 +24,41 @@ enum AcquireStage<L: Deref<Target: Limiter>> {
         limiter: L,
         key: PartitionKey,
         units: u64,
-        holds: bool,
+        terms: PermitTerms,
     },
+}
+
+/// The properties of the limiter that make a permit of its decision.
+#[derive(Clone, Copy)]
+struct PermitTerms {
+    holds: bool,
+    sheds: bool,
+}
+
+impl PermitTerms {
+    fn permit<L: Deref<Target: Limiter>>(
+        self,
+        limiter: L,
+        key: &PartitionKey,
+        units: u64,
+        decision: Decision,
+    ) -> Permit<L> {
+        let is_shed = self.sheds && !decision.is_allowed();
+        // For `Rejection::unless_allowed`, which sees the decision alone.
+        let decision = if is_shed { decision.with_receipt(Receipt::SHED) } else { decision };
+        Permit::new(limiter, key, units, decision, self.holds)
+    }
 }
 
 impl<L: Deref<Target: Limiter>> Acquire<L> {
     pub(super) fn new(limiter: L, key: &PartitionKey, units: u64) -> Self {
-        let holds = limiter.describe().holds();
+        let description = limiter.describe();
+        let terms = PermitTerms { holds: description.holds(), sheds: description.sheds() };
         let stage = match limiter.decide(&Ask::charge(key, units)) {
             Answer::Ready(result) => {
-                AcquireStage::Decided(result.map(|decision| Permit::new(limiter, key, units, decision, holds)))
+                AcquireStage::Decided(result.map(|decision| terms.permit(limiter, key, units, decision)))
             }
-            Answer::Pending(decision) => AcquireStage::Waiting { decision, limiter, key: key.clone(), units, holds },
+            Answer::Pending(decision) => AcquireStage::Waiting { decision, limiter, key: key.clone(), units, terms },
         };
         Self { stage: Some(stage) }
     }
@@ -53,8 +76,8 @@ impl<L: Deref<Target: Limiter>> Future for Acquire<L> {
             Some(AcquireStage::Decided(_)) | None => None,
         };
         Poll::Ready(match (self.stage.take().expect("polled after it was ready"), answer) {
-            (AcquireStage::Waiting { limiter, key, units, holds, .. }, Some(answer)) => {
-                answer.map(|decision| Permit::new(limiter, &key, units, decision, holds))
+            (AcquireStage::Waiting { limiter, key, units, terms, .. }, Some(answer)) => {
+                answer.map(|decision| terms.permit(limiter, &key, units, decision))
             }
             (AcquireStage::Decided(permit), _) => permit,
             (AcquireStage::Waiting { .. }, None) => unreachable!("it was polled"),

@@ -70,6 +70,14 @@ pub(crate) fn limiter_recovered(policy: &str) {
     event!(warn: policy, "limiter recovered");
 }
 
+pub(crate) fn shedding(policy: &str, shadow: bool) {
+    event!(warn: policy, shadow, "the server is overloaded: requests are shed");
+}
+
+pub(crate) fn shedding_ended(policy: &str, shadow: bool) {
+    event!(warn: policy, shadow, "the server is overloaded no more");
+}
+
 pub(crate) fn throttle_failed(error: &LimiterError, requests: &str) {
     event!(warn: error = %Chain(error), requests, "ThrottleLayer: limiter failed");
 }

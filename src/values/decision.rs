@@ -107,6 +107,13 @@ impl Decision {
         Some(self.remaining().min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
+    /// Whether this rejection by a limiter that [sheds](crate::limiter::Description::sheds) is due to the load of the
+    /// server: the key is not banned, and the request does not cost more than is ever admitted.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_shed(&self) -> bool {
+        matches!(self.limit.kind(), OutcomeKind::Reject | OutcomeKind::UntilReleased) && self.ban().is_none()
+    }
+
     /// The ban of the key, if it is banned: on a server, or by hand.
     pub(crate) fn ban(&self) -> Option<Exception> {
         self.receipt.exception().filter(|exception| exception.is_ban)

@@ -44,6 +44,8 @@ enum Origin {
     Ban,
     /// Nobody: the key is allowed by hand. Likewise.
     Allowance,
+    /// Nobody: the server is overloaded.
+    Shed,
 }
 
 /// The issuer of a receipt, which determines the [`Proof`] in it.
@@ -80,6 +82,16 @@ impl Receipt {
     /// The receipt of no charge, or of a charge that cannot be refunded.
     pub const NONE: Self = Self::issued(Issuer::Nobody, 0);
 
+    /// A mark in place of a receipt, in the decision that rejects a request of an overloaded server: nothing was
+    /// charged.
+    pub(crate) const SHED: Self = Self { origin: Origin::Shed, ..Self::NONE };
+
+    /// Whether this is the mark [`SHED`](Self::SHED).
+    #[cfg(feature = "http")]
+    pub(crate) const fn is_shed(self) -> bool {
+        matches!(self.origin, Origin::Shed)
+    }
+
     /// A mark in place of a receipt, in the decision on a key that is banned or allowed: nothing was charged.
     pub(crate) fn for_exception(exception: &Exception) -> Self {
         let origin = if exception.is_ban { Origin::Ban } else { Origin::Allowance };
@@ -93,7 +105,7 @@ impl Receipt {
         let is_ban = match self.origin {
             Origin::Ban => true,
             Origin::Allowance => false,
-            Origin::Limiter | Origin::Fallback | Origin::FreeRetry => return None,
+            Origin::Limiter | Origin::Fallback | Origin::FreeRetry | Origin::Shed => return None,
         };
         #[allow(clippy::cast_possible_truncation, reason = "each part is read by itself")]
         let (number, nanos) = ((self.value >> 64) as u16, self.value as u64);

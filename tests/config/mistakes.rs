@@ -46,6 +46,90 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
 }
 
 #[test]
+fn every_mistake_in_an_overload_is_reported() {
+    let by = "by = \"header:x-plan\"";
+    for (line, expected) in [
+        (
+            "limit = 4".to_owned(),
+            "f.toml:6: limit is for all algorithms but overload, which finds its limit itself; remove it",
+        ),
+        ("per = \"1s\"".to_owned(), "f.toml:6: per is for limits over time; remove it or choose that algorithm"),
+        ("max-keys = 4".to_owned(), "f.toml:6: max-keys is for leaky-queue and concurrency in memory; remove it"),
+        (
+            "limits = [4]".to_owned(),
+            "f.toml:6: limits = [4]: write the lowest and the highest limit, from 1 to 2147483647, such as [4, 1024]",
+        ),
+        ("limits = [9, 4]".to_owned(), "f.toml:6: limits = [9, 4]: write the lowest and the highest limit"),
+        ("limits = [0, 4]".to_owned(), "f.toml:6: limits = [0, 4]: write the lowest and the highest limit"),
+        ("limits = 4".to_owned(), "f.toml:6: limits = 4: write a list in brackets, such as [4, 1024]"),
+        (
+            "starting-at = 0".to_owned(),
+            "f.toml:6: starting-at = 0 is out of range; write a number from 1 to 2147483647",
+        ),
+        (
+            "starting-at = 3".to_owned(),
+            "f.toml:6: starting-at = 3 is not in limits = [4, 1024]; choose a limit between them",
+        ),
+        ("limits = [30, 40]\nstarting-at = 41".to_owned(), "f.toml:7: starting-at = 41 is not in limits = [30, 40]"),
+        (
+            "queue-target = \"0s\"".to_owned(),
+            "f.toml:6: queue-target = \"0s\": every request would wait too long; write a time such as 20ms",
+        ),
+        ("store = \"redis\"".to_owned(), "f.toml:6: store = \"redis\""),
+        (
+            "key = \"client-ip\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\" }".to_owned(),
+            "f.toml:7: policy `p`: `penalty` cannot be combined with a limiter that sheds: a rejection is due to the load",
+        ),
+        (
+            format!("priority = {{ {by} }}"),
+            "f.toml:6: missing field `classes`; add classes = { gold = \"high\", free = \"low\" }",
+        ),
+        (
+            "priority = { by = \"plan\", classes = { gold = \"high\" } }".to_owned(),
+            "f.toml:6: unknown key `plan`; write global",
+        ),
+        (
+            "priority = { by = \"global\", classes = { gold = \"high\" } }".to_owned(),
+            "f.toml:6: by = \"global\" is the same for all requests; write header:NAME",
+        ),
+        (
+            format!("priority = {{ {by}, classes = {{}} }}"),
+            "f.toml:6: classes = {} has no entry; write one, or leave the option out",
+        ),
+        (format!("priority = {{ {by}, classes = {{ gold = \"top\" }} }}"), "f.toml:6: classes"),
+        (
+            "priority = { by = \"client-ip\", classes = { gold = \"high\" } }".to_owned(),
+            "f.toml:6: classes: \"gold\": ",
+        ),
+        (
+            format!("priority = {{ {by}, classes = {{ gold = \"low\" }}, default = \"top\" }}"),
+            "f.toml:6: default = \"top\": write \"low\", \"normal\", \"high\" or \"critical\"",
+        ),
+        (
+            format!("weight = {{ {by}, weights = {{ gold = 0 }} }}"),
+            "f.toml:6: weights = 0 is out of range; write a number from 1 to 4294967295",
+        ),
+        (
+            format!("weight = {{ {by}, weights = {{ gold = 2 }}, default = 0 }}"),
+            "f.toml:6: default = 0 is out of range; write a number from 1 to 4294967295",
+        ),
+    ] {
+        let text =
+            format!("[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"overload\"\n{line}\n");
+        let message = error(&text);
+        assert!(message.starts_with(expected), "{line}\n  reported: {message}\n  expected: {expected}");
+    }
+    let needs_overload = "f.toml:9: policy `p`: `priority` cannot be combined with a limiter that does not shed: its requests \
+                          have no classes and no weights; protect the server with `overload`, or remove the option";
+    assert_eq!(error(&with(&format!("priority = {{ {by}, classes = {{ gold = \"high\" }} }}"))), needs_overload);
+    let message = error(&with("limits = [4, 9]"));
+    assert_eq!(message, "f.toml:9: limits is for overload; remove it or choose that algorithm");
+    let missing =
+        "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nper = \"1s\"\n";
+    assert_eq!(error(missing), "f.toml:4: missing field `limit`; add limit = 10");
+}
+
+#[test]
 fn every_mistake_in_a_policy_is_reported_with_its_line() {
     for (line, expected) in [
         (
@@ -141,7 +225,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 1"),
         (
             "max-wait = \"3s\"",
-            "f.toml:9: max-wait is for leaky-queue and concurrency; remove it or choose that algorithm",
+            "f.toml:9: max-wait is for leaky-queue, concurrency and overload; remove it or choose that algorithm",
         ),
         ("order = \"newest-first\"", "f.toml:9: unknown field `order`"),
         (
@@ -152,7 +236,10 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "max-keys = 9",
             "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
         ),
-        ("max-queue = 3", "f.toml:9: max-queue is for leaky-queue and concurrency; remove it or choose that algorithm"),
+        (
+            "max-queue = 3",
+            "f.toml:9: max-queue is for leaky-queue, concurrency and overload; remove it or choose that algorithm",
+        ),
         ("settle-by = \"later\"", "f.toml:9: settle-by = \"later\": write \"handler\" or \"content-bytes\""),
         (
             "charge-when = [401]\nsettle-by = \"handler\"",

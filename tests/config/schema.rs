@@ -53,6 +53,8 @@ fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
         ("/$defs/penalty", &penalty),
         ("/$defs/exempt", &format!("{POLICY}exempt = {{ x = 1 }}")),
         ("/$defs/charge-once", &format!("{POLICY}charge-once = {{ x = 1 }}")),
+        ("/$defs/priority", &format!("{POLICY}priority = {{ x = 1 }}")),
+        ("/$defs/weight", &format!("{POLICY}weight = {{ x = 1 }}")),
     ] {
         assert_eq!(keys(schema.pointer(pointer).unwrap()), expected(text), "{pointer}");
     }
@@ -80,6 +82,8 @@ fn the_documented_format_has_every_field() {
         POLICY,
         &format!("{POLICY}[route.policy.penalty]\n"),
         &format!("{POLICY}[route.policy.charge-once]\n"),
+        &format!("{POLICY}[route.policy.priority]\n"),
+        &format!("{POLICY}[route.policy.weight]\n"),
         &format!("{POLICY}[route.policy.exempt]\n"),
     ] {
         let fields = expected(&format!("{before}x = 1"));
@@ -105,6 +109,8 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
         ("/$defs/policy", POLICY),
         ("/$defs/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
         ("/$defs/charge-once", &format!("{POLICY}[route.policy.charge-once]\n")),
+        ("/$defs/priority", &format!("{POLICY}[route.policy.priority]\n")),
+        ("/$defs/weight", &format!("{POLICY}[route.policy.weight]\n")),
         ("/$defs/exempt", &format!("{POLICY}[route.policy.exempt]\n")),
         ("/$defs/exempt", "[[route]]\n[route.exempt]\n"),
         ("/$defs/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
@@ -186,6 +192,27 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
+    let overload = WHOLE.replace("token-bucket", "overload").replace("limit = 10\nper = \"1s\"\n", "");
+    for (line, is_taken) in [
+        ("", true),
+        ("limits = [4, 100]\nstarting-at = 9\nqueue-target = \"10ms\"\nmax-wait = \"1s\"\nmax-queue = 9", true),
+        ("release-at = \"head\"\nshadow = true\nstore = \"memory\"", true),
+        ("priority = { by = \"header:x-plan\", classes = { gold = \"high\" }, default = \"low\" }", true),
+        ("priority = { by = [\"header:x-plan\", \"path\"], classes = { \"gold + /a\" = \"high\" } }", true),
+        ("weight = { by = \"user\", weights = { alice = 10 }, default = 2 }", true),
+        ("priority = { by = \"header:x-plan\", classes = {} }", false),
+        ("priority = { by = \"header:x-plan\", classes = { gold = \"top\" } }", false),
+        ("weight = { by = \"user\", weights = { alice = 0 } }", false),
+        ("limit = 10", false),
+        ("per = \"1s\"", false),
+        ("max-keys = 9", false),
+        ("limits = [4]", false),
+        ("store = \"redis\"", false),
+    ] {
+        let text = format!("{overload}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
     let on_redis = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{concurrency}");
     for (line, is_taken) in [("max-queue = 100\nmax-wait = \"5s\"\nlease = \"10s\"", true), ("lease = 10", false)] {
         let text = format!("{on_redis}{line}\n");
@@ -195,6 +222,8 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
     for (line, is_taken) in [
         ("settle-by = \"content-bytes\"", true),
         ("max-queue = 3", false),
+        ("limits = [4, 9]", false),
+        ("priority = { by = \"user\", classes = { alice = \"high\" } }", false),
         ("lease = \"10s\"", false),
         ("release-at = \"head\"", false),
     ] {
@@ -204,6 +233,8 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
     }
     let without_period = WHOLE.replace("per = \"1s\"\n", "");
     assert!(validate(&without_period).is_err() && Config::parse("f.toml", &without_period).is_err());
+    let without_limit = WHOLE.replace("limit = 10\n", "");
+    assert!(validate(&without_limit).is_err() && Config::parse("f.toml", &without_limit).is_err());
     assert!(validate("[[route]]\npath = \"/a\"\nresponse = { advertise = \"below-20%\" }").is_ok());
     for (budget, is_taken) in [
         ("limit = 50, per = \"1s\"", true),

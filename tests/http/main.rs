@@ -21,6 +21,7 @@ mod in_flight;
 mod layer;
 mod offenders;
 mod outcome;
+mod overload;
 mod overrides;
 mod own_quotas;
 mod pacer;

@@ -2,26 +2,27 @@
 //! result is the one that `docs/policy_options.md` has, and a file in TOML gets the same.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use http::{HeaderName, StatusCode};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{Global, HeaderKey};
-use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
 use tower_sluice::policy::ShowKey;
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey, Penalty, Policy,
-    Quota, RateLimitLayer,
+    ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey, Overload, Penalty,
+    Policy, Quota, RateLimitLayer,
 };
 #[cfg(feature = "redis")]
 use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
 
 use Opt::{
     Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, OnFailure,
-    OweShortfalls, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey, SharedKey,
-    SkipWithoutKey, Status, TrackOffenders, When,
+    OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey,
+    SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When,
 };
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
@@ -49,10 +50,12 @@ enum Opt {
     OnFailure,
     Status,
     TrackOffenders,
+    PriorityFn,
+    WeightFn,
 }
 
 /// Each option, with its name in the table and its lines in TOML, if a file can have it.
-const OPTIONS: [(Opt, &str, Option<&str>); 22] = [
+const OPTIONS: [(Opt, &str, Option<&str>); 24] = [
     (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
     (SharedKey, "`key` that all share", Some("key = \"global\"")),
     (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
@@ -83,6 +86,12 @@ const OPTIONS: [(Opt, &str, Option<&str>); 22] = [
     (OnFailure, "`on_failure`", Some("on-failure = \"allow\"")),
     (Status, "`status`", Some("status = 418")),
     (TrackOffenders, "`track_offenders`", Some("track-offenders = \"hash\"")),
+    (
+        PriorityFn,
+        "`priority_fn`",
+        Some("priority = { by = \"header:x-plan\", classes = { gold = \"high\" }, default = \"low\" }"),
+    ),
+    (WeightFn, "`weight_fn`", Some("weight = { by = \"header:x-plan\", weights = { gold = 10 } }")),
 ];
 
 /// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
@@ -125,6 +134,7 @@ const KINDS: &[Kind] = &[
         || RedisConcurrency::new(&redis(), "p", 9).into_limiter(),
         Some("algorithm = \"concurrency\"\nstore = \"redis\""),
     ),
+    ("`Overload`", || Overload::new().into_limiter(), Some("algorithm = \"overload\"")),
     ("custom", || Arc::new(Custom), None),
 ];
 
@@ -163,6 +173,8 @@ fn set(policy: Policy, option: Opt) -> Policy {
         OnFailure => policy.on_failure(FailureMode::Allow),
         Status => policy.status(StatusCode::IM_A_TEAPOT),
         TrackOffenders => policy.track_offenders(ShowKey::hash()),
+        PriorityFn => policy.priority_fn(|_| Priority::High),
+        WeightFn => policy.weight_fn(|_| NonZeroU32::MIN),
     }
 }
 
@@ -181,7 +193,7 @@ fn needs(kind: &Kind, options: &[Opt]) -> Vec<Opt> {
         needs.push(ClientKey);
     }
     let settles = has(&[ChargeWhen, CostAfter, SettleByHandler, SettleByContentBytes]);
-    if has(&[OweShortfalls]) && !settles && !kind.0.contains("Concurrency") {
+    if has(&[OweShortfalls]) && !settles && !kind.0.contains("Concurrency") && kind.0 != "`Overload`" {
         needs.push(SettleByHandler);
     }
     needs
@@ -196,7 +208,11 @@ fn verdict(kind: &Kind, options: &[Opt]) -> Result<(), String> {
 
 /// The kind with which a pair of options is tried: the one that they need, or memory.
 fn usual_kind(options: &[Opt]) -> &'static Kind {
-    kind(if options.contains(&ReleaseAtHead) { "`Concurrency`" } else { "memory" })
+    kind(match () {
+        _ if options.iter().any(|option| [PriorityFn, WeightFn].contains(option)) => "`Overload`",
+        _ if options.contains(&ReleaseAtHead) => "`Concurrency`",
+        _ => "memory",
+    })
 }
 
 /// The table: the cell of each row and column, and the text of each note.
@@ -349,8 +365,9 @@ mod toml {
 
     fn parse(kind: &str, lines: &[&str]) -> Result<(), String> {
         let text = format!(
-            "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nlimit = 9\n\
+            "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\n{}\
              {kind}\n{}\n{}",
+            if kind.contains("overload") { "" } else { "limit = 9\n" },
             if kind.contains("store") { "" } else { "store = \"memory\"" },
             lines.join("\n")
         );

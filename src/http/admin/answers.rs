@@ -43,6 +43,13 @@ pub(super) fn policy(layer: &str, status: &PolicyStatus) -> Value {
         "table": stats.table.map(table),
         "waiting": stats.backlog.map(|backlog| backlog.waiting()),
         "in_flight": stats.in_flight,
+        "overload": stats.overload.map(|overload| {
+            json!({
+                "limit": overload.limit,
+                "overloaded": overload.is_overloaded,
+                "shed": overload.shed.iter().chain(&overload.shed_over_share).sum::<u64>(),
+            })
+        }),
         "tracks_offenders": status.tracks_offenders(),
         "nodes": stats.nodes.iter().map(NodeHealth::name).collect::<Vec<_>>(),
     })
@@ -58,6 +65,9 @@ fn period_ms(status: &PolicyStatus) -> Option<u64> {
 
 /// How a policy counts. The algorithm itself is not known: a token bucket and a leaky bucket are the same.
 fn kind(status: &PolicyStatus) -> &'static str {
+    if status.stats().overload.is_some() {
+        return "overload";
+    }
     let Some(terms) = status.terms() else { return "custom" };
     match terms.shape() {
         _ if status.delays() && terms.shape().is_some() => "queue",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Extensions, Response};
+use http::{Extensions, Request, Response};
 
 use super::entry::PolicyEntry;
 use super::open_request::OpenRequest;
@@ -35,11 +35,22 @@ pub(crate) struct Rare {
 impl Annotations {
     /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
-    pub(crate) fn extend_request(&self, extensions: &mut Extensions) {
+    pub(crate) fn extend_request<B>(&mut self, request: &mut Request<B>) {
         match self {
             Self::Known { rare: None, .. } => {}
-            Self::Known { rare: Some(rare), .. } => rare.extend_request(extensions),
-            Self::Open(open) => open.extend(extensions),
+            Self::Known { rare: Some(rare), .. } => rare.extend_request(request.extensions_mut()),
+            Self::Open(open) => {
+                let method = request.method().clone();
+                open.begin(&method, request.extensions_mut());
+            }
+        }
+    }
+
+    /// Ends a request to which the inner service has no response but an error.
+    #[cold]
+    pub(crate) fn fail(self) {
+        if let Self::Open(mut open) = self {
+            open.fail();
         }
     }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy};
+use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -44,6 +44,8 @@ pub(super) struct Stake {
     debt: Option<Result<DebtCharge, Duration>>,
     /// Present if the request has an idempotency key, and the policy charges a request and its retries once.
     attempt: Option<Attempt>,
+    /// The precedence among the requests that wait in a limiter that sheds, unless it is the usual one.
+    precedence: Option<Precedence>,
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
@@ -128,8 +130,9 @@ impl PolicyEntry {
         let attempt = policy.after.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
         let debt = policy.charge_debt(&key, cost, quota).transpose();
-        let is_needed = attempt.is_some() || debt.is_some();
-        let stake = is_needed.then(|| Box::new(Stake { debt, attempt, hold: None }));
+        let precedence = policy.precedence_of(head);
+        let is_needed = attempt.is_some() || debt.is_some() || precedence.is_some();
+        let stake = is_needed.then(|| Box::new(Stake { debt, attempt, precedence, hold: None }));
         Self { stake, ..Self::new(index, key, cost, quota) }
     }
 
@@ -140,8 +143,12 @@ impl PolicyEntry {
 
     /// The question that charges the entry.
     #[inline]
-    pub(super) const fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
-        Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now)
+    pub(super) fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
+        let ask = Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now);
+        match self.stake.as_ref().and_then(|stake| stake.precedence) {
+            Some(precedence) => precedence.of(ask),
+            None => ask,
+        }
     }
 
     /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now
@@ -149,8 +156,14 @@ impl PolicyEntry {
     #[cold]
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description.holds() {
-            let hold = Hold::new(Arc::clone(&policy.limiter), &self.key, admission, self.cost);
+            let mut hold = Hold::new(Arc::clone(&policy.limiter), &self.key, admission, self.cost);
+            // Until all policies admit the request: if one rejects it, or it is cancelled while it waits for one, it was
+            // never served.
+            hold.end_as(None);
             self.stake.get_or_insert_default().hold = Some(hold);
+        }
+        if policy.description.sheds() {
+            policy.note_not_shed();
         }
         if let Some(Ok(debt)) = self.debt_mut() {
             debt.keep();

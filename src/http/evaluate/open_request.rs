@@ -1,22 +1,24 @@
 //! Open requests: admitted, and not over. Their charges await settlement, they hold units that are in flight, or their
 //! retries are [free](crate::ChargeOnce) once they are over.
 
-use std::cmp::Ordering;
+use std::cmp;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::Extensions;
+use http::{Extensions, HeaderMap, Method, StatusCode};
 
 use super::annotations::Annotations;
 use super::entry::{Entries, PolicyEntry};
 use super::scope::Scope;
+use crate::http::grpc;
 use crate::http::head::ResponseHead;
-use crate::http::permits::{Held, Holds, Permits};
+use crate::http::permits::{Held, Holds, Permits, release};
 use crate::http::policy::Policy;
 use crate::http::reload::{InForce, LayerState};
 use crate::http::settlement::{Reports, Settlement};
-use crate::values::Ask;
 use crate::values::time::{Clock, Monotonic, Timestamp};
+use crate::values::{Ask, RequestEnd};
 
 /// All entries of an admitted request. [Open](PolicyEntry::is_open) entries await settlement, the request may hold
 /// units, and once it is over, its retries may be free.
@@ -25,6 +27,8 @@ use crate::values::time::{Clock, Monotonic, Timestamp};
 /// body, and so with this value: it is dropped when the body has ended, has failed, or was dropped. Without a
 /// response, since the client has disconnected or the service has failed, it is dropped as well: then charges stay,
 /// unless the handler has reported another cost, and units are released.
+///
+/// A limiter that learns how requests end is told so with the units: see [`RequestEnd`].
 pub(crate) struct OpenRequest {
     layer: Arc<LayerState>,
     in_force: Arc<InForce>,
@@ -37,6 +41,13 @@ pub(crate) struct OpenRequest {
     /// The units that the request holds until the head of its response has come, and until its body has ended.
     until_head: Holds,
     held: Option<Arc<Held>>,
+    /// Whether the response has no content, as any response to `HEAD`, so that its head is its end.
+    has_no_content: bool,
+    /// Whether the response is a failure so far.
+    has_failed: bool,
+    /// Whether the body has said that it has no more frames. Set through a shared reference: a server that finds out
+    /// drops the body, without a last poll.
+    has_ended: AtomicBool,
 }
 
 impl OpenRequest {
@@ -56,7 +67,11 @@ impl OpenRequest {
                 entry.is_open = true;
             }
             let ends = if policy.after.releases_at_head { &mut until_head } else { &mut until_end };
-            ends.extend(entry.take_hold());
+            ends.extend(entry.take_hold().map(|mut hold| {
+                // All policies have admitted the request. If its handler takes the units, they end so.
+                hold.end_as(Some(RequestEnd::Served));
+                hold
+            }));
         }
         let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
@@ -71,11 +86,16 @@ impl OpenRequest {
             reports,
             until_head,
             held,
+            has_no_content: false,
+            has_failed: false,
+            has_ended: AtomicBool::new(false),
         }
     }
 
-    /// Lets the handler settle costs, take the units that the request holds, and see the verdict so far.
-    pub(super) fn extend(&self, extensions: &mut Extensions) {
+    /// Notes the method of the request. Lets the handler settle costs, take the units that the request holds, and see
+    /// the verdict so far.
+    pub(super) fn begin(&mut self, method: &Method, extensions: &mut Extensions) {
+        self.has_no_content = *method == Method::HEAD;
         if let Some(verdict) = self.scope().verdict(&self.entries) {
             verdict.extend_request(extensions);
         }
@@ -94,7 +114,10 @@ impl OpenRequest {
     /// Settles the charges that depend on the head of the response, in reverse order: see
     /// [`Receipt`](crate::values::Receipt). Releases the units that are held until then.
     pub(super) fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
-        self.until_head.clear();
+        self.has_failed = response.status().is_server_error() || grpc::is_server_error(response.headers());
+        self.has_no_content |= matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let end = if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served };
+        release(std::mem::take(&mut self.until_head), end);
         self.bytes = Some(0);
         let took = self.took();
         let Self { layer, in_force, entries, reports, .. } = self;
@@ -134,6 +157,34 @@ impl OpenRequest {
         self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
     }
 
+    /// Notes an error of the inner service, or of the body.
+    pub(crate) const fn fail(&mut self) {
+        self.has_failed = true;
+    }
+
+    /// Notes the trailers, in which gRPC has its status.
+    pub(crate) fn note_trailers(&mut self, trailers: &HeaderMap) {
+        self.has_failed |= grpc::is_server_error(trailers);
+    }
+
+    /// Notes that the body has no more frames.
+    pub(crate) fn note_end(&self) {
+        // A body is polled and dropped by one task at a time.
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// How the request is over, if it is dropped now.
+    fn end(&self) -> RequestEnd {
+        let has_head = self.bytes.is_some();
+        if self.has_failed {
+            RequestEnd::Failed
+        } else if self.has_ended.load(Ordering::Relaxed) || (self.has_no_content && has_head) {
+            RequestEnd::Served
+        } else {
+            RequestEnd::Abandoned
+        }
+    }
+
     /// Counts bytes of the body.
     pub(crate) fn note_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.map(|before| before.saturating_add(bytes as u64));
@@ -155,8 +206,10 @@ impl OpenRequest {
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         // Units are released first, so that a waiter need not wait for the settlements.
+        let end = self.end();
+        release(std::mem::take(&mut self.until_head), end);
         if let Some(held) = &self.held {
-            drop(held.take());
+            held.release(end);
         }
         let took = self.took();
         let mut entries = std::mem::take(&mut self.entries);
@@ -177,12 +230,12 @@ impl PolicyEntry {
     fn settle(&mut self, scope: Scope<'_>, cost: u64) {
         let Some(decision) = self.decision else { return };
         match cost.cmp(&self.cost) {
-            Ordering::Less => {
+            cmp::Ordering::Less => {
                 scope.refund(self, decision.receipt(), self.cost - cost);
                 scope.policy(self).refund_debt(&self.key, self.cost - cost, self.quota);
             }
-            Ordering::Greater => scope.charge_more(self, cost - self.cost),
-            Ordering::Equal => return,
+            cmp::Ordering::Greater => scope.charge_more(self, cost - self.cost),
+            cmp::Ordering::Equal => return,
         }
         self.show_cost(scope.policy(self), cost);
     }

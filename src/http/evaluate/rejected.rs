@@ -61,12 +61,16 @@ impl Scope<'_> {
         if self.in_force.is_open_ended {
             self.charge_after_wait(entries);
         }
-        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a policy
-        // that no wait helps; then a policy whose wait is not known; then the longest wait.
+        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a rate limit,
+        // before an overloaded server; then a policy that no wait helps; then a policy whose wait is not known; then the
+        // longest wait.
+        let is_shed = |entry: &PolicyEntry| {
+            entry.policy_of(policies).description.sheds() && entry.decision.is_some_and(|decision| decision.is_shed())
+        };
         let rank = |entry: &&PolicyEntry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after());
             let is_known = !entry.decision.is_some_and(|decision| decision.is_until_released());
-            (entry.ban.is_some(), wait.is_none() && is_known, wait.is_none(), wait)
+            (entry.ban.is_some(), !is_shed(entry), wait.is_none() && is_known, wait.is_none(), wait)
         };
         // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
@@ -75,13 +79,15 @@ impl Scope<'_> {
         let is_by_hand = decisive.ban.is_some_and(|ban| ban.is_by_hand());
         // The ban of a penalty is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_due_to_others = is_shared(policy, &decisive.key) && (decisive.ban.is_none() || is_by_hand);
-        let status = policy.rejection_status(is_due_to_others);
+        let is_overloaded = decisive.ban.is_none() && is_shed(decisive);
+        let status = policy.rejection_status(is_due_to_others || is_overloaded);
         let decisive_ban = decisive.ban;
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
         let rejection = match decisive_ban {
             Some(_) if is_by_hand => Rejection::banned_by_hand(status, verdict),
             Some(_) => Rejection::banned(status, verdict),
+            None if is_overloaded => Rejection::overloaded(status, verdict),
             None => Rejection::limit_exceeded(status, verdict),
         };
         // The wait that the response advertises: waits of months are shortened.
@@ -109,7 +115,11 @@ impl Scope<'_> {
     /// A free retry is charged once its record has ended. If the record ends before the wait is over, the wait must
     /// cover the charge, too.
     fn charge_after_wait(self, entries: &mut [PolicyEntry]) {
-        let is_enforced = |entry: &PolicyEntry| !self.policy(entry).shadow;
+        // The estimate of an overloaded server counts for nothing.
+        let is_enforced = |entry: &PolicyEntry| {
+            let policy = self.policy(entry);
+            !policy.shadow && !policy.description.sheds()
+        };
         loop {
             let rejecting = entries.iter().filter(|entry| is_enforced(entry));
             let waits = rejecting.filter_map(|entry| entry.decision?.retry_after());

@@ -34,10 +34,10 @@
 //!
 //! | field | value |
 //! |---|---|
-//! | `grpc-status` | [8 or 14](GrpcStatus) if a limit is exceeded; 8 if no wait helps or the client is banned; 14 if a limiter failed, 3 if the request has no key or has it twice, 13 if the server is not set up to provide the key |
+//! | `grpc-status` | [8 or 14](GrpcStatus) if a limit is exceeded; 8 if no wait helps or the client is banned; 14 if the server is overloaded or a limiter failed, 3 if the request has no key or has it twice, 13 if the server is not set up to provide the key |
 //! | `grpc-message` | the sentence that HTTP clients find as `detail` |
-//! | `grpc-status-details-bin` | a `google.rpc.Status` with the same code and message, with `RetryInfo` (the exact wait) and `QuotaFailure` (a violation for each policy; its subject is the policy's name) |
-//! | `grpc-retry-pushback-ms` | the wait in milliseconds, rounded up, from 1 to 2^31 − 1 (24.8 days); −1, "do not retry", if no wait helps |
+//! | `grpc-status-details-bin` | a `google.rpc.Status` with the same code and message, with `RetryInfo` (the exact wait) and, unless the server is overloaded, `QuotaFailure` (a violation for each policy; its subject is the policy's name) |
+//! | `grpc-retry-pushback-ms` | the wait in milliseconds, rounded up, from 1 to 2^31 − 1 (24.8 days); −1, "do not retry", if no wait helps; absent if the wait is not known |
 //!
 //! `Retry-After`, `X-Rate-Limited-For` and `Cache-Control` go with them, as metadata.
 //!
@@ -73,5 +73,5 @@ mod timeout;
 pub(crate) use self::details::Violation;
 pub(crate) use self::protocol::Protocol;
 pub use self::status::GrpcStatus;
-pub(crate) use self::status::{Code, GrpcRetry, Status};
+pub(crate) use self::status::{Code, GrpcRetry, Status, is_server_error};
 pub(crate) use self::timeout::timeout;

@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::details::{self, Violation};
 use super::protocol::Protocol;
+use crate::http::head::trimmed;
 use crate::util::base64;
 
 /// The code that gRPC clients get if a limit is exceeded.
@@ -43,6 +44,16 @@ impl From<GrpcStatus> for Code {
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// The codes that OpenTelemetry counts as errors of a gRPC server: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL,
+/// UNAVAILABLE and DATA_LOSS. RESOURCE_EXHAUSTED is not among them: mostly it is the client's quota.
+/// <https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>
+const SERVER_ERRORS: [&[u8]; 6] = [b"2", b"4", b"12", b"13", b"14", b"15"];
+
+/// Whether the head of a response, or its trailers, have a status for which the server is to blame.
+pub(crate) fn is_server_error(fields: &HeaderMap) -> bool {
+    fields.get(GRPC_STATUS).is_some_and(|code| SERVER_ERRORS.contains(&trimmed(code)))
+}
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
@@ -144,6 +155,16 @@ fn binary(bytes: &[u8]) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_server_is_to_blame_for_some_codes() {
+        let fields = |code: &'static str| HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static(code))]);
+        let blamed: Vec<_> = (0..=16).filter(|code: &u32| is_server_error(&fields(code.to_string().leak()))).collect();
+        assert_eq!(blamed, [2, 4, 12, 13, 14, 15]);
+        assert!(
+            is_server_error(&fields(" 13")) && !is_server_error(&fields("013")) && !is_server_error(&HeaderMap::new())
+        );
+    }
 
     #[test]
     fn pushback_covers_the_wait_and_is_never_zero() {

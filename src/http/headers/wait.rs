@@ -29,8 +29,8 @@ pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AF
 /// Selects the fields of a rejection that advertise the wait. `Retry-After` is always sent; by default,
 /// so is `X-Rate-Limited-For`, the same wait to the microsecond.
 ///
-/// Rejections that no wait helps do not have these fields; rejections by a limiter that failed have `Retry-After`
-/// alone, since the wait is a guess. A wait of more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483
+/// Rejections that no wait helps do not have these fields; rejections by a limiter that failed, or by an
+/// [overloaded](crate::Overload) server, have `Retry-After` alone, since the wait is a guess or an estimate. A wait of more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483
 /// seconds: many clients cannot wait longer, and retry at once.
 ///
 /// ```

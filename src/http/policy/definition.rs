@@ -1,6 +1,7 @@
 //! The definition of a policy: its fields, the setters of its options, and the questions that a layer asks about them.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -11,11 +12,12 @@ use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
 use crate::http::policy::how_much::{Cost, HowMuch};
+use crate::http::policy::precedence::{Precedence, PrecedenceOf};
 use crate::http::policy::transitions::Hook;
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Description, FailureMode, PartitionKey, Quota, Terms};
+use crate::values::{Description, FailureMode, PartitionKey, Priority, Quota, Terms};
 
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
 ///
@@ -58,6 +60,8 @@ pub struct Policy {
     pub(crate) who: Who,
     /// The cost of a request when it comes, and the quota of its key.
     pub(super) how_much: HowMuch,
+    /// The class of a request and the weight of its key, if its limiter sheds.
+    pub(super) precedence: PrecedenceOf,
     /// The final cost, debts, and free retries.
     pub(crate) after: After,
     /// The state that the next policy of the same name takes over: counts, metrics, bans.
@@ -91,6 +95,7 @@ impl Policy {
             status: None,
             who: Who::everybody(),
             how_much: HowMuch::new(),
+            precedence: PrecedenceOf::default(),
             after: After::default(),
             hook: None,
             options: Options::default(),
@@ -183,6 +188,56 @@ impl Policy {
             retries.take_quotas();
         }
         self
+    }
+
+    /// Finds the class of a request: while a server is overloaded, requests of a higher class are served first, and those
+    /// of a lower class are rejected first. [`Priority::Normal`] unless set.
+    ///
+    /// ```
+    /// use tower_sluice::limiter::Priority;
+    /// use tower_sluice::{Overload, Policy};
+    ///
+    /// let overload = Policy::new("overload", Overload::new()).priority_fn(|request| match request.uri().path() {
+    ///     "/login" | "/checkout" => Priority::Critical,
+    ///     "/export" => Priority::Low,
+    ///     _ => Priority::Normal,
+    /// });
+    /// ```
+    ///
+    /// Take the class from the server's own data (the route, the plan of an authenticated client), and not from a field
+    /// that the client sends: every client would claim the highest. It is found once per request.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that does not
+    /// [shed](crate::limiter::Description::shedding).
+    #[doc(alias("load shedding", "importance", "criticality"))]
+    pub fn priority_fn(self, priority: impl Fn(&RequestHead<'_>) -> Priority + Send + Sync + 'static) -> Self {
+        self.with_option(Fact::PriorityFn, |policy| policy.precedence.priority = Some(Box::new(priority)))
+    }
+
+    /// Finds the weight of the key of a request: while requests wait, a [key](Self::key) of weight 3 is served three
+    /// times as many units as a key of weight 1 in the same [class](Self::priority_fn). 1 unless set.
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    ///
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::{MissingKey, Overload, Policy};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone, Copy)]
+    /// struct Seats(NonZeroU32);
+    ///
+    /// let overload = Policy::new("overload", Overload::new())
+    ///     .key(User::key())
+    ///     .on_missing_key(MissingKey::Share)
+    ///     .weight_fn(|request| request.extensions().get::<Seats>().map_or(NonZeroU32::MIN, |seats| seats.0));
+    /// ```
+    ///
+    /// It must be the weight of the *key*, and not depend on the request.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that does not
+    /// [shed](crate::limiter::Description::shedding).
+    #[doc(alias("fair share", "weighted fair queueing"))]
+    pub fn weight_fn(self, weight: impl Fn(&RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
+        self.with_option(Fact::WeightFn, |policy| policy.precedence.weight = Some(Box::new(weight)))
     }
 
     /// Charges only requests whose responses meet `condition`: failed logins, say, or responses that were not
@@ -467,7 +522,8 @@ impl Policy {
     /// Sets the status of a rejection, any 4xx or 5xx.
     ///
     /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
-    /// clients share the budget, since the client may have done nothing wrong.
+    /// clients share the budget, or if the server is [overloaded](crate::Overload), since the client may have done
+    /// nothing wrong.
     pub fn status(self, status: StatusCode) -> Self {
         Self { status: Some(status), ..self }
     }
@@ -507,6 +563,12 @@ impl Policy {
         self.how_much.quota_of(&self.name, &self.description, head, key)
     }
 
+    /// The precedence of a request among those that wait; `None` if all have the usual one.
+    #[inline]
+    pub(crate) fn precedence_of(&self, head: &RequestHead<'_>) -> Option<Precedence> {
+        self.precedence.find(head)
+    }
+
     /// The terms of a key: under its own `quota`, or, without one, under the limiter's.
     pub(crate) fn terms_under(&self, quota: Option<Quota>) -> Option<Terms> {
         let terms = self.description.terms()?;
@@ -526,21 +588,21 @@ impl Policy {
     }
 
     /// Whether this policy may have more to do for a request after its decision: if it
-    /// [ends with the response](Self::ends_with_response), or if it charges retries once, since it then keeps a record
-    /// of each request.
+    /// [ends with the response](Self::ends_with_response), if it charges retries once, since it then keeps a record of
+    /// each request, or if its limiter sheds, since requests then have a precedence.
     pub(crate) const fn is_open_ended(&self) -> bool {
-        self.ends_with_response() || self.after.retries.is_some()
+        self.ends_with_response() || self.after.retries.is_some() || self.description.sheds()
     }
 
     /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
-    /// cost that is known later, no free retries, and no units that are held.
+    /// cost that is known later, no free retries, no units that are held, and no precedence.
     pub(crate) const fn is_plain(&self) -> bool {
         !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
     }
 
-    /// The status of a rejection. `is_shared` is whether all clients share the key.
-    pub(crate) fn rejection_status(&self, is_shared: bool) -> StatusCode {
-        let usual = if is_shared { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
+    /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.
+    pub(crate) fn rejection_status(&self, is_due_to_others: bool) -> StatusCode {
+        let usual = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
         self.status.unwrap_or(usual)
     }
 

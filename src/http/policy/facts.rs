@@ -9,6 +9,8 @@ named! {
     pub(super) name {
         Cost = "cost",
         CostFn = "cost_fn",
+        PriorityFn = "priority_fn",
+        WeightFn = "weight_fn",
         QuotaFn = "quota_fn",
         ChargeWhen = "charge_when",
         CostAfter = "cost_after",
@@ -29,6 +31,8 @@ named! {
         InFlight = "a limit of requests in flight",
         NotInFlight = "a limiter whose requests hold nothing",
         Delays = "a limiter that delays requests",
+        Sheds = "a limiter that sheds",
+        NotShedding = "a limiter that does not shed",
         /// It advertises no quota.
         NoQuota = "a limiter that advertises no quota",
         /// It has one quota for all keys.

@@ -8,6 +8,7 @@
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
 //!   change, `reports` the metrics and logs, `transitions` the events for operators, and `offenders` the keys that are
 //!   rejected most.
+//! - `precedence` finds the class and the weight of a request, for limiters that shed.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
 
@@ -24,6 +25,7 @@ mod named;
 mod names;
 mod offenders;
 mod owed;
+mod precedence;
 mod reports;
 mod rules;
 mod snapshot;
@@ -40,6 +42,7 @@ pub(crate) use self::heritage::{Fate, Scheduled};
 pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
 pub use self::offenders::{Offender, Offenders};
+pub(crate) use self::precedence::Precedence;
 pub(crate) use self::rules::validate_name;
 pub(crate) use self::snapshot::{PolicySink, SavedPolicy};
 pub(crate) use self::transitions::Hook;

@@ -51,6 +51,13 @@ impl Policy {
         }
     }
 
+    /// Records that a limiter that sheds has admitted a request.
+    pub(crate) fn note_not_shed(&self) {
+        if self.heritage.record.shedding.worked(|| Monotonic.now()) {
+            self.report(Transition::SheddingEnded, 0);
+        }
+    }
+
     #[cold]
     fn report_failure(&self, error: &LimiterError) {
         self.heritage.record.failures.fetch_add(1, Ordering::Relaxed);
@@ -97,9 +104,15 @@ impl Policy {
 
 /// Transitions are logged, and reported to the hook of the layer.
 impl Policy {
-    /// Notes a rejection by the limiter, if the layer has a hook for the first one of each key.
+    /// Notes a rejection by the limiter: that it sheds, or, if the layer has a hook for it, the first rejection of a key.
     #[cold]
     pub(super) fn note_limited(&self, key: &PartitionKey, decision: &Decision) {
+        if self.description.sheds() && decision.is_shed() {
+            if self.heritage.record.shedding.failed(Monotonic.now()) {
+                self.report(Transition::Shedding, 0);
+            }
+            return;
+        }
         // A ban has an event of its own.
         if self.hook.is_none() || decision.ban().is_some() {
             return;
@@ -151,6 +164,8 @@ impl Policy {
             Transition::Lifted { key } => log::key_let_in(line(key)),
             Transition::Failing { error } => log::limiter_failed(&self.name, error, self.fate_on_failure()),
             Transition::Recovered => log::limiter_recovered(&self.name),
+            Transition::Shedding => log::shedding(&self.name, self.shadow),
+            Transition::SheddingEnded => log::shedding_ended(&self.name, self.shadow),
         }
         if let Some(hook) = &self.hook {
             hook(&event);

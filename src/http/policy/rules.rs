@@ -11,8 +11,8 @@ use crate::http::policy::who::MissingKey;
 
 use Fact::{
     ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, MaxKeysOfChargeOnce, NoQuota,
-    NotInFlight, OneQuota, OweShortfalls, Penalty, QuotaFn, RecordsOnServer, ReleaseAtHead, SettleByContentBytes,
-    SettleByHandler, SharedKey, SharedWithoutKey,
+    NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead,
+    SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds, WeightFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -24,6 +24,9 @@ const NOTHING_CHARGED: &str = "its units are released when the request is over, 
                                or use a bucket or a window";
 const UNKNOWN_COST: &str = "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)";
 
+const IN_TURN: &str =
+    "its requests have no classes and no weights; protect the server with `Overload`, or remove the option";
+
 /// The first rule that a policy breaks is reported. So rules about requests in flight come before rules about quotas.
 const RULES: &[PairRule] = &[
     PairRule(Cost, CostFn, TWO_COSTS),
@@ -34,6 +37,8 @@ const RULES: &[PairRule] = &[
     PairRule(CostAfter, SettleByContentBytes, TWO_BILLS),
     PairRule(SettleByHandler, SettleByContentBytes, TWO_BILLS),
     PairRule(QuotaFn, OneQuota, "use a bucket or a window, in memory or on Redis, or remove `quota_fn`"),
+    PairRule(PriorityFn, NotShedding, IN_TURN),
+    PairRule(WeightFn, NotShedding, IN_TURN),
     PairRule(ChargeWhen, InFlight, NOTHING_CHARGED),
     PairRule(CostAfter, InFlight, NOTHING_CHARGED),
     PairRule(SettleByHandler, InFlight, NOTHING_CHARGED),
@@ -50,6 +55,12 @@ const RULES: &[PairRule] = &[
         NoQuota,
         "time pays a debt at the rate of the quota; let the limiter advertise one (`Description::advertising`), or remove \
          `owe_shortfalls`",
+    ),
+    PairRule(
+        Penalty,
+        Sheds,
+        "a rejection is due to the load of the server, and not to the client; remove the penalty, or add it to a policy \
+         with a quota",
     ),
     PairRule(
         Penalty,
@@ -131,8 +142,8 @@ impl Policy {
     fn has_fact(&self, fact: Fact) -> bool {
         let terms = self.description.terms();
         match fact {
-            Cost | CostFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler | SettleByContentBytes
-            | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
+            Cost | CostFn | PriorityFn | WeightFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler
+            | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,
@@ -140,6 +151,8 @@ impl Policy {
             InFlight => self.description.holds(),
             NotInFlight => !self.description.holds(),
             Delays => self.description.delays(),
+            Sheds => self.description.sheds(),
+            NotShedding => !self.description.sheds(),
             NoQuota => terms.and_then(|terms| terms.quota()).is_none(),
             OneQuota => !(self.description.takes_quotas() && terms.is_some_and(|terms| terms.shape().is_some())),
             RecordsOnServer => self.description.charges_once().is_some(),

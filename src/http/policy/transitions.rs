@@ -60,6 +60,12 @@ pub enum Transition<'a> {
     },
     /// The limiter works again.
     Recovered,
+    /// The limiter begins to [shed](crate::limiter::Description::shedding): the server is overloaded. Of a
+    /// [shadow](crate::Policy::shadow): it would. Shed requests are no [`Limited`](Self::Limited) events, since their
+    /// keys may have done nothing wrong.
+    Shedding,
+    /// The limiter admits requests, and has shed none for some seconds.
+    SheddingEnded,
 }
 
 impl<'a> Event<'a> {
@@ -96,7 +102,9 @@ impl<'a> Event<'a> {
             | Transition::Banned { key, .. }
             | Transition::Allowed { key, .. }
             | Transition::Lifted { key } => self.who.text_of(key),
-            Transition::Failing { .. } | Transition::Recovered => None,
+            Transition::Failing { .. } | Transition::Recovered | Transition::Shedding | Transition::SheddingEnded => {
+                None
+            }
         }
     }
 
@@ -117,6 +125,8 @@ impl fmt::Debug for Event<'_> {
             Transition::Lifted { .. } => "Lifted",
             Transition::Failing { .. } => "Failing",
             Transition::Recovered => "Recovered",
+            Transition::Shedding => "Shedding",
+            Transition::SheddingEnded => "SheddingEnded",
         };
         f.debug_struct("Event").field("policy", &self.policy).field("transition", &name).finish_non_exhaustive()
     }

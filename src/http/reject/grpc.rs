@@ -8,7 +8,9 @@ use crate::http::verdict::PolicyVerdict;
 
 /// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status for an exceeded limit.
 pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
-    let violations: Vec<_> = rejection.verdict().violated().map(violation).collect();
+    // The limit of an overloaded server is no quota of the client's.
+    let is_quota = rejection.reason() != Reason::Overloaded;
+    let violations: Vec<_> = rejection.verdict().violated().filter(|_| is_quota).map(violation).collect();
     let status = Status {
         code: code_of(rejection, exceeded),
         message: &rejection.detail(),
@@ -31,7 +33,7 @@ fn code_of(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
         Reason::LimitExceeded => exceeded.into(),
         // UNAVAILABLE also means an outage of the server, and a ban is the client's own doing.
         Reason::Banned | Reason::BannedByHand => Code::ResourceExhausted,
-        Reason::LimiterFailed => Code::Unavailable,
+        Reason::Overloaded | Reason::LimiterFailed => Code::Unavailable,
         Reason::MissingKey | Reason::AmbiguousKey => Code::InvalidArgument,
         Reason::Misconfigured => Code::Internal,
     }
@@ -48,7 +50,7 @@ mod tests {
     use crate::http::key::KeyError;
     use crate::http::policy::Policy;
     use crate::http::verdict::Verdict;
-    use crate::values::{Decision, LimiterError, Quota};
+    use crate::values::{Decision, LimiterError, Quota, Receipt};
 
     #[test]
     fn each_reason_has_its_status_and_pushback() {
@@ -57,27 +59,33 @@ mod tests {
         let short = Some(Duration::from_millis(5));
         let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
         let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
+        let overloaded = |decision: Decision| {
+            let shed = PolicyVerdict::named("overload".into(), decision.with_receipt(Receipt::SHED));
+            Rejection::overloaded(StatusCode::SERVICE_UNAVAILABLE, Verdict::new([shed]))
+        };
         let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
         // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of a layer that answers UNAVAILABLE.
         for (rejection, statuses, pushback) in [
-            (exceeded(short), ["8", "14"], "5"),
-            (exceeded(None), ["8", "8"], "-1"),
-            (banned(short), ["8", "8"], "5"),
-            (banned(None), ["8", "8"], "-1"),
-            (failed(LimiterError::new("lost")), ["14", "14"], "1000"),
-            (failed(LimiterError::closed("closed")), ["14", "14"], "1000"),
-            (without_key(KeyError::Missing { what: what.into() }), ["3", "3"], "-1"),
-            (without_key(KeyError::Ambiguous { what: what.into() }), ["3", "3"], "-1"),
-            (without_key(KeyError::Misconfigured { problem: "peer address unknown".into() }), ["13", "13"], "-1"),
+            (exceeded(short), ["8", "14"], Some("5")),
+            (exceeded(None), ["8", "8"], Some("-1")),
+            (banned(short), ["8", "8"], Some("5")),
+            (banned(None), ["8", "8"], Some("-1")),
+            (overloaded(Decision::reject(1, 0, short)), ["14", "14"], Some("5")),
+            (overloaded(Decision::reject_until_released(1, 0)), ["14", "14"], None),
+            (failed(LimiterError::new("lost")), ["14", "14"], Some("1000")),
+            (failed(LimiterError::closed("closed")), ["14", "14"], Some("1000")),
+            (without_key(KeyError::Missing { what: what.into() }), ["3", "3"], Some("-1")),
+            (without_key(KeyError::Ambiguous { what: what.into() }), ["3", "3"], Some("-1")),
+            (without_key(KeyError::Misconfigured { problem: "peer address unknown".into() }), ["13", "13"], Some("-1")),
         ] {
             for (exceeded, status) in [GrpcStatus::ResourceExhausted, GrpcStatus::Unavailable].into_iter().zip(statuses)
             {
                 let response = response(&rejection, exceeded, Protocol::Grpc);
-                let found =
-                    ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap());
-                assert_eq!(found, [status, pushback], "{rejection:?}");
+                let found = ["grpc-status", "grpc-retry-pushback-ms"]
+                    .map(|name| response.headers().get(name).map(|value| value.to_str().unwrap()));
+                assert_eq!(found, [Some(status), pushback], "{rejection:?}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::rejection::{BANNED, EXCEEDED, Reason, Rejection};
+use super::rejection::{BANNED, EXCEEDED, OVERLOADED, Reason, Rejection};
 
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
@@ -17,7 +17,7 @@ pub(crate) struct Problem {
     /// The address of the types. `None` to write `about:blank`, which stands for the status alone.
     base: Option<Box<str>>,
     /// The beginnings of most bodies, up to the number of the wait.
-    beginnings: [(Reason, StatusCode, Box<[u8]>); 3],
+    beginnings: [(Reason, StatusCode, Box<[u8]>); 4],
 }
 
 impl Problem {
@@ -26,6 +26,7 @@ impl Problem {
         let beginnings = [
             (Reason::LimitExceeded, StatusCode::TOO_MANY_REQUESTS, EXCEEDED),
             (Reason::LimitExceeded, StatusCode::SERVICE_UNAVAILABLE, EXCEEDED),
+            (Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE, OVERLOADED),
             (Reason::Banned, StatusCode::TOO_MANY_REQUESTS, BANNED),
         ]
         .map(|(reason, status, before)| (reason, status, beginning(base, reason, status, before).into()));
@@ -76,7 +77,7 @@ fn beginning(base: Option<&str>, reason: Reason, status: StatusCode, before: &st
         // A server error: all clients share the limit.
         Reason::LimitExceeded if status.is_server_error() => Some(CAPACITY),
         Reason::LimitExceeded => Some(QUOTA),
-        Reason::LimiterFailed => Some(CAPACITY),
+        Reason::Overloaded | Reason::LimiterFailed => Some(CAPACITY),
         Reason::Banned | Reason::BannedByHand => Some(ABUSE),
         Reason::MissingKey | Reason::AmbiguousKey | Reason::Misconfigured => None,
     };

@@ -86,6 +86,7 @@ pub(crate) struct Sentence<'a> {
 /// The details of rejections that advertise a wait, up to the wait.
 pub(super) const EXCEEDED: &str = "The limit is used up; retry in ";
 pub(super) const BANNED: &str = "Too many retries before the advertised wait was over; retry in ";
+pub(super) const OVERLOADED: &str = "The server is overloaded; retry in ";
 pub(super) const BANNED_BY_HAND: &str = "Access is suspended; retry in ";
 
 const MINUTE: u64 = 60;
@@ -141,6 +142,8 @@ fn push_count(text: &mut Text<24>, count: u64, unit: &str) {
 pub enum Reason {
     /// The limit of a policy is used up, or its queue is full.
     LimitExceeded,
+    /// The server is [overloaded](crate::Overload), and no other limit rejects the request.
+    Overloaded,
     /// The client kept sending after being rejected, and is [banned](crate::Policy::penalty).
     Banned,
     /// An operator has [banned](crate::LimitsHandle::ban) the client.
@@ -161,7 +164,9 @@ const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
     /// Returns an answer that admits (a decision, or a permit), or a rejection with status 429 in the name of `policy`,
-    /// boxed, since it is large. For handlers that ask a limiter themselves; a layer does all this by itself.
+    /// boxed, since it is large. For handlers that ask a limiter themselves; a layer does all this by itself. A permit
+    /// of a limiter that [sheds](crate::limiter::Description::shedding), such as [`Overload`](crate::Overload), is
+    /// rejected with status 503.
     ///
     /// # Errors
     ///
@@ -181,11 +186,21 @@ impl Rejection {
             return Ok(answer);
         }
         let verdict = Verdict::new([PolicyVerdict::named(policy.into(), *answer.borrow())]);
-        Err(Box::new(Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)))
+        let is_shed = verdict.violated().all(PolicyVerdict::is_shed);
+        Err(Box::new(if is_shed {
+            Self::overloaded(StatusCode::SERVICE_UNAVAILABLE, verdict)
+        } else {
+            Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)
+        }))
     }
 
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
         Self::by_policies(Reason::LimitExceeded, EXCEEDED, status, verdict)
+    }
+
+    /// All policies that reject the request shed.
+    pub(crate) fn overloaded(status: StatusCode, verdict: Verdict) -> Self {
+        Self::by_policies(Reason::Overloaded, OVERLOADED, status, verdict)
     }
 
     pub(crate) fn banned(status: StatusCode, verdict: Verdict) -> Self {
@@ -204,6 +219,9 @@ impl Rejection {
             GrpcRetry::After(_) => Detail::Wait { before },
             GrpcRetry::Never => {
                 Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into())
+            }
+            GrpcRetry::Unknown if reason == Reason::Overloaded => {
+                Detail::Plain("The server is overloaded; retry later.".into())
             }
             GrpcRetry::Unknown => {
                 Detail::Plain("Too many requests are in flight; retry when one of them has ended.".into())
@@ -301,14 +319,23 @@ impl Rejection {
     /// | reason | wait |
     /// |---|---|
     /// | [`LimitExceeded`](Reason::LimitExceeded), [`Banned`](Reason::Banned) | the time after which the same request is admitted, alone on its keys; `None` if it costs more than is ever admitted, or if it has to wait until [others have ended](crate::Concurrency). Exact, but for policies on Redis and [charges that may be refunded](crate::Policy::charge_when) |
+    /// | [`Overloaded`](Reason::Overloaded) | an estimate, from the requests that wait and the rate at which they are served; `None` if it is not known. No promise: a retry may be rejected again |
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
+    ///
+    /// If a rate limit rejects a request that an overloaded server would shed as well, the wait is the rate limit's: an
+    /// estimate does not lengthen a promise.
     ///
     /// The layer adds its [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter), if it has one. No field
     /// advertises more than [24.8 days](crate::headers::WaitFields).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry.wait()
+    }
+
+    /// Whether the wait is exact, and not an estimate or a guess, which is advertised by `Retry-After` alone.
+    pub(crate) const fn has_exact_wait(&self) -> bool {
+        !matches!(self.reason, Reason::LimiterFailed | Reason::Overloaded)
     }
 
     pub(crate) const fn retry(&self) -> GrpcRetry {
@@ -335,10 +362,13 @@ impl From<LimiterError> for Box<Rejection> {
 }
 
 /// The longest wait of all violated policies, of which there is at least one. If for one of them no wait helps, that is
-/// so for all; and if for one the wait is not known, neither is the longest.
+/// so for all; and if for one the wait is not known, neither is the longest. The estimates of an overloaded server count
+/// only if no other policy is violated.
 fn latest_retry(verdict: &Verdict) -> GrpcRetry {
     debug_assert!(verdict.violated().next().is_some(), "no policy has rejected");
-    verdict.violated().fold(GrpcRetry::After(Duration::ZERO), |latest, violated| {
+    let is_overloaded = verdict.violated().all(PolicyVerdict::is_shed);
+    let violated = verdict.violated().filter(|violated| is_overloaded || !violated.is_shed());
+    violated.fold(GrpcRetry::After(Duration::ZERO), |latest, violated| {
         let decision = violated.decision();
         match (latest, decision.retry_after()) {
             (GrpcRetry::After(longest), Some(wait)) => GrpcRetry::After(longest.max(wait)),
@@ -353,7 +383,7 @@ fn latest_retry(verdict: &Verdict) -> GrpcRetry {
 mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
-    use crate::values::Quota;
+    use crate::values::{Quota, Receipt};
 
     fn policy(name: &'static str) -> Policy {
         Policy::new(name, TokenBucket::new(Quota::per_second(1)))
@@ -369,6 +399,15 @@ mod tests {
     fn until_released(waits: &[Option<u64>]) -> Verdict {
         let waiting = PolicyVerdict::new(&policy("p"), Decision::reject_until_released(4, 0), false);
         Verdict::new(std::iter::once(waiting).chain(rejected(waits).policies().iter().cloned()))
+    }
+
+    /// The verdict of limiters that shed, with these estimates.
+    fn shed(waits: &[Option<u64>]) -> Verdict {
+        Verdict::new(waits.iter().map(|wait| {
+            let unknown = || Decision::reject_until_released(4, 0);
+            let decision = wait.map_or_else(unknown, |wait| Decision::reject(4, 0, Some(Duration::from_secs(wait))));
+            PolicyVerdict::named("p".into(), decision.with_receipt(Receipt::SHED))
+        }))
     }
 
     /// A client was told to retry in 633743 seconds.
@@ -431,6 +470,8 @@ mod tests {
                 Rejection::limit_exceeded(status, until_released(&[Some(9), None])),
                 "The request costs more than is ever admitted at once; do not retry it.",
             ),
+            (Rejection::overloaded(status, shed(&[Some(9), Some(2)])), "The server is overloaded; retry in 9 seconds."),
+            (Rejection::overloaded(status, shed(&[None, Some(2)])), "The server is overloaded; retry later."),
             (
                 Rejection::banned(status, rejected(&[Some(600)])),
                 "Too many retries before the advertised wait was over; retry in 600 seconds.",

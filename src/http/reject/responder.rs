@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, header};
 
 use super::grpc;
 use super::problem::{self, Problem};
-use super::rejection::{Reason, Rejection};
+use super::rejection::Rejection;
 use crate::http::body::RejectionBody;
 use crate::http::grpc::{GrpcStatus, Protocol};
 use crate::http::head::RequestHead;
@@ -115,8 +115,7 @@ impl Responder {
         let status = response.status();
         let headers = response.headers_mut();
         match rejection.retry_after() {
-            // A failed limiter knows no exact wait.
-            Some(guess) if rejection.reason() == Reason::LimiterFailed => {
+            Some(guess) if !rejection.has_exact_wait() => {
                 merge_retry_after(headers, guess, SystemTime::now);
             }
             Some(wait) => self.wait.write(headers, wait, SystemTime::now),
@@ -139,10 +138,8 @@ impl Responder {
             RejectionContent::Custom(_) => None,
             content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
         };
-        // The wait of a failed limiter is a guess, with other fields. All statuses are errors, whose fields of the
-        // quota are complete.
-        let is_exact = rejection.reason() != Reason::LimiterFailed;
-        let prepared = self.prepared.get_or_init(prepare).as_ref().filter(|_| is_exact);
+        // A wait that is no promise has other fields. All statuses are errors, whose fields of the quota are complete.
+        let prepared = self.prepared.get_or_init(prepare).as_ref().filter(|_| rejection.has_exact_wait());
         prepared.is_some_and(|prepared| prepared.fill(fields, &self.wait, wait, quota))
     }
 

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response};
-use http_body_util::BodyExt;
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::limiter::RequestEnd;
 use tower_sluice::policy::SettleError;
-use tower_sluice::{Concurrency, RateLimitLayer, Settlement};
+use tower_sluice::{Concurrency, Permits, Policy, RateLimitLayer, Settlement};
 
 use super::{
-    BOTH, ESTIMATE, Failed, Limits, Protocol, Server, Step, USUAL_BYTES, fetch, let_others_run, next_piece, read,
+    BOTH, ESTIMATE, Ends, Failed, Limits, Protocol, Server, Step, USUAL_BYTES, fetch, let_others_run, next_piece, read,
     until, written,
 };
 
@@ -35,6 +39,7 @@ async fn a_body_that_is_read_to_its_end() {
         drop(handled);
         assert_eq!(read(response).await.unwrap(), (" world".to_owned(), false));
         server.limits.are_over((8, 11)).await;
+        assert_eq!(server.limits.end(), Some(RequestEnd::Served));
         assert_eq!(settlement.settle("units", 9), Err(SettleError::Ended));
         // Nothing is left to take.
         drop(permits.take());
@@ -52,6 +57,7 @@ async fn a_body_that_ends_with_trailers() {
     drop(handled);
     assert_eq!(read(response).await.unwrap(), ("hello".to_owned(), true));
     server.limits.are_over((2_000, 5)).await;
+    assert_eq!(server.limits.end(), Some(RequestEnd::Served));
 }
 
 /// Without a report, the estimate stays.
@@ -64,6 +70,7 @@ async fn a_body_without_a_frame() {
         drop(handled);
         assert_eq!(read(response).await.unwrap(), (String::new(), false));
         server.limits.are_over((ESTIMATE, 0)).await;
+        assert_eq!(server.limits.end(), Some(RequestEnd::Served));
     }
 }
 
@@ -74,6 +81,21 @@ async fn a_body_of_one_frame() {
         let response = server.get(protocol, "/").await;
         assert_eq!(read(response).await.unwrap().0, "hello");
         server.limits.are_over((3, 5)).await;
+        assert_eq!(server.limits.end(), Some(RequestEnd::Served));
+    }
+}
+
+/// The status decides, and not the body, which is read to its end.
+#[tokio::test]
+async fn a_response_with_an_error() {
+    for protocol in BOTH {
+        for (path, end) in [("/400", RequestEnd::Served), ("/500", RequestEnd::Failed), ("/503", RequestEnd::Failed)] {
+            let server = server().await;
+            let response = server.get(protocol, path).await;
+            let _ = read(response).await.unwrap();
+            until(|| server.limits.in_flight() == 0).await;
+            assert_eq!(server.limits.end(), Some(end), "{protocol:?} {path}");
+        }
     }
 }
 
@@ -85,6 +107,7 @@ async fn a_body_that_is_not_sent() {
             let server = server().await;
             let response = fetch(server.address, protocol, method, path).await.unwrap();
             server.limits.are_over((3, 0)).await;
+            assert_eq!(server.limits.end(), Some(RequestEnd::Served), "{method} {path}");
             assert_eq!(read(response).await.unwrap().0, "", "{method} {path}");
         }
     }
@@ -100,6 +123,7 @@ async fn a_body_that_fails() {
         handled.step(Step::Error);
         read(response).await.unwrap_err();
         server.limits.are_over((6, 5)).await;
+        assert_eq!(server.limits.end(), Some(RequestEnd::Failed));
     }
 }
 
@@ -113,6 +137,7 @@ async fn a_body_that_panics() {
         handled.step(Step::Panic);
         read(response).await.unwrap_err();
         server.limits.are_over((6, 5)).await;
+        assert_eq!(server.limits.end(), Some(RequestEnd::Abandoned));
     }
 }
 
@@ -138,8 +163,83 @@ async fn a_body_that_is_dropped_half_way() {
         assert_eq!(limits.in_flight(), 1);
         drop(response);
         assert_eq!(limits.in_flight(), 0);
+        assert_eq!(limits.end(), Some(RequestEnd::Abandoned));
     }
     assert_eq!(limits.charged(), (3, 3 + 6));
+}
+
+/// One that knows its length, and one that was dropped when it knew that it had no more frames: as hyper drops it.
+#[tokio::test]
+async fn a_body_that_is_dropped_after_its_last_frame() {
+    let limits = Limits::new(Concurrency::new(1));
+    let service = RateLimitLayer::new(limits.policies());
+    let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, Failed>(Response::new(Full::from("hello")))));
+    for (frames, end) in [(0, RequestEnd::Abandoned), (1, RequestEnd::Served)] {
+        let mut response = service.clone().oneshot(Request::new(())).await.unwrap();
+        for _ in 0..frames {
+            let _: Frame<Bytes> = response.body_mut().frame().await.unwrap().unwrap();
+        }
+        assert_eq!(limits.in_flight(), 1, "the server may still keep the frame");
+        drop(response);
+        assert_eq!((limits.in_flight(), limits.end()), (0, Some(end)));
+    }
+    // A body without a frame: the server asks, and drops it.
+    let service = RateLimitLayer::new(limits.policies());
+    let service =
+        service.layer(service_fn(async |_: Request<()>| Ok::<_, Failed>(Response::new(Full::<Bytes>::default()))));
+    let response = service.oneshot(Request::new(())).await.unwrap();
+    assert!(response.body().is_end_stream());
+    drop(response);
+    assert_eq!(limits.end(), Some(RequestEnd::Served));
+}
+
+/// Units that a handler has taken outlive the response, whatever its status.
+#[tokio::test]
+async fn units_that_are_released_at_the_head_or_by_the_handler() {
+    let taken = Arc::new(Ends::default());
+    let at_head = Arc::new(Ends::default());
+    let policies =
+        [Policy::new("taken", Arc::clone(&taken)), Policy::new("at-head", Arc::clone(&at_head)).release_at_head()];
+    let service = RateLimitLayer::new(policies).layer(service_fn(async |request: Request<()>| {
+        let held = request.extensions().get::<Permits>().expect("something is held").take();
+        match request.uri().path() {
+            "/fails" => return Err(Failed),
+            "/never" => std::future::pending().await,
+            _ => {}
+        }
+        let status: u16 = request.uri().path()[1..].parse().unwrap();
+        Ok(Response::builder().status(status).extension(Arc::new(held)).body(Full::<Bytes>::from("hello")).unwrap())
+    }));
+    for (path, end) in [("/200", RequestEnd::Served), ("/500", RequestEnd::Failed)] {
+        let response = service.clone().oneshot(Request::get(path).body(()).unwrap()).await.unwrap();
+        assert_eq!((at_head.take(), taken.take()), (vec![Some(end)], vec![]));
+        drop(response);
+        assert_eq!((at_head.take(), taken.take()), (vec![], vec![Some(RequestEnd::Served)]));
+    }
+    let failed = service.clone().oneshot(Request::get("/fails").body(()).unwrap()).await;
+    assert!(failed.is_err());
+    assert_eq!((at_head.take(), taken.take()), (vec![Some(RequestEnd::Failed)], vec![Some(RequestEnd::Served)]));
+    let cancelled = service.oneshot(Request::get("/never").body(()).unwrap()).now_or_never();
+    assert!(cancelled.is_none());
+    assert_eq!((at_head.take(), taken.take()), (vec![Some(RequestEnd::Abandoned)], vec![Some(RequestEnd::Served)]));
+}
+
+/// Another policy rejects the request, or the client leaves the queue of one: it never began.
+#[tokio::test]
+async fn a_request_that_another_policy_stops() {
+    let ends = Arc::new(Ends::default());
+    // Not peeked at, so that `ends` is charged before it rejects.
+    let policies = [Policy::new("ends", Arc::clone(&ends)), Policy::new("full", Concurrency::new(1).max_queue(1))];
+    let service = RateLimitLayer::new(policies)
+        .layer(service_fn(async |_: Request<()>| Ok::<_, Failed>(Response::new(Full::<Bytes>::from("hello")))));
+    let first = service.clone().oneshot(Request::new(())).await.unwrap();
+    let mut second = Box::pin(service.clone().oneshot(Request::new(())));
+    assert!(second.as_mut().now_or_never().is_none());
+    assert_eq!(ends.take(), []);
+    drop(second);
+    assert_eq!(ends.take(), [None]);
+    drop(first);
+    assert_eq!(ends.take(), [Some(RequestEnd::Abandoned)]);
 }
 
 #[tokio::test]
@@ -149,6 +249,7 @@ async fn a_service_that_fails() {
         fetch(server.address, protocol, "GET", "/fails").await.unwrap_err();
         // There was no response, so what was charged for its bytes stays.
         server.limits.are_over((4, USUAL_BYTES)).await;
+        assert_eq!(server.limits.end(), Some(RequestEnd::Failed));
     }
 }
 
@@ -159,6 +260,7 @@ async fn a_service_that_panics() {
         let server = server().await;
         fetch(server.address, protocol, "GET", "/panics").await.unwrap_err();
         server.limits.are_over((5, USUAL_BYTES)).await;
+        assert_eq!(server.limits.end(), Some(RequestEnd::Abandoned));
         assert_eq!(server.get(protocol, "/").await.status(), 200);
 
         // The panic is caught around the layer.
@@ -185,6 +287,7 @@ async fn a_client_that_disconnects_before_the_response() {
             handled.settle(2);
             client.abort();
             server.limits.are_over((2 * requests, USUAL_BYTES * requests)).await;
+            assert_eq!(server.limits.end(), Some(RequestEnd::Abandoned));
             assert_eq!(handled.settlement.settle("units", 3), Err(SettleError::Ended));
         }
     }
@@ -203,6 +306,7 @@ async fn a_client_that_disconnects_within_the_body() {
             assert_eq!(server.limits.in_flight(), 1);
             drop(response);
             server.limits.are_over((7 * requests, 5 * requests)).await;
+            assert_eq!(server.limits.end(), Some(RequestEnd::Abandoned));
         }
     }
 }

@@ -230,7 +230,7 @@ async fn a_live_change_forgets_nothing_that_is_in_flight() {
 
     // A lower limit, and windows that inherit.
     let after = Limits::new(Concurrency::new(2));
-    assert_eq!(handle.replace(after.policies()).unwrap().not_inherited(), [""; 0]);
+    assert_eq!(handle.replace(after.policies()).unwrap().not_inherited(), ["ends"]);
     assert_eq!((limits.in_flight(), after.in_flight()), (3, 3), "they share the counts");
     assert_eq!(get(&layer).await.status(), 503);
     drop(responses.pop());

@@ -1,5 +1,5 @@
-//! Requests in flight in real servers and clients. Whatever ends a response: afterwards nothing is in flight, and what
-//! was charged is what the handler reported, and the bytes that the server took.
+//! Requests in flight in real servers and clients. Whatever ends a response: afterwards nothing is in flight, what was
+//! charged is what the handler reported, and the bytes that the server took, and limiters know how it ended.
 
 mod ends;
 mod layers;
@@ -11,8 +11,8 @@ mod streams;
 use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
@@ -32,11 +32,12 @@ use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_sluice::algorithm::{Algorithm, FixedWindow};
-use tower_sluice::limiter::{Ask, IntoLimiter};
+use tower_sluice::limiter::{Answer, Ask, Description, IntoLimiter, Mode, Receipt, RequestEnd};
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Concurrency, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
+    Concurrency, Decision, Limiter, LimiterError, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter,
+    Settlement,
 };
 
 use crate::wire::{soon, until};
@@ -65,8 +66,44 @@ fn charged(limiter: &impl Limiter, key: &PartitionKey) -> u64 {
     decision.limit() - decision.remaining()
 }
 
+/// Admits all requests, and records how they end: `None` for one that was taken back.
+#[derive(Default)]
+struct Ends(Mutex<Vec<Option<RequestEnd>>>);
+
+impl Limiter for Ends {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        match ask.mode() {
+            Mode::Charge | Mode::Peek => Decision::allow(1, 1).with_receipt(Receipt::new(17)).into(),
+            mode => LimiterError::unsupported(mode).into(),
+        }
+    }
+
+    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
+        assert_eq!((receipt, units), (Receipt::new(17), 1));
+        self.0.lock().unwrap().push(None);
+    }
+
+    fn release(&self, _: &Ask<'_>, receipt: Receipt, units: u64, end: RequestEnd) {
+        assert_eq!((receipt, units), (Receipt::new(17), 1));
+        self.0.lock().unwrap().push(Some(end));
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().holding().answering(Mode::Peek)
+    }
+}
+
+impl Ends {
+    /// The ends since the last call.
+    fn take(&self) -> Vec<Option<RequestEnd>> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
 /// The limits of all clients together: what is in flight, the units that handlers report, and the bytes of bodies.
 struct Limits {
+    /// Released before `in_flight`.
+    ends: Arc<Ends>,
     in_flight: Arc<Concurrency>,
     units: Window,
     bytes: Window,
@@ -74,11 +111,13 @@ struct Limits {
 
 impl Limits {
     fn new(in_flight: Concurrency) -> Self {
-        Self { in_flight: Arc::new(in_flight), units: window(1_000_000), bytes: window(1_000_000_000) }
+        let (units, bytes) = (window(1_000_000), window(1_000_000_000));
+        Self { ends: Arc::default(), in_flight: Arc::new(in_flight), units, bytes }
     }
 
-    fn policies(&self) -> [Policy; 3] {
+    fn policies(&self) -> [Policy; 4] {
         [
+            Policy::new("ends", Arc::clone(&self.ends)),
             Policy::new("in-flight", Arc::clone(&self.in_flight).into_limiter()),
             Policy::new("units", Arc::clone(&self.units)).cost(ESTIMATE).settle_by_handler(),
             Policy::new("bytes", Arc::clone(&self.bytes)).cost(USUAL_BYTES).settle_by_content_bytes(),
@@ -92,6 +131,13 @@ impl Limits {
     /// Units, and bytes.
     fn charged(&self) -> (u64, u64) {
         (charged(&*self.units, &PartitionKey::SHARED), charged(&*self.bytes, &PartitionKey::SHARED))
+    }
+
+    /// How the requests have ended since the last look, if they all have in the same way.
+    fn end(&self) -> Option<RequestEnd> {
+        let ends = self.ends.take();
+        assert!(!ends.is_empty() && ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        ends[0]
     }
 
     /// Waits until nothing is in flight. Then, all requests together were charged so many units and bytes.

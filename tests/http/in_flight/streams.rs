@@ -16,6 +16,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
+use tower_sluice::limiter::RequestEnd;
 use tower_sluice::policy::SettleError;
 use tower_sluice::{Concurrency, Permits, RateLimitLayer, Settlement};
 
@@ -110,8 +111,13 @@ async fn stream_replies(
     request: http::Request<axum::body::Body>,
 ) -> http::Response<tonic::body::Body> {
     let service = service_fn(move |request: tonic::Request<EchoRequest>| {
-        let (replies, settlement) = (replies.stream(), request.extensions().get::<Settlement>().cloned());
+        let settlement = request.extensions().get::<Settlement>().cloned();
+        let replies = replies.clone();
         async move {
+            if request.get_ref().message == "fail" {
+                return Err(Status::unavailable("as planned"));
+            }
+            let replies = replies.stream();
             settlement.expect("tonic passes it on").settle("units", 25).unwrap();
             Ok::<_, Status>(tonic::Response::new(replies))
         }
@@ -131,18 +137,24 @@ async fn a_grpc_stream_of_the_server() {
     };
     let address = serve(&limits, Router::new().route(COUNT, any(handler))).await;
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
-    let call = async || {
+    let call_with = async |message: &str| {
         let mut client = tonic::client::Grpc::new(channel.clone());
         client.ready().await.unwrap();
-        let request = tonic::Request::new(EchoRequest { message: String::new() });
+        let request = tonic::Request::new(EchoRequest { message: message.to_owned() });
         let codec = ProstCodec::<EchoRequest, EchoReply>::default();
         soon(client.server_streaming(request, PathAndQuery::from_static(COUNT), codec)).await
     };
+    let call = || call_with("");
     let reply = || EchoReply { message: "ten bytes!".to_owned() };
     // Five bytes of gRPC's frame, and two of the field.
     let length = 17;
 
-    for end in [None, Some(Status::aborted("half way"))] {
+    for (end, known_end) in [
+        (None, RequestEnd::Served),
+        (Some(Status::aborted("half way")), RequestEnd::Served),
+        (Some(Status::resource_exhausted("half way")), RequestEnd::Served),
+        (Some(Status::internal("half way")), RequestEnd::Failed),
+    ] {
         let limits_before = limits.charged();
         let items = replies.fill();
         let mut stream = call().await.unwrap().into_inner();
@@ -153,16 +165,18 @@ async fn a_grpc_stream_of_the_server() {
             assert_eq!(limits.in_flight(), 1);
         }
         assert_eq!(call().await.unwrap_err().code(), Code::ResourceExhausted);
-        let fails = end.is_some();
+        let failure = end.as_ref().map(Status::code);
         if let Some(status) = end {
             items.send(Err(status)).unwrap();
         }
         drop(items);
         match soon(stream.message()).await {
-            Ok(message) => assert!(message.is_none() && !fails),
-            Err(status) => assert!(status.code() == Code::Aborted && fails),
+            Ok(message) => assert!(message.is_none() && failure.is_none()),
+            Err(status) => assert_eq!(Some(status.code()), failure),
         }
         limits.are_over((limits_before.0 + 25, limits_before.1 + 3 * length)).await;
+        // And of the call that was rejected, which never began.
+        assert_eq!(limits.ends.take().last(), Some(&Some(known_end)), "{failure:?}");
     }
 
     // The client goes.
@@ -173,6 +187,12 @@ async fn a_grpc_stream_of_the_server() {
     soon(stream.message()).await.unwrap();
     drop(stream);
     limits.are_over((units + 25, bytes + length)).await;
+    assert_eq!(limits.end(), Some(RequestEnd::Abandoned));
+
+    // The server fails before it streams: its status is in the head.
+    assert_eq!(call_with("fail").await.unwrap_err().code(), Code::Unavailable);
+    super::until(|| limits.in_flight() == 0).await;
+    assert_eq!(limits.end(), Some(RequestEnd::Failed));
 }
 
 async fn echo(mut socket: WebSocket) {

@@ -49,7 +49,8 @@ function period(ms) {
 }
 
 /** The limit of a policy in force. */
-export function limit({ kind, limit, period_ms: ms, burst }) {
+export function limit({ kind, limit, period_ms: ms, burst, overload }) {
+  if (kind === "overload") return `${count(overload.limit)} in flight, as found`;
   if (limit === null) return "not advertised";
   if (kind === "in-flight") return `${count(limit)} in flight`;
   const more = burst !== null && burst !== limit ? `, up to ${count(burst)} at once` : "";

@@ -18,6 +18,8 @@ pub(crate) struct PolicyRecord {
     pub(crate) shadow_rejected: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(in crate::http::policy) health: Health,
+    /// Whether its limiter sheds now: a shed request counts as a failure, and an admitted one as a success.
+    pub(in crate::http::policy) shedding: Health,
     /// Made when it is first needed: the charges of most policies await no response.
     open_charges: OnceLock<Box<OpenCharges>>,
     /// Made for the first debt.

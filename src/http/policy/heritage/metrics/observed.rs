@@ -1,15 +1,16 @@
-//! The series of a policy that are updated by observations, and not per request: its tables, its units in flight, and
-//! the servers that it calls.
+//! The series of a policy that are updated by observations, and not per request: its tables, its units in flight, what
+//! it has shed, and the servers that it calls.
 //!
 //! Counters are incremented by differences and never set: a counter that is set would fall, or stand still, when a
 //! table is replaced.
 
 use std::collections::BTreeMap;
 
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Counter, Gauge, Label, counter, describe_counter, describe_gauge, gauge};
 
 use super::labels::Labels;
-use crate::store::{BreakerState, NodeHealth, SharingStats, Stats, TableStats};
+use crate::store::{BreakerState, NodeHealth, OverloadStats, SharingStats, Stats, TableStats};
+use crate::values::Priority;
 
 /// The series of a table: its capacity, its live keys, and those that it evicted, each with its description.
 type SeriesNames = [(&'static str, &'static str); 3];
@@ -41,6 +42,10 @@ const fn tables_of(stats: &Stats) -> [Option<TableStats>; 3] {
 const BANNED: &str = "tower_sluice.rate_limiting.banned_by_hand";
 const ALLOWED: &str = "tower_sluice.rate_limiting.allowed_by_hand";
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
+const OVERLOAD_LIMIT: &str = "tower_sluice.rate_limiting.overload.limit";
+const OVERLOADED: &str = "tower_sluice.rate_limiting.overload.overloaded";
+const WAITING: &str = "tower_sluice.rate_limiting.overload.waiting";
+const SHED: &str = "tower_sluice.rate_limiting.overload.shed";
 const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
 const LOST_SWAPS: &str = "tower_sluice.rate_limiting.store.lost_swaps";
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
@@ -57,6 +62,7 @@ pub(super) struct Observed {
     tables: [Option<TableSeries>; 3],
     sharing: Option<Sums>,
     in_flight: Option<Gauge>,
+    overload: Option<OverloadSeries>,
     /// The keys that are banned and allowed by hand.
     by_hand: Option<[Gauge; 2]>,
     /// The states of the nodes' circuit breakers, by the names of the nodes.
@@ -88,6 +94,13 @@ impl Observed {
             // Zero if the limiter counts nothing in flight any more.
             gauge.set(in_gauge(stats.in_flight.unwrap_or(0)));
         }
+        if stats.overload.is_some() {
+            self.overload.get_or_insert_with(|| OverloadSeries::new(labels));
+        }
+        if let Some(overload) = &self.overload {
+            // Zero if the limiter sheds no more requests.
+            overload.set_gauges(&stats.overload.unwrap_or_default());
+        }
         self.set_breakers(labels, &stats.nodes);
     }
 
@@ -105,6 +118,9 @@ impl Observed {
             });
             sharing.add(number, [conversions, lost_swaps], [0; 2]);
         }
+        if let Some(stats) = &stats.overload {
+            self.overload.get_or_insert_with(|| OverloadSeries::new(labels)).add_counts(stats);
+        }
     }
 
     /// Sets the gauges to zero.
@@ -114,6 +130,9 @@ impl Observed {
         }
         if let Some(gauge) = &self.in_flight {
             gauge.set(0);
+        }
+        if let Some(overload) = &self.overload {
+            overload.set_gauges(&OverloadStats::default());
         }
         self.by_hand.iter().flatten().chain(self.nodes.values()).for_each(|gauge| gauge.set(0));
     }
@@ -177,6 +196,49 @@ impl TableSeries {
     fn add_counts(&mut self, stats: &TableStats) {
         let (evicted, turned_away) = stats.inherited;
         self.lost.add(stats.number, [stats.evicted_live, stats.turned_away], [evicted, turned_away]);
+    }
+}
+
+/// The series of a limiter that sheds.
+#[derive(Debug)]
+struct OverloadSeries {
+    limit: Gauge,
+    overloaded: Gauge,
+    /// By class, the lowest first.
+    waiting: [Gauge; CLASSES],
+    /// By class: within the key's share, and over it.
+    shed: [Sums; CLASSES],
+}
+
+const CLASSES: usize = Priority::ALL.len();
+
+impl OverloadSeries {
+    fn new(labels: &Labels) -> Self {
+        let of_class = |priority: Priority| labels.with("priority", priority.name());
+        let shed = |priority, share: &'static str| {
+            let labels = of_class(priority).into_iter().chain([Label::from_static_parts("share", share)]);
+            Some(counter!(SHED, labels.collect::<Vec<_>>()))
+        };
+        Self {
+            limit: gauge!(OVERLOAD_LIMIT, labels.all()),
+            overloaded: gauge!(OVERLOADED, labels.all()),
+            waiting: Priority::ALL.map(|priority| gauge!(WAITING, of_class(priority))),
+            shed: Priority::ALL.map(|priority| Sums::new(["within", "over"].map(|share| shed(priority, share)))),
+        }
+    }
+
+    fn set_gauges(&self, stats: &OverloadStats) {
+        self.limit.set(in_gauge(stats.limit));
+        self.overloaded.set(u8::from(stats.is_overloaded));
+        for (gauge, waiting) in self.waiting.iter().zip(stats.waiting) {
+            gauge.set(in_gauge(waiting));
+        }
+    }
+
+    fn add_counts(&mut self, stats: &OverloadStats) {
+        for (sums, (within, over)) in self.shed.iter_mut().zip(stats.shed.into_iter().zip(stats.shed_over_share)) {
+            sums.add(None, [within, over], [0; 2]);
+        }
     }
 }
 
@@ -252,6 +314,13 @@ pub(super) fn describe() {
     describe_gauge!(BANNED, "Keys that an operator has banned.");
     describe_gauge!(ALLOWED, "Keys that an operator has allowed without a limit.");
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
+    describe_gauge!(OVERLOAD_LIMIT, "Units that may be in flight now, as the limiter has found.");
+    describe_gauge!(OVERLOADED, "Whether requests have waited for too long lately: 1, or 0.");
+    describe_gauge!(WAITING, "Requests that wait for units in flight, by class.");
+    describe_counter!(
+        SHED,
+        "Requests that an overloaded server has rejected, by class, and by whether their keys had more than their share."
+    );
     describe_counter!(CONVERSIONS, "States on a server that were converted to another quota of their key.");
     describe_counter!(LOST_SWAPS, "Attempts to write a key on a server that were lost to another process.");
     describe_gauge!(BREAKER, "State of the circuit breaker of a store's node: 0 closed, 1 half-open, 2 open.");

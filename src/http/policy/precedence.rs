@@ -1,0 +1,43 @@
+//! `Precedence`: which of the requests that wait in a limiter that sheds go first.
+
+use std::num::NonZeroU32;
+
+use crate::http::head::RequestHead;
+use crate::values::{Ask, Priority};
+
+/// The class of a request, and the weight of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Precedence {
+    priority: Priority,
+    weight: NonZeroU32,
+}
+
+/// The options that find the precedence of a request.
+#[derive(Default)]
+pub(super) struct PrecedenceOf {
+    pub(super) priority: Option<Find<Priority>>,
+    pub(super) weight: Option<Find<NonZeroU32>>,
+}
+
+type Find<T> = Box<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
+
+impl PrecedenceOf {
+    /// The precedence of a request; `None` if all requests have the usual one.
+    #[inline]
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> Option<Precedence> {
+        if self.priority.is_none() && self.weight.is_none() {
+            return None;
+        }
+        Some(Precedence {
+            priority: self.priority.as_ref().map_or(Priority::default(), |priority| priority(head)),
+            weight: self.weight.as_ref().map_or(NonZeroU32::MIN, |weight| weight(head)),
+        })
+    }
+}
+
+impl Precedence {
+    /// The question of a request with this precedence.
+    pub(crate) const fn of(self, ask: Ask<'_>) -> Ask<'_> {
+        ask.prioritized(self.priority).weighing(self.weight)
+    }
+}

@@ -1,0 +1,326 @@
+//! Limiters that shed: an overloaded server rejects requests, and it is not the clients' fault.
+
+use std::convert::Infallible;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::FixedWindow;
+use tower_sluice::key::{HeaderKey, User};
+use tower_sluice::limiter::{Answer, Ask, Description, Mode, Priority, Receipt};
+use tower_sluice::policy::{Event, Transition};
+use tower_sluice::rejection::Reason;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{
+    Decision, Limiter, LimiterError, LimiterExt, MissingKey, Overload, PartitionKey, Penalty, Policy, Quota,
+    RateLimitLayer, RateLimiter, Rejection, Verdict,
+};
+
+/// A server that is overloaded when the test says so.
+#[derive(Default)]
+struct Server {
+    is_overloaded: AtomicBool,
+    /// The estimated wait in milliseconds; zero if it is not known.
+    estimate: Mutex<Option<Duration>>,
+    cannot_be_peeked_at: bool,
+    asks: Mutex<Vec<(Mode, Priority, u32)>>,
+}
+
+impl Server {
+    fn overloaded(estimate: Option<u64>) -> Arc<Self> {
+        let server = Self::default();
+        *server.estimate.lock().unwrap() = estimate.map(Duration::from_secs);
+        server.is_overloaded.store(true, Ordering::SeqCst);
+        Arc::new(server)
+    }
+
+    /// The questions since the last look.
+    fn asks(&self) -> Vec<(Mode, Priority, u32)> {
+        std::mem::take(&mut *self.asks.lock().unwrap())
+    }
+}
+
+impl Limiter for Server {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        if !self.describe().answers(ask.mode()) {
+            return LimiterError::unsupported(ask.mode()).into();
+        }
+        self.asks.lock().unwrap().push((ask.mode(), ask.priority(), ask.weight().get()));
+        match *self.estimate.lock().unwrap() {
+            _ if !self.is_overloaded.load(Ordering::SeqCst) => {
+                Decision::allow(4, 3).with_receipt(Receipt::new(1)).into()
+            }
+            Some(estimate) => Decision::reject(4, 0, Some(estimate)).into(),
+            None => Decision::reject_until_released(4, 0).into(),
+        }
+    }
+
+    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u64) {}
+
+    fn describe(&self) -> Description {
+        let description = Description::new().holding().delaying().shedding().answering(Mode::Shadow);
+        if self.cannot_be_peeked_at { description } else { description.answering(Mode::Peek) }
+    }
+}
+
+fn window(limit: u64) -> Arc<impl Limiter> {
+    let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
+    Arc::new(RateLimiter::new(FixedWindow::new(Quota::per_minute(limit)), store))
+}
+
+/// The units that are left to user `a`.
+fn left(limiter: &Arc<impl Limiter>) -> u64 {
+    limiter.peek(&PartitionKey::from("a"), 0).now_or_never().unwrap().unwrap().remaining()
+}
+
+fn per_user(limiter: &Arc<impl Limiter>) -> Policy {
+    Policy::new("per-user", Arc::clone(limiter)).key(User::key())
+}
+
+fn overload(server: &Arc<Server>) -> Policy {
+    Policy::new("overload", Arc::clone(server))
+}
+
+struct Reply {
+    status: u16,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Reply {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+}
+
+/// Sends a request of user `a`, whose answer comes at once.
+fn send(layer: &RateLimitLayer, mut request: Request<()>) -> Reply {
+    request.extensions_mut().insert(User::new("a"));
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello")))
+    }));
+    let response = service.oneshot(request).now_or_never().expect("at once").unwrap();
+    let (parts, body) = response.into_parts();
+    let body = body.collect().now_or_never().unwrap().unwrap().to_bytes();
+    Reply { status: parts.status.as_u16(), headers: parts.headers, body: String::from_utf8(body.into()).unwrap() }
+}
+
+fn get(layer: &RateLimitLayer) -> Reply {
+    send(layer, Request::new(()))
+}
+
+#[test]
+fn a_shed_request_is_answered_503_with_an_estimate_if_there_is_one() {
+    let key = |policy: Policy| policy.key(User::key());
+    // Keyed by client or not: the client is not to blame.
+    for policy in [overload, |server: &_| overload(server).key(User::key())] {
+        let reply = get(&RateLimitLayer::new(policy(&Server::overloaded(Some(7)))));
+        assert_eq!((reply.status, reply.field("retry-after")), (503, Some("7")));
+        assert_eq!(reply.field("x-rate-limited-for"), None, "it is no exact wait");
+        assert_eq!(reply.field("cache-control"), Some("no-store"));
+        assert!(reply.body.contains("\"detail\":\"The server is overloaded; retry in 7 seconds.\""), "{}", reply.body);
+        assert!(reply.body.contains("#temporary-reduced-capacity\",\"title\":\"Temporary Reduced Capacity\""));
+        let reply = get(&RateLimitLayer::new(policy(&Server::overloaded(None))));
+        assert_eq!((reply.status, reply.field("retry-after")), (503, None));
+        assert!(reply.body.contains("\"detail\":\"The server is overloaded; retry later.\""), "{}", reply.body);
+    }
+    let status = StatusCode::TOO_MANY_REQUESTS;
+    let reply = get(&RateLimitLayer::new(key(overload(&Server::overloaded(Some(7)))).status(status)));
+    assert_eq!((reply.status, reply.field("retry-after")), (429, Some("7")));
+}
+
+#[test]
+fn a_shed_call_is_unavailable_with_pushback_if_the_wait_is_known() {
+    for (estimate, pushback) in [(Some(7), Some("7000")), (None, None)] {
+        let layer = RateLimitLayer::new(overload(&Server::overloaded(estimate)));
+        let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+        let reply = send(&layer, call.body(()).unwrap());
+        assert_eq!((reply.status, reply.field("grpc-status")), (200, Some("14")));
+        assert_eq!(reply.field("grpc-retry-pushback-ms"), pushback);
+    }
+}
+
+/// Also if the limiter cannot be peeked at, so that the quota is charged, and refunded.
+#[test]
+fn an_overloaded_server_charges_no_quota() {
+    for cannot_be_peeked_at in [false, true] {
+        let server = Arc::new(Server { cannot_be_peeked_at, ..Server::default() });
+        let window = window(10);
+        let layer = RateLimitLayer::new([overload(&server), per_user(&window)]);
+        assert_eq!((get(&layer).status, left(&window)), (200, 9));
+        server.is_overloaded.store(true, Ordering::SeqCst);
+        for _ in 0..20 {
+            assert_eq!((get(&layer).status, left(&window)), (503, 9));
+        }
+        server.is_overloaded.store(false, Ordering::SeqCst);
+        assert_eq!((get(&layer).status, left(&window)), (200, 8));
+    }
+}
+
+#[test]
+fn a_request_that_a_rate_limit_rejects_takes_no_units_and_no_place() {
+    let server = Arc::new(Server::default());
+    let layer = RateLimitLayer::new([overload(&server), per_user(&window(1))]);
+    assert_eq!(get(&layer).status, 200);
+    server.asks();
+    assert_eq!(get(&layer).status, 429);
+    assert!(server.asks().iter().all(|(mode, ..)| *mode == Mode::Peek), "nothing is charged");
+}
+
+/// The estimate does not lengthen the promise, and an unknown wait does not make it unknown.
+#[test]
+fn a_rate_limit_goes_before_an_overloaded_server() {
+    for estimate in [Some(3_000), Some(1), None] {
+        let server = Arc::new(Server::default());
+        let layer = RateLimitLayer::builder([overload(&server), per_user(&window(1))]).verdict().build();
+        assert_eq!(get(&layer).status, 200);
+        *server.estimate.lock().unwrap() = estimate.map(Duration::from_secs);
+        server.is_overloaded.store(true, Ordering::SeqCst);
+        let reply = get(&layer);
+        assert_eq!((reply.status, reply.field("retry-after")), (429, Some("60")));
+        assert_eq!(reply.field("x-rate-limited-for"), Some("60.000000"));
+        assert!(reply.body.contains("The limit is used up; retry in 60 seconds."), "{}", reply.body);
+        assert!(reply.body.contains(r#""violated-policies":["per-user","overload"]"#), "{}", reply.body);
+    }
+}
+
+/// It never counts for a ban, and a retry before the estimated time is not too early.
+#[test]
+fn a_shed_request_leads_to_no_ban() {
+    let server = Server::overloaded(Some(60));
+    let penalty = Penalty::new(Quota::per_hour(1), Duration::from_secs(600)).with_clock(ManualClock::new());
+    let layer = RateLimitLayer::new([overload(&server), per_user(&window(5)).penalty(penalty)]);
+    for _ in 0..50 {
+        assert_eq!(get(&layer).status, 503);
+    }
+    server.is_overloaded.store(false, Ordering::SeqCst);
+    assert_eq!(get(&layer).status, 200);
+}
+
+#[test]
+fn a_key_that_is_banned_by_hand_is_not_shed() {
+    let server = Server::overloaded(Some(60));
+    let layer = RateLimitLayer::new(overload(&server).key(User::key()));
+    let ban = layer.handle().ban("overload", "a", Duration::from_secs(600), "scrapes").now_or_never().unwrap();
+    let _ = ban.unwrap();
+    let reply = get(&layer);
+    assert_eq!((reply.status, reply.field("retry-after")), (429, Some("600")));
+}
+
+#[test]
+fn the_class_and_the_weight_reach_the_limiter_in_every_mode() {
+    let server = Arc::new(Server::default());
+    let classed = |policy: Policy| {
+        policy
+            .priority_fn(|request| if request.uri().path() == "/pay" { Priority::Critical } else { Priority::Low })
+            .weight_fn(|request| request.extensions().get::<NonZeroU32>().copied().unwrap_or(NonZeroU32::MIN))
+    };
+    let pay = || {
+        let mut request = Request::get("/pay").body(()).unwrap();
+        request.extensions_mut().insert(NonZeroU32::new(7).unwrap());
+        request
+    };
+    let alone = RateLimitLayer::new(classed(overload(&server)));
+    let beside = RateLimitLayer::new([classed(overload(&server)), per_user(&window(9))]);
+    let shadow = RateLimitLayer::new([classed(overload(&server)).shadow(), per_user(&window(9))]);
+    for (layer, modes) in
+        [(alone, &[Mode::Charge][..]), (beside, &[Mode::Peek, Mode::Charge]), (shadow, &[Mode::Shadow])]
+    {
+        assert_eq!(send(&layer, pay()).status, 200);
+        assert_eq!(server.asks(), modes.iter().map(|mode| (*mode, Priority::Critical, 7)).collect::<Vec<_>>());
+        assert_eq!(get(&layer).status, 200);
+        assert_eq!(server.asks(), modes.iter().map(|mode| (*mode, Priority::Low, 1)).collect::<Vec<_>>());
+    }
+    // Without the functions, all are equal.
+    assert_eq!(send(&RateLimitLayer::new(overload(&server)), pay()).status, 200);
+    assert_eq!(server.asks(), [(Mode::Charge, Priority::Normal, 1)]);
+}
+
+#[test]
+fn a_shadow_counts_the_requests_that_would_have_been_shed() {
+    let server = Server::overloaded(Some(60));
+    let window = window(10);
+    let layer = RateLimitLayer::new([overload(&server).shadow(), per_user(&window)]);
+    for _ in 0..3 {
+        assert_eq!(get(&layer).status, 200);
+    }
+    assert_eq!((layer.shadow_rejected("overload"), left(&window)), (Some(3), 7));
+    assert!(server.asks().iter().all(|(mode, ..)| *mode == Mode::Shadow));
+}
+
+/// A handler that asks by itself knows no policy.
+#[tokio::test]
+async fn a_handler_answers_as_a_layer_would() {
+    for estimate in [Some(7), None] {
+        let server = Server::overloaded(estimate);
+        let permit = server.acquire(&"a".into(), 1).await.unwrap();
+        let rejection = Rejection::unless_allowed("jobs", permit).unwrap_err();
+        assert_eq!((rejection.reason(), rejection.status().as_u16()), (Reason::Overloaded, 503));
+        assert_eq!(rejection.retry_after(), estimate.map(Duration::from_secs));
+    }
+    let permit = window(1).acquire_owned(&"a".into(), 2).await.unwrap();
+    let rejection = Rejection::unless_allowed("jobs", permit).unwrap_err();
+    assert_eq!((rejection.reason(), rejection.status().as_u16()), (Reason::LimitExceeded, 429));
+}
+
+/// One event when it begins, and not one for each key.
+#[test]
+fn an_overloaded_server_is_an_event() {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&events);
+    let note = move |event: &Event<'_>| {
+        assert_eq!((event.policy(), event.key_text()), ("overload", None));
+        noted.lock().unwrap().push(matches!(event.transition(), Transition::Shedding));
+    };
+    let server = Server::overloaded(Some(60));
+    let layer = RateLimitLayer::builder(overload(&server).key(User::key())).on_transition(note).build();
+    for _ in 0..9 {
+        assert_eq!(get(&layer).status, 503);
+    }
+    server.is_overloaded.store(false, Ordering::SeqCst);
+    assert_eq!(get(&layer).status, 200);
+    assert_eq!(*events.lock().unwrap(), [true], "it has shed a moment ago");
+}
+
+#[test]
+fn classes_and_weights_need_a_limiter_that_sheds() {
+    let policy = || Policy::new("api", Quota::per_second(9)).key(HeaderKey::from_static("x-api-key"));
+    for policy in [policy().priority_fn(|_| Priority::High), policy().weight_fn(|_| NonZeroU32::MIN)] {
+        let error = RateLimitLayer::try_new(policy).unwrap_err().to_string();
+        assert!(error.ends_with("protect the server with `Overload`, or remove the option"), "{error}");
+    }
+}
+
+/// The limiter of the crate, in a layer with a quota.
+#[tokio::test(start_paused = true)]
+async fn the_real_limiter_sheds_what_it_cannot_hold_and_charges_no_quota() {
+    let window = window(10);
+    let limiter = Arc::new(Overload::new().limits(1..=1).starting_at(1).max_queue(0));
+    let policy = Policy::new("overload", Arc::clone(&limiter) as Arc<dyn Limiter>);
+    let layer =
+        RateLimitLayer::builder([policy, per_user(&window).on_missing_key(MissingKey::Share)]).verdict().build();
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello")))
+    }));
+    let request = || {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(User::new("a"));
+        request
+    };
+    let first = service.clone().oneshot(request()).await.unwrap();
+    assert_eq!((first.status().as_u16(), left(&window), limiter.stats().in_flight), (200, 9, Some(1)));
+    let shed = service.clone().oneshot(request()).await.unwrap();
+    assert_eq!((shed.status().as_u16(), left(&window), limiter.stats().in_flight), (503, 9, Some(1)));
+    assert!(!shed.extensions().get::<Verdict>().unwrap().is_allowed());
+    drop(first);
+    let later = service.oneshot(request()).await.unwrap();
+    assert_eq!((later.status().as_u16(), left(&window)), (200, 8));
+    let _ = later.into_body().collect().await.unwrap();
+    assert_eq!(limiter.stats().in_flight, Some(0));
+}
