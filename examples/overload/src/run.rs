@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderValue, Request, StatusCode};
 use http_body::Body;
@@ -85,26 +85,22 @@ async fn drive(plan: &Plan, contender: &dyn Contender, seed: u64) -> Trace {
         }
         server.work();
         if let Some((at, job)) = arrival.filter(|(at, _)| *at <= epoch.now()) {
-            tokio::spawn(visit(entrance.clone(), job, at, epoch, plan.patience, Arc::clone(&records)));
+            let record = Record { job, arrived: at, left: at, fate: Fate::Refused };
+            let note = Note { record, records: Arc::clone(&records) };
+            tokio::spawn(visit(entrance.clone(), note, epoch, plan.patience));
             arrival = arrivals.next(plan);
         }
         tokio::task::yield_now().await;
     }
-    let records = std::mem::take(&mut *records.lock().expect("nobody panics with the lock"));
+    let records = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
     Trace { plan: plan.clone(), records, inside: server.mean_load() }
 }
 
 const TENANTS: [&str; 10] = ["greedy", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 
 /// A client: sends a request, reads the answer to its end, and gives up after a while.
-async fn visit(
-    entrance: Entrance,
-    job: Job,
-    arrived: u64,
-    epoch: Epoch,
-    patience: u64,
-    records: Arc<Mutex<Vec<Record>>>,
-) {
+async fn visit(entrance: Entrance, mut note: Note, epoch: Epoch, patience: u64) {
+    let job = note.record.job;
     let mut request = Request::new(());
     request.headers_mut().insert("x-api-key", HeaderValue::from_static(TENANTS[usize::from(job.tenant)]));
     request.extensions_mut().insert(job);
@@ -114,7 +110,18 @@ async fn visit(
         while poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.is_some() {}
         if head.status == StatusCode::OK { Fate::Answered } else { Fate::Refused }
     };
-    let fate = tokio::time::timeout(Duration::from_nanos(patience), answer).await.unwrap_or(Fate::GivenUp);
-    let record = Record { job, arrived, left: epoch.now(), fate };
-    records.lock().expect("nobody panics with the lock").push(record);
+    note.record.fate = tokio::time::timeout(Duration::from_nanos(patience), answer).await.unwrap_or(Fate::GivenUp);
+    note.record.left = epoch.now();
+}
+
+/// Records a request when it is dropped: a contender that panics has refused it.
+struct Note {
+    record: Record,
+    records: Arc<Mutex<Vec<Record>>>,
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).push(self.record);
+    }
 }

@@ -160,9 +160,7 @@ impl Service<Request<()>> for Permits {
                 Turn::Rejected => None,
             };
             let Some(permit) = permit else {
-                let mut response = Response::new(ServerBody::new(false).0);
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                return Ok(response);
+                return Ok(ServerBody::response(StatusCode::SERVICE_UNAVAILABLE));
             };
             let response = server.call(request).await?;
             permit.learn();

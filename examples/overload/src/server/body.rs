@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::{Response, StatusCode};
 use http_body::{Body, Frame};
 use tokio::sync::oneshot;
 
@@ -17,6 +18,14 @@ pub struct ServerBody(Option<oneshot::Receiver<()>>);
 pub(crate) struct BodyEnd(Option<oneshot::Sender<()>>);
 
 impl ServerBody {
+    /// Returns a response that has no body.
+    #[must_use]
+    pub fn response(status: StatusCode) -> Response<Self> {
+        let mut response = Response::new(Self(None));
+        *response.status_mut() = status;
+        response
+    }
+
     /// Returns a body that ends later, or one that has ended.
     pub(crate) fn new(is_open: bool) -> (Self, BodyEnd) {
         let (end, body) = is_open.then(oneshot::channel).unzip();
