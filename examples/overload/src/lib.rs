@@ -86,7 +86,7 @@ pub fn main(
         }
     }
     let Some(folder) = folder else {
-        print!("{}", table::table(&contenders));
+        print!("{}", table::table(&contenders, &scenarios::all()));
         return Ok(());
     };
     fs::create_dir_all(&folder)?;
@@ -101,6 +101,6 @@ pub fn main(
 /// Measures a contender, and returns the figures that miss their targets, each with its value. Empty if all are met.
 #[must_use]
 pub fn missed_targets(contender: &dyn Contender) -> Vec<String> {
-    let figures = table::measure(contender).into_iter().filter(scenarios::Figure::misses_its_target);
+    let figures = table::measure(contender, &scenarios::all()).into_iter().filter(scenarios::Figure::misses_its_target);
     figures.map(|figure| format!("{}: {}", figure.name, figure.value)).collect()
 }

@@ -77,6 +77,21 @@ fn slowdown(load: u64) -> Plan {
     Plan { slowdown: Some((20 * SECOND, 30 * SECOND, 3)), ..Plan::new(&[(90, load)]) }
 }
 
+/// A load at which nothing should be shed.
+pub(crate) fn no_overload() -> Scenario {
+    scenario(Plan::new(&[(130, 80)]), |trace| vec![share("shed at 0.8 ×", trace.shed((10, 130))).at_most(0.001)])
+}
+
+/// An overload from the first request on.
+pub(crate) fn cold_start() -> Scenario {
+    scenario(Plan::new(&[(5, 1_000)]), |trace| {
+        vec![
+            share("cold start: goodput in 5 s of 10 ×", trace.goodput((0, 5))),
+            figure("cold start: p99 in 5 s of 10 ×", trace.latency((0, 5), 99)),
+        ]
+    })
+}
+
 fn proof() -> Vec<Scenario> {
     vec![
         scenario(steady(1_000), |trace| {
@@ -93,7 +108,7 @@ fn proof() -> Vec<Scenario> {
         scenario(Plan { top: 8, ..steady(1_000) }, |trace| {
             vec![share("top class (8 %) served at 10 ×", trace.served(STEADY, |it| it.job.is_top)).at_least(0.994)]
         }),
-        scenario(Plan::new(&[(130, 80)]), |trace| vec![share("shed at 0.8 ×", trace.shed((10, 130))).at_most(0.001)]),
+        no_overload(),
         scenario(slowdown(80), |trace| {
             let recovery = trace.recovery(30, trace.goodput((10, 20)));
             vec![figure("recovery after a slowdown at 0.8 ×", recovery).at_most(5.0)]
@@ -163,18 +178,13 @@ fn traps() -> Vec<Scenario> {
                 ]
             },
         ),
-        scenario(Plan::new(&[(3_600, 10), (3_620, 1_000)]), |trace| {
+        scenario(Plan::new(&[(3_600, 10), (3_605, 1_000)]), |trace| {
             vec![
                 share("idle hour: goodput in 5 s of 10 ×", trace.goodput((3_600, 3_605))),
                 figure("idle hour: p99 in 5 s of 10 ×", trace.latency((3_600, 3_605), 99)),
             ]
         }),
-        scenario(Plan::new(&[(20, 1_000)]), |trace| {
-            vec![
-                share("cold start: goodput in 5 s of 10 ×", trace.goodput((0, 5))),
-                figure("cold start: p99 in 5 s of 10 ×", trace.latency((0, 5), 99)),
-            ]
-        }),
+        cold_start(),
         scenario(mixed(Mix::LongBody, 200), |trace| {
             vec![
                 share("long body: goodput at 2 ×", trace.goodput(STEADY)),

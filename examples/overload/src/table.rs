@@ -6,11 +6,11 @@ use std::thread;
 
 use crate::contenders::Contender;
 use crate::figures::Value;
-use crate::scenarios::{self, Figure, Target};
+use crate::scenarios::{Figure, Scenario, Target};
 
 /// Measures the contenders, on two threads, and returns the table in Markdown.
-pub(crate) fn table(contenders: &[Box<dyn Contender>]) -> String {
-    let columns = each(contenders, |contender| measure(contender));
+pub(crate) fn table(contenders: &[Box<dyn Contender>], scenarios: &[Scenario]) -> String {
+    let columns = each(contenders, |contender| measure(contender, scenarios));
     let Some(first) = columns.first() else { return String::new() };
     let head = ["", "target"].into_iter().map(str::to_owned).chain(contenders.iter().map(|it| it.name().to_owned()));
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
@@ -22,9 +22,9 @@ pub(crate) fn table(contenders: &[Box<dyn Contender>]) -> String {
     markdown(&rows)
 }
 
-/// All figures of a contender.
-pub(crate) fn measure(contender: &dyn Contender) -> Vec<Figure> {
-    scenarios::all().iter().flat_map(|scenario| scenario.measure(contender)).collect()
+/// The figures of a contender.
+pub(crate) fn measure(contender: &dyn Contender, scenarios: &[Scenario]) -> Vec<Figure> {
+    scenarios.iter().flat_map(|scenario| scenario.measure(contender)).collect()
 }
 
 /// Calls a function for each contender, on two threads, and returns the results in order.

@@ -2,7 +2,7 @@
 //!
 //! | crate | clock | so here |
 //! |---|---|---|
-//! | congestion-limiter 0.1.0 | tokio's (`limiter/token.rs:9`, `limits/windowed.rs:4`) | runs as it is; requests on which it panics (`moving_avg.rs:52`) count as refused |
+//! | congestion-limiter 0.1.0 | tokio's (`limiter/token.rs:9`, `limits/windowed.rs:4`) | runs as it is; requests on which it panics (`moving_avg.rs:47`) count as refused |
 //! | tower-acc 0.1.1 | `std`'s (`service.rs:13`, `future.rs:7`) | its service and algorithms, with latencies of the simulation |
 //! | tower-resilience-adaptive 0.14.0 | `std`'s (`service.rs:9`) | the same |
 //! | little-loadshedder 0.2.0 | `std`'s (`lib.rs:21`), also for the pace of its changes | not here: nothing can be replaced |
@@ -45,7 +45,10 @@ fn report_each_panic_once() {
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         if places.lock().is_ok_and(|mut places| places.insert(place.clone())) {
-            eprintln!("a contender panics at {place}:\n{}", Backtrace::force_capture());
+            let backtrace = Backtrace::force_capture().to_string();
+            let crates = ["/congestion-limiter", "/tower-acc", "/tower-resilience"];
+            let line = backtrace.lines().find(|line| crates.iter().any(|name| line.contains(name)));
+            eprintln!("a contender panics in {place}, {}", line.unwrap_or_default().trim());
         }
     }));
 }
