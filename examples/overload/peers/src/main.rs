@@ -8,8 +8,9 @@
 //! | little-loadshedder 0.2.0 | `std`'s (`lib.rs:21`), also for the pace of its changes | not here: nothing can be replaced |
 //!
 //! The clock of `std` stands still in a simulation, so a service would measure latencies of zero. The algorithms of
-//! tower-acc and tower-resilience are traits, to which their services pass the latency: [`Simulated`] replaces it by the
-//! one on tokio's clock, and passes everything else on. What holds permits, resizes and rejects is the code of the crate.
+//! tower-acc and tower-resilience are traits, to which their services pass the latency: [`Simulated`] replaces it by
+//! the one on tokio's clock, and passes everything else on. What holds permits, resizes and rejects is the code of
+//! the crate.
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@ use tower_sluice::{Concurrency, Policy, RateLimitLayer};
 use super::{Contender, Entrance, entrance};
 use crate::server::Server;
 
-/// The limiter of this project.
+/// The limiter of this project. A request has its tenant in `x-api-key`, and its [`Job`](crate::Job) as an extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Ours;
 
