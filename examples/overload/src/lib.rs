@@ -38,6 +38,16 @@
 //!   before and after. Under overload, it is the limit in force.
 //! - *p50, p99*: of the latencies of all requests that were answered.
 //!
+//! # The traps
+//!
+//! - *Exponential, bimodal*: service times vary, and single latencies say little.
+//! - *Slow route*: one request in ten waits for 100 ms, and needs no worker. *Health checks*: half take 0.1 ms.
+//! - *Stable timeout*: the server hangs for a minute, and answers each request with 504 after a second.
+//! - *Idle hour*: at 0.1 ×, then 10 × at once. *Cold start*: 10 × from the first request on.
+//! - *Long body*: the head is sent after a tenth of the work. A permit that is released there protects nothing.
+//! - *Clients give up after 50 ms*: a limit of 20 answers after exactly that time, and a larger one too late.
+//! - *2 workers become 16*, and *64 workers*: the limit has to grow.
+//!
 //! A figure in bold misses the target of our limiter.
 
 // A model of what happens, which decides on no request.
