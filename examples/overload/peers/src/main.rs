@@ -60,7 +60,7 @@ fn peers() -> Vec<Box<dyn Contender>> {
     vec![
         Peer::boxed("tower-acc Vegas", |server| entrance(LoadShed::new(acc(server, Vegas::default())))),
         Peer::boxed("tower-acc Gradient2", |server| entrance(LoadShed::new(acc(server, Gradient2::default())))),
-        Peer::boxed("tower-acc Gradient2, waiting", |server| entrance(acc(server, Gradient2::default()))),
+        Peer::boxed("tower-acc Vegas, waiting", |server| entrance(acc(server, Vegas::default()))),
         Peer::boxed("tower-resilience AIMD", |server| {
             adaptive(server, resilience::Aimd::builder().build().expect("its defaults are valid"))
         }),
