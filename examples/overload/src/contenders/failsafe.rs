@@ -1,5 +1,5 @@
-//! The rule of the adaptive limiter of failsafe-go, with its defaults, written from its description. Quantiles are
-//! exact here, and those of a t-digest there. Its priorities are left out.
+//! The rule of the adaptive limiter of failsafe-go (commit 5759a5e6), with its defaults. Compared with its source, of
+//! which no code is taken. Quantiles are exact here, and those of a t-digest there. Its priorities are left out.
 
 use std::collections::VecDeque;
 
