@@ -95,7 +95,8 @@ pub(crate) fn cold_start() -> Scenario {
     })
 }
 
-fn proof() -> Vec<Scenario> {
+/// The scenarios whose figures have targets.
+pub(crate) fn proof() -> Vec<Scenario> {
     vec![
         scenario(steady(1_000), |trace| {
             vec![

@@ -10,6 +10,7 @@ use tower::{BoxError, Service};
 
 use crate::contenders::{Contender, Entrance, Fixed, Nothing, Ours, contenders, entrance};
 use crate::figures::{Value, jain};
+use crate::missed_targets;
 use crate::picture::{Chart, Line};
 use crate::plan::{Abandoned, Mix, Plan};
 use crate::run::{Trace, run};
@@ -26,6 +27,11 @@ fn mean_latency(trace: &Trace) -> f64 {
 
 fn assert_near(measured: f64, expected: f64, what: &str) {
     assert!((measured - expected).abs() < 0.05 * expected, "{what}: {measured}, not {expected}");
+}
+
+#[test]
+fn ours_reaches_the_targets() {
+    assert_eq!(missed_targets(&Ours), [""; 0]);
 }
 
 /// A request waits for half of the load divided by the rest of the capacity (M/D/1), in units of the service time;
