@@ -243,3 +243,45 @@ async fn no_key_and_no_control_character_is_logged() {
     assert!(text.contains("a partner keeps failing") && !text.contains("secret"), "{text}");
     assert!(text.contains(r"a\xffb\tc"), "{text}");
 }
+
+#[cfg(feature = "metrics")]
+#[tokio::test(start_paused = true)]
+async fn each_attempt_is_counted_once() {
+    let metrics = crate::support::metrics::Metrics::record();
+    let partner = Partner::new(200);
+    let layer = layer().name("orders").max_waiters(1).attempts(1).max_wait(Duration::from_secs(5));
+    let mut client = partner.client(&layer);
+    let count = |result: &str| {
+        metrics.of(&format!("outgoing_calls_total{{pacer=\"orders\",result=\"{result}\"}}")).parse::<u64>().unwrap()
+    };
+    assert_eq!(call(&client).await.unwrap(), 200);
+    partner.answer(0);
+    assert!(call(&client).await.is_err());
+    partner.answer(500);
+    assert_eq!(call(&client).await.unwrap(), 500);
+    partner.answer(429);
+    assert_eq!(call(&client).await.unwrap(), 429);
+    // The line pauses for a second: one call waits and one finds no place. The first one leaves.
+    let mut calls = Vec::new();
+    for _ in 0..2 {
+        calls.push(client.ready().await.unwrap().call(Request::get("https://partner.example/").body(()).unwrap()));
+    }
+    assert_eq!(metrics.of("waiting_calls{pacer=\"orders\"}"), "1");
+    assert!(matches!(calls.pop().unwrap().await, Err(PacerError::LineFull { .. })));
+    drop(calls);
+    assert_eq!(metrics.of("waiting_calls{pacer=\"orders\"}"), "0");
+    // Rejections double the pause: after the fourth one, it is too long.
+    for _ in 0..3 {
+        assert_eq!(call(&client).await.unwrap(), 429);
+    }
+    assert!(matches!(call(&client).await, Err(PacerError::WaitTooLong { .. })));
+    let counts = ["accepted", "rejected", "failed", "throttled", "wait-too-long", "line-full", "cancelled"].map(count);
+    assert_eq!(counts, [1, 4, 2, 0, 1, 1, 1]);
+    advance(Duration::from_secs(10)).await;
+    partner.answer(500);
+    let sent = sent_until_throttled(&client).await;
+    assert_eq!([count("failed"), count("throttled")], [2 + sent as u64, 1]);
+    assert_eq!(metrics.of("throttled_partners{pacer=\"orders\"}"), "1");
+    drop((client, layer));
+    assert_eq!(metrics.of("throttled_partners{pacer=\"orders\"}"), "0");
+}
