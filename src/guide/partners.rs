@@ -117,11 +117,11 @@
 //!
 //! | the partner's quota, eight clients | retry after 1 s | backoff with full jitter | pacer |
 //! |---|---|---|---|
-//! | 100 per 10 s | 7,559 (100 %) | 628 (100 %) | 74 (94 %) |
-//! | 60 per minute | 76,073 (100 %) | 3,566 (100 %) | 602 (98 %) |
-//! | 1,000 per minute | 4,518 (100 %) | 261 (100 %) | 67 (100 %) |
-//! | 100 per second, burst 100 | 712 (100 %) | 570 (100 %) | 24 (100 %) |
-//! | 10 per second, burst 20 | 7,543 (100 %) | 2,126 (100 %) | 37 (100 %) |
+//! | 100 per 10 s | 7,600 (100 %) | 628 (100 %) | 74 (94 %) |
+//! | 60 per minute | 76,000 (100 %) | 3,566 (100 %) | 602 (98 %) |
+//! | 1,000 per minute | 4,517 (100 %) | 261 (100 %) | 67 (100 %) |
+//! | 100 per second, burst 100 | 709 (100 %) | 570 (100 %) | 24 (100 %) |
+//! | 10 per second, burst 20 | 7,471 (101 %) | 2,126 (100 %) | 37 (100 %) |
 //!
 //! Backoff waits for a random time up to 1, 2, 4, … 64 seconds. The pacer's calls keep their order, too.
 //!
@@ -140,8 +140,8 @@
 //!
 //! Then `PacerError::Throttled` means: this call has not left the process. Answer from a cache, put the job back, or leave
 //! the feature out. While the partner accepts at least half of the calls of two minutes, nothing is rejected; if it accepts
-//! less, it gets about twice as many as it accepts; and one per second in any case. Once that one is accepted, the next
-//! follow faster and faster, and within ten seconds nearly all are sent again. Each partner is judged by itself. Failures
+//! less, it gets about twice as many as it accepts; and one per second in any case. Once that one is accepted, their number
+//! doubles every second until all are sent, so that a partner that recovers is not overrun. Each partner is judged by itself. Failures
 //! are 429, 5xx, errors and timeouts: the table is at [`AdaptiveThrottle`](crate::layer::AdaptiveThrottle).
 //!
 //! It is off unless set. A program that does not expect this error treats it as the partner's, and would retry the more.

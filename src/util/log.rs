@@ -276,8 +276,8 @@ pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
     event!(warn: see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
 }
 
-// Transitions of partners that a `PacerLayer` calls. The callers bound their rate. `partner` is the host that the program
-// calls, escaped, or the hash of a key of its own.
+// Transitions of partners that a `PacerLayer` calls. The callers bound their rate. `partner` is the host that the
+// program calls, escaped, or the hash of a key of its own.
 
 pub(crate) fn partner_throttled(pacer: Option<&str>, partner: &dyn Display, accepted: u64, sent: u64, left_out: u64) {
     event!(warn: pacer, %partner, accepted, sent, left_out, "a partner keeps failing: calls to it are rejected here, without being sent, except for one per second and as many as it accepts");
@@ -288,5 +288,5 @@ pub(crate) fn partner_recovered(pacer: Option<&str>, partner: &dyn Display, left
 }
 
 pub(crate) fn partner_paused(pacer: Option<&str>, partner: &dyn Display, pause: Duration, left_out: u64) {
-    event!(info: pacer, %partner, ?pause, left_out, "a partner has rejected a call because of its limit: its line pauses");
+    event!(info: pacer, %partner, pause = ?pause, left_out, "a partner has rejected a call because of its limit: its line pauses");
 }

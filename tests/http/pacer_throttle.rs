@@ -1,5 +1,5 @@
-//! A client whose partner keeps failing: calls that are not sent, the partner's recovery, calls that nobody awaits, and what
-//! is counted and logged. `src/http/pacer/tests/health.rs` compares the decisions with a model.
+//! A client whose partner keeps failing: calls that are not sent, the partner's recovery, calls that nobody awaits, and
+//! what is counted and logged. `src/http/pacer/tests/health.rs` compares the decisions with a model.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -106,7 +106,7 @@ async fn a_failing_partner_is_spared_and_its_recovery_is_noticed() {
         }
         // It is back: the probes come closer, until all calls are sent.
         partner.answer(200);
-        for _ in 0..20 {
+        for _ in 0..25 {
             advance(Duration::from_secs(1)).await;
             assert_eq!(call(&client).await.unwrap(), 200);
         }
@@ -136,8 +136,8 @@ async fn mistakes_of_the_caller_throttle_nothing() {
     }
 }
 
-/// The call was counted before it was sent. If it were counted with its answer, a partner that never answers would get calls
-/// for ever.
+/// The call was counted before it was sent. If it were counted with its answer, a partner that never answers would get
+/// calls for ever.
 #[tokio::test(start_paused = true)]
 async fn calls_that_time_out_around_the_layer_are_failures() {
     let partner = Partner::new(1);

@@ -13,8 +13,8 @@ use super::meter::CallResult;
 use crate::util::log::KeyHash;
 use crate::util::random::random;
 
-/// An attempt that waits for its turn, or is under way. Counted once; if it is dropped before its end, as cancelled, and if
-/// it was sent, the partner has not accepted it.
+/// An attempt that waits for its turn, or is under way. Counted once; if it is dropped before its end, as cancelled,
+/// and if it was sent, the partner has not accepted it.
 pub(super) struct Attempt {
     line: Arc<PartnerLine>,
     sent: Option<SentMark>,
@@ -101,7 +101,8 @@ impl Attempt {
         self.is_counted = true;
         self.line.common.meter.count(result);
         if let (Some(mark), Some((_, health))) = (self.sent.take(), &self.line.health) {
-            health.lock().end(mark, result == CallResult::Accepted);
+            let now = self.line.common.micros(Instant::now());
+            health.lock().end(mark, now, result == CallResult::Accepted);
         }
     }
 }

@@ -24,9 +24,9 @@ pub enum PacerError<E> {
         /// The time after which the partner may take a call, as far as that is known.
         retry_after: Option<Duration>,
     },
-    /// The partner accepts few or none of its calls, and the layer has a [`throttle`](crate::PacerLayer::throttle). This
-    /// one was not sent. Do without it, or retry in some seconds: one call per second is sent in any case, to notice when
-    /// the partner is back.
+    /// The partner accepts few or none of its calls, and the layer has a [`throttle`](crate::PacerLayer::throttle).
+    /// This one was not sent. Do without it, or retry in some seconds: one call per second is sent in any case, to
+    /// notice when the partner is back.
     #[non_exhaustive]
     Throttled {
         /// How many calls the partner has accepted within the window.

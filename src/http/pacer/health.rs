@@ -1,5 +1,5 @@
-//! What a partner has accepted lately, and whether the next call is sent. Pure: instants are microseconds, and the caller
-//! draws the random number.
+//! What a partner has accepted lately, and whether the next call is sent. Pure: instants are microseconds, and the
+//! caller draws the random number.
 
 use super::throttle::{AdaptiveThrottle, BUCKETS};
 
@@ -17,6 +17,8 @@ pub(super) struct PartnerHealth {
     admitted: u64,
     /// How many calls the partner has accepted since its last failure.
     streak: u32,
+    /// When it has accepted the first of these.
+    streak_began: u64,
     /// When a call was last rejected here; `None` if the partner is not throttled.
     throttled: Option<u64>,
 }
@@ -68,7 +70,7 @@ impl PartnerHealth {
         let excess = sums.excess(throttle);
         // The clock may go back: the next probe is not further away than from now.
         self.admitted = self.admitted.min(now);
-        let interval = PROBE.checked_shr(self.streak).unwrap_or(0);
+        let interval = self.probe_interval(now);
         let is_sent = excess == 0 || now - self.admitted >= interval || !sums.is_hit(excess, throttle, draw());
         let was_throttled = self.throttled;
         if is_sent {
@@ -97,12 +99,23 @@ impl PartnerHealth {
         SentMark(bucket.number)
     }
 
+    /// Returns the time between calls that are sent in any case: it halves each second while the partner accepts, so
+    /// that one that recovers is not overrun. And with each call at most: a second without calls shows nothing.
+    fn probe_interval(&self, now: u64) -> u64 {
+        let seconds = now.saturating_sub(self.streak_began) / PROBE;
+        let halvings = u32::try_from(seconds).unwrap_or(u32::MAX).min(self.streak);
+        PROBE.checked_shr(halvings).unwrap_or(0)
+    }
+
     /// Counts the end of a call that was sent, at the time when it was sent.
-    pub(super) fn end(&mut self, mark: SentMark, is_accepted: bool) {
+    pub(super) fn end(&mut self, mark: SentMark, now: u64, is_accepted: bool) {
         let bucket = &mut self.buckets[slot(mark.0)];
         // Otherwise it has left the window.
         if bucket.number == mark.0 && bucket.accepted + bucket.failed < bucket.sent {
             *(if is_accepted { &mut bucket.accepted } else { &mut bucket.failed }) += 1;
+        }
+        if self.streak == 0 {
+            self.streak_began = now;
         }
         self.streak = if is_accepted { self.streak.saturating_add(1) } else { 0 };
     }

@@ -115,7 +115,8 @@ use crate::values::{PartitionKey, Quota};
 /// # Errors
 ///
 /// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, the partner keeps failing
-/// (with a [`throttle`](Self::throttle) only), or the inner service failed. A partner's response is never an error, also if it is a rejection that is not sent again.
+/// (with a [`throttle`](Self::throttle) only), or the inner service failed. A partner's response is never an error,
+/// also if it is a rejection that is not sent again.
 ///
 /// # Cost
 ///
@@ -190,14 +191,14 @@ impl<B: 'static> PacerLayer<B> {
         self.with(|gate| gate.key = Box::new(own_key)).with_common(|common| common.has_own_key = true)
     }
 
-    /// Rejects a part of the calls to a partner that keeps failing, here and at once ([`PacerError::Throttled`]), instead
-    /// of sending them. Off unless set: a program must expect that error, and have something to do instead.
+    /// Rejects a part of the calls to a partner that keeps failing, here and at once ([`PacerError::Throttled`]),
+    /// instead of sending them. Off unless set: a program must expect that error, and have something to do instead.
     ///
     /// It is for failures that no pace cures: timeouts, refused connections, 5xx. What a failure is, when calls are
-    /// rejected, and how the layer notices that the partner is back, see [`AdaptiveThrottle`]. A call is judged before it joins
-    /// the line, and again before a further [attempt](Self::attempts); if that is rejected, the caller gets the partner's
-    /// response. Each process judges by its own calls, also if the pace is [shared](Self::shared): a process whose own
-    /// network fails stops, and the others go on.
+    /// rejected, and how the layer notices that the partner is back, see [`AdaptiveThrottle`]. A call is judged before
+    /// it joins the line, and again before a further [attempt](Self::attempts); if that is rejected, the caller gets
+    /// the partner's response. Each process judges by its own calls, also if the pace is [shared](Self::shared): a
+    /// process whose own network fails stops, and the others go on.
     ///
     /// ```
     /// use tower_sluice::PacerLayer;
@@ -213,8 +214,8 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.throttle = Some(throttle))
     }
 
-    /// Names the layer in [metrics](crate::guide::monitoring#metrics), as the label `pacer`, and in log lines. Without a
-    /// name, it has no metrics. Give each layer another name.
+    /// Names the layer in [metrics](crate::guide::monitoring#metrics), as the label `pacer`, and in log lines. Without
+    /// a name, it has no metrics. Give each layer another name.
     #[track_caller]
     pub fn name(self, name: &str) -> Self {
         self.with_common(|common| common.meter.set_name(name))

@@ -267,8 +267,8 @@ impl PartnerPace {
         self.is_free = false;
     }
 
-    /// Takes in a rejection that does not report when to come again. A call that was sent at the pace shows that this is
-    /// too fast. One that went alone shows only that the pause was too short.
+    /// Takes in a rejection that does not report when to come again. A call that was sent at the pace shows that this
+    /// is too fast. One that went alone shows only that the pause was too short.
     fn learn_rejection(&mut self, number: u64, now: u64, rules: &Rules) {
         if number <= self.cut {
             // Sent before the last change: it says the same again.

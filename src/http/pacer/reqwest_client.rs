@@ -41,8 +41,9 @@ impl PacerLayer<reqwest::Body> {
     ///
     /// # Errors
     ///
-    /// As a middleware, a call that was not sent fails with [`Error::Middleware`](reqwest_middleware::Error::Middleware),
-    /// whose content is a `PacerError<reqwest::Error>`: `error.downcast_ref()` finds it.
+    /// As a middleware, a call that was not sent fails with
+    /// [`Error::Middleware`](reqwest_middleware::Error::Middleware), whose content is a `PacerError<reqwest::Error>`:
+    /// `error.downcast_ref()` finds it.
     pub fn reqwest() -> Self {
         // Calls of reqwest are cloned by its own function.
         Self::with_clone(|_| None)

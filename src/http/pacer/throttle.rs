@@ -6,16 +6,18 @@ use super::pace::micros;
 
 /// When calls to a partner that keeps failing are rejected here, for [`PacerLayer::throttle`].
 ///
-/// The rule is adaptive throttling of Google's SRE book (chapter 21, "Handling Overload"). Of *n* calls that the program
-/// wanted to make within the window, the partner has accepted *a*. The next call is rejected here with the probability
+/// The rule is adaptive throttling of Google's SRE book (chapter 21, "Handling Overload"). Of *n* calls that the
+/// program wanted to make within the window, the partner has accepted *a*. The next call is rejected here with the
+/// probability
 ///
 /// ```text
 /// (n - K a - 10) / (n + 1)        K = 100 / success_percent
 /// ```
 ///
-/// or 0 if that is negative. So nothing is rejected while the partner accepts more than `success_percent` of the calls, or
-/// while ten calls fail in a window. A partner that accepts less gets about *K* times as many calls as it accepts: enough
-/// to notice that it can take more. The ten are for programs with few calls: one failure in two calls says little.
+/// or 0 if that is negative. So nothing is rejected while the partner accepts more than `success_percent` of the calls,
+/// or while ten calls fail in a window. A partner that accepts less gets about *K* times as many calls as it accepts:
+/// enough to notice that it can take more. The ten are for programs with few calls: one failure in two calls says
+/// little.
 ///
 /// # What counts
 ///
@@ -30,14 +32,14 @@ use super::pace::micros;
 /// | the call leaves the line before it is sent | nothing |
 ///
 /// A call is counted before it is sent, and its answer counts at that time. So a partner that accepts connections and
-/// never answers is throttled before its calls time out. Other 4xx are accepted: the partner has looked at the request, and
-/// the next one may be right. An error in the body, or in trailers, is not seen.
+/// never answers is throttled, too, however long the timeout of the calls is. Other 4xx are accepted: the partner has
+/// looked at the request, and the next one may be right. An error in the body, or in trailers, is not seen.
 ///
 /// # Recovery
 ///
 /// One call per second is sent in any case (if there is one), so that a recovery is noticed within a second. While the
-/// partner accepts, the time between these probes halves with each call: after twenty, all calls are sent. The next failure
-/// makes it a second again.
+/// partner accepts, these probes double every second, up to all calls: a thousand per second after ten seconds. The
+/// next failure makes it one per second again.
 ///
 /// # Cost
 ///
@@ -69,8 +71,8 @@ impl AdaptiveThrottle {
     }
 
     /// Sets the share of calls, in percent, that the partner must accept; 50 unless set. If it accepts less, calls are
-    /// rejected here. It is 100 / *K* in the SRE book's terms: 90 throttles earlier, and sends a partner that fails at most
-    /// a ninth more than it accepts.
+    /// rejected here. It is 100 / *K* in the SRE book's terms: 90 throttles earlier, and sends a partner that fails
+    /// about a ninth more than it accepts.
     ///
     /// # Panics
     ///
@@ -80,8 +82,8 @@ impl AdaptiveThrottle {
         Self { success_percent: checked(percent), ..self }
     }
 
-    /// Sets how long calls count; two minutes unless set, in twelve buckets. Set it to several times the timeout of your
-    /// calls: a call that takes longer than the window counts as failed, also if it succeeds.
+    /// Sets how long calls count; two minutes unless set, in twelve buckets. Set it to several times the timeout of
+    /// your calls: a call that takes longer than the window counts as failed, also if it succeeds.
     ///
     /// # Panics
     ///
@@ -92,8 +94,8 @@ impl AdaptiveThrottle {
         Self { width: width(window), ..self }
     }
 
-    /// Sets the share of calls, in percent, that is rejected here at most; 100 unless set, since a probe per second is sent
-    /// in any case. With 80, a fifth of the calls goes to a partner that accepts none.
+    /// Sets the share of calls, in percent, that is rejected here at most; 100 unless set, since a probe per second is
+    /// sent in any case. With 80, a fifth of the calls goes to a partner that accepts none.
     ///
     /// # Panics
     ///

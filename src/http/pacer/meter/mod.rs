@@ -35,6 +35,7 @@ pub(super) enum CallResult {
     Cancelled,
 }
 
+#[cfg(feature = "metrics")]
 impl CallResult {
     const ALL: [Self; 7] = [
         Self::Accepted,
@@ -123,8 +124,8 @@ impl PacerMeter {
         }
     }
 
-    /// Whether one more line may be logged at an instant in microseconds, and how many were left out before it. A program
-    /// that calls thousands of partners must not fill its log when its network fails.
+    /// Whether one more line may be logged at an instant in microseconds, and how many were left out before it. A
+    /// program that calls thousands of partners must not fill its log when its network fails.
     fn may_log(&self, now: u64) -> Option<u64> {
         let mut lines = self.lines.lock();
         let second = now / 1_000_000;

@@ -9,10 +9,7 @@ use super::CallResult;
 pub(super) struct Series {}
 
 impl Series {
-    pub(super) fn count(&self, _: Option<&Arc<str>>, result: CallResult) {
-        let _ = result.as_str();
-        let _ = CallResult::ALL;
-    }
+    pub(super) fn count(&self, _: Option<&Arc<str>>, _: CallResult) {}
 
     pub(super) fn waits(&self, _: Option<&Arc<str>>, _: bool) {}
 

@@ -1,6 +1,6 @@
-//! Clients of several processes share the quota of a partner that answers a bare 429 beyond it, as in the experiments of
-//! "Rethinking HTTP API Rate Limiting: A Client-Side Approach" (arXiv 2510.04516). Each client always has ten calls to make,
-//! and sees no other client. On tokio's paused clock.
+//! Clients of several processes share the quota of a partner that answers a bare 429 beyond it, as in the experiments
+//! of "Rethinking HTTP API Rate Limiting: A Client-Side Approach" (arXiv 2510.04516). Each client always has ten calls
+//! to make, and sees no other client. On tokio's paused clock.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
