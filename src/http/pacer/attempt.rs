@@ -27,7 +27,7 @@ const QUIET: u64 = 60_000_000;
 impl PartnerLine {
     /// Lets a call try, unless the partner keeps failing and the dice say so. It touches no line and no network.
     pub(super) fn admit(&self) -> Result<(), LineRejection> {
-        let Some((throttle, health)) = &self.health else { return Ok(()) };
+        let Some((throttle, health)) = self.health.as_deref() else { return Ok(()) };
         let now = self.common.micros(Instant::now());
         let admission = health.lock().admit(now, throttle, random);
         let sums = admission.sums;
@@ -90,7 +90,7 @@ impl Attempt {
     /// Counts the call as sent, before it is.
     pub(super) fn sent(&mut self) {
         let now = self.line.common.micros(Instant::now());
-        self.sent = self.line.health.as_ref().map(|(throttle, health)| health.lock().send(now, throttle));
+        self.sent = self.line.health.as_deref().map(|(throttle, health)| health.lock().send(now, throttle));
     }
 
     pub(super) fn ended(mut self, result: CallResult) {
@@ -100,7 +100,7 @@ impl Attempt {
     fn count(&mut self, result: CallResult) {
         self.is_counted = true;
         self.line.common.meter.count(result);
-        if let (Some(mark), Some((_, health))) = (self.sent.take(), &self.line.health) {
+        if let (Some(mark), Some((_, health))) = (self.sent.take(), self.line.health.as_deref()) {
             let now = self.line.common.micros(Instant::now());
             health.lock().end(mark, now, result == CallResult::Accepted);
         }
@@ -118,7 +118,7 @@ impl Drop for Attempt {
 /// A partner that is forgotten is throttled no more.
 impl Drop for PartnerLine {
     fn drop(&mut self) {
-        if self.health.as_ref().is_some_and(|(_, health)| health.lock().is_throttled()) {
+        if self.health.as_deref().is_some_and(|(_, health)| health.lock().is_throttled()) {
             self.common.meter.throttles(false);
         }
     }

@@ -33,8 +33,8 @@ use crate::values::PartitionKey;
 pub(super) struct PartnerLine {
     pub(super) common: Arc<SharedByLines>,
     pub(super) key: PartitionKey,
-    /// `None` without a throttle.
-    pub(super) health: Option<(AdaptiveThrottle, Lock<PartnerHealth>)>,
+    /// `None` without a throttle. Boxed, since it is larger than the rest.
+    pub(super) health: Option<Box<(AdaptiveThrottle, Lock<PartnerHealth>)>>,
     /// `None` if this process has a pace of its own.
     shared: Option<SharedPace>,
     state: Lock<LineState>,
@@ -119,7 +119,7 @@ impl PartnerLine {
             drivers: Vec::new(),
             pause_logged: None,
         };
-        let health = common.throttle.map(|throttle| (throttle, Lock::new(PartnerHealth::default())));
+        let health = common.throttle.map(|throttle| Box::new((throttle, Lock::new(PartnerHealth::default()))));
         Self { common, key, health, shared, state: Lock::new(state), changed: Notify::new() }
     }
 
@@ -131,7 +131,7 @@ impl PartnerLine {
     /// Returns how much is lost if the line is dropped, to compare lines by.
     pub(super) fn need(&self) -> Need {
         let need = self.lock().pace.need(self.common.micros(Instant::now()), &self.common.rules);
-        match &self.health {
+        match self.health.as_deref() {
             Some((throttle, health)) if health.lock().is_throttled() => need.known_for(throttle.width * BUCKETS as u64),
             _ => need,
         }

@@ -36,6 +36,8 @@ impl PacerLayer<reqwest::Body> {
     /// timeouts ([`timeout`](reqwest::ClientBuilder::timeout)): they count from when a call is sent, and not while it
     /// waits in line.
     ///
+    /// As a middleware, a call joins the line when its future is polled first; as a Tower service, when it is made.
+    ///
     /// The request that [`key`](Self::key) gets has the method, the URI and the fields, the extensions of
     /// `with_extension`, and an empty body.
     ///
