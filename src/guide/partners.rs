@@ -30,10 +30,10 @@
 //! }
 //! ```
 //!
-//! Or, without that crate, `PacerLayer::reqwest()` is a Tower layer around `reqwest::Client`, as which reqwest's client is a
-//! service of its own requests: `PacerLayer::reqwest().layer(client).oneshot(request)`. A body that is a stream cannot be
-//! sent again. The feature adds `reqwest` without its default features (no TLS: your program chooses), `reqwest-middleware`
-//! and `async-trait`, and to a program that has these nothing.
+//! It is a Tower layer, too: `PacerLayer::reqwest().layer(reqwest::Client::new())` is a service of `reqwest::Request`,
+//! with `oneshot(request)`. A body that is a stream cannot be sent again. The feature adds `reqwest` without its
+//! default features (no TLS: your program chooses), `reqwest-middleware` and `async-trait`, and to a program that has
+//! these nothing.
 //!
 //! With reqwest 0.12, convert the requests in a `tower::service_fn`: `reqwest::Request::try_from(request)`, and
 //! `http::Response::from(response)`.
@@ -113,14 +113,14 @@
 //! From a bare 429, the layer learns a pace, as TCP does: slower with each rejection, and a little faster with each call
 //! that is accepted. So processes that know nothing of each other share the partner's quota. Rejections per thousand calls
 //! that were served, and the share of the quota that was used, for clients with ten calls each to make at any time
-//! (`src/http/pacer/tests/contest.rs`, ten minutes simulated):
+//! (`src/http/pacer/tests/contest.rs`, up to ten minutes simulated):
 //!
 //! | the partner's quota, eight clients | retry after 1 s | backoff with full jitter | pacer |
 //! |---|---|---|---|
 //! | 100 per 10 s | 7,600 (100 %) | 628 (100 %) | 74 (94 %) |
 //! | 60 per minute | 76,000 (100 %) | 3,566 (100 %) | 602 (98 %) |
 //! | 1,000 per minute | 4,517 (100 %) | 261 (100 %) | 67 (100 %) |
-//! | 100 per second, burst 100 | 709 (100 %) | 570 (100 %) | 24 (100 %) |
+//! | 100 per second, burst 100 | 709 (100 %) | 586 (100 %) | 23 (100 %) |
 //! | 10 per second, burst 20 | 7,471 (101 %) | 2,126 (100 %) | 37 (100 %) |
 //!
 //! Backoff waits for a random time up to 1, 2, 4, … 64 seconds. The pacer's calls keep their order, too.
@@ -138,11 +138,12 @@
 //! let layer = PacerLayer::<Body>::new().throttle(AdaptiveThrottle::new()).name("orders");
 //! ```
 //!
-//! Then `PacerError::Throttled` means: this call has not left the process. Answer from a cache, put the job back, or leave
-//! the feature out. While the partner accepts at least half of the calls of two minutes, nothing is rejected; if it accepts
-//! less, it gets about twice as many as it accepts; and one per second in any case. Once that one is accepted, their number
-//! doubles every second until all are sent, so that a partner that recovers is not overrun. Each partner is judged by itself. Failures
-//! are 429, 5xx, errors and timeouts: the table is at [`AdaptiveThrottle`](crate::layer::AdaptiveThrottle).
+//! Then `PacerError::Throttled` means: this call has not left the process. Answer from a cache, put the job back, or
+//! leave the feature out. While the partner accepts at least half of the calls of two minutes, nothing is rejected; if
+//! it accepts less, it gets about twice as many as it accepts; and one per second in any case. Once that one is
+//! accepted, their number doubles every second until all are sent, so that a partner that recovers is not overrun. Each
+//! partner is judged by itself. Failures are 429, 5xx, errors and timeouts: the table is at
+//! [`AdaptiveThrottle`](crate::layer::AdaptiveThrottle).
 //!
 //! It is off unless set. A program that does not expect this error treats it as the partner's, and would retry the more.
 //!
