@@ -18,16 +18,17 @@ const ROOMS: Picture = &[
     ("store", &["algorithm", "util", "values"]),
     ("limiter", &["algorithm", "store", "util", "values"]),
     ("concurrency", &["limiter", "store", "util", "values"]),
+    ("overload", &["limiter", "store", "util", "values"]),
     ("queue", &["algorithm", "limiter", "store", "util", "values"]),
     ("testing", &["algorithm", "limiter", "store", "util", "values"]),
     ("http", &["algorithm", "limiter", "store", "util", "values"]),
-    ("config", &["algorithm", "concurrency", "http", "limiter", "queue", "store", "util", "values"]),
+    ("config", &["algorithm", "concurrency", "http", "limiter", "overload", "queue", "store", "util", "values"]),
     // Text.
     ("guide", &[]),
 ];
 
 /// The rooms that compile without any HTTP type, for workers and for clients of other protocols.
-const BELOW_HTTP: &[&str] = &["values", "util", "algorithm", "store", "limiter", "concurrency", "queue", "testing"];
+const BELOW_HTTP: &[&str] = &["values", "util", "algorithm", "store", "limiter", "concurrency", "overload", "queue", "testing"];
 
 /// The rooms within `http`.
 const HTTP: Picture = &[
@@ -67,10 +68,11 @@ const POLICY: Picture = &[
     ("facts", &["named"]),
     ("who", &[]),
     ("how_much", &[]),
+    ("precedence", &[]),
     ("after", &["expiring"]),
     ("heritage", &["after", "expiring", "named"]),
     ("transitions", &["who"]),
-    ("definition", &["after", "facts", "heritage", "how_much", "transitions", "who"]),
+    ("definition", &["after", "facts", "heritage", "how_much", "precedence", "transitions", "who"]),
     ("rules", &["definition", "error", "facts", "names", "who"]),
     ("owed", &["after", "definition"]),
     ("asks", &["definition", "heritage"]),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, Method, StatusCode};
+use http::{Extensions, HeaderMap, StatusCode};
 
 use super::annotations::Annotations;
 use super::entry::{Entries, PolicyEntry};
@@ -92,10 +92,10 @@ impl OpenRequest {
         }
     }
 
-    /// Notes the method of the request. Lets the handler settle costs, take the units that the request holds, and see
-    /// the verdict so far.
-    pub(super) fn begin(&mut self, method: &Method, extensions: &mut Extensions) {
-        self.has_no_content = *method == Method::HEAD;
+    /// Notes whether the method is `HEAD`. Lets the handler settle costs, take the units that the request holds, and
+    /// see the verdict so far.
+    pub(super) fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
+        self.has_no_content = is_head;
         if let Some(verdict) = self.scope().verdict(&self.entries) {
             verdict.extend_request(extensions);
         }
