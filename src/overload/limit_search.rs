@@ -118,6 +118,12 @@ impl LimitSearch {
         if self.is_raised { self.raised() } else { self.base }
     }
 
+    /// The lower one of the two limits between which it alternates.
+    #[cfg(test)]
+    pub(super) const fn base(&self) -> u64 {
+        self.base
+    }
+
     fn step(&self) -> u64 {
         (self.base / self.divisor).max(1)
     }

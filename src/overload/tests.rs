@@ -106,7 +106,7 @@ fn it_finds_the_number_of_workers() {
     for workers in [8, 16, 64] {
         let mut server = Server::new(workers, search());
         server.run(120_000 * MS, |server| served(exponential(server, 20 * MS)));
-        let (limit, workers) = (server.search.limit(), workers as u64);
+        let (limit, workers) = (server.search.base(), workers as u64);
         assert!(limit >= workers * 3 / 4 && limit <= workers * 2, "{limit} for {workers} workers");
         let before = server.served;
         server.run(60_000 * MS, |server| served(exponential(server, 20 * MS)));
@@ -119,7 +119,7 @@ fn it_finds_the_number_of_workers() {
 fn requests_that_end_together_do_not_mislead_it() {
     let mut server = Server::new(64, search());
     server.run(60_000 * MS, |_| served(50 * MS));
-    let limit = server.search.limit();
+    let limit = server.search.base();
     assert!((56..=100).contains(&limit), "{limit}");
 }
 
@@ -127,42 +127,42 @@ fn requests_that_end_together_do_not_mislead_it() {
 fn trap_the_capacity_grows() {
     let mut server = Server::new(4, search());
     server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    assert!(server.search.limit() <= 8, "{}", server.search.limit());
+    assert!(server.search.base() <= 8, "{}", server.search.base());
     server.workers = 32;
     server.run(30_000 * MS, |server| served(exponential(server, 5 * MS)));
-    assert!(server.search.limit() >= 27, "{}", server.search.limit());
+    assert!(server.search.base() >= 27, "{}", server.search.base());
 }
 
 #[test]
 fn trap_per_request_samples() {
     let mut server = Server::new(16, search());
     server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let before = server.search.limit();
+    let before = server.search.base();
     // One request of a second, in a thousand others.
     let mut slow = Some(1_000 * MS);
     server.run(1_000 * MS, |server| served(slow.take().unwrap_or_else(|| exponential(server, 5 * MS))));
-    assert!(server.search.limit().abs_diff(before) <= before / 4, "{before}, then {}", server.search.limit());
+    assert!(server.search.base().abs_diff(before) <= before / 4, "{before}, then {}", server.search.base());
 }
 
 #[test]
 fn trap_a_stable_timeout_that_looks_healthy() {
     let mut server = Server::new(16, search());
     server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let before = server.search.limit();
+    let before = server.search.base();
     // Every request fails after a second, however many there are.
     let timeout = || Request { work: 1_000 * MS, takes_worker: false, end: RequestEnd::Failed };
     server.run(600_000 * MS, |_| timeout());
-    assert!(server.search.limit() <= before * 3 / 2, "{before}, then {}", server.search.limit());
+    assert!(server.search.base() <= before * 3 / 2, "{before}, then {}", server.search.base());
 }
 
 #[test]
 fn trap_the_baseline_that_learns_the_incident() {
     let mut server = Server::new(16, search());
     server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let before = server.search.limit();
+    let before = server.search.base();
     server.run(600_000 * MS, |server| served(exponential(server, 15 * MS)));
     server.run(10_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let after = server.search.limit();
+    let after = server.search.base();
     assert!(after.abs_diff(before) <= 4, "{before}, then {after}");
 }
 
@@ -183,7 +183,7 @@ fn trap_health_checks_as_fast_samples() {
         turn += 1;
         served(if turn % 2 == 0 { MS / 10 } else { exponential(server, 10 * MS) })
     });
-    let limit = server.search.limit();
+    let limit = server.search.base();
     assert!((12..=32).contains(&limit), "{limit}");
 }
 
@@ -200,7 +200,7 @@ fn trap_one_slow_route_that_drags_down_the_limit_of_the_fast_ones() {
         }
     });
     // 4 workers serve 800 fast requests per second, and beside these 89 slow ones, of which 9 are always there.
-    let limit = server.search.limit();
+    let limit = server.search.base();
     assert!((10..=40).contains(&limit), "{limit}");
     let before = server.served;
     server.run(20_000 * MS, |server| served(exponential(server, 5 * MS)));
@@ -324,7 +324,7 @@ async fn a_key_of_greater_weight_is_served_more_often() {
         for (name, waiting) in [("light", &mut light), ("heavy", &mut heavy)] {
             if waiting.first().is_some_and(|first| first.is_woken()) {
                 let decision = ready(&mut waiting[0]);
-                waiting.remove(0);
+                drop(waiting.remove(0));
                 served.push(name);
                 release(&overload, &decision);
             }
