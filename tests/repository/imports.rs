@@ -28,7 +28,8 @@ const ROOMS: Picture = &[
 ];
 
 /// The rooms that compile without any HTTP type, for workers and for clients of other protocols.
-const BELOW_HTTP: &[&str] = &["values", "util", "algorithm", "store", "limiter", "concurrency", "overload", "queue", "testing"];
+const BELOW_HTTP: &[&str] =
+    &["values", "util", "algorithm", "store", "limiter", "concurrency", "overload", "queue", "testing"];
 
 /// The rooms within `http`.
 const HTTP: Picture = &[
