@@ -73,6 +73,7 @@
 //! | the same, thinking in how full the bucket is | [`LeakyBucket`] (identical decisions) |
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
 //! | at most *n* of a client at once, however long they take | [`Concurrency`] |
+//! | no more than the server can do, whoever asks | `Overload` (feature `queue`) |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`] |
 //! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`] (admits up to twice the limit around a window's edge) |
 //! | quotas per day, week or month of a time zone | `CalendarWindow` (feature `calendar`; also up to twice the limit around an edge) |

@@ -1,9 +1,9 @@
 //! [`FairQueue`]: the requests that wait, in strict classes, and within a class with a fair share for each key.
 //!
 //! Within a class, this is start-time fair queueing (Goyal, Vin, Cheng, *Start-Time Fair Queueing*, SIGCOMM 1996): the
-//! next request of each key has a start tag in virtual time, the lowest tag is served first, and then the key's tag grows
-//! by the cost of the request, divided by the key's weight. The virtual time is the tag that was served last, so a key
-//! that comes anew starts there: it gains nothing from the time in which it had no request.
+//! next request of each key has a start tag in virtual time, the lowest tag is served first, and then the key's tag
+//! grows by the cost of the request, divided by the key's weight. The virtual time is the tag that was served last, so
+//! a key that comes anew starts there: it gains nothing from the time in which it had no request.
 //!
 //! A request that leaves unserved gives its part of the virtual time back.
 
@@ -44,8 +44,8 @@ pub(super) struct Departure {
 pub(super) enum Order {
     /// First come, first served.
     OldestFirst,
-    /// While the server is overloaded: the newest request is the one whose client has waited least, and will most likely
-    /// still be there.
+    /// While the server is overloaded: the newest request is the one whose client has waited least, and will most
+    /// likely still be there.
     NewestFirst,
 }
 

@@ -4,9 +4,9 @@
 //!
 //! While nobody waits and the search for the limit does not count, a request takes and releases its units by one
 //! compare-and-swap of the [word](GateWord). All else happens under the lock of the [`Line`], whose holder first
-//! [claims](Gate::claim) the word by its mark *Q*. From then on every other thread fails its compare-and-swap, finds *Q*
-//! and waits for the lock, so the holder alone changes the word, until it stores it without *Q*. So a limit that shrinks
-//! is in force at once, and no release is lost between two limits.
+//! [claims](Gate::claim) the word by its mark *Q*. From then on every other thread fails its compare-and-swap, finds
+//! *Q* and waits for the lock, so the holder alone changes the word, until it stores it without *Q*. So a limit that
+//! shrinks is in force at once, and no release is lost between two limits.
 //!
 //! Wakers run after the lock was released.
 

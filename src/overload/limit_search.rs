@@ -1,14 +1,14 @@
 //! [`LimitSearch`]: finds the limit at which more requests in flight serve no more requests.
 //!
-//! While requests wait, the limit alternates between a *base* and the base plus a *step*, for a window each. Each pair of
-//! windows tells whether **throughput** rose with the limit: by how much of the step's proportion. Up to the capacity of
-//! the server, throughput is in proportion to the limit; beyond, it stays. The pairs are added up until they are
-//! evidence, by a *t*-test: more moves the base up, none moves it down. A step that goes the same way as the one before
-//! is twice as wide, and one that turns back half as wide.
+//! While requests wait, the limit alternates between a *base* and the base plus a *step*, for a window each. Each pair
+//! of windows tells whether **throughput** rose with the limit: by how much of the step's proportion. Up to the
+//! capacity of the server, throughput is in proportion to the limit; beyond, it stays. The pairs are added up until
+//! they are evidence, by a *t*-test: more moves the base up, none moves it down. A step that goes the same way as the
+//! one before is twice as wide, and one that turns back half as wide.
 //!
 //! No response time is measured, so no incident can be learned as the normal response time, no server has to be drained
-//! to learn one, and neither a slow route nor a fast health check counts for more than a request. Requests that failed or
-//! were abandoned are no throughput: a server that times out serves nothing, however many requests it has.
+//! to learn one, and neither a slow route nor a fast health check counts for more than a request. Requests that failed
+//! or were abandoned are no throughput: a server that times out serves nothing, however many requests it has.
 //!
 //! While nobody waits, the limit does not bind and nothing is learned: an idle hour changes nothing.
 //!
@@ -260,8 +260,8 @@ impl LimitSearch {
     }
 }
 
-/// The difference, divided by the sum: zero if both are equal, and a third of [`ONE`] from one to two. `None` if both are
-/// zero.
+/// The difference, divided by the sum: zero if both are equal, and a third of [`ONE`] from one to two. `None` if both
+/// are zero.
 fn relative_rise(low: u64, high: u64) -> Option<i64> {
     let sum = u128::from(low) + u128::from(high);
     let part = |of: u64| (u128::from(of) * u128::from(ONE)).checked_div(sum).and_then(|part| i64::try_from(part).ok());

@@ -15,8 +15,8 @@ use crate::values::{
     Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, Receipt, RequestEnd,
 };
 
-/// Protects a server from overload: it bounds the requests in flight by **one limit for all keys that it finds itself**,
-/// lets requests wait in the order of their importance, and sheds those that would wait for too long.
+/// Protects a server from overload: it bounds the requests in flight by **one limit for all keys that it finds
+/// itself**, lets requests wait in the order of their importance, and sheds those that would wait for too long.
 ///
 /// A rate limit protects the quota of a client. This protects the server, however many clients there are, and whatever
 /// their requests cost: a server that takes on more than it can do serves all of it too late.
@@ -110,8 +110,8 @@ pub struct Overload {
 }
 
 impl Overload {
-    /// Creates a limiter whose limit begins at 20 units and stays between 4 and 1,024. Up to 1,024 requests wait, for up
-    /// to 500 ms each.
+    /// Creates a limiter whose limit begins at 20 units and stays between 4 and 1,024. Up to 1,024 requests wait, for
+    /// up to 500 ms each.
     pub const fn new() -> Self {
         Self {
             bounds: 4..=1_024,
@@ -143,8 +143,8 @@ impl Overload {
         self
     }
 
-    /// Sets the wait of a request that is too long if there is always one that has waited for so long; 20 ms unless set,
-    /// as in WeChat's servers. For a server that takes longer for a request, about that time.
+    /// Sets the wait of a request that is too long if there is always one that has waited for so long; 20 ms unless
+    /// set, as in WeChat's servers. For a server that takes longer for a request, about that time.
     pub const fn queue_target(mut self, target: Duration) -> Self {
         self.queue_target = target;
         self
@@ -279,7 +279,8 @@ impl Limiter for Overload {
         if !Arc::ptr_eq(self.gate.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
         }
-        // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any order.
+        // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any
+        // order.
         let (change, settings) = (theirs.begin_change(), self.settings());
         Some(Inheritance::in_place().then(move || theirs.change(change, &settings)))
     }

@@ -88,8 +88,8 @@ impl Server {
 
 /// Exponentially distributed, but never longer than seven times the mean.
 fn exponential(server: &mut Server, mean: u64) -> u64 {
-    // The logarithm to the base 2 in 1/1,024, from the leading bit and the next ten. It is too small by 0.057 on average,
-    // so the mean is 1.5 of it, and not 1/ln 2.
+    // The logarithm to the base 2 in 1/1,024, from the leading bit and the next ten. It is too small by 0.057 on
+    // average, so the mean is 1.5 of it, and not 1/ln 2.
     let random = server.random(1 << 20) + 1;
     let bit = u64::from(random.ilog2());
     let rest = ((random << 20) >> bit) - (1 << 20);

@@ -16,8 +16,8 @@ use crate::values::{Decision, LimiterError};
 
 /// Resolves when the turn of a request has come, when it was shed, or when it has waited for as long as it may.
 ///
-/// If it is dropped, the request leaves the queue. If it has its units by then, they are released. This is decided under
-/// the lock of the queue, so that no unit is lost or released twice.
+/// If it is dropped, the request leaves the queue. If it has its units by then, they are released. This is decided
+/// under the lock of the queue, so that no unit is lost or released twice.
 pub(super) struct WaitForTurn {
     gate: Arc<Gate>,
     /// Cleared when the result is returned.

@@ -127,7 +127,8 @@ impl<'a> Ask<'a> {
     }
 
     /// Sets the weight of the key, one unless set: of requests that wait in a limiter that
-    /// [sheds](crate::limiter::Description::shedding), a key of weight 3 has three times the share of a key of weight 1.
+    /// [sheds](crate::limiter::Description::shedding), a key of weight 3 has three times the share of a key of weight
+    /// 1.
     pub const fn weighing(self, weight: NonZeroU32) -> Self {
         Self { weight, ..self }
     }

@@ -76,8 +76,8 @@ impl Description {
         self
     }
 
-    /// Declares that a rejection is the server's fault, and not the client's: it is overloaded. A layer then answers 503
-    /// in place of 429 (in gRPC UNAVAILABLE), the wait of a rejection is an estimate, and no client is banned for
+    /// Declares that a rejection is the server's fault, and not the client's: it is overloaded. A layer then answers
+    /// 503 in place of 429 (in gRPC UNAVAILABLE), the wait of a rejection is an estimate, and no client is banned for
     /// rejections. Policies of such a limiter may have a [`priority_fn`](crate::Policy::priority_fn) and a
     /// [`weight_fn`](crate::Policy::weight_fn).
     pub const fn shedding(mut self) -> Self {

@@ -6,8 +6,8 @@
 /// The order is strict: while requests of a class wait, none of a lower class is served. Choose the class by what the
 /// server knows of the request (its route, the plan of its customer), and not by what a client claims.
 ///
-/// Complete by definition: the classes are those of Google's servers (*Site Reliability Engineering*, chapter 21), which
-/// has found that more cannot be told apart.
+/// Complete by definition: the classes are those of Google's servers (*Site Reliability Engineering*, chapter 21),
+/// which has found that more cannot be told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Priority {
