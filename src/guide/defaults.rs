@@ -152,6 +152,11 @@
 //! | [`PacerLayer::max_waiters`](crate::PacerLayer::max_waiters) | 1,000 over all partners |
 //! | [`PacerLayer::max_pause`](crate::PacerLayer::max_pause) | 1 hour |
 //! | [`PacerLayer::attempts`](crate::PacerLayer::attempts) | 3 |
+//! | [`PacerLayer::throttle`](crate::PacerLayer::throttle) | none: all calls are sent |
+//! | [`AdaptiveThrottle::success_percent`](crate::layer::AdaptiveThrottle::success_percent) | 50 |
+//! | [`AdaptiveThrottle::max_percent`](crate::layer::AdaptiveThrottle::max_percent) | 100 |
+//! | [`AdaptiveThrottle::window`](crate::layer::AdaptiveThrottle::window) | 2 minutes |
+//! | [`PacerLayer::name`](crate::PacerLayer::name) | none: no metrics |
 //! | [`PacerLayer::shared`](crate::PacerLayer::shared) | no: each process for itself |
 //!
 //! # A configuration file

@@ -85,6 +85,13 @@ fn the_guide_has_the_defaults_of_the_source() {
             "src/http/pacer/layer.rs",
             "const MAX_PAUSE: Duration = Duration::from_secs(3_600);",
         ),
+        ("`AdaptiveThrottle::success_percent`", "50", "src/http/pacer/throttle.rs", "const SUCCESS_PERCENT: u64 = 50;"),
+        (
+            "`AdaptiveThrottle::window`",
+            "2 minutes",
+            "src/http/pacer/throttle.rs",
+            "const WINDOW: Duration = Duration::from_secs(120);",
+        ),
         ("`PacerLayer::attempts`", "3", "src/http/pacer/layer.rs", "const ATTEMPTS: u32 = 3;"),
     ] {
         assert!(read(file).contains(line), "{file} has no `{line}`: correct {setting} on the page, and this test");
@@ -112,6 +119,7 @@ fn the_guide_has_every_setting() {
         "src/http/key/ip.rs",
         "src/http/layer/builder.rs",
         "src/http/pacer/layer.rs",
+        "src/http/pacer/throttle.rs",
         "src/http/policy/after/charge_once/mod.rs",
         "src/http/policy/who/exemptions.rs",
         "src/http/policy/definition.rs",

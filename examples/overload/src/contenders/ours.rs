@@ -1,0 +1,31 @@
+//! Our limiter.
+
+use tower::Layer;
+use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::Priority;
+use tower_sluice::{Overload, Policy, RateLimitLayer};
+
+use super::{Contender, Entrance, entrance};
+use crate::Job;
+use crate::server::Server;
+
+/// The limiter of this project, with its defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct Ours;
+
+impl Contender for Ours {
+    fn name(&self) -> &str {
+        "ours"
+    }
+
+    fn protect(&self, server: Server) -> Entrance {
+        let overload =
+            Policy::new("overload", Overload::new()).key(HeaderKey::from_static("x-api-key")).priority_fn(|request| {
+                match request.extensions().get::<Job>() {
+                    Some(job) if job.is_top() => Priority::High,
+                    _ => Priority::Normal,
+                }
+            });
+        entrance(RateLimitLayer::new(overload).layer(server))
+    }
+}
