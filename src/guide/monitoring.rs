@@ -177,6 +177,7 @@
 //! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
 //! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
+//! | the server is overloaded: requests are shed; the server is overloaded no more | add servers, or find out [what takes so much](crate::Overload) |
 //! | a key is limited | nothing. Logged at `info`, if a layer has `on_transition` |
 //! | a key is banned; a key is allowed by hand; the ban or the allowance of a key was ended by hand | nothing; an operator's reason is in the line. To find the client: [support](super::support) |
 //! | store: a node keeps failing; a node is back | the same |
