@@ -32,7 +32,7 @@ impl ControlledDelay {
     pub(super) const fn observe(&mut self, now: u64, oldest: Option<u64>) {
         self.above_since = match (oldest, self.above_since) {
             (None, _) => None,
-            // The others before it have left, and this one is in time yet: whatever was before is over.
+            // The older ones have left, and this one has not waited for too long yet: the interval begins anew.
             (Some(arrived), _) if arrived.saturating_add(self.target) > now => {
                 Some(arrived.saturating_add(self.target))
             }

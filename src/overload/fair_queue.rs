@@ -231,7 +231,7 @@ impl Class {
         let now = self.virtual_time;
         let flow =
             self.flows.entry(id).or_insert_with(|| Flow { key, start: now, finish: now, waiters: BTreeSet::new() });
-        // Not both: a key without requests is in neither set of the other two.
+        // A key without requests is in this set only, and one with requests in the other two.
         self.ahead.remove(&(flow.start, id));
         self.by_finish.remove(&(flow.finish, id));
         flow.finish += span;
@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// The same in a list, with whole numbers for tags: each key's next tag, and what waits.
+    /// The same in a list: the next tag of each key, and the waiters.
     #[derive(Default)]
     struct Model {
         waiting: Vec<(Ticket, Arrival)>,

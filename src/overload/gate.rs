@@ -45,7 +45,7 @@ pub(super) struct Gate {
     origin: Instant,
 }
 
-/// What the lock protects.
+/// The state behind the lock.
 #[derive(Debug)]
 struct Line {
     queue: FairQueue,
@@ -68,7 +68,8 @@ struct Line {
 pub(super) enum Turn {
     /// It has its units.
     Granted,
-    /// It was shed. It may come back after this time, by an estimate; `None` if that is not known, or soon.
+    /// It was shed. It may come back after this time, by an estimate; `None` if the estimate is unknown or below a
+    /// second.
     Shed(Option<Duration>),
     Closed,
 }
@@ -90,7 +91,7 @@ pub(super) struct GateChange(u64);
 /// An estimate below this helps no client: `Retry-After` counts whole seconds.
 const SHORTEST_HINT: Duration = Duration::from_secs(1);
 
-/// An estimate beyond this is none: by then, the load is another.
+/// A longer estimate is cut to this: by then, the load is another.
 const LONGEST_HINT: Duration = Duration::from_secs(30);
 
 impl Gate {

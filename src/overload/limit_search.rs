@@ -1,14 +1,14 @@
-//! [`LimitSearch`]: finds the limit at which more requests in flight serve no more requests.
+//! [`LimitSearch`]: finds the limit beyond which throughput does not grow.
 //!
 //! While requests wait, the limit alternates between a *base* and the base plus a *step*, for a window each. Each pair
 //! of windows tells whether **throughput** rose with the limit: by how much of the step's proportion. Up to the
 //! capacity of the server, throughput is in proportion to the limit; beyond, it stays. The pairs are added up until
-//! they are evidence, by a *t*-test: more moves the base up, none moves it down. A step that goes the same way as the
-//! one before is twice as wide, and one that turns back half as wide.
+//! they are evidence, by a *t*-test: a rise moves the base up, no rise moves it down. A second step in the same
+//! direction is twice as wide, and a step back half as wide.
 //!
-//! No response time is measured, so no incident can be learned as the normal response time, no server has to be drained
-//! to learn one, and neither a slow route nor a fast health check counts for more than a request. Requests that failed
-//! or were abandoned are no throughput: a server that times out serves nothing, however many requests it has.
+//! No response time is measured. So the search cannot learn an incident as the normal response time, it does not drain
+//! the server to measure one, and a slow route or a fast health check counts as any other request does. Requests that
+//! failed or were abandoned are no throughput: a server that times out serves nothing, however many requests it has.
 //!
 //! While nobody waits, the limit does not bind and nothing is learned: an idle hour changes nothing.
 //!
@@ -35,7 +35,7 @@ pub(super) struct LimitSearch {
     last: Option<Direction>,
     /// Whether a step has turned back, so that the capacity is near.
     has_turned: bool,
-    /// The units that ended per 1,000 seconds in the last whole window, whatever became of them.
+    /// The units that ended per 1,000 seconds in the last whole window, served or not.
     drain: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ enum Direction {
     Down,
 }
 
-/// What was counted under one limit.
+/// The counts under one limit.
 #[derive(Debug)]
 struct Window {
     /// The units whose end is not counted yet: they were in flight under the limit before.
@@ -60,7 +60,7 @@ struct Window {
     unbound: u64,
 }
 
-/// The sum over the pairs since the last step of what speaks for a greater limit.
+/// The evidence for a greater limit, summed over the pairs since the last step.
 #[derive(Debug, Default)]
 struct Evidence {
     pairs: u32,
@@ -72,7 +72,7 @@ struct Evidence {
 /// The widest step is half of the base, the narrowest an eighth.
 const DIVISORS: RangeInclusive<u64> = 2..=8;
 
-/// The least length of a window, so that its throughput is not that of the scheduler's moment.
+/// The least length of a window. In a shorter one, the scheduler decides how many requests end.
 const SHORTEST: u64 = 50_000_000;
 
 /// The least number of units that end in a window.
@@ -244,7 +244,7 @@ impl LimitSearch {
     fn go(&mut self, direction: Direction) {
         self.base = match direction {
             Direction::Up => self.raised(),
-            // Half of the step, since the step is what was tried above the base.
+            // Half of the step: the base itself was not tested from below.
             Direction::Down => self.base.saturating_sub((self.step() / 2).max(1)).max(*self.bounds.start()),
         };
         self.divisor = match self.last {
@@ -260,8 +260,8 @@ impl LimitSearch {
     }
 }
 
-/// The difference, divided by the sum: zero if both are equal, and a third of [`ONE`] from one to two. `None` if both
-/// are zero.
+/// The difference, divided by the sum: zero if both are equal, and a third of [`ONE`] from one to two. Returns `None`
+/// if both are zero.
 fn relative_rise(low: u64, high: u64) -> Option<i64> {
     let sum = u128::from(low) + u128::from(high);
     let part = |of: u64| (u128::from(of) * u128::from(ONE)).checked_div(sum).and_then(|part| i64::try_from(part).ok());

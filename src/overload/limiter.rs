@@ -18,8 +18,8 @@ use crate::values::{
 /// Protects a server from overload: it bounds the requests in flight by **one limit for all keys that it finds
 /// itself**, lets requests wait in the order of their importance, and sheds those that would wait for too long.
 ///
-/// A rate limit protects the quota of a client. This protects the server, however many clients there are, and whatever
-/// their requests cost: a server that takes on more than it can do serves all of it too late.
+/// A rate limit protects the quota of a client. This protects the server, for any number of clients and any cost of
+/// their requests: a server that takes on more than it can do serves all of it too late.
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]

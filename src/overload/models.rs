@@ -65,7 +65,7 @@ fn two_requests_do_not_both_take_the_last_unit() {
         assert!((mine == Entered::Taken) != (theirs == Entered::Taken));
         gate.check(1);
         release(&gate);
-        // The one that waits has the unit now.
+        // The waiter has the unit now.
         gate.check(1);
     });
 }

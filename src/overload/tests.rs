@@ -14,7 +14,7 @@ use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Priority, Request
 /// The nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
 
-/// A server before which requests always wait, so that as many are in it as the limit allows.
+/// A server before which requests always wait, so that the limit always binds.
 struct Server {
     search: LimitSearch,
     workers: usize,
@@ -199,7 +199,7 @@ fn trap_one_slow_route_that_drags_down_the_limit_of_the_fast_ones() {
             _ => served(exponential(server, 5 * MS)),
         }
     });
-    // 4 workers serve 800 fast requests per second, and beside these 89 slow ones, of which 9 are always there.
+    // 4 workers serve 800 fast requests per second, and beside these 89 slow ones, nine at a time.
     let limit = server.search.base();
     assert!((10..=40).contains(&limit), "{limit}");
     let before = server.served;
@@ -367,7 +367,7 @@ async fn while_it_is_overloaded_the_newest_is_served_and_the_oldest_is_shed() {
             assert_eq!(overloaded, step * 5 >= 110, "step {step}");
             let (mut decided, rest): (VecDeque<_>, _) = waiting.into_iter().partition(|it| it.is_woken());
             waiting = rest;
-            // Those that are shed are older than the one that is served.
+            // The shed requests are older than the served one.
             running = ready(&mut decided.pop_back().expect("one is served"));
             assert!(running.is_allowed() && decided.iter_mut().all(|shed| !ready(shed).is_allowed()));
             assert!(overloaded || decided.is_empty());

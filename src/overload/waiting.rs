@@ -14,7 +14,7 @@ use super::gate::{Gate, Turn};
 use super::{admitted, shed};
 use crate::values::{Decision, LimiterError};
 
-/// Resolves when the turn of a request has come, when it was shed, or when it has waited for as long as it may.
+/// Resolves when the turn of a request has come, when it was shed, or at the end of its longest wait.
 ///
 /// If it is dropped, the request leaves the queue. If it has its units by then, they are released. This is decided
 /// under the lock of the queue, so that no unit is lost or released twice.
