@@ -64,9 +64,9 @@ use crate::values::{
 /// # Accuracy
 ///
 /// With any number of threads, no more units are in flight than the limit, except that units in flight stay when the
-/// limit shrinks, and that a request that costs more than the limit passes when it is alone. The limit found is between
-/// the number of requests that the server really works on at once and half as many more, in simulations with fixed,
-/// exponential and bimodal service times (`scripts/overload`).
+/// limit shrinks, and that a request that costs more than the limit passes when it is alone. In simulations with fixed,
+/// exponential and bimodal service times, the limit found is between seven eighths of the number of requests that the
+/// server really works on at once, and one and a half times that number (`scripts/overload`).
 ///
 /// # Memory and cost
 ///
