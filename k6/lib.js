@@ -104,7 +104,7 @@ export function checkUntimedRejection(rejection) {
   checkProblem(rejection);
 }
 
-export function checkProblem(rejection) {
+function checkProblem(rejection) {
   check(rejection, {
     'rejection: must not be stored': () => rejection.headers['Cache-Control'] === 'no-store',
     'rejection: is a problem document': () => rejection.headers['Content-Type'] === 'application/problem+json',

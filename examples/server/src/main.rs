@@ -251,7 +251,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
     let metrics = metrics::install();
     let mut tallies = Vec::new();
     let downloads = Arc::new(downloads::Downloads::default());
-    let worker = Arc::new(work::Worker::new());
+    let worker = Arc::new(work::Worker::default());
     let mut app = Router::new();
     for route in limits.routes() {
         let name: Arc<str> = route.paths()[0].as_str().into();
@@ -296,7 +296,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
         app = app.route(echo::PATH, any(echo::echo));
     }
     let routes = app.clone().layer(middleware::from_fn(authenticate));
-    let overload = overload::router(Arc::clone(&shared), routes.clone());
+    let overload = overload::router(Arc::clone(&shared), worker, routes.clone());
     let loads = Arc::new(load::Loads::new(Arc::clone(&shared), routes));
     app.merge(page::router(Arc::clone(&shared), tallies, Arc::clone(&downloads)))
         .route(load::PATH, post(load::run).with_state(loads))

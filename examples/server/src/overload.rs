@@ -24,7 +24,7 @@ use tower_sluice::limiter::Priority;
 use tower_sluice::store::Stats;
 
 use crate::limits::Limits;
-use crate::work::{CAPACITY, WORK};
+use crate::work::{CAPACITY, WORK, Worker};
 
 /// The route with the policy that protects the worker, and the one without a policy.
 pub(crate) const PROTECTED: &str = "/overload";
@@ -65,15 +65,16 @@ pub(crate) fn has_own_page(route: &Route) -> bool {
 }
 
 /// Routes [`STATE`] and [`LOAD`]. `routes` are those of the configuration.
-pub(crate) fn router(limits: Arc<RwLock<Limits>>, routes: Router) -> Router {
+pub(crate) fn router(limits: Arc<RwLock<Limits>>, worker: Arc<Worker>, routes: Router) -> Router {
     let now = Instant::now();
     let load = Load { tenths: 0, is_protected: true, watched: now, is_running: false };
-    let shown = Shown { limits, routes, started: now, load: Mutex::new(load), slices: Mutex::default() };
+    let shown = Shown { limits, worker, routes, started: now, load: Mutex::new(load), slices: Mutex::default() };
     Router::new().route(STATE, get(state)).route(LOAD, post(change_load)).with_state(Arc::new(shown))
 }
 
 struct Shown {
     limits: Arc<RwLock<Limits>>,
+    worker: Arc<Worker>,
     routes: Router,
     started: Instant,
     load: Mutex<Load>,
@@ -172,11 +173,13 @@ async fn state(State(shown): State<Arc<Shown>>) -> impl IntoResponse {
             "shed": of_classes(shed),
         })
     });
+    let (done, busy_us) = shown.worker.counts();
     let state = json!({
         "now_ms": shown.started.elapsed().as_millis(),
         "slice_ms": SLICE.as_millis(),
         "capacity": CAPACITY,
         "work_ms": WORK.as_millis(),
+        "worker": { "done": done, "busy_us": busy_us },
         "prompt_ms": PROMPT.as_millis(),
         "can_protect": shown.is_routed(PROTECTED),
         "can_bare": shown.is_routed(BARE),
@@ -258,10 +261,12 @@ struct Sent {
 }
 
 impl Sent {
-    /// A fifth of the requests are of the high class, and three of five, in each class, are of one tenant.
+    /// A fifth of the requests are of the high class, and of two tenants, one sends three of five requests of each class.
     fn numbered(number: u64, is_protected: bool) -> Self {
-        let tenant = if number / 5 % 5 < 3 { "greedy" } else { "modest" };
-        Self { is_protected, is_high: number.is_multiple_of(5), tenant }
+        let is_high = number.is_multiple_of(5);
+        let in_class = if is_high { number / 5 } else { number - number.div_ceil(5) };
+        let tenant = if matches!(in_class % 5, 1 | 3) { "modest" } else { "greedy" };
+        Self { is_protected, is_high, tenant }
     }
 
     async fn send(self, shown: &Shown) {

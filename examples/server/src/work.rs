@@ -3,50 +3,71 @@
 //! A worker does [`CAPACITY`] requests per second, and the others wait for it in the order of their arrival. There is one,
 //! so that the page, the health check and whatever loads the server have the rest of a machine with two processors.
 //!
-//! A request whose client has gone leaves the queue if its work has not begun; else the work is done for nobody. So it is
-//! with a semaphore in front of `spawn_blocking`. It is kind to the bare route: a server that also works for clients that
-//! are gone needs minutes to recover.
+//! A request whose client has gone is left out if its work has not begun; else the work is done for nobody. That is kind to
+//! the bare route: a server that also begins to work for clients that are gone needs minutes to recover.
 
 use std::hint::black_box;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use tokio::sync::oneshot;
 
 /// The processor time of a request, on any machine.
-pub(crate) const WORK: Duration = Duration::from_millis(8);
+pub(crate) const WORK: Duration = Duration::from_millis(20);
 
 /// The most requests per second that the worker does: fewer if the processor has other things to do.
-pub(crate) const CAPACITY: u64 = 125;
+pub(crate) const CAPACITY: u64 = 50;
 
 /// The least time of a run that measures how fast the processor is.
 const SAMPLE: Duration = Duration::from_millis(1);
 const SAMPLES: u32 = 16;
 
+#[derive(Default)]
 pub(crate) struct Worker {
-    turn: Arc<Semaphore>,
-    /// The rounds of the loop that take [`WORK`] on this machine.
-    rounds: Arc<OnceLock<u64>>,
+    /// The requests that wait. The thread begins with the first of them.
+    queue: OnceLock<mpsc::Sender<oneshot::Sender<()>>>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    done: AtomicU64,
+    /// The time that the work has taken, in microseconds: more than [`WORK`] each if others use the processor.
+    busy: AtomicU64,
 }
 
 impl Worker {
-    pub(crate) fn new() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), rounds: Arc::default() }
-    }
-
     /// Waits for the worker, and returns when it has done the work of one request.
     pub(crate) async fn work(&self) {
-        let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else { return };
-        let rounds = Arc::clone(&self.rounds);
-        let working = spawn_blocking(move || {
-            burn(*rounds.get_or_init(measure));
-            // Not when the client disconnects: the worker is busy until here.
-            drop(turn);
-        });
-        // An error is a panic, or the end of the server.
-        let _ = working.await;
+        let (done, is_done) = oneshot::channel();
+        // Neither fails: the worker does not end before the server.
+        let _ = self.queue.get_or_init(|| begin(Arc::clone(&self.counts))).send(done);
+        let _ = is_done.await;
     }
+
+    /// Returns how many requests the worker has done, and the microseconds that it took for them.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.counts.done.load(Ordering::Relaxed), self.counts.busy.load(Ordering::Relaxed))
+    }
+}
+
+fn begin(counts: Arc<Counts>) -> mpsc::Sender<oneshot::Sender<()>> {
+    let (queue, requests) = mpsc::channel::<oneshot::Sender<()>>();
+    thread::spawn(move || {
+        let rounds = measure();
+        for request in requests {
+            // When a client disconnects, its request is dropped, and with it what waits here.
+            if !request.is_closed() {
+                let took = u64::try_from(time(rounds).as_micros()).unwrap_or(u64::MAX);
+                counts.done.fetch_add(1, Ordering::Relaxed);
+                counts.busy.fetch_add(took, Ordering::Relaxed);
+                let _ = request.send(());
+            }
+        }
+    });
+    queue
 }
 
 /// Finds the rounds that take [`WORK`], before the first request. Whatever else a machine does only makes a run slower, so
