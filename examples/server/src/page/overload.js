@@ -117,7 +117,7 @@ function drawColumns(slices, last, state) {
 
 // ---- The numbers ----
 
-const ROWS = { sent: "sent", prompt: "within 100 ms", late: "later", shed: "rejected at once", left: "gave up" };
+const ROWS = { sent: "sent", prompt: "within 100 ms", late: "later", shed: "rejected", left: "gave up" };
 const cells = {};
 for (const [result, label] of Object.entries(ROWS)) {
   const row = byId("now").querySelector("tbody").appendChild(make("tr"));
