@@ -1,10 +1,10 @@
 //! The work of the routes `/overload` and `/overload/bare`: processor time, by one worker for both.
 //!
-//! A worker does [`CAPACITY`] requests per second, and the others wait for it in the order of their arrival. There is one,
-//! so that the page, the health check and whatever loads the server have the rest of a machine with two processors.
+//! The worker does [`CAPACITY`] requests per second, and the others wait for it in the order of their arrival. There is
+//! one, so that the pages, the health check and whatever loads the server have the other processor of a machine with two.
 //!
-//! A request whose client has gone is left out if its work has not begun; else the work is done for nobody. That is kind to
-//! the bare route: a server that also begins to work for clients that are gone needs minutes to recover.
+//! A request whose client has gone is left out if its work has not begun; work that has begun is done for nobody. That is
+//! kind to the bare route: a server that begins to work for clients that are gone needs minutes to recover.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,7 @@ fn begin(counts: Arc<Counts>) -> mpsc::Sender<oneshot::Sender<()>> {
     queue
 }
 
-/// Finds the rounds that take [`WORK`], before the first request. Whatever else a machine does only makes a run slower, so
+/// Finds the rounds that take [`WORK`], before the first request. Whatever else a machine does only makes a run slower:
 /// the fastest of some short runs counts.
 fn measure() -> u64 {
     let mut rounds = 1_000;

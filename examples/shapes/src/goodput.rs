@@ -4,8 +4,8 @@ use crate::picture::{LEFT, Svg, WIDTH};
 
 pub(crate) const TITLE: &str = "A server that is offered more than it can do";
 
-/// What `k6/overload.js` has measured: comments with the machine and the capacity, the names of the columns, and a row for
-/// each load and route.
+/// What `k6/overload.js` has measured: comments with the machine and the capacity, the names of the columns, and a row
+/// for each load and route.
 pub(crate) const MEASURED: &str = include_str!("../goodput.csv");
 
 const SHAPE: &str = "the run has a row for each load and route";
