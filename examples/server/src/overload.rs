@@ -1,8 +1,8 @@
 //! `/overload` and `/overload/bare`, whose requests need a worker (`work.rs`), and what the page about them asks for.
 //!
-//! The page sets a load, which the server then sends to one of the two routes, for as long as a page asks for [`STATE`].
-//! As in `load.rs`, requests take the path from the authentication on. They do not come over connections, which would
-//! cost more than the rejections that are to be seen.
+//! The page sets a load. The server then sends it to one of the two routes, for as long as a page asks for [`STATE`]. As
+//! in `load.rs`, requests take the path from the authentication on. They do not come over connections, which would cost
+//! more than the rejections that are to be seen.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -263,7 +263,7 @@ struct Sent {
 impl Sent {
     /// A fifth of the requests are of the high class. Of two tenants, one sends three of five requests of each class.
     fn numbered(number: u64, is_protected: bool) -> Self {
-        let is_high = number.is_multiple_of(5);
+        let is_high = number % 5 == 0;
         let in_class = if is_high { number / 5 } else { number - number.div_ceil(5) };
         let tenant = if matches!(in_class % 5, 1 | 3) { "modest" } else { "greedy" };
         Self { is_protected, is_high, tenant }

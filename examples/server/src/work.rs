@@ -1,10 +1,11 @@
 //! The work of the routes `/overload` and `/overload/bare`: processor time, by one worker for both.
 //!
-//! The worker does [`CAPACITY`] requests per second, and the others wait for it in the order of their arrival. There is
-//! one, so that the pages, the health check and whatever loads the server have the other processor of a machine with two.
+//! The worker does [`CAPACITY`] requests per second, and the others wait for it in the order of their arrival. There
+//! is one, so that the pages, the health check and whatever loads the server have the other processor of a machine with
+//! two.
 //!
-//! A request whose client has gone is left out if its work has not begun; work that has begun is done for nobody. That is
-//! kind to the bare route: a server that begins to work for clients that are gone needs minutes to recover.
+//! A request whose client has gone is left out if its work has not begun; work that has begun is done for nobody. That
+//! is kind to the bare route: a server that begins to work for clients that are gone needs minutes to recover.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
