@@ -1,7 +1,7 @@
 //! `/overload` and `/overload/bare`, whose requests need a worker (`work.rs`), and what the page about them asks for.
 //!
-//! The page sets a load. The server then sends it to one of the two routes, for as long as a page asks for [`STATE`]. As
-//! in `load.rs`, requests take the path from the authentication on. They do not come over connections, which would cost
+//! The page sets a load. The server then sends it to one of the two routes, as long as a page asks for [`STATE`]. As in
+//! `load.rs`, requests take the path from the authentication on. They do not come over connections, which would cost
 //! more than the rejections that are to be seen.
 
 use std::collections::VecDeque;
