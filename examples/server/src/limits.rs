@@ -34,13 +34,13 @@ impl Limits {
         Ok(changed)
     }
 
-    /// Sets the limit of all policies.
+    /// Sets the limit of all policies that have one: overload protection finds its own.
     pub(crate) fn change_limit(&mut self, limit: i64) -> Result<(), ConfigError> {
         let mut file = self.file.clone();
         let routes = file.get_mut("route").and_then(Value::as_array_mut).into_iter().flatten();
         let policies = routes.filter_map(|route| route.get_mut("policy")?.as_array_mut()).flatten();
-        for policy in policies.filter_map(Value::as_table_mut) {
-            policy.insert("limit".to_owned(), limit.into());
+        for written in policies.filter_map(|policy| policy.get_mut("limit")) {
+            *written = limit.into();
         }
         self.change("server.toml", &file.to_string()).map(drop)
     }
@@ -131,10 +131,10 @@ impl<'a> Policy<'a> {
     pub(crate) fn words(&self) -> String {
         let word = |field: &str| self.0.get(field).map(written);
         let is_set = |field: &str| self.0.get(field) == Some(&Value::Boolean(true));
-        let fields = ["algorithm", "limit"].map(|field| word(field).unwrap_or_default());
-        // A limit of requests in flight has no period.
+        // Overload protection has no limit in the file, and a limit of requests in flight has no period.
+        let limit = word("limit").unwrap_or_else(|| "as many as the server can do".to_owned());
         let per = word("per").map_or_else(|| "in flight".to_owned(), |per| format!("per {per}"));
-        let mut parts = vec![format!("{}: {} {per}", fields[0], fields[1])];
+        let mut parts = vec![format!("{}: {limit} {per}", self.algorithm())];
         for (field, before, after) in
             [("burst", "burst ", ""), ("max-queue", "up to ", " waiting"), ("max-wait", "for up to ", "")]
         {

@@ -21,8 +21,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::config::Route;
 use tower_sluice::{RateLimitLayer, Verdict};
 
-use crate::echo;
 use crate::limits::Limits;
+use crate::{echo, overload};
 
 pub(crate) const PATH: &str = "/load";
 
@@ -73,7 +73,8 @@ impl Loads {
         let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
         let has_edge = |route: &&Route| limits.policies(route).any(|policy| policy.algorithm() == "fixed-window");
         let windows = limits.routes().iter().find(has_edge).and_then(|route| route.layer().cloned());
-        (limits.routes().iter().map(|route| route.paths()[0].clone()).collect(), windows)
+        let paths = limits.routes().iter().filter(|route| !overload::has_own_page(route));
+        (paths.map(|route| route.paths()[0].clone()).collect(), windows)
     }
 }
 

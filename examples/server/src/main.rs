@@ -27,6 +27,9 @@
 //!
 //! The responses of `/in-flight` take three seconds; `/in-flight/open` counts them.
 //!
+//! `/overload` and `/overload/bare` burn processor time, with and without protection from overload: see
+//! <http://127.0.0.1:3000/page/overload>.
+//!
 //! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `echo.proto`.
 
 mod admin;
@@ -36,10 +39,12 @@ mod echo;
 mod limits;
 mod load;
 mod metrics;
+mod overload;
 mod page;
 mod snapshots;
 mod tally;
 mod watch;
+mod work;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -65,7 +70,7 @@ use self::limits::Limits;
 use self::snapshots::Saving;
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
-const OWN_PATHS: [&str; 9] = [
+const OWN_PATHS: [&str; 11] = [
     page::LIVE,
     page::LIMIT,
     page::TOML,
@@ -75,6 +80,8 @@ const OWN_PATHS: [&str; 9] = [
     "/metrics",
     downloads::TOWER,
     downloads::OPEN,
+    overload::STATE,
+    overload::LOAD,
 ];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL] [--admin ADDR:PORT]";
 
@@ -244,6 +251,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
     let metrics = metrics::install();
     let mut tallies = Vec::new();
     let downloads = Arc::new(downloads::Downloads::default());
+    let worker = Arc::new(work::Worker::default());
     let mut app = Router::new();
     for route in limits.routes() {
         let name: Arc<str> = route.paths()[0].as_str().into();
@@ -266,6 +274,13 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
                     let downloads = Arc::clone(&downloads);
                     any(move || std::future::ready(downloads.download(&answer())))
                 }
+                overload::PROTECTED | overload::BARE => {
+                    let worker = Arc::clone(&worker);
+                    any(move || async move {
+                        worker.work().await;
+                        Json(answer())
+                    })
+                }
                 _ => any(move || std::future::ready(Json(answer()))),
             };
             if let Some(layer) = route.layer() {
@@ -281,10 +296,12 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
         app = app.route(echo::PATH, any(echo::echo));
     }
     let routes = app.clone().layer(middleware::from_fn(authenticate));
+    let overload = overload::router(Arc::clone(&shared), worker, routes.clone());
     let loads = Arc::new(load::Loads::new(Arc::clone(&shared), routes));
     app.merge(page::router(Arc::clone(&shared), tallies, Arc::clone(&downloads)))
         .route(load::PATH, post(load::run).with_state(loads))
         .merge(downloads::router(downloads))
+        .merge(overload)
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/whoami", get(whoami).with_state(Arc::clone(&shared)))
         .route("/metrics", get(metrics::scrape).with_state((metrics, shared)))

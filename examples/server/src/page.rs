@@ -15,6 +15,7 @@ use tower_sluice::config::Route;
 
 use crate::downloads::{self, Downloads};
 use crate::limits::Limits;
+use crate::overload;
 use crate::tally::Tally;
 
 /// Allows nothing from other origins and no inline script: a name from the configuration cannot
@@ -28,16 +29,19 @@ pub(crate) const LIMIT: &str = "/live/limit";
 pub(crate) const TOML: &str = "/live/toml/{*path}";
 
 /// The files of the page.
-pub(crate) const FILES: [(&str, &str, &str); 8] = [
-    ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
+pub(crate) const FILES: [(&str, &str, &str); 10] = [
+    ("/", HTML, include_str!("page/page.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("/page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("/page/axis.js", JAVASCRIPT, include_str!("page/axis.js")),
     ("/page/draw.js", JAVASCRIPT, include_str!("page/draw.js")),
+    ("/page/overload", HTML, include_str!("page/overload.html")),
+    ("/page/overload.js", JAVASCRIPT, include_str!("page/overload.js")),
     ("/page/limit.js", JAVASCRIPT, include_str!("page/limit.js")),
     ("/page/loads.js", JAVASCRIPT, include_str!("page/loads.js")),
     ("/page/ticket.js", JAVASCRIPT, include_str!("page/ticket.js")),
 ];
+const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The limits that the page may set.
@@ -86,7 +90,7 @@ async fn live(State(page): State<Arc<Page>>, uri: Uri) -> impl IntoResponse {
     let now = page.tallies.first().map(|tally| tally.now_ms());
     let started_at = page.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_millis());
     let limits = page.limits.read().unwrap_or_else(PoisonError::into_inner);
-    let routes = limits.routes().iter().zip(&page.tallies);
+    let routes = limits.routes().iter().zip(&page.tallies).filter(|(route, _)| !overload::has_own_page(route));
     let routes: Vec<_> = routes.map(|(route, tally)| describe(&page, &limits, route, tally, since)).collect();
     let live = json!({
         "started_at": started_at,

@@ -5,12 +5,20 @@
 //! cargo run -p tower-sluice-shapes -- src/guide/shapes    # the pictures of the guide
 //! ```
 //!
+//! A picture more has the goodput of an overloaded server, with protection and without: not computed, but measured by
+//! `scripts/demo overload`. To measure again:
+//!
+//! ```sh
+//! scripts/demo overload && cp target/demo/overload.csv examples/shapes/goodput.csv
+//! ```
+//!
 //! The decisions are those of the algorithms themselves, on a clock that only moves from request to request: the output
 //! is the same every time.
 
 use std::path::PathBuf;
 use std::{env, fs, io};
 
+mod goodput;
 mod picture;
 mod simulation;
 #[cfg(test)]
@@ -36,5 +44,8 @@ fn main() -> io::Result<()> {
         }
         println!();
     }
+    let file = folder.join("goodput.svg");
+    fs::write(&file, goodput::draw(goodput::MEASURED))?;
+    println!("{}: {}", file.display(), goodput::TITLE);
     Ok(())
 }

@@ -33,8 +33,8 @@ const INFALLIBLE: &str = "a string takes everything";
 const SMALL: &str = "the picture has a few hundred blocks";
 
 // Pixels.
-const WIDTH: i32 = 600;
-const LEFT: i32 = 20;
+pub(crate) const WIDTH: i32 = 600;
+pub(crate) const LEFT: i32 = 20;
 const COLUMN: i32 = 7;
 const HEAD: i32 = 104;
 const LABEL: i32 = 28;
@@ -51,15 +51,7 @@ pub(crate) fn draw(traffic: &Traffic, runs: &[Run]) -> String {
     let bottom = rows.iter().zip(&tops).map(|(row, top)| top + row.height(block)).max().unwrap_or(HEAD);
     let height = bottom + FOOT;
 
-    let mut svg = Svg(format!(
-        "<svg class=\"shape\" role=\"img\" aria-label=\"{}\" width=\"{WIDTH}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         style=\"max-width:100%;height:auto\" xmlns=\"http://www.w3.org/2000/svg\">\n<style>",
-        traffic.title
-    ));
-    for (before, colors, after) in THEMES {
-        svg.write(format_args!("{before}.shape{{{colors}}}{after}"));
-    }
-    svg.write(format_args!("{STYLE}</style>\n"));
+    let mut svg = Svg::begin(traffic.title, height);
     legend(&mut svg, traffic);
     for (row, top) in rows.iter().zip(&tops) {
         row.draw(&mut svg, *top, block);
@@ -67,7 +59,7 @@ pub(crate) fn draw(traffic: &Traffic, runs: &[Run]) -> String {
     for second in 0..=END / 1_000 {
         svg.text((x_of(second * 1_000), bottom + 22), "middle", format_args!("{second} s"));
     }
-    svg.0 + "</svg>\n"
+    svg.end()
 }
 
 fn legend(svg: &mut Svg, traffic: &Traffic) {
@@ -191,20 +183,36 @@ fn x_of(millis: u64) -> i32 {
 }
 
 /// The text of the picture so far.
-struct Svg(String);
+pub(crate) struct Svg(String);
 
 impl Svg {
-    fn write(&mut self, text: std::fmt::Arguments<'_>) {
+    pub(crate) fn begin(title: &str, height: i32) -> Self {
+        let mut svg = Self(format!(
+            "<svg class=\"shape\" role=\"img\" aria-label=\"{title}\" width=\"{WIDTH}\" viewBox=\"0 0 {WIDTH} {height}\" \
+             style=\"max-width:100%;height:auto\" xmlns=\"http://www.w3.org/2000/svg\">\n<style>"
+        ));
+        for (before, colors, after) in THEMES {
+            svg.write(format_args!("{before}.shape{{{colors}}}{after}"));
+        }
+        svg.write(format_args!("{STYLE}</style>\n"));
+        svg
+    }
+
+    pub(crate) fn end(self) -> String {
+        self.0 + "</svg>\n"
+    }
+
+    pub(crate) fn write(&mut self, text: std::fmt::Arguments<'_>) {
         self.0.write_fmt(text).expect(INFALLIBLE);
     }
 
-    fn text(&mut self, (x, y): (i32, i32), anchor: &str, text: impl std::fmt::Display) {
+    pub(crate) fn text(&mut self, (x, y): (i32, i32), anchor: &str, text: impl std::fmt::Display) {
         let anchor = if anchor == "start" { String::new() } else { format!(" text-anchor=\"{anchor}\"") };
         self.write(format_args!("<text x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>\n"));
     }
 
     /// Draws a line, and cuts it into blocks of a colour if it has one. The dashes of each `M` start again.
-    fn path(&mut self, class: &str, blocks: Option<(&str, i32)>, line: impl std::fmt::Display) {
+    pub(crate) fn path(&mut self, class: &str, blocks: Option<(&str, i32)>, line: impl std::fmt::Display) {
         let dashes =
             blocks.map(|(color, block)| format!(" style=\"stroke:var(--{color});stroke-dasharray:{} 1\"", block - 1));
         self.write(format_args!("<path class=\"{class}\"{} d=\"{line}\"/>\n", dashes.unwrap_or_default()));

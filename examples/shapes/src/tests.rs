@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::goodput;
 use crate::picture::draw;
 use crate::simulation::{Run, run_all};
 use crate::traffic::Traffic;
@@ -10,7 +11,8 @@ use crate::traffic::Traffic;
 #[test]
 fn the_pictures_are_what_the_example_draws() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/shapes");
-    let drawn = Traffic::all().map(|traffic| (traffic.name, draw(&traffic, &run_all(&traffic))));
+    let mut drawn = Traffic::all().map(|traffic| (traffic.name, draw(&traffic, &run_all(&traffic)))).to_vec();
+    drawn.push(("goodput", goodput::draw(goodput::MEASURED)));
     for (name, svg) in &drawn {
         let kept = fs::read_to_string(folder.join(name).with_extension("svg")).unwrap_or_default();
         assert!(kept == *svg, "{name}.svg is out of date: cargo run -p tower-sluice-shapes -- src/guide/shapes");

@@ -9,6 +9,7 @@ import { createInterface } from "node:readline";
 import { inChromium, version as chromiumVersion } from "./chromium.mjs";
 import { contrast } from "./contrast.mjs";
 import { checked } from "./measure.mjs";
+import * as overload from "./overload_page.mjs";
 
 // With the built-in configuration: 10 per second. Buckets hold 20, and ten wait in the queue.
 const [BUCKET, LEAKY, QUEUE] = ["/token-bucket", "/leaky-bucket", "/leaky-queue"];
@@ -299,7 +300,7 @@ async function slider(watched) {
 
 async function links({ page, url }) {
   const hrefs = await page.locator("nav a, h2 a").evaluateAll((links) => links.map((link) => link.href));
-  assert.equal(hrefs.length, 2 + ALL.length);
+  assert.equal(hrefs.length, 3 + ALL.length);
   assert.match(hrefs.shift(), /^https:\/\/docs\.rs\/tower-sluice\/.*\/guide\/$/);
   for (const href of hrefs) assert.equal((await page.request.get(href)).status(), 200, href);
   return `the guide, ${hrefs.length} of ${url}`;
@@ -529,6 +530,15 @@ export async function run() {
         await row("360 x 740", () => fits(watched, 360, 740));
         await row("390 x 844", () => phone(watched));
         await row("stop", () => stopped(watched));
+        await page.emulateMedia({ colorScheme: "light" });
+        await page.goto(`${server.url}/page/overload`);
+        await row("overload without protection", () => overload.bare(watched));
+        await row("overload with protection", () => overload.protectedFrom(watched));
+        await row("overload: contrast", () => overload.marksAreVisible(watched));
+        await row("overload: 1280 x 800", () => overload.fits(watched, 1280, 800));
+        await row("overload: 360 x 740", () => overload.fits(watched, 360, 740));
+        await row("overload: a load ends", () => overload.ends(watched));
+        await page.goto(server.url);
         await row("a server that restarts", () => restart(watched, server, new URL(server.url).host));
         await row("origins, errors", async () => {
           assert.deepEqual([watched.foreign, watched.errors], [[], []]);

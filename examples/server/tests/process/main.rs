@@ -4,6 +4,7 @@ mod admin;
 mod client;
 mod disguises;
 mod in_flight;
+mod overload;
 mod page;
 mod restarts;
 mod routes;

@@ -15,7 +15,7 @@ const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/f
 #[test]
 fn without_a_configuration_there_is_a_route_for_each_algorithm() {
     let server = Server::start();
-    for (served, route) in ROUTES.iter().chain(&["/unlimited"]).enumerate() {
+    for (served, route) in ROUTES.iter().chain(&["/overload", "/overload/bare", "/unlimited"]).enumerate() {
         let answer = get(server.address, route);
         assert_eq!(answer.status, 200, "{route}");
         let body = answer.json();

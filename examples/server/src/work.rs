@@ -1,0 +1,101 @@
+//! The work of the routes `/overload` and `/overload/bare`: processor time, by one worker for both.
+//!
+//! The worker does [`CAPACITY`] requests per second, and the others wait for it in the order of their arrival. There
+//! is one, so that the pages, the health check and whatever loads the server have the other processor of a machine with
+//! two.
+//!
+//! A request whose client has gone is left out if its work has not begun; work that has begun is done for nobody. That
+//! is kind to the bare route: a server that begins to work for clients that are gone needs minutes to recover.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+/// The processor time of a request, on any machine.
+pub(crate) const WORK: Duration = Duration::from_millis(20);
+
+/// The most requests per second that the worker does: fewer if the processor has other things to do.
+pub(crate) const CAPACITY: u64 = 50;
+
+/// The least time of a run that measures how fast the processor is.
+const SAMPLE: Duration = Duration::from_millis(1);
+const SAMPLES: u32 = 16;
+
+#[derive(Default)]
+pub(crate) struct Worker {
+    /// The requests that wait. The thread begins with the first of them.
+    queue: OnceLock<mpsc::Sender<oneshot::Sender<()>>>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    done: AtomicU64,
+    /// The time that the work has taken, in microseconds: more than [`WORK`] each if others use the processor.
+    busy: AtomicU64,
+}
+
+impl Worker {
+    /// Waits for the worker, and returns when it has done the work of one request.
+    pub(crate) async fn work(&self) {
+        let (done, is_done) = oneshot::channel();
+        // Neither fails: the worker does not end before the server.
+        let _ = self.queue.get_or_init(|| begin(Arc::clone(&self.counts))).send(done);
+        let _ = is_done.await;
+    }
+
+    /// Returns how many requests the worker has done, and the microseconds that it took for them.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.counts.done.load(Ordering::Relaxed), self.counts.busy.load(Ordering::Relaxed))
+    }
+}
+
+fn begin(counts: Arc<Counts>) -> mpsc::Sender<oneshot::Sender<()>> {
+    let (queue, requests) = mpsc::channel::<oneshot::Sender<()>>();
+    thread::spawn(move || {
+        let rounds = measure();
+        for request in requests {
+            // When a client disconnects, its request is dropped, and with it what waits here.
+            if !request.is_closed() {
+                let took = u64::try_from(time(rounds).as_micros()).unwrap_or(u64::MAX);
+                counts.done.fetch_add(1, Ordering::Relaxed);
+                counts.busy.fetch_add(took, Ordering::Relaxed);
+                let _ = request.send(());
+            }
+        }
+    });
+    queue
+}
+
+/// Finds the rounds that take [`WORK`], before the first request. Whatever else a machine does only makes a run slower:
+/// the fastest of some short runs counts.
+fn measure() -> u64 {
+    let mut rounds = 1_000;
+    while time(rounds) < SAMPLE {
+        rounds *= 2;
+    }
+    let fastest = (0..SAMPLES).map(|_| time(rounds)).min().unwrap_or(SAMPLE);
+    let needed = u128::from(rounds) * WORK.as_nanos() / fastest.as_nanos().max(1);
+    u64::try_from(needed).unwrap_or(u64::MAX)
+}
+
+fn time(rounds: u64) -> Duration {
+    let begun = Instant::now();
+    burn(rounds);
+    begun.elapsed()
+}
+
+/// Computes a random number from the one before (xorshift), again and again.
+fn burn(rounds: u64) {
+    let mut number = black_box(1_u64);
+    for _ in 0..rounds {
+        number ^= number << 13;
+        number ^= number >> 7;
+        number ^= number << 17;
+    }
+    black_box(number);
+}
