@@ -1,0 +1,129 @@
+//! Figures of a run.
+
+use crate::run::{Fate, Record, Trace};
+use crate::time::{MILLISECOND, SECOND, seconds};
+
+/// A figure, as it is printed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// A share of one.
+    Share(f64),
+    /// A time in seconds, or `None` if it was not over when the run ended.
+    Time(Option<f64>),
+    /// A time in milliseconds, or `None` if nothing was measured.
+    Latency(Option<f64>),
+    /// A plain number.
+    Index(f64),
+    /// Requests in flight before and after.
+    Change(f64, f64),
+}
+
+/// From and until, in seconds.
+pub(crate) type Span = (u64, u64);
+
+impl Trace {
+    /// The requests that arrived within a span.
+    fn arrivals(&self, (from, until): Span) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(move |record| (from * SECOND..until * SECOND).contains(&record.arrived))
+    }
+
+    /// The share of the workers' time that went into good answers, which left within these nanoseconds.
+    fn goodput_within(&self, from: u64, until: u64, counts: impl Fn(&Record) -> bool) -> f64 {
+        let good = self.records.iter().filter(|record| (from..until).contains(&record.left) && record.is_good());
+        let work: u64 = good.filter(|record| counts(record)).map(|record| record.job.worker_time()).sum();
+        work as f64 / (f64::from(self.plan.workers_at(from)) * (until - from) as f64)
+    }
+
+    /// Responses with 200 within 100 ms of the arrival, as a share of the capacity.
+    pub(crate) fn goodput(&self, (from, until): Span) -> f64 {
+        self.goodput_within(from * SECOND, until * SECOND, |_| true)
+    }
+
+    /// The goodput of one class.
+    pub(crate) fn goodput_of_class(&self, (from, until): Span, is_top: bool) -> f64 {
+        self.goodput_within(from * SECOND, until * SECOND, |record| record.job.is_top == is_top)
+    }
+
+    /// The goodput of one tenant, as a share of the goodput of all.
+    pub(crate) fn share_of_tenant(&self, span: Span, tenant: u8) -> f64 {
+        let good = self.arrivals(span).filter(|record| record.is_good());
+        let (count, all) = good.fold((0.0, 0.0), |(count, all), record| {
+            (count + f64::from(u8::from(record.job.tenant == tenant)), all + 1.0)
+        });
+        if all > 0.0 { count / all } else { 0.0 }
+    }
+
+    /// The share of the requests that count which got a good answer.
+    pub(crate) fn served(&self, span: Span, counts: impl Fn(&Record) -> bool) -> f64 {
+        let counted = self.arrivals(span).filter(|record| counts(record));
+        let (good, all) =
+            counted.fold((0.0, 0.0), |(good, all), record| (good + f64::from(u8::from(record.is_good())), all + 1.0));
+        good / all
+    }
+
+    /// The share of the requests that were not answered.
+    pub(crate) fn shed(&self, span: Span) -> f64 {
+        let (shed, all) = self.arrivals(span).fold((0.0, 0.0), |(shed, all), record| {
+            (shed + f64::from(u8::from(record.fate != Fate::Answered)), all + 1.0)
+        });
+        shed / all
+    }
+
+    /// Jain's index of what the nine well-behaved tenants got: 1 if all got the same, 1/9 if one got everything.
+    pub(crate) fn jain(&self, span: Span) -> f64 {
+        let mut good = [0.0; 9];
+        for record in self.arrivals(span).filter(|record| record.is_good() && record.job.tenant > 0) {
+            good[usize::from(record.job.tenant) - 1] += 1.0;
+        }
+        jain(&good)
+    }
+
+    /// A percentile of the latencies of answered requests, in milliseconds.
+    pub(crate) fn latency(&self, span: Span, percent: usize) -> Value {
+        let answered = self.arrivals(span).filter(|record| record.fate == Fate::Answered);
+        let mut latencies: Vec<u64> = answered.map(|record| record.left - record.arrived).collect();
+        latencies.sort_unstable();
+        let last = latencies.len().saturating_sub(1);
+        let at = (latencies.len() * percent / 100).min(last);
+        Value::Latency(latencies.get(at).map(|latency| *latency as f64 / MILLISECOND as f64))
+    }
+
+    /// The time from `since` to the beginning of the first second in which the goodput is 90 % of `usual`. Next to nothing
+    /// cannot be recovered.
+    pub(crate) fn recovery(&self, since: u64, usual: f64) -> Value {
+        if usual < 0.1 {
+            return Value::Time(None);
+        }
+        const STEP: u64 = 100 * MILLISECOND;
+        let starts = (since * SECOND..self.plan.end() - SECOND).step_by(STEP as usize);
+        let mut starts = starts.filter(|start| self.goodput_within(*start, start + SECOND, |_| true) >= 0.9 * usual);
+        Value::Time(starts.next().map(|start| seconds(start - since * SECOND)))
+    }
+
+    /// The mean number of requests in the server.
+    pub(crate) fn in_flight(&self, (from, until): Span) -> f64 {
+        (from..until).map(|second| self.inside.get(second as usize).unwrap_or(&0.0)).sum::<f64>()
+            / (until - from) as f64
+    }
+}
+
+/// Jain's index of fairness.
+pub(crate) fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    if squares > 0.0 { sum * sum / (shares.len() as f64 * squares) } else { 0.0 }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Share(share) => write!(f, "{:.1} %", 100.0 * share),
+            Self::Time(Some(time)) => write!(f, "{time:.1} s"),
+            Self::Time(None) => write!(f, "never"),
+            Self::Latency(Some(latency)) => write!(f, "{latency:.0} ms"),
+            Self::Latency(None) => write!(f, "–"),
+            Self::Index(index) => write!(f, "{index:.3}"),
+            Self::Change(before, after) => write!(f, "{before:.1} → {after:.1}"),
+        }
+    }
+}

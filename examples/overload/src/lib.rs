@@ -1,0 +1,106 @@
+//! A simulated server under overload, behind our limiter and behind its peers: goodput, classes, tenants, recovery, and the
+//! traps into which limiters fall that find their limit themselves.
+//!
+//! ```sh
+//! cargo run --release -p tower-sluice-overload                      # the table, in Markdown
+//! cargo run --release -p tower-sluice-overload -- --only ours       # one column
+//! cargo run --release -p tower-sluice-overload -- --pictures DIR    # curves, as SVG
+//! scripts/overload                                                  # with the crates of others
+//! ```
+//!
+//! The server is a [tower service](Server) on tokio's paused clock, and the load is drawn with a seed: each run prints the
+//! same figures.
+//!
+//! # The server
+//!
+//! It has two workers and a run queue, first come, first served. A request takes 5 ms of a worker unless a row says
+//! otherwise, so the capacity is 400 requests per second. A client gives up after a second, and drops its request: work
+//! that has begun is finished, and a request in the run queue is skipped. (A row has a server that works on it all the
+//! same.) The load is open: clients do not wait for one another. One in five requests is of the top class. One tenant has
+//! 60 % of the offers, and nine others share the rest.
+//!
+//! # The figures
+//!
+//! - *Goodput*: the share of the workers' time that went into good answers. An answer is good if it has the status 200, and
+//!   its body ends within 100 ms of the arrival; if the work is to wait for another server, 100 ms after that.
+//! - *Served*: the share of the offers that got a good answer. *Shed*: the share that got no answer, late ones included:
+//!   rejected, failed or given up.
+//! - *Top class*: at ten times the capacity, a class of 20 % alone offers twice the capacity, and no scheduler serves it. So
+//!   three figures: how much of it is served at 4 ×, where it offers 0.8 of the capacity; the same at 10 × for a class of
+//!   8 %; and the share of the capacity that a class of 20 % gets at 10 ×.
+//! - *Jain's index* of the nine tenants who offer the same. It is high for a limiter that rejects at random, too, so the
+//!   table also has the greedy tenant's share of the goodput at 10 × (a fair one is 10 %), and the share of the nine that
+//!   is served at 2 ×, where they offer 0.8 of the capacity.
+//! - *Recovery*: the time from the end of a three-fold slowdown of ten seconds to the first second in which the goodput is
+//!   90 % of what it was before.
+//! - *In the server*: the mean number of requests that the server works on or has in its run queue, during the minute before
+//!   and after. Under overload, it is the limit in force.
+//! - *p50, p99*: of the latencies of all requests that were answered.
+//!
+//! A figure in bold misses the target of our limiter.
+
+// A model of what happens, which decides on no request.
+#![allow(clippy::float_arithmetic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
+pub mod contenders;
+mod draw;
+mod figures;
+mod job;
+mod picture;
+mod plan;
+mod run;
+mod scenarios;
+mod server;
+mod table;
+#[cfg(test)]
+mod tests;
+mod time;
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+pub use self::job::Job;
+pub use self::server::{Head, Server, ServerBody};
+use contenders::Contender;
+
+const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR]";
+
+/// Runs the program: prints the table, or draws pictures.
+///
+/// # Errors
+///
+/// If the arguments make no sense, or a picture cannot be written.
+pub fn main(
+    arguments: impl IntoIterator<Item = String>,
+    mut contenders: Vec<Box<dyn Contender>>,
+) -> Result<(), Box<dyn Error>> {
+    let mut folder = None;
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().ok_or(USAGE)?;
+        match argument.as_str() {
+            "--only" => contenders.retain(|contender| contender.name().contains(&value)),
+            "--pictures" => folder = Some(PathBuf::from(value)),
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let Some(folder) = folder else {
+        print!("{}", table::table(&contenders, &scenarios::all()));
+        return Ok(());
+    };
+    fs::create_dir_all(&folder)?;
+    for (name, svg) in picture::draw(&contenders) {
+        let file = folder.join(name).with_extension("svg");
+        fs::write(&file, svg)?;
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+/// Measures a contender, and returns the figures that miss their targets, each with its value. Empty if all are met.
+#[must_use]
+pub fn missed_targets(contender: &dyn Contender) -> Vec<String> {
+    let figures = table::measure(contender, &scenarios::all()).into_iter().filter(scenarios::Figure::misses_its_target);
+    figures.map(|figure| format!("{}: {}", figure.name, figure.value)).collect()
+}

@@ -1,0 +1,164 @@
+//! Draws curves as SVG. They have no background, and their colours follow the theme.
+
+use std::fmt::Write;
+
+use crate::contenders::Contender;
+use crate::run::{Trace, run};
+use crate::scenarios::{LOADS, STEADY, incident, steady};
+use crate::table::each;
+
+/// A picture: points by contender.
+pub(crate) struct Chart {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// Positions and texts below the axis.
+    pub(crate) columns: Vec<(f64, String)>,
+    /// The highest value, and its unit.
+    pub(crate) top: f64,
+    pub(crate) unit: &'static str,
+    pub(crate) lines: Vec<Line>,
+}
+
+pub(crate) struct Line {
+    pub(crate) name: String,
+    /// The number of its colour.
+    pub(crate) color: usize,
+    pub(crate) is_dashed: bool,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+const STYLE: &str = ".load text{font:15px sans-serif;fill:var(--quiet)}.load .name{font-weight:bold;fill:var(--ink)}\
+    .load path{fill:none;stroke-width:2}.load .rule{stroke:var(--rule);stroke-width:1}\
+    .load{--ink:#262b33;--quiet:#5a626d;--rule:#d3d6da}\
+    @media(prefers-color-scheme:dark){.load{--ink:#e6e9ee;--quiet:#a6aeb9;--rule:#3d444d}}";
+
+// Pixels.
+const WIDTH: f64 = 600.0;
+const LEFT: f64 = 60.0;
+const HEAD: f64 = 50.0;
+const HEIGHT: f64 = 260.0;
+const ROW: usize = 22;
+
+/// Returns the pictures, each with its name.
+pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, String)> {
+    let traces = each(contenders, |contender| LOADS.map(|load| run(&steady(load), contender, 1)));
+    let incidents = each(contenders, |contender| run(&incident(), contender, 1));
+    let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
+    let by_load = |value: &dyn Fn(&Trace) -> f64| -> Vec<Vec<(f64, f64)>> {
+        let points =
+            |loads: &[Trace; 6]| (0..).zip(loads).map(|(x, trace)| (f64::from(x) / 5.0, value(trace))).collect();
+        traces.iter().map(points).collect()
+    };
+    let goodput = lines(&names, by_load(&|trace| 100.0 * trace.goodput(STEADY)), "", false);
+    let top = lines(&names, by_load(&|trace| 100.0 * trace.goodput_of_class(STEADY, true)), ", top class", false);
+    let rest = lines(&names, by_load(&|trace| 100.0 * trace.goodput_of_class(STEADY, false)), ", the rest", true);
+    let greedy = lines(&names, by_load(&|trace| 100.0 * trace.share_of_tenant(STEADY, 0)), "", false);
+    // A point is the mean of ten seconds.
+    let inside = |trace: &Trace| {
+        let spans = (0..78).map(|ten| (10 * ten, 10 * ten + 10));
+        spans.map(|span| (span.0 as f64 / 780.0, trace.in_flight(span).min(210.0))).collect()
+    };
+    let inside = lines(&names, incidents.iter().map(inside).collect(), "", false);
+    let loads: Vec<(f64, String)> =
+        (0..).zip(LOADS).map(|(x, load)| (f64::from(x) / 5.0, format!("{} ×", load as f64 / 100.0))).collect();
+    let minutes = (0..=13).map(|minute| (f64::from(minute) / 13.0, format!("{minute}"))).collect();
+    let charts = [
+        Chart {
+            name: "goodput",
+            title: "Goodput by offered load",
+            columns: loads.clone(),
+            top: 100.0,
+            unit: " %",
+            lines: goodput,
+        },
+        Chart {
+            name: "classes",
+            title: "Goodput of two classes by offered load",
+            columns: loads.clone(),
+            top: 100.0,
+            unit: " %",
+            lines: [top, rest].into_iter().flatten().collect(),
+        },
+        Chart {
+            name: "tenants",
+            title: "The greedy tenant's share of the goodput",
+            columns: loads,
+            top: 100.0,
+            unit: " %",
+            lines: greedy,
+        },
+        Chart {
+            name: "incident",
+            title: "Requests in the server; from minute 2 to 12, work takes three times as long",
+            columns: minutes,
+            top: 210.0,
+            unit: "",
+            lines: inside,
+        },
+    ];
+    charts.iter().map(|chart| (chart.name, chart.svg())).collect()
+}
+
+fn lines(names: &[&str], points: Vec<Vec<(f64, f64)>>, suffix: &str, is_dashed: bool) -> Vec<Line> {
+    let lines = names.iter().zip(points).enumerate();
+    let line = |(color, (name, points)): (usize, (&&str, _))| Line {
+        name: format!("{name}{suffix}"),
+        color,
+        is_dashed,
+        points,
+    };
+    lines.map(line).collect()
+}
+
+impl Chart {
+    pub(crate) fn svg(&self) -> String {
+        let rows = self.lines.len().div_ceil(2);
+        let height = HEAD + HEIGHT + 40.0 + (rows * ROW) as f64;
+        let mut svg = format!(
+            "<svg class=\"load\" role=\"img\" aria-label=\"{}\" width=\"{WIDTH}\" viewBox=\"0 0 {WIDTH} {height}\" \
+             style=\"max-width:100%;height:auto\" xmlns=\"http://www.w3.org/2000/svg\">\n<style>{STYLE}</style>\n",
+            self.title
+        );
+        let mut add = |line: std::fmt::Arguments<'_>| svg.write_fmt(line).expect("a string takes everything");
+        add(format_args!("<text class=\"name\" x=\"20\" y=\"24\">{}</text>\n", self.title));
+        for part in 0..=4 {
+            let value = self.top * f64::from(part) / 4.0;
+            let y = self.y(value);
+            add(format_args!("<path class=\"rule\" d=\"M{LEFT} {y:.0}H{}\"/>\n", WIDTH - 20.0));
+            add(format_args!(
+                "<text text-anchor=\"end\" x=\"{}\" y=\"{:.0}\">{value:.0}{}</text>\n",
+                LEFT - 6.0,
+                y + 5.0,
+                self.unit
+            ));
+        }
+        for (x, text) in &self.columns {
+            add(format_args!(
+                "<text text-anchor=\"middle\" x=\"{:.0}\" y=\"{:.0}\">{text}</text>\n",
+                x_of(*x),
+                HEAD + HEIGHT + 22.0
+            ));
+        }
+        for (number, line) in self.lines.iter().enumerate() {
+            let color = format!("hsl({} 60% 50%)", line.color * 67 % 360);
+            let dashes = if line.is_dashed { ";stroke-dasharray:4 3" } else { "" };
+            let style = format!("stroke:{color}{dashes}");
+            let points: Vec<String> =
+                line.points.iter().map(|(x, y)| format!("{:.1} {:.1}", x_of(*x), self.y(*y))).collect();
+            add(format_args!("<path style=\"{style}\" d=\"M{}\"/>\n", points.join("L")));
+            let (x, y) = (20 + number / rows * 290, HEAD + HEIGHT + 50.0 + (number % rows * ROW) as f64);
+            add(format_args!("<path style=\"{style}\" d=\"M{x} {:.0}h18\"/>", y - 5.0));
+            add(format_args!("<text x=\"{}\" y=\"{y:.0}\">{}</text>\n", x + 25, line.name));
+        }
+        svg + "</svg>\n"
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        HEAD + HEIGHT * (1.0 - value / self.top)
+    }
+}
+
+/// The pixel of a position between 0 and 1.
+fn x_of(position: f64) -> f64 {
+    LEFT + 15.0 + position * (WIDTH - LEFT - 50.0)
+}

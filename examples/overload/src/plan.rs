@@ -1,0 +1,161 @@
+//! What happens in a run: the server, its mishaps, and the load.
+
+use tower_sluice::testing::Random;
+
+use crate::draw::{exponential, unit};
+use crate::job::Job;
+use crate::time::{MILLISECOND, SECOND};
+
+/// A run. Times are in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) workers: u32,
+    /// From this time on, the server has another number of workers.
+    pub(crate) growth: Option<(u64, u32)>,
+    /// The work takes longer by this factor between two times.
+    pub(crate) slowdown: Option<(u64, u64, u64)>,
+    /// Between two times, each request is answered with 504 a second after it was sent to the server.
+    pub(crate) hang: Option<(u64, u64)>,
+    pub(crate) abandoned: Abandoned,
+    pub(crate) mix: Mix,
+    /// The share of the top class, in percent.
+    pub(crate) top: u64,
+    /// The end of each phase, and the offered load in it: in percent of the capacity at the start.
+    pub(crate) phases: Vec<(u64, u64)>,
+    /// A client gives up after this time, and drops its request.
+    pub(crate) patience: u64,
+}
+
+/// What a server does with a request whose client has given up. Work that has begun is finished in any case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Abandoned {
+    /// Drops it from its run queue, as hyper does.
+    Skipped,
+    /// Works on it all the same, as a pool of threads does that is not told.
+    Done,
+}
+
+/// What requests ask for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mix {
+    /// 5 ms each.
+    Fixed,
+    /// 5 ms on average.
+    Exponential,
+    /// Nine of ten take 2.5 ms, one takes 27.5 ms.
+    Bimodal,
+    /// Nine of ten take 5 ms, one waits for 100 ms without a worker.
+    SlowRoute,
+    /// Half take 5 ms, and half 0.1 ms.
+    HealthChecks,
+    /// 5 ms in ten parts: the head is sent after the first.
+    LongBody,
+    /// 50 ms each.
+    Long,
+}
+
+const FIXED: u64 = 5 * MILLISECOND;
+
+impl Plan {
+    /// Two workers, 5 ms per request, 20 % in the top class, clients that wait for a second.
+    pub(crate) fn new(phases: &[(u64, u64)]) -> Self {
+        Self {
+            workers: 2,
+            growth: None,
+            slowdown: None,
+            hang: None,
+            abandoned: Abandoned::Skipped,
+            mix: Mix::Fixed,
+            top: 20,
+            phases: phases.iter().map(|(until, load)| (until * SECOND, *load)).collect(),
+            patience: SECOND,
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.phases.last().expect("a run has a phase").0
+    }
+
+    /// The requests per second that the server can answer, at the start.
+    pub(crate) fn capacity(&self) -> f64 {
+        f64::from(self.workers) * SECOND as f64 / self.mix.mean_worker_time()
+    }
+
+    pub(crate) fn workers_at(&self, at: u64) -> u32 {
+        self.growth.filter(|(from, _)| at >= *from).map_or(self.workers, |(_, workers)| workers)
+    }
+
+    pub(crate) fn slowed(&self, work: u64, at: u64) -> u64 {
+        let factor = self.slowdown.filter(|(from, until, _)| (*from..*until).contains(&at));
+        factor.map_or(work, |(.., factor)| work * factor)
+    }
+
+    pub(crate) fn hangs(&self, at: u64) -> bool {
+        self.hang.is_some_and(|(from, until)| (from..until).contains(&at))
+    }
+}
+
+impl Mix {
+    fn mean_worker_time(self) -> f64 {
+        let fixed = FIXED as f64;
+        match self {
+            Self::Fixed | Self::Exponential | Self::Bimodal | Self::LongBody => fixed,
+            Self::SlowRoute => 0.9 * fixed,
+            Self::HealthChecks => 0.51 * fixed,
+            Self::Long => 10.0 * fixed,
+        }
+    }
+
+    /// Returns the work of a request, and whether that is to wait.
+    fn work(self, random: &mut Random) -> (u64, bool) {
+        match self {
+            Self::Fixed | Self::LongBody => (FIXED, false),
+            Self::Exponential => (exponential(random, FIXED as f64), false),
+            Self::Bimodal => (if random.below(10) == 0 { 11 * FIXED / 2 } else { FIXED / 2 }, false),
+            Self::SlowRoute => {
+                let is_slow = random.below(10) == 0;
+                (if is_slow { 20 * FIXED } else { FIXED }, is_slow)
+            }
+            Self::HealthChecks => (if random.below(2) == 0 { FIXED / 50 } else { FIXED }, false),
+            Self::Long => (10 * FIXED, false),
+        }
+    }
+}
+
+/// The arrivals of a run: a Poisson process, which does not wait for answers.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    random: Random,
+    at: u64,
+    phase: usize,
+}
+
+impl Arrivals {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self { random: Random::new(seed), at: 0, phase: 0 }
+    }
+
+    /// Returns the next arrival, or `None` after the last phase.
+    pub(crate) fn next(&mut self, plan: &Plan) -> Option<(u64, Job)> {
+        loop {
+            let (until, load) = *plan.phases.get(self.phase)?;
+            let gap = exponential(&mut self.random, SECOND as f64 * 100.0 / (plan.capacity() * load as f64));
+            if self.at + gap < until {
+                self.at += gap;
+                return Some((self.at, self.job(plan)));
+            }
+            // The process has no memory: what is left of the gap is drawn again.
+            self.at = until;
+            self.phase += 1;
+        }
+    }
+
+    fn job(&mut self, plan: &Plan) -> Job {
+        let is_top = self.random.below(100) < plan.top;
+        // One tenant has 60 % of the offers, and nine share the rest.
+        let tenant = if unit(&mut self.random) <= 0.6 { 0 } else { 1 + self.random.below(9) as u8 };
+        let (work, is_io) = plan.mix.work(&mut self.random);
+        let parts = if plan.mix == Mix::LongBody { 10 } else { 1 };
+        Job { work, is_io, parts, is_top, tenant }
+    }
+}
