@@ -1,12 +1,15 @@
 //! Our limiter.
 
 use tower::Layer;
-use tower_sluice::{Concurrency, Policy, RateLimitLayer};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::Priority;
+use tower_sluice::{Overload, Policy, RateLimitLayer};
 
 use super::{Contender, Entrance, entrance};
+use crate::job::Job;
 use crate::server::Server;
 
-/// The limiter of this project.
+/// The limiter of this project, with its defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct Ours;
 
@@ -16,7 +19,12 @@ impl Contender for Ours {
     }
 
     fn protect(&self, server: Server) -> Entrance {
-        let overload = Policy::new("overload", Concurrency::new(20).max_queue(20));
+        let overload = Policy::new("overload", Overload::new())
+            .key(HeaderKey::from_static("x-api-key"))
+            .priority_fn(|request| match request.extensions().get::<Job>() {
+                Some(job) if job.is_top() => Priority::High,
+                _ => Priority::Normal,
+            });
         entrance(RateLimitLayer::new(overload).layer(server))
     }
 }
