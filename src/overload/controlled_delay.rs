@@ -1,12 +1,12 @@
-//! [`ControlledDelay`]: whether requests have waited for too long for too long.
+//! [`ControlledDelay`]: whether the requests of a class have waited for too long for too long.
 //!
 //! Controlled delay (RFC 8289) on the waits in our own queue, in the form that Facebook's servers use (Maurer, "Fail at
-//! Scale", ACM Queue 2015): a burst may wait, a queue that does not drain may not. The server is overloaded once there
+//! Scale", ACM Queue 2015): a burst may wait, a queue that does not drain may not. A class is overloaded once there
 //! was a request that had waited for longer than the target **at every instant** of an interval. While it is, requests
 //! that have waited for twice the target are shed, and the newest is served first.
 //!
-//! RFC 8289 looks at the waits of those that are served. With classes and shares, these say nothing: an important
-//! request hardly waits although hundreds do. So this looks at the oldest request that waits.
+//! RFC 8289 looks at the waits of those that are served. With shares, these say nothing: a request
+//! of a light key hardly waits although hundreds do. So this looks at the oldest request that waits.
 
 /// All times in nanoseconds.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl ControlledDelay {
         };
     }
 
-    /// Whether the server is overloaded.
+    /// Whether the class is overloaded.
     pub(super) const fn is_overloaded(&self, now: u64) -> bool {
         match self.above_since {
             Some(since) => now >= since.saturating_add(INTERVAL),

@@ -12,9 +12,13 @@ use std::num::NonZeroU32;
 
 use crate::values::{PartitionKey, Priority};
 
-/// A request in the queue. Grows with each arrival, so that the lowest is the oldest.
+/// A request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Ticket(pub(super) u64);
+pub(super) struct Ticket {
+    /// Grows with each arrival, so that the lowest of a class is the oldest.
+    number: u64,
+    pub(super) priority: Priority,
+}
 
 /// A request that asks for a place.
 #[derive(Clone, Debug)]
@@ -32,9 +36,7 @@ pub(super) struct Arrival {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Departure {
     pub(super) ticket: Ticket,
-    pub(super) priority: Priority,
     pub(super) cost: u64,
-    pub(super) arrived: u64,
     /// Whether its key had more than its share of the class when it left.
     pub(super) is_over_share: bool,
 }
@@ -51,7 +53,6 @@ pub(super) enum Order {
 
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
-    waiters: BTreeMap<Ticket, Waiter>,
     classes: [Class; Priority::ALL.len()],
     next: u64,
 }
@@ -59,7 +60,6 @@ pub(super) struct FairQueue {
 #[derive(Debug)]
 struct Waiter {
     flow: FlowId,
-    priority: Priority,
     cost: u64,
     arrived: u64,
     /// Its part of the virtual time.
@@ -78,6 +78,7 @@ struct FlowId(u64);
 /// The keys of one class.
 #[derive(Debug, Default)]
 struct Class {
+    waiters: BTreeMap<Ticket, Waiter>,
     /// The start tag that was served last.
     virtual_time: VirtualTime,
     ids: HashMap<PartitionKey, FlowId>,
@@ -106,21 +107,21 @@ struct Flow {
 impl FairQueue {
     /// The number of requests.
     pub(super) fn len(&self) -> usize {
-        self.waiters.len()
+        self.classes.iter().map(|class| class.waiters.len()).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.classes.iter().all(|class| class.waiters.is_empty())
     }
 
     /// The number of requests of each class, the lowest first.
     pub(super) fn lens(&self) -> [u64; Priority::ALL.len()] {
-        Priority::ALL.map(|class| self.class(class).flows.values().map(|flow| flow.waiters.len() as u64).sum())
+        Priority::ALL.map(|class| self.class(class).waiters.len() as u64)
     }
 
-    /// The instant at which the oldest request came.
-    pub(super) fn oldest(&self) -> Option<u64> {
-        self.waiters.first_key_value().map(|(_, waiter)| waiter.arrived)
+    /// The instant at which the oldest request of a class came.
+    pub(super) fn oldest(&self, priority: Priority) -> Option<u64> {
+        self.class(priority).waiters.first_key_value().map(|(_, waiter)| waiter.arrived)
     }
 
     /// The units of all requests of this class and those above.
@@ -130,66 +131,61 @@ impl FairQueue {
 
     /// Appends a request.
     pub(super) fn push(&mut self, arrival: Arrival) -> Ticket {
-        let ticket = Ticket(self.next);
+        let ticket = Ticket { number: self.next, priority: arrival.priority };
         self.next += 1;
-        let Arrival { key, priority, weight, cost, at } = arrival;
-        let span = VirtualTime::from(cost) * SCALE / VirtualTime::from(weight.get());
-        let flow = self.class_mut(priority).push(key, ticket, cost, span);
-        self.waiters.insert(ticket, Waiter { flow, priority, cost, arrived: at, span });
+        self.class_mut(arrival.priority).push(ticket, arrival);
         ticket
     }
 
-    /// The cost of the request that is served next.
-    pub(super) fn next_cost(&self, order: Order) -> Option<u64> {
-        let ticket = self.next_ticket(order)?;
-        self.waiters.get(&ticket).map(|waiter| waiter.cost)
+    /// The highest class with requests: the next one is served from it.
+    pub(super) fn highest(&self) -> Option<Priority> {
+        Priority::ALL.into_iter().rev().find(|class| !self.class(*class).waiters.is_empty())
     }
 
-    fn next_ticket(&self, order: Order) -> Option<Ticket> {
-        let class = self.classes.iter().rev().find(|class| !class.by_start.is_empty())?;
+    /// The lowest class with requests: the last one is pushed out of it.
+    pub(super) fn lowest(&self) -> Option<Priority> {
+        Priority::ALL.into_iter().find(|class| !self.class(*class).waiters.is_empty())
+    }
+
+    /// The request that the class serves next, and its cost.
+    pub(super) fn next(&self, priority: Priority, order: Order) -> Option<(Ticket, u64)> {
+        let class = self.class(priority);
         let (_, flow) = class.by_start.first()?;
-        class.flows[flow].end(order)
+        let ticket = class.flows[flow].end(order)?;
+        Some((ticket, class.waiters[&ticket].cost))
     }
 
-    /// Serves the next request.
-    pub(super) fn pop(&mut self, order: Order) -> Option<Departure> {
-        let ticket = self.next_ticket(order)?;
-        self.take(ticket, true)
+    /// Serves a request, which is the [next](Self::next) one of its class.
+    pub(super) fn serve(&mut self, ticket: Ticket) -> Option<Departure> {
+        self.class_mut(ticket.priority).take(ticket, true)
     }
 
     /// Removes a request that is not served, if it is still there.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Departure> {
-        self.take(ticket, false)
+        self.class_mut(ticket.priority).take(ticket, false)
     }
 
-    /// Removes the request that would be served last.
-    pub(super) fn pop_last(&mut self, order: Order) -> Option<Departure> {
-        let class = self.classes.iter().find(|class| !class.by_finish.is_empty())?;
+    /// Removes the request that the class would serve last.
+    pub(super) fn pop_last(&mut self, priority: Priority, order: Order) -> Option<Departure> {
+        let class = self.class(priority);
         let (_, flow) = class.by_finish.last()?;
         let last = class.flows[flow].end(match order {
             Order::OldestFirst => Order::NewestFirst,
             Order::NewestFirst => Order::OldestFirst,
         })?;
-        self.take(last, false)
+        self.remove(last)
     }
 
-    /// Removes the oldest request, if it came before `at`.
-    pub(super) fn pop_before(&mut self, at: u64) -> Option<Departure> {
-        let (ticket, waiter) = self.waiters.first_key_value()?;
+    /// Removes the oldest request of a class, if it came before `at`.
+    pub(super) fn pop_before(&mut self, priority: Priority, at: u64) -> Option<Departure> {
+        let (ticket, waiter) = self.class(priority).waiters.first_key_value()?;
         let ticket = *ticket;
-        if waiter.arrived < at { self.take(ticket, false) } else { None }
+        if waiter.arrived < at { self.remove(ticket) } else { None }
     }
 
-    /// The tickets of all requests, the oldest first.
+    /// Removes all requests, and returns their tickets.
     pub(super) fn drain(&mut self) -> Vec<Ticket> {
-        self.classes = Default::default();
-        std::mem::take(&mut self.waiters).into_keys().collect()
-    }
-
-    fn take(&mut self, ticket: Ticket, is_served: bool) -> Option<Departure> {
-        let Waiter { flow, priority, cost, arrived, span } = self.waiters.remove(&ticket)?;
-        let is_over_share = self.class_mut(priority).take(flow, ticket, cost, span, is_served);
-        Some(Departure { ticket, priority, cost, arrived, is_over_share })
+        std::mem::take(&mut self.classes).into_iter().flat_map(|class| class.waiters.into_keys()).collect()
     }
 
     fn class(&self, priority: Priority) -> &Class {
@@ -203,15 +199,14 @@ impl FairQueue {
     /// Panics if two parts of the state contradict each other.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        for (class, priority) in self.classes.iter().zip(Priority::ALL) {
-            let of_class = || self.waiters.iter().filter(|(_, waiter)| waiter.priority == priority);
-            assert_eq!(class.units, of_class().map(|(_, waiter)| waiter.cost).sum::<u64>());
-            assert_eq!(class.backlog, of_class().map(|(_, waiter)| waiter.span).sum::<VirtualTime>());
+        for class in &self.classes {
+            assert_eq!(class.units, class.waiters.values().map(|waiter| waiter.cost).sum::<u64>());
+            assert_eq!(class.backlog, class.waiters.values().map(|waiter| waiter.span).sum::<VirtualTime>());
             assert_eq!(class.ids.len(), class.flows.len());
             assert!(class.backlog > 0 || class.flows.is_empty() && class.virtual_time == 0);
             for (id, flow) in &class.flows {
                 assert_eq!(class.ids.get(&flow.key), Some(id));
-                let spans = flow.waiters.iter().map(|ticket| self.waiters[ticket].span).sum::<VirtualTime>();
+                let spans = flow.waiters.iter().map(|ticket| class.waiters[ticket].span).sum::<VirtualTime>();
                 assert_eq!(flow.finish - flow.start, spans);
                 let is_busy = !flow.waiters.is_empty();
                 assert_eq!(class.by_start.contains(&(flow.start, *id)), is_busy);
@@ -226,7 +221,9 @@ impl FairQueue {
 }
 
 impl Class {
-    fn push(&mut self, key: PartitionKey, ticket: Ticket, cost: u64, span: VirtualTime) -> FlowId {
+    fn push(&mut self, ticket: Ticket, arrival: Arrival) {
+        let Arrival { key, weight, cost, at, .. } = arrival;
+        let span = VirtualTime::from(cost) * SCALE / VirtualTime::from(weight.get());
         let id = *self.ids.entry(key.clone()).or_insert_with(|| {
             self.next += 1;
             FlowId(self.next)
@@ -243,13 +240,14 @@ impl Class {
         self.by_finish.insert((flow.finish, id));
         self.backlog += span;
         self.units += cost;
-        id
+        self.waiters.insert(ticket, Waiter { flow: id, cost, arrived: at, span });
     }
 
-    /// Removes a request of this key. Returns whether the key had more than its share.
-    fn take(&mut self, id: FlowId, ticket: Ticket, cost: u64, span: VirtualTime, is_served: bool) -> bool {
+    /// Removes a request, if it is still there.
+    fn take(&mut self, ticket: Ticket, is_served: bool) -> Option<Departure> {
+        let Waiter { flow: id, cost, span, .. } = self.waiters.remove(&ticket)?;
         let keys = self.by_start.len() as VirtualTime;
-        let Some(flow) = self.flows.get_mut(&id) else { return false };
+        let flow = self.flows.get_mut(&id)?;
         let is_over_share = (flow.finish - flow.start) * keys > self.backlog;
         self.by_start.remove(&(flow.start, id));
         self.by_finish.remove(&(flow.finish, id));
@@ -269,7 +267,7 @@ impl Class {
         self.backlog -= span;
         self.units -= cost;
         self.forget();
-        is_over_share
+        Some(Departure { ticket, cost, is_over_share })
     }
 
     /// Forgets the keys that have no requests and no lead. Without any request, nobody has a lead.
@@ -374,24 +372,29 @@ mod tests {
                         model.push(queue.push(arrival.clone()), arrival);
                     }
                     5..=6 => {
-                        let next = queue.next_cost(order);
-                        let served = queue.pop(order);
-                        prop_assert_eq!(served.as_ref().map(|served| served.cost), next);
-                        match served {
-                            Some(served) => model.serve(served.ticket, order),
-                            None => prop_assert!(model.waiting.is_empty()),
-                        }
+                        let next = queue.highest().and_then(|class| queue.next(class, order));
+                        let Some((ticket, cost)) = next else {
+                            prop_assert!(model.waiting.is_empty());
+                            continue;
+                        };
+                        prop_assert_eq!(queue.serve(ticket).map(|served| (served.ticket, served.cost)), next);
+                        prop_assert!(cost > 0);
+                        model.serve(ticket, order);
                     }
                     7 => {
-                        if let Some(last) = queue.pop_last(order) {
-                            let lowest = model.waiting.iter().map(|(_, it)| it.priority).min().unwrap();
-                            prop_assert_eq!(model.remove(last.ticket).unwrap().priority, lowest);
+                        let lowest = model.waiting.iter().map(|(_, it)| it.priority).min();
+                        prop_assert_eq!(queue.lowest(), lowest);
+                        if let Some(last) = lowest.and_then(|class| queue.pop_last(class, order)) {
+                            prop_assert!(model.remove(last.ticket).is_some());
                         }
                     }
                     8 => {
                         let before = at.saturating_sub(10);
-                        let oldest = model.waiting.first().map(|(ticket, it)| (*ticket, it.at));
-                        let old = queue.pop_before(before).map(|old| old.ticket);
+                        let class = Priority::ALL[class];
+                        let mut of_class = model.waiting.iter().filter(|(_, it)| it.priority == class);
+                        let oldest = of_class.next().map(|(ticket, it)| (*ticket, it.at));
+                        prop_assert_eq!(queue.oldest(class), oldest.map(|(_, at)| at));
+                        let old = queue.pop_before(class, before).map(|old| old.ticket);
                         prop_assert_eq!(old, oldest.filter(|(_, at)| *at < before).map(|(ticket, _)| ticket));
                         old.map(|old| model.remove(old));
                     }
@@ -399,14 +402,13 @@ mod tests {
                         let any = model.waiting.get(usize::from(key)).map(|(ticket, _)| *ticket);
                         if let Some(any) = any {
                             let (left, expected) = (queue.remove(any).unwrap(), model.remove(any).unwrap());
-                            prop_assert_eq!((left.cost, left.arrived), (expected.cost, expected.at));
+                            prop_assert_eq!((left.cost, left.ticket), (expected.cost, any));
                             prop_assert_eq!(queue.remove(any), None);
                         }
                     }
                 }
                 queue.check();
                 prop_assert_eq!(queue.len(), model.waiting.len());
-                prop_assert_eq!(queue.oldest(), model.waiting.first().map(|(_, it)| it.at));
             }
         }
     }
@@ -415,11 +417,11 @@ mod tests {
         let mut served = vec![0; 3];
         let keys: Vec<PartitionKey> = (0..3_u64).map(PartitionKey::from).collect();
         for _ in 0..count {
-            let ticket = queue.next_ticket(Order::OldestFirst).unwrap();
-            let waiter = &queue.waiters[&ticket];
-            let key = &queue.class(waiter.priority).flows[&waiter.flow].key;
-            served[keys.iter().position(|it| it == key).unwrap()] += waiter.cost;
-            queue.pop(Order::OldestFirst);
+            let (ticket, cost) = queue.next(queue.highest().unwrap(), Order::OldestFirst).unwrap();
+            let class = queue.class(ticket.priority);
+            let key = &class.flows[&class.waiters[&ticket].flow].key;
+            served[keys.iter().position(|it| it == key).unwrap()] += cost;
+            queue.serve(ticket);
         }
         served
     }
@@ -475,14 +477,11 @@ mod tests {
     #[test]
     fn whoever_fills_the_queue_is_pushed_out_of_it() {
         let mut queue = FairQueue::default();
-        for key in [0, 0, 0, 0, 1] {
-            queue.push(arrival(key, 1, 1, 1, 0));
-        }
-        let low = queue.push(arrival(2, 0, 1, 1, 0));
-        assert_eq!(queue.pop_last(Order::OldestFirst).unwrap().ticket, low, "the lower class first");
-        let pushed = queue.pop_last(Order::OldestFirst).unwrap();
-        assert_eq!((pushed.ticket, pushed.is_over_share), (Ticket(3), true), "the last of the heavy key");
-        assert_eq!(queue.pop_last(Order::NewestFirst).unwrap().ticket, Ticket(0), "while the newest is served first");
+        let tickets = [0, 0, 0, 0, 1].map(|key| queue.push(arrival(key, 1, 1, 1, 0)));
+        let pushed = queue.pop_last(Priority::Normal, Order::OldestFirst).unwrap();
+        assert_eq!((pushed.ticket, pushed.is_over_share), (tickets[3], true), "the last of the heavy key");
+        let pushed = queue.pop_last(Priority::Normal, Order::NewestFirst).unwrap();
+        assert_eq!(pushed.ticket, tickets[0], "while the newest is served first");
         assert_eq!(queue.units_from(Priority::Normal), 3);
     }
 }

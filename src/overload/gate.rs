@@ -49,7 +49,8 @@ pub(super) struct Gate {
 #[derive(Debug)]
 struct Line {
     queue: FairQueue,
-    delay: ControlledDelay,
+    /// Of each class: an important one is not overloaded because a lower one is.
+    delays: [ControlledDelay; Priority::ALL.len()],
     search: LimitSearch,
     /// The requests that have left the queue, and do not know it yet.
     decided: HashMap<Ticket, Turn>,
@@ -99,7 +100,7 @@ impl Gate {
             word: AtomicU64::new(GateWord::new(search.limit()).bits()),
             line: Mutex::new(Line {
                 queue: FairQueue::default(),
-                delay: ControlledDelay::new(nanos(settings.queue_target)),
+                delays: Priority::ALL.map(|_| ControlledDelay::new(nanos(settings.queue_target))),
                 search,
                 decided: HashMap::new(),
                 wakers: HashMap::new(),
@@ -231,13 +232,13 @@ impl Gate {
             if line.is_closed {
                 return Entered::Closed;
             }
-            let order = line.order(now);
             let ticket = line.queue.push(arrival);
             if line.queue.len() <= line.max_queue {
                 return Entered::Waits(ticket);
             }
             // Whoever would be served last gives way: perhaps the newcomer.
-            match line.queue.pop_last(order) {
+            let lowest = line.queue.lowest();
+            match lowest.and_then(|class| line.queue.pop_last(class, line.order(now, class))) {
                 Some(last) if last.ticket == ticket => Entered::Shed(line.note_shed(&last)),
                 Some(last) => {
                     line.shed(&last, wakers);
@@ -285,7 +286,7 @@ impl Gate {
             }
             line.change = change.0;
             line.search.set_bounds(settings.bounds.clone());
-            line.delay.set_target(nanos(settings.queue_target));
+            line.delays.iter_mut().for_each(|delay| delay.set_target(nanos(settings.queue_target)));
             line.max_queue = settings.max_queue;
         });
     }
@@ -310,7 +311,7 @@ impl Gate {
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         OverloadStats {
             limit: line.search.limit(),
-            is_overloaded: line.delay.is_overloaded(now),
+            is_overloaded: line.delays.iter().any(|delay| delay.is_overloaded(now)),
             waiting: line.queue.lens(),
             shed: line.shed,
             shed_over_share: line.shed_over_share,
@@ -325,33 +326,57 @@ impl Gate {
         assert_eq!(word.units(), units, "units in flight");
         assert_eq!(word.limit(), line.search.limit());
         assert_eq!(word.is_queued(), !line.queue.is_empty() || line.search.is_counting());
-        if let Some(cost) = line.queue.next_cost(line.order(0)) {
+        if let Some((_, cost)) = line.next(0) {
             assert!(!word.has_room(cost), "there is room for the next request");
         }
     }
 }
 
 impl Line {
-    /// Newest first while the server is overloaded.
-    fn order(&self, now: u64) -> Order {
-        if self.delay.is_overloaded(now) { Order::NewestFirst } else { Order::OldestFirst }
+    fn delay(&mut self, class: Priority) -> &mut ControlledDelay {
+        &mut self.delays[class as usize]
+    }
+
+    /// The order in which a class is served: the newest first while it is overloaded.
+    fn order(&self, now: u64, class: Priority) -> Order {
+        if self.delays[class as usize].is_overloaded(now) { Order::NewestFirst } else { Order::OldestFirst }
+    }
+
+    /// The request that is served next, and its cost.
+    fn next(&self, now: u64) -> Option<(Ticket, u64)> {
+        let class = self.queue.highest()?;
+        self.queue.next(class, self.order(now, class))
     }
 
     /// Sheds who has waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
-        self.delay.observe(now, self.queue.oldest());
-        while let Some(old) = self.delay.shed_before(now).and_then(|before| self.queue.pop_before(before)) {
-            self.shed(&old, wakers);
-            self.delay.observe(now, self.queue.oldest());
+        for class in Priority::ALL {
+            self.observe(now, class);
+            while let Some(old) = self.pop_late(now, class) {
+                self.shed(&old, wakers);
+                self.observe(now, class);
+            }
         }
         *word = word.with_limit(self.search.limit());
-        while self.queue.next_cost(self.order(now)).is_some_and(|cost| word.has_room(cost)) {
-            let Some(next) = self.queue.pop(self.order(now)) else { break };
-            *word = word.with_units(word.units() + next.cost);
-            self.decide(next.ticket, Turn::Granted, wakers);
-            self.delay.observe(now, self.queue.oldest());
+        while let Some((ticket, cost)) = self.next(now).filter(|(_, cost)| word.has_room(*cost)) {
+            self.queue.serve(ticket);
+            *word = word.with_units(word.units() + cost);
+            self.decide(ticket, Turn::Granted, wakers);
+            self.observe(now, ticket.priority);
         }
         *word = word.with_queue(!self.queue.is_empty() || self.search.is_counting());
+    }
+
+    /// Tells the delay of a class of its queue.
+    fn observe(&mut self, now: u64, class: Priority) {
+        let oldest = self.queue.oldest(class);
+        self.delay(class).observe(now, oldest);
+    }
+
+    /// Removes the oldest request of a class, if the class is overloaded and the request has waited for too long.
+    fn pop_late(&mut self, now: u64, class: Priority) -> Option<Departure> {
+        let before = self.delay(class).shed_before(now)?;
+        self.queue.pop_before(class, before)
     }
 
     fn decide(&mut self, ticket: Ticket, turn: Turn, wakers: &mut Vec<Waker>) {
@@ -368,8 +393,8 @@ impl Line {
     /// requests that are before it end.
     fn note_shed(&mut self, departure: &Departure) -> Option<Duration> {
         let counts = if departure.is_over_share { &mut self.shed_over_share } else { &mut self.shed };
-        counts[departure.priority as usize] += 1;
-        let before = self.queue.units_from(departure.priority).saturating_add(departure.cost);
+        counts[departure.ticket.priority as usize] += 1;
+        let before = self.queue.units_from(departure.ticket.priority).saturating_add(departure.cost);
         let wait = Duration::from_nanos(self.search.time_of(before)?);
         (wait >= SHORTEST_HINT).then(|| wait.min(LONGEST_HINT))
     }
