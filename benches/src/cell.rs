@@ -227,10 +227,11 @@ impl Cell {
         [Self::Tail(Of::Nothing), Self::Tail(Of::Governor), Self::Tail(Of::Ours), Self::Tail(Of::AxumGcra)];
 
     #[cfg(feature = "servers")]
-    pub const IN_FLIGHT: [Self; 4] = {
-        use crate::in_flight::By::{Ours, Semaphores};
+    pub const IN_FLIGHT: [Self; 5] = {
+        use crate::in_flight::By::{Ours, Overload, Semaphores};
         [
             Self::InFlight(Ours, HOT),
+            Self::InFlight(Overload, HOT),
             Self::InFlight(Semaphores, HOT),
             Self::InFlight(Ours, MILLION),
             Self::InFlight(Semaphores, MILLION),

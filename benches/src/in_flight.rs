@@ -1,4 +1,5 @@
-//! Takes a unit in flight and releases it: ours, and what one writes by hand, a map of semaphores.
+//! Takes a unit in flight and releases it: ours, and what one writes by hand, a map of semaphores; and our protection from
+//! overload, while nobody waits.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -7,7 +8,8 @@ use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
-use tower_sluice::Concurrency;
+use tower_sluice::limiter::{Answer, Ask, RequestEnd};
+use tower_sluice::{Concurrency, Limiter, Overload};
 
 use crate::Figures;
 use crate::keys::{Key, Order, Uniform};
@@ -17,6 +19,8 @@ use crate::scale::{Scale, median};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
     Ours,
+    /// Ours, whose limit is one for all keys.
+    Overload,
     /// `RwLock<HashMap<IpAddr, Arc<Semaphore>>>`, with all keys in it.
     Semaphores,
 }
@@ -25,6 +29,7 @@ impl By {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
+            Self::Overload => "ours, protection from overload",
             Self::Semaphores => "map of tokio's semaphores",
         }
     }
@@ -50,6 +55,16 @@ pub fn measure(by: By, keys: u64, scale: Scale) -> Figures {
             let bytes = used(before).map(|bytes| bytes - (held.len() * size_of_val(&held[0])) as f64);
             drop(held);
             run(keys, times, bytes, |key| limiter.try_acquire(&key.partition(), 1).is_some())
+        }
+        By::Overload => {
+            let overload: Arc<dyn Limiter> = Arc::new(Overload::new());
+            run(keys, times, None, |key| {
+                let key = key.partition();
+                let ask = Ask::charge(&key, 1);
+                let Answer::Ready(Ok(decision)) = overload.decide(&ask) else { return false };
+                overload.release(&ask, decision.receipt(), 1, RequestEnd::Served);
+                decision.is_allowed()
+            })
         }
         By::Semaphores => {
             let before = machine::resident();

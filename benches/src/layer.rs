@@ -18,7 +18,7 @@ use tower_sluice::key::PeerIp;
 use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Limiter, Overload as IdleOverload, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::Figures;
 use crate::floor::{Minimal, asks};
@@ -58,12 +58,13 @@ pub enum Row {
     RejectedTracked,
     GovernorRejected,
     GovernorHeadersRejected,
+    Overload,
 }
 
 use Row::*;
 
 /// The rows whose time is measured, in this order.
-pub const ROWS: [Row; 14] = [
+pub const ROWS: [Row; 15] = [
     Minimal,
     MinimalIdeal,
     Silent,
@@ -78,6 +79,7 @@ pub const ROWS: [Row; 14] = [
     RejectedTracked,
     GovernorRejected,
     GovernorHeadersRejected,
+    Overload,
 ];
 
 impl Row {
@@ -98,6 +100,7 @@ impl Row {
             RejectedTracked => "ours, rejected likewise, and its key tracked",
             GovernorRejected => "tower_governor, rejected",
             GovernorHeadersRejected => "tower_governor with headers, rejected",
+            Overload => "ours, protection from overload, while nobody waits",
         }
     }
 
@@ -196,6 +199,10 @@ pub fn calls(row: Row, time: Time) -> Call {
         RejectedTracked => repeat(tracked(terms, time).layer(service_fn(hello)), status),
         Verdict => repeat(ours(1, terms, Adds::FieldsAndVerdict, time).layer(service_fn(hello)), status),
         TwoPolicies => repeat(ours(2, terms, Adds::Nothing, time).layer(service_fn(hello)), status),
+        Overload => {
+            let policy = Policy::new("policy-0", IdleOverload::new()).key(PeerIp::new());
+            repeat(ours::layer(vec![policy], Adds::Nothing).layer(service_fn(hello)), status)
+        }
         Customer => repeat(per_customer(terms, Adds::Nothing, time).layer(service_fn(hello)), status),
         CustomerFields => repeat(per_customer(terms, Adds::Fields, time).layer(service_fn(hello)), status),
         Governor | GovernorRejected => repeat(theirs!(terms).layer(service_fn(hello)), status),

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::{Answer, Ask, Mode, RequestEnd};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::limiter::{Ask, Answer, Mode};
-use tower_sluice::{Concurrency, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Concurrency, Limiter, Overload, PartitionKey, Quota, RateLimiter};
 
 use crate::{Call, Row};
 
@@ -46,6 +46,19 @@ pub fn rows() -> Vec<Row> {
             Box::new(move |times| {
                 for i in 0..times {
                     assert!(black_box(limiter.try_acquire(&one_key(i), 1)).is_some());
+                }
+            })
+        }),
+        decision("overload: a unit taken and released, while nobody waits", || {
+            let limiter: Arc<dyn Limiter> = Arc::new(Overload::new());
+            Box::new(move |times| {
+                for i in 0..times {
+                    let key = one_key(i);
+                    let ask = Ask::charge(&key, 1);
+                    let Answer::Ready(Ok(decision)) = black_box(&limiter).decide(&ask) else {
+                        unreachable!("it is idle")
+                    };
+                    limiter.release(&ask, black_box(decision).receipt(), 1, RequestEnd::Served);
                 }
             })
         }),

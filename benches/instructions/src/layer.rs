@@ -16,7 +16,7 @@ use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::PeerIp;
 use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{Concurrency, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Concurrency, Limiter, Overload, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::decision::clock;
 use crate::{Call, Row};
@@ -50,6 +50,9 @@ pub fn rows() -> Vec<Row> {
         layer("layer: requests in flight, fields", || {
             let in_flight = Policy::new("a", Concurrency::new(100)).key(PeerIp::new());
             admitted(RateLimitLayer::new([in_flight]))
+        }),
+        layer("layer: overload, while nobody waits", || {
+            admitted(RateLimitLayer::new([Policy::new("a", Overload::new()).key(PeerIp::new())]))
         }),
     ]
 }

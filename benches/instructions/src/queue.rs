@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use tokio::runtime::Builder;
-use tower_sluice::limiter::{Ask, Answer};
+use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
 use crate::{Call, Row};

@@ -88,8 +88,8 @@ impl Trace {
         Value::Latency(latencies.get(at).map(|latency| *latency as f64 / MILLISECOND as f64))
     }
 
-    /// The time from `since` to the beginning of the first second in which the goodput is 90 % of `usual`. Next to nothing
-    /// cannot be recovered.
+    /// The time from `since` to the beginning of the first second in which the goodput is 90 % of `usual`. Next to
+    /// nothing cannot be recovered.
     pub(crate) fn recovery(&self, since: u64, usual: f64) -> Value {
         if usual < 0.1 {
             return Value::Time(None);

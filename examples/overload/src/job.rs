@@ -7,8 +7,8 @@ pub struct Job {
     pub(crate) work: u64,
     /// The work is to wait for another server, and occupies no worker.
     pub(crate) is_io: bool,
-    /// The work is done in this many parts of equal length. The head is sent after the first, and the body ends with the
-    /// last. Between two parts, others have their turn.
+    /// The work is done in this many parts of equal length. The head is sent after the first, and the body ends with
+    /// the last. Between two parts, others have their turn.
     pub(crate) parts: u32,
     /// Belongs to the top class.
     pub(crate) is_top: bool,

@@ -56,7 +56,7 @@ pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, Stri
     // A point is the mean of ten seconds.
     let inside = |trace: &Trace| {
         let spans = (0..78).map(|ten| (10 * ten, 10 * ten + 10));
-        spans.map(|span| (span.0 as f64 / 780.0, trace.in_flight(span).min(210.0))).collect()
+        spans.map(|span| (span.0 as f64 / 780.0, trace.in_flight(span).min(240.0))).collect()
     };
     let inside = lines(&names, incidents.iter().map(inside).collect(), "", false);
     let loads: Vec<(f64, String)> =
@@ -89,9 +89,9 @@ pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, Stri
         },
         Chart {
             name: "incident",
-            title: "Requests in the server; from minute 2 to 12, work takes three times as long",
+            title: "In the server; in minutes 2 to 12, work takes three times as long",
             columns: minutes,
-            top: 210.0,
+            top: 240.0,
             unit: "",
             lines: inside,
         },

@@ -44,6 +44,9 @@ pub(crate) struct Scenario {
 /// What is measured under a steady load: the first ten seconds are left out.
 pub(crate) const STEADY: Span = (10, 40);
 
+/// The same for what is rare.
+const LONG: Span = (10, 130);
+
 /// The loads of the curves, in percent of the capacity.
 pub(crate) const LOADS: [u64; 6] = [50, 80, 100, 200, 500, 1_000];
 
@@ -79,7 +82,7 @@ fn slowdown(load: u64) -> Plan {
 
 /// A load at which nothing should be shed.
 pub(crate) fn no_overload() -> Scenario {
-    scenario(Plan::new(&[(130, 80)]), |trace| vec![share("shed at 0.8 ×", trace.shed((10, 130))).at_most(0.001)])
+    scenario(Plan::new(&[(LONG.1, 80)]), |trace| vec![share("shed at 0.8 ×", trace.shed(LONG)).at_most(0.001)])
 }
 
 /// An overload from the first request on.
@@ -155,15 +158,16 @@ fn curve() -> Vec<Scenario> {
 
 fn traps() -> Vec<Scenario> {
     let mixed = |mix, load| Plan { mix, ..steady(load) };
+    let usual = |mix| Plan { mix, ..Plan::new(&[(LONG.1, 80)]) };
     let gives_up = |abandoned| Plan { patience: SECOND / 20, abandoned, ..steady(200) };
     vec![
-        scenario(mixed(Mix::Exponential, 80), |trace| vec![share("exponential: shed at 0.8 ×", trace.shed(STEADY))]),
+        scenario(usual(Mix::Exponential), |trace| vec![share("exponential: shed at 0.8 ×", trace.shed(LONG))]),
         scenario(mixed(Mix::Exponential, 1_000), |trace| {
             vec![share("exponential: goodput at 10 ×", trace.goodput(STEADY))]
         }),
-        scenario(mixed(Mix::Bimodal, 80), |trace| vec![share("bimodal: shed at 0.8 ×", trace.shed(STEADY))]),
+        scenario(usual(Mix::Bimodal), |trace| vec![share("bimodal: shed at 0.8 ×", trace.shed(LONG))]),
         scenario(mixed(Mix::Bimodal, 1_000), |trace| vec![share("bimodal: goodput at 10 ×", trace.goodput(STEADY))]),
-        scenario(mixed(Mix::SlowRoute, 80), |trace| vec![share("slow route: shed at 0.8 ×", trace.shed(STEADY))]),
+        scenario(usual(Mix::SlowRoute), |trace| vec![share("slow route: shed at 0.8 ×", trace.shed(LONG))]),
         scenario(mixed(Mix::SlowRoute, 200), |trace| vec![share("slow route: goodput at 2 ×", trace.goodput(STEADY))]),
         scenario(mixed(Mix::HealthChecks, 200), |trace| {
             vec![share("health checks: goodput at 2 ×", trace.goodput(STEADY))]

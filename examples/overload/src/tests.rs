@@ -28,8 +28,8 @@ fn assert_near(measured: f64, expected: f64, what: &str) {
     assert!((measured - expected).abs() < 0.05 * expected, "{what}: {measured}, not {expected}");
 }
 
-/// A request waits for half of the load divided by the rest of the capacity (M/D/1), in units of the service time; longer
-/// if that varies (Pollaczek and Khinchine).
+/// A request waits for half of the load divided by the rest of the capacity (M/D/1), in units of the service time;
+/// longer if that varies (Pollaczek and Khinchine).
 #[test]
 fn the_server_queues_as_theory_says() {
     for (mix, load, variation) in
@@ -46,6 +46,16 @@ fn the_server_queues_as_theory_says() {
         let inside = trace.records.len() as f64 / seconds(plan.end()) * mean_latency(&trace) / 1_000.0;
         assert_near(trace.in_flight((0, 600)), inside, "in the server");
     }
+}
+
+/// M/M/2 with room for 20 loses the share of arrivals that find 20.
+#[test]
+fn a_limit_sheds_what_theory_says() {
+    let plan = Plan { mix: Mix::Exponential, ..Plan::new(&[(2_000, 80)]) };
+    let shed = run(&plan, &Fixed::new("limit", 20), 1).shed((0, 2_000));
+    let states = |from: i32| (from..=20).map(|inside| 2.0 * 0.8_f64.powi(inside)).sum::<f64>();
+    let loss = states(20) / (1.0 + states(1));
+    assert!((shed - loss).abs() < 0.2 * loss, "{shed}, not {loss}");
 }
 
 #[test]

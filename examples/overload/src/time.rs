@@ -19,8 +19,8 @@ impl Epoch {
         u64::try_from(self.0.elapsed().as_nanos()).expect("a run of less than 500 years")
     }
 
-    /// Moves the clock towards `at`, and lets tasks run meanwhile. Returns whether it got there: a task may wake `until`,
-    /// or a whole millisecond may have come first. From there on, timers are exact.
+    /// Moves the clock towards `at`, and lets tasks run meanwhile. Returns whether it got there: a task may wake
+    /// `until`, or a whole millisecond may have come first. From there on, timers are exact.
     pub(crate) async fn approach(self, at: u64, until: &tokio::sync::Notify) -> bool {
         let now = self.now();
         let whole = at - at % MILLISECOND;

@@ -8,8 +8,9 @@
 //! | little-loadshedder 0.2.0 | `std`'s (`lib.rs:21`), also for the pace of its changes | not here: nothing can be replaced |
 //!
 //! The clock of `std` stands still in a simulation, so a service would measure latencies of zero. The algorithms of
-//! tower-acc and tower-resilience are traits, to which their services pass the latency: [`Simulated`] replaces it by the
-//! one on tokio's clock, and passes everything else on. What holds permits, resizes and rejects is the code of the crate.
+//! tower-acc and tower-resilience are traits, to which their services pass the latency: [`Simulated`] replaces it by
+//! the one on tokio's clock, and passes everything else on. What holds permits, resizes and rejects is the code of
+//! the crate.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +60,7 @@ fn peers() -> Vec<Box<dyn Contender>> {
     vec![
         Peer::boxed("tower-acc Vegas", |server| entrance(LoadShed::new(acc(server, Vegas::default())))),
         Peer::boxed("tower-acc Gradient2", |server| entrance(LoadShed::new(acc(server, Gradient2::default())))),
-        Peer::boxed("tower-acc Gradient2, waiting", |server| entrance(acc(server, Gradient2::default()))),
+        Peer::boxed("tower-acc Vegas, waiting", |server| entrance(acc(server, Vegas::default()))),
         Peer::boxed("tower-resilience AIMD", |server| {
             adaptive(server, resilience::Aimd::builder().build().expect("its defaults are valid"))
         }),

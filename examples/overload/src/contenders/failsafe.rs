@@ -1,5 +1,5 @@
-//! The rule of the adaptive limiter of failsafe-go, with its defaults, written from its description. Quantiles are exact
-//! here, and those of a t-digest there. Its priorities are left out.
+//! The rule of the adaptive limiter of failsafe-go (commit 5759a5e6), with its defaults. Compared with its source, of
+//! which no code is taken. Quantiles are exact here, and those of a t-digest there. Its priorities are left out.
 
 use std::collections::VecDeque;
 
@@ -175,8 +175,8 @@ struct Correlation {
 }
 
 impl Correlation {
-    /// Returns the correlation, and the relative deviation of the second number. Both are 0 during the warm-up; the first
-    /// is 0, too, if a number varies by less than one percent.
+    /// Returns the correlation, and the relative deviation of the second number. Both are 0 during the warm-up; the
+    /// first is 0, too, if a number varies by less than one percent.
     fn add(&mut self, x: f64, y: f64) -> (f64, f64) {
         if self.pairs.len() == 50 {
             self.pairs.pop_front();

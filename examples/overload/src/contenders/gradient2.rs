@@ -1,4 +1,5 @@
-//! The rule of Gradient2 in Netflix' concurrency-limits 0.5, with its defaults, written from its description.
+//! The rule of Gradient2 in Netflix' concurrency-limits (commit 78a74b98), with its defaults. Compared with its
+//! source, of which no code is taken.
 
 use super::{Contender, Entrance, Permits, Rule, Sample, entrance};
 use crate::server::Server;

@@ -1,5 +1,5 @@
-//! A service around a rule that finds a limit: permits are held until the future of the response is ready, as the libraries
-//! do that these rules are from.
+//! A service around a rule that finds a limit: permits are held until the future of the response is ready, as the
+//! libraries do that these rules are from.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -38,8 +38,8 @@ pub struct Sample {
     pub now: Instant,
 }
 
-/// How many requests wait for a permit, in multiples of the limit: from the first number on, some are rejected by chance,
-/// and from the second on, all.
+/// How many requests wait for a permit, in multiples of the limit: from the first number on, some are rejected by
+/// chance, and from the second on, all.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue(pub usize, pub usize);
 
