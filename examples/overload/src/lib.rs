@@ -5,6 +5,7 @@
 //! cargo run --release -p tower-sluice-overload                      # the table, in Markdown
 //! cargo run --release -p tower-sluice-overload -- --only ours       # one column
 //! cargo run --release -p tower-sluice-overload -- --pictures DIR    # curves, as SVG
+//! cargo run --release -p tower-sluice-overload -- --guide DIR       # the pictures of the guide: src/guide/overload
 //! scripts/overload                                                  # with the crates of others
 //! ```
 //!
@@ -56,6 +57,7 @@
 pub mod contenders;
 mod draw;
 mod figures;
+mod guide;
 mod job;
 mod picture;
 mod plan;
@@ -75,7 +77,7 @@ pub use self::job::Job;
 pub use self::server::{Head, Server, ServerBody};
 use contenders::Contender;
 
-const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR]";
+const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR | --guide DIR]";
 
 /// Runs the program: prints the table, or draws pictures.
 ///
@@ -92,16 +94,17 @@ pub fn main(
         let value = arguments.next().ok_or(USAGE)?;
         match argument.as_str() {
             "--only" => contenders.retain(|contender| contender.name().contains(&value)),
-            "--pictures" => folder = Some(PathBuf::from(value)),
+            "--pictures" | "--guide" => folder = Some((PathBuf::from(value), argument == "--guide")),
             _ => return Err(USAGE.into()),
         }
     }
-    let Some(folder) = folder else {
+    let Some((folder, is_guide)) = folder else {
         print!("{}", table::table(&contenders, &scenarios::all()));
         return Ok(());
     };
     fs::create_dir_all(&folder)?;
-    for (name, svg) in picture::draw(&contenders) {
+    let pictures = if is_guide { guide::draw() } else { picture::draw(&contenders) };
+    for (name, svg) in pictures {
         let file = folder.join(name).with_extension("svg");
         fs::write(&file, svg)?;
         println!("{}", file.display());

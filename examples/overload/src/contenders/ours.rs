@@ -19,11 +19,12 @@ impl Contender for Ours {
     }
 
     fn protect(&self, server: Server) -> Entrance {
-        let overload = Policy::new("overload", Overload::new())
-            .key(HeaderKey::from_static("x-api-key"))
-            .priority_fn(|request| match request.extensions().get::<Job>() {
-                Some(job) if job.is_top() => Priority::High,
-                _ => Priority::Normal,
+        let overload =
+            Policy::new("overload", Overload::new()).key(HeaderKey::from_static("x-api-key")).priority_fn(|request| {
+                match request.extensions().get::<Job>() {
+                    Some(job) if job.is_top() => Priority::High,
+                    _ => Priority::Normal,
+                }
             });
         entrance(RateLimitLayer::new(overload).layer(server))
     }
