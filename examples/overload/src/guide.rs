@@ -45,15 +45,15 @@ fn classes(fixed: &[Trace], ours: &[Trace]) -> Chart {
     let of_class = |is_top| by_load(ours, |trace| 100.0 * trace.served(STEADY, |it| it.job.is_top() == is_top));
     Chart {
         name: "classes",
-        title: "Requests that are answered within 100 ms, by load",
+        title: "Requests answered within 100 ms, by load",
         columns: load_columns(),
         top: 100.0,
         unit: " %",
         lines: vec![
-            line("Overload: the high class, 20 % of requests", "ours", Mark::Line, of_class(true)),
-            line("Overload: the other requests", "ours", Mark::Dashes, of_class(false)),
+            line("Overload: high class (20 %)", "ours", Mark::Line, of_class(true)),
+            line("Overload: the others", "ours", Mark::Dashes, of_class(false)),
             line(
-                "a fixed limit of 20: all requests",
+                "a fixed limit of 20: all",
                 "fixed",
                 Mark::Line,
                 by_load(fixed, |trace| 100.0 * trace.served(STEADY, |_| true)),
@@ -73,7 +73,7 @@ fn tenants() -> Chart {
     };
     Chart {
         name: "tenants",
-        title: "Ten tenants at 5 ×: answers within 100 ms, in percent of the capacity",
+        title: "Ten tenants at 5 ×: their shares of the capacity",
         columns: (0..10).map(|tenant| (f64::from(tenant) / 9.0, format!("{}", tenant + 1))).collect(),
         top: 60.0,
         unit: " %",
