@@ -1,8 +1,8 @@
 //! Overload: keep a server fast when more requests arrive than it can serve.
 //!
-//! **You want** a server that still works at full capacity when ten times as many requests arrive. [`Overload`] bounds the
-//! requests in flight by one limit for the whole server, which it finds itself. A few requests wait for their turn, and
-//! the others are rejected while there is still time to ask another server:
+//! **You want** a server that still works at full speed when the load is ten times its capacity. [`Overload`] bounds
+//! the requests in flight by one limit for the whole server, which it finds itself. A few requests wait for their turn,
+//! and the others are rejected while there is still time to ask another server:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -87,17 +87,18 @@
 //!
 //! - The status is **503**, since the client has done nothing wrong. A load balancer may send the request to another
 //!   machine, once.
-//! - `Retry-After` is an **estimate**: the time in which the server would have served the requests that were before this
-//!   one, 30 seconds at most. It is absent if that time is below a second or unknown. All other waits of this crate are
-//!   exact.
+//! - `Retry-After` is an **estimate**: the time in which the server would have served the requests that were before
+//!   this one, 30 seconds at most. It is absent if that time is below a second or unknown. All other waits of this
+//!   crate are exact.
 //! - gRPC clients get UNAVAILABLE, with `grpc-retry-pushback-ms` if there is an estimate.
 //! - [A response of your own](super::rejections) recognises it by
 //!   [`Reason::Overloaded`](crate::rejection::Reason::Overloaded).
 //!
 //! # Together with rate limits
 //!
-//! Put both into **one layer**, in any order. A request that a rate limit rejects takes no place in the queue. A request
-//! that is shed is charged to no quota. If both reject, the client gets 429 with the exact wait of the rate limit.
+//! Put both into **one layer**, in any order. A request that a rate limit rejects takes no place in the queue. A
+//! request that is shed is charged to no quota. If both reject, the client gets 429 with the exact wait of the rate
+//! limit.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -123,12 +124,12 @@
 //! - **Not around health checks.** A process that is restarted because it was busy makes the others busier. So
 //!   [exempt](super::allow_list) the path of the liveness probe. Requests to exempt paths are counted nowhere: a check
 //!   that answers in 0.1 ms says nothing about the limit.
-//! - **Not around requests that stay.** A WebSocket, a long poll or server-sent events would hold a unit for an hour, in
-//!   which the server does little. Exempt them, and bound them by a [`Concurrency`](super::in_flight).
+//! - **Not around requests that stay.** A WebSocket, a long poll or server-sent events would hold a unit for an hour,
+//!   in which the server does little. Exempt them, and bound them by a [`Concurrency`](super::in_flight).
 //!
 //! # Which settings to touch
 //!
-//! None, at first. Then, with the [metrics](#what-to-watch) of a busy day:
+//! At first, leave them all. After a busy day, its [metrics](#metrics-to-watch) say which to change:
 //!
 //! | setting | default | change it if |
 //! |---|---|---|
@@ -160,7 +161,7 @@
 //! 1. Add it with `starting_at(1024)`. On a good day, read the highest `in_flight`.
 //! 2. Set `starting_at` to that number. If almost no request is counted as shed, remove `.shadow()`.
 //!
-//! # What to watch
+//! # Metrics to watch
 //!
 //! | [metric](super::monitoring#metrics), after `tower_sluice_rate_limiting_` | a healthy server | if not |
 //! |---|---|---|
@@ -171,16 +172,17 @@
 //! | `overload_waiting` | near 0 | near `max_queue`: `queue_target` is too long |
 //! | `request_time_in_queue_seconds` | below `queue_target` | |
 //!
-//! Alert on `overload_overloaded`, and not on the processor. [`on_transition`] reports when the server begins to shed.
+//! Alert on `overload_overloaded`, and not on the load of the processor. [`on_transition`] reports when the server
+//! begins to shed.
 //!
 //! [`on_transition`]: crate::layer::RateLimitLayerBuilder::on_transition
 //!
 //! # What it cannot do
 //!
-//! **See work that outlives its response.** When a client leaves, the server drops the request, and its unit is free. Work
-//! that was spawned runs on: in `spawn_blocking`, in a task, in the database. In the simulation, clients give up after 50
-//! ms, at twice the capacity. If the server drops the work with the request, goodput is 99 % of the capacity. If it works
-//! on, goodput is 0 %. So take the units along, and the limiter counts the work to its end:
+//! **See work that outlives its response.** When a client leaves, the server drops the request, and its unit is free.
+//! Work that was spawned runs on: in `spawn_blocking`, in a task, in the database. In the simulation, clients give up
+//! after 50 ms, at twice the capacity. If the server drops the work with the request, goodput is 99 % of the capacity.
+//! If it works on, goodput is 0 %. So take the units along, and the limiter counts the work to its end:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -202,15 +204,15 @@
 //! # });
 //! ```
 //!
-//! **Tell your processors from another server.** One limit counts all requests. If one in ten waits for 100 ms for another
-//! server, they hold units while your workers idle: 79 % of the capacity at twice the load, in the simulation. Give such a
-//! route a policy of its own, with [`when`](crate::Policy::when) or in a route of the file.
+//! **Tell your processors from another server.** One limit counts all requests. If one in ten waits for 100 ms for
+//! another server, they hold units while your workers idle: 79 % of the capacity at twice the load, in the simulation.
+//! Give such a route a policy of its own, with [`when`](crate::Policy::when) or in a route of the file.
 //!
 //! **Start at full speed on a large server.** With 64 workers and 50 ms per request, the limit grows from 20 to 64 in
 //! steps, and goodput was 87 % of the capacity after half a minute. Set `starting_at`.
 //!
-//! **Stop floods.** A request that is shed was still received and parsed. Against floods of packets or of connections, use
-//! the network in front. Against one client that sends too much, use a rate limit, which is cheaper. Against
+//! **Stop floods.** A request that is shed was still received and parsed. Against floods of packets or of connections,
+//! use the network in front. Against one client that sends too much, use a rate limit, which is cheaper. Against
 //! clients that retry at once, use [one that waits](super::partners) on their side.
 //!
 //! # Measured

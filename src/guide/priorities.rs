@@ -1,6 +1,6 @@
 //! Priorities: serve payments before exports while the server is overloaded.
 //!
-//! **You want** the requests that matter most to be served, whatever else is rejected.
+//! **You want** the requests that matter most to be served, even if all others are rejected.
 //! [`priority_fn`](crate::Policy::priority_fn) puts each request of an [`Overload`](super::overload) into one of four
 //! classes:
 //!
@@ -63,8 +63,8 @@
 //!
 #![doc = include_str!("overload/classes.svg")]
 //!
-//! In the picture, one request in five is of the high class. Up to five times the capacity, the server has room for all of
-//! them. From there on, even this class offers more than the whole server, and half of it is served at ten times the
+//! In the picture, one request in five is of the high class. Up to five times the capacity, the server has room for all
+//! of them. From there on, even this class offers more than the whole server, and half of it is served at ten times the
 //! capacity. A limit without classes rejects both alike.
 //!
 //! # Who decides the class
@@ -76,16 +76,17 @@
 //!    [tenants](super::tenants).
 //! 3. **A field that your gateway sets**, after it has removed the one that came from outside. The server must be
 //!    reachable through the gateway only.
-//! 4. **A field that the client sets, downwards only.** A client may call its own request `Low`: a batch that marks itself
-//!    helps both sides. The batch in the program above could be one.
+//! 4. **A field that the client sets, downwards only.** A client may call its own request `Low`: a batch that marks
+//!    itself helps both sides. The batch in the program above could be one.
 //!
-//! Between your own services, pass the class on: a call to another service is as important as the request that it is for.
+//! Between your own services, pass the class on: a call to another service is as important as the request that it is
+//! for.
 //!
 //! # When the low classes starve
 //!
 //! A strict order has a price. While the higher classes fill the server, a lower one gets **nothing**, and each of its
-//! requests is rejected after [`max_wait`](crate::Overload::max_wait) or sooner. That is right for a spike of minutes. It
-//! shows as
+//! requests is rejected after [`max_wait`](crate::Overload::max_wait) or sooner. That is right for a spike of minutes.
+//! It shows as
 //!
 //! - `overload_shed_total{priority="low"}` grows as fast as its requests arrive,
 //! - `overload_waiting{priority="low"}` is never 0,
@@ -93,8 +94,10 @@
 //!
 //! If it lasts, one of these helps:
 //!
-//! - **Put fewer requests into the upper classes.** If most requests are `High`, the class means nothing. Aim at a fifth.
-//! - **Bound an upper class by a rate limit** in the same layer, so that the rest of the capacity is left to the others:
+//! - **Put fewer requests into the upper classes.** If most requests are `High`, the class means nothing. Aim at a
+//!   fifth.
+//! - **Bound an upper class by a rate limit** in the same layer, so that the rest of the capacity is left to the
+//!   others:
 //!
 //!   ```
 //!   use tower_sluice::{Overload, Policy, Quota, RateLimitLayer, RequestHead, limiter::Priority};
@@ -108,14 +111,15 @@
 //!       Policy::new("critical", Quota::per_second(300)).when(|request| priority(request) == Priority::Critical),
 //!   ]);
 //!   ```
-//! - **Use weights instead.** A [key](super::tenants) of weight 10 is served ten times as much as a key of weight 1, and
-//!   the latter is never starved.
-//! - **Let batches come back.** They get `Retry-After` as others do, and a [paced client](super::partners) waits for it.
+//! - **Use weights instead.** A [key](super::tenants) of weight 10 is served ten times as much as a key of weight 1,
+//!   and the latter is never starved.
+//! - **Let batches come back.** They get `Retry-After` as others do, and a [paced client](super::partners) waits for
+//!   it.
 //!
 //! # With shares
 //!
-//! The class counts first, and the [shares of keys](super::tenants) count within a class. So a tenant cannot gain by more
-//! requests, and a tenant that may choose its class can. Each class is overloaded by itself: requests of the high class
-//! are served oldest first, and none is shed for its age, while the low class is shed.
+//! The class counts first, and the [shares of keys](super::tenants) count within a class. So a tenant cannot gain by
+//! more requests, and a tenant that may choose its class can. Each class is overloaded by itself: requests of the high
+//! class are served oldest first, and none is shed for its age, while the low class is shed.
 //!
 //! Next: [requests in flight per client](super::in_flight).

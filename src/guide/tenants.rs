@@ -80,18 +80,18 @@
 //!
 #![doc = include_str!("overload/tenants.svg")]
 //!
-//! In the picture, the first of ten tenants sends 60 % of the requests, which alone is three times the capacity. A fixed
-//! limit rejects requests at random, so it serves tenants in proportion to what they send. `Overload` serves all ten
-//! alike. Without any limit, none of them gets an answer within 100 ms.
+//! In the picture, the first of ten tenants sends 60 % of the requests, which alone is three times the capacity. A
+//! fixed limit rejects requests at random, so it serves tenants in proportion to what they send. `Overload` serves all
+//! ten alike. Without any limit, none of them gets an answer within 100 ms.
 //!
 //! - **While the server keeps up, there are no shares.** No request waits, and each key is served in full.
 //! - **A key that needs less than its share hardly waits.** The others divide the rest.
 //! - **A key that sends more waits for itself.** Its requests queue behind one another. If the queue is full, the key
 //!   with the longest queue for its weight loses its newest request, and not the key that comes next.
-//! - **Nothing is remembered.** A key that has used the whole server while it was alone owes nothing. To bound the use of a
-//!   customer per day, add a [quota](super::plans) to the layer.
-//! - **A weight is the weight of the key**, and not of a request. Weight 10 beside ten keys of weight 1 gets half of the
-//!   capacity.
+//! - **Nothing is remembered.** A key that has used the whole server while it was alone owes nothing. To bound the use
+//!   of a customer per day, add a [quota](super::plans) to the layer.
+//! - **A weight is the weight of the key**, and not of a request. Weight 10 beside ten keys of weight 1 gets half of
+//!   the capacity.
 //! - **Classes come first.** Shares hold within a [class](super::priorities). The simulation's table has a case: at ten
 //!   times the capacity, only the high class is served. In it, nine tenants together need 80 % of the capacity and get
 //!   76 %, and the greedy one gets the remaining 24 %.
