@@ -13,6 +13,8 @@
 //! | know which processes share what | [`sharing`] |
 //! | let requests wait instead of rejecting them | [`queue`] |
 //! | protect a server from overload | [`overload`] |
+//! | share the capacity of a server between tenants | [`tenants`] |
+//! | serve important requests first under overload | [`priorities`] |
 //! | limit gRPC, or obey a limit as a gRPC client | [`grpc`] |
 //! | limit part of a handler, jobs, a WebSocket | [`direct`] |
 //! | call a partner that has limits of its own | [`partners`] |
@@ -48,8 +50,6 @@
 //! | choose the rate, the burst and the cost of requests | [`quotas`] |
 //! | choose the key: whose budget a request draws on | [`keys`] |
 //! | limit by day, week or month | [`calendar`] |
-//! | share the capacity of a server between tenants | [`tenants`] |
-//! | serve important requests first under overload | [`priorities`] |
 //! | limit requests in flight | [`in_flight`] |
 //! | charge the real cost of a response | [`real_costs`] |
 //!

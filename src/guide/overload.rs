@@ -55,7 +55,8 @@
 //! max-queue = 1024
 //! ```
 //!
-//! Two more pages continue this one: [shares between tenants](super::tenants), and [priorities](super::priorities).
+//! `Overload` is part of the feature `queue`, which is on by default. Two more pages continue this one: [shares between
+//! tenants](super::tenants), and [priorities](super::priorities).
 //!
 //! # What overload is
 //!
@@ -122,8 +123,8 @@
 //!   machine. Routers that need layers of their own [share an `Arc<Overload>`](super::sharing).
 //! - **On every machine.** Each process finds the limit of its machine. Nothing is shared, and no Redis is needed.
 //! - **Not around health checks.** A process that is restarted because it was busy makes the others busier. So
-//!   [exempt](super::allow_list) the path of the liveness probe. Requests to exempt paths are counted nowhere: a check
-//!   that answers in 0.1 ms says nothing about the limit.
+//!   [exempt](super::allow_list) the path of the liveness probe. Exempt requests need no unit, and change nothing about
+//!   the limit.
 //! - **Not around requests that stay.** A WebSocket, a long poll or server-sent events would hold a unit for an hour,
 //!   in which the server does little. Exempt them, and bound them by a [`Concurrency`](super::in_flight).
 //!
@@ -170,7 +171,7 @@
 //! | `overload_limit` | steady under load | at its upper bound: `limits` ends too low, or requests wait for [another server](#what-it-cannot-do); at its lower bound on a large machine: requests wait for one lock |
 //! | `in_flight` | below `overload_limit` | near the limit, and nothing is shed: the machine is just full |
 //! | `overload_waiting` | near 0 | near `max_queue`: `queue_target` is too long |
-//! | `request_time_in_queue_seconds` | below `queue_target` | |
+//! | `request_time_in_queue_seconds` | below `queue_target` | near `max_wait`: clients may have given up by then |
 //!
 //! Alert on `overload_overloaded`, and not on the load of the processor. [`on_transition`] reports when the server
 //! begins to shed.

@@ -94,8 +94,7 @@
 //!
 //! If it lasts, one of these helps:
 //!
-//! - **Put fewer requests into the upper classes.** If most requests are `High`, the class means nothing. Aim at a
-//!   fifth.
+//! - **Put fewer requests into the upper classes.** If most requests are `High`, the class means nothing.
 //! - **Bound an upper class by a rate limit** in the same layer, so that the rest of the capacity is left to the
 //!   others:
 //!
@@ -119,7 +118,7 @@
 //! # With shares
 //!
 //! The class counts first, and the [shares of keys](super::tenants) count within a class. So a tenant cannot gain by
-//! more requests, and a tenant that may choose its class can. Each class is overloaded by itself: requests of the high
-//! class are served oldest first, and none is shed for its age, while the low class is shed.
+//! more requests, and a tenant that may choose its class can. Each class is overloaded by itself: while the low class
+//! is shed, the high class is still served oldest first, and loses no request to its age.
 //!
-//! Next: [requests in flight per client](super::in_flight).
+//! Next: [gRPC](super::grpc).
