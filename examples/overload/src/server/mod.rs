@@ -62,7 +62,7 @@ struct Task {
     status: StatusCode,
     reply: Reply,
     /// The units that the handler has taken along.
-    held: Option<TakenPermits>,
+    _held: Option<TakenPermits>,
 }
 
 enum Reply {
@@ -159,7 +159,8 @@ impl Server {
         let now = self.shared.epoch.now();
         let mut state = self.lock();
         state.count(now, |inside| inside + 1);
-        let mut task = Task { job, parts_left: job.parts, status: StatusCode::OK, reply: Reply::Head(head), held };
+        let mut task =
+            Task { job, parts_left: job.parts, status: StatusCode::OK, reply: Reply::Head(head), _held: held };
         if self.shared.plan.hangs(now) {
             (task.status, task.parts_left) = (StatusCode::GATEWAY_TIMEOUT, 1);
             state.schedule(now + SECOND, task);
