@@ -1,5 +1,5 @@
-//! A simulated server under overload, behind our limiter and behind its peers: goodput, classes, tenants, recovery, and
-//! the traps into which limiters fall that find their limit themselves.
+//! A simulated server under overload, behind our limiter and behind its peers: goodput, classes, tenants, recovery,
+//! and the traps into which limiters fall that find their limit themselves.
 //!
 //! ```sh
 //! cargo run --release -p tower-sluice-overload                      # the table, in Markdown
@@ -9,32 +9,32 @@
 //! scripts/overload                                                  # with the crates of others
 //! ```
 //!
-//! The server is a [tower service](Server) on tokio's paused clock, and the load is drawn with a seed: each run prints
-//! the same figures.
+//! The server is a [tower service](Server) on tokio's paused clock, and the load is drawn with a seed: each run
+//! prints the same figures.
 //!
 //! # The server
 //!
 //! It has two workers and a run queue, first come, first served. A request takes 5 ms of a worker unless a row says
-//! otherwise, so the capacity is 400 requests per second. A client gives up after a second, and drops its request: work
-//! that has begun is finished, and a request in the run queue is skipped. (Two rows have a server that works on it all
-//! the same. In one of them, its handlers hold their permits until then.) The load is open: clients do not wait for one
-//! another. One in five requests is of the top class. One tenant has 60 % of the offers, and nine others share the
-//! rest.
+//! otherwise, so the capacity is 400 requests per second. A client gives up after a second, and drops its request:
+//! work that has begun is finished, and a request in the run queue is skipped. (Two rows have a server that works on
+//! it all the same; in one of them, its handlers hold their permits until then.) The load is open: clients do not wait for one another. One in five requests is of the top class.
+//! One tenant has 60 % of the offers, and nine others share the rest.
 //!
 //! # The figures
 //!
-//! - *Goodput*: the share of the workers' time that went into good answers. An answer is good if it has the status 200,
-//!   and its body ends within 100 ms of the arrival; if the work is to wait for another server, 100 ms after that.
+//! - *Goodput*: the share of the workers' time that went into good answers. An answer is good if it has the status
+//!   200, and its body ends within 100 ms of the arrival; if the work is to wait for another server, 100 ms after
+//!   that.
 //! - *Served*: the share of the offers that got a good answer. *Shed*: the share that got no answer, late ones
 //!   included: rejected, failed or given up.
 //! - *Top class*: at ten times the capacity, a class of 20 % alone offers twice the capacity, and no scheduler serves
-//!   it. So three figures: how much of it is served at 4 ×, where it offers 0.8 of the capacity; the same at 10 × for a
-//!   class of 8 %; and the share of the capacity that a class of 20 % gets at 10 ×.
+//!   it. So three figures: how much of it is served at 4 ×, where it offers 0.8 of the capacity; the same at 10 × for
+//!   a class of 8 %; and the share of the capacity that a class of 20 % gets at 10 ×.
 //! - *Jain's index* of the nine tenants who offer the same. It is high for a limiter that rejects at random, too, so
 //!   the table also has the greedy tenant's share of the goodput at 10 × (a fair one is 10 %), and the share of the
 //!   nine that is served at 2 ×, where they offer 0.8 of the capacity.
-//! - *Recovery*: the time from the end of a three-fold slowdown of ten seconds to the first second in which the goodput
-//!   is 90 % of what it was before.
+//! - *Recovery*: the time from the end of a three-fold slowdown of ten seconds to the first second in which the
+//!   goodput is 90 % of what it was before.
 //! - *In the server*: the mean number of requests that the server works on or has in its run queue, during the minute
 //!   before and after. Under overload, it is the limit in force.
 //! - *p50, p99*: of the latencies of all requests that were answered.
