@@ -17,8 +17,9 @@
 //! It has two workers and a run queue, first come, first served. A request takes 5 ms of a worker unless a row says
 //! otherwise, so the capacity is 400 requests per second. A client gives up after a second, and drops its request:
 //! work that has begun is finished, and a request in the run queue is skipped. (Two rows have a server that works on
-//! it all the same; in one of them, its handlers hold their permits until then.) The load is open: clients do not wait for one another. One in five requests is of the top class.
-//! One tenant has 60 % of the offers, and nine others share the rest.
+//! it all the same; in one of them, its handlers hold their permits until then.) The load is open: clients do not
+//! wait for one another. One in five requests is of the top class. One tenant has 60 % of the offers, and nine others
+//! share the rest.
 //!
 //! # The figures
 //!
