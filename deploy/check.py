@@ -25,10 +25,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 NAME = "tower_sluice_rate_limiting_"
-LABELS = {"__name__", "instance", "job", "le", "node", "policy", "result", "route"}
+LABELS = {"__name__", "instance", "job", "le", "node", "policy", "priority", "result", "route", "share"}
 # The alerts that must not fire after this traffic, and those that must. The speed of the store is not checked: it depends
 # on the machine's load.
-SILENT = {"RateLimitTableFull", "RateLimitTableFillingUp", "RateLimitQueueSlow"}
+SILENT = {"RateLimitTableFull", "RateLimitTableFillingUp", "RateLimitQueueSlow", "RateLimitOverloaded"}
 FIRING = {"RateLimitStoreDown", "RateLimitLimiterFailing", "RateLimitManyRejected", "RateLimitMissingKey"}
 CLIENT = "client-4711"
 
@@ -126,6 +126,7 @@ def drive(traffic, prometheus, redis):
     traffic.send("/keyed", 20)
     traffic.send("/keyed", 10, client=False)
     traffic.send("/shared", 45)
+    traffic.send("/overload", 30)
     # One passes and ten wait: nine of them for two seconds or more, so that Prometheus sees them; one disconnects.
     waiting = traffic.at_once("/queue", 10) + traffic.at_once("/shared-queue", 3)
     time.sleep(0.3)
@@ -143,7 +144,7 @@ def drive(traffic, prometheus, redis):
 
 def check_counts(traffic, prometheus):
     """Prometheus has exactly the counts that the clients saw."""
-    for path in ["/bucket", "/keyed", "/shared", "/queue", "/shared-queue"]:
+    for path in ["/bucket", "/keyed", "/shared", "/queue", "/shared-queue", "/overload"]:
         policy = path.strip("/")
 
         def counted(results):

@@ -11,8 +11,8 @@ import difflib
 import json
 import sys
 
-MOST_ROOT_NAMES = 32
-MOST_LIMITER_METHODS = 6
+MOST_ROOT_NAMES = 33
+MOST_LIMITER_METHODS = 7
 
 
 def render(kind):

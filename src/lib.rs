@@ -97,7 +97,7 @@
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
-//! | `metrics` | no | requests by policy and result, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
+//! | `metrics` | no | requests by policy and result, outgoing calls, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
 //! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates the counter, for up to 200 ms. Programs may turn it on; libraries should not |
 //! | `axum` | no | for axum 0.8: reads its `ConnectInfo` and `MatchedPath`; `Verdict`, `Settlement` and `Permits` as arguments, `Rejection` as a response, `Config::router` |
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
@@ -108,6 +108,7 @@
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
 //! | `redis` | no | `store::redis::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
+//! | `reqwest` | no | `PacerLayer::reqwest`: a middleware of `reqwest-middleware` 0.5, and a Tower layer around the client of reqwest 0.13 |
 //! | `test-util` | no | [`testing`] |
 //!
 //! # Minimum supported Rust version
@@ -143,10 +144,10 @@ mod values;
 
 /// The parts of the layers: services, futures, builders, and their errors.
 pub mod layer {
+    #[cfg(all(feature = "http", feature = "queue"))]
+    pub use crate::http::{AdaptiveThrottle, Pacer, PacerError, PacerFuture};
     #[cfg(feature = "http")]
     pub use crate::http::{IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture};
-    #[cfg(all(feature = "http", feature = "queue"))]
-    pub use crate::http::{Pacer, PacerError, PacerFuture};
     pub use crate::limiter::throttle::{Throttle, ThrottleError, ThrottleFuture};
 }
 

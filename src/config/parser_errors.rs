@@ -61,6 +61,8 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
         KeyKind::Time => such_as("a time in quotation marks"),
         KeyKind::Number(..) => such_as("a whole number"),
         KeyKind::List => such_as("a list in brackets"),
+        KeyKind::Map("classes") => such_as("a table of \"low\", \"normal\", \"high\" or \"critical\""),
+        KeyKind::Map("weights") => such_as("a table of whole numbers"),
         KeyKind::Map(_) => such_as("a table"),
     };
     match found.shown(text, field) {

@@ -49,6 +49,7 @@
 //! |---|---|
 //! | [`key`](crate::Policy::key) | none: all clients share one budget. `RateLimitLayer::per_client` has [`PeerIp`](crate::key::PeerIp) |
 //! | [`cost`](crate::Policy::cost), [`cost_fn`](crate::Policy::cost_fn) | 1 |
+//! | [`priority_fn`](crate::Policy::priority_fn), [`weight_fn`](crate::Policy::weight_fn) | normal, and 1; for limiters that shed |
 //! | [`quota_fn`](crate::Policy::quota_fn) | none: all keys have the quota of the policy |
 //! | [`charge_when`](crate::Policy::charge_when), [`cost_after`](crate::Policy::cost_after), [`settle_by_handler`](crate::Policy::settle_by_handler), [`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes) | none: what was charged stays charged |
 //! | [`owe_shortfalls`](crate::Policy::owe_shortfalls) | no: a shortfall is charged as far as units are left |
@@ -115,6 +116,11 @@
 //! | [`Concurrency::max_wait`](crate::Concurrency::max_wait) | 30 s |
 //! | [`Concurrency::max_waiters`](crate::Concurrency::max_waiters) | 65,536 over all keys |
 //! | [`Concurrency::max_keys`](crate::Concurrency::max_keys) | 65,536 |
+//! | [`Overload::limits`](crate::Overload::limits) | 4 to 1,024 units in flight, over all keys |
+//! | [`Overload::starting_at`](crate::Overload::starting_at) | 20 |
+//! | [`Overload::queue_target`](crate::Overload::queue_target) | 20 ms |
+//! | [`Overload::max_wait`](crate::Overload::max_wait) | 500 ms |
+//! | [`Overload::max_queue`](crate::Overload::max_queue) | 1,024 over all keys |
 //!
 //! # Redis and other servers
 //!
@@ -146,6 +152,11 @@
 //! | [`PacerLayer::max_waiters`](crate::PacerLayer::max_waiters) | 1,000 over all partners |
 //! | [`PacerLayer::max_pause`](crate::PacerLayer::max_pause) | 1 hour |
 //! | [`PacerLayer::attempts`](crate::PacerLayer::attempts) | 3 |
+//! | [`PacerLayer::throttle`](crate::PacerLayer::throttle) | none: all calls are sent |
+//! | [`AdaptiveThrottle::success_percent`](crate::layer::AdaptiveThrottle::success_percent) | 50 |
+//! | [`AdaptiveThrottle::max_percent`](crate::layer::AdaptiveThrottle::max_percent) | 100 |
+//! | [`AdaptiveThrottle::window`](crate::layer::AdaptiveThrottle::window) | 2 minutes |
+//! | [`PacerLayer::name`](crate::PacerLayer::name) | none: no metrics |
 //! | [`PacerLayer::shared`](crate::PacerLayer::shared) | no: each process for itself |
 //!
 //! # A configuration file

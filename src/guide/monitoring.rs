@@ -10,10 +10,12 @@
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let waits = Matcher::Suffix("time_in_queue".to_owned());
+//! let lines = Matcher::Suffix("time_in_line".to_owned());
 //! let calls = Matcher::Suffix("call.duration".to_owned());
 //! let metrics = PrometheusBuilder::new()
 //!     .with_recommended_naming(true)
 //!     .set_buckets_for_metric(waits, &[0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])?
+//!     .set_buckets_for_metric(lines, &[0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0])?
 //!     .set_buckets_for_metric(calls, &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1])?
 //!     .install_recorder()?;
 //! let policy = Policy::new("clients", Quota::per_second(10));
@@ -25,7 +27,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Without buckets, the exporter makes summaries of the two histograms, and the dashboard and the alerts do not find
+//! Without buckets, the exporter makes summaries of the histograms, and the dashboard and the alerts do not find
 //! them.
 //!
 //! # Metrics
@@ -46,6 +48,10 @@
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
 //! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
 //! | `debt_table_live_keys`, `debt_table_capacity`, `debt_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of what keys [owe](crate::Policy::owe_shortfalls) |
+//! | `outgoing_calls_total` | a counter | `pacer`, `result` | calls through a [`PacerLayer`](crate::PacerLayer) with a [name](crate::PacerLayer::name): `accepted`, `rejected` (by the partner), `failed`, `throttled`, `wait-too-long`, `line-full`, `cancelled`. A call that is sent again counts once per attempt |
+//! | `waiting_calls` | a gauge | `pacer` | calls that wait in line now |
+//! | `outgoing_call_time_in_line_seconds` | a histogram | `pacer` | how long calls waited before they were sent |
+//! | `throttled_partners` | a gauge | `pacer` | partners that keep [failing](super::partners#when-a-partner-fails), as of the last call to each |
 //! | `store_conversions_total` | a counter | `route`, `policy` | states on a server that were converted to another quota of their key: it grows for as long as two versions of your program [disagree on a quota](super::plans) |
 //! | `store_lost_swaps_total` | a counter | `route`, `policy` | attempts to write a key on a server that were lost to another process: [many processes share a key](super::own_stores#a-hot-key) |
 //! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open (one probe), 2 open. Requests and `Redis::ping` probe: a process that does neither keeps reporting an open one |
@@ -171,11 +177,14 @@
 //! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
 //! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
+//! | the server is overloaded: requests are shed; the server is overloaded no more | add servers, or find out [what takes so much](crate::Overload) |
 //! | a key is limited | nothing. Logged at `info`, if a layer has `on_transition` |
 //! | a key is banned; a key is allowed by hand; the ban or the allowance of a key was ended by hand | nothing; an operator's reason is in the line. To find the client: [support](super::support) |
 //! | store: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
+//! | a partner keeps failing; a partner accepts calls again | look at the partner: calls to it are rejected in your process, see [partners](super::partners#when-a-partner-fails) |
+//! | a partner has rejected a call because of its limit | nothing: its line pauses. Logged at `info`, once a minute and partner |
 //! | a handler takes a Verdict that no layer adds | build the layer with [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) |
 //! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returns |
 //!

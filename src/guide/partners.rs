@@ -4,7 +4,43 @@
 //! for the time that it asks for, and the call should not lose its place.
 //!
 //! A [`PacerLayer`] around your HTTP client does that. It reads the partner's limits from its responses, and knows
-//! nothing else. A complete program:
+//! nothing else.
+//!
+//! # With reqwest
+//!
+//! With the feature `reqwest`, the layer is a middleware of
+//! [`reqwest-middleware`](https://docs.rs/reqwest-middleware), beside `reqwest-retry` and `reqwest-tracing`:
+//!
+//! ```toml
+//! tower-sluice = { version = "0.1", features = ["reqwest"] }
+//! reqwest = "0.13"
+//! reqwest-middleware = "0.5"
+//! ```
+//!
+#![cfg_attr(feature = "reqwest", doc = "```no_run")]
+#![cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
+//! use tower_sluice::PacerLayer;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new()).with(PacerLayer::reqwest()).build();
+//!     let response = client.get("https://partner.example/orders").send().await?;
+//!     println!("{}", response.text().await?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! It is a Tower layer, too: `PacerLayer::reqwest().layer(reqwest::Client::new())` is a service of `reqwest::Request`,
+//! with `oneshot(request)`. A body that is a stream cannot be sent again. The feature adds `reqwest` without its
+//! default features (no TLS: your program chooses), `reqwest-middleware` and `async-trait`, and to a program that has
+//! these nothing.
+//!
+//! With reqwest 0.12, convert the requests in a `tower::service_fn`: `reqwest::Request::try_from(request)`, and
+//! `http::Response::from(response)`.
+//!
+//! # A complete program
+//!
+//! With hyper's client:
 //!
 //! ```no_run
 //! use std::error::Error;
@@ -57,60 +93,6 @@
 //! Poll each call that you have made: a call whose turn has come, and whose future is not polled for 20 ms, is passed
 //! over. It keeps its place, and departs when it is polled and the pace allows it.
 //!
-//! # With reqwest
-//!
-//! The layer goes around any service of `http::Request`. `reqwest` has requests of its own type, so a closure converts
-//! them (tried with reqwest 0.12):
-//!
-//! ```no_run
-//! use http::Request;
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::PacerLayer;
-//!
-//! # mod reqwest {
-//! #     pub type Error = std::io::Error;
-//! #     pub struct Body;
-//! #     pub struct Request;
-//! #     impl TryFrom<http::Request<Vec<u8>>> for Request {
-//! #         type Error = Error;
-//! #         fn try_from(_: http::Request<Vec<u8>>) -> Result<Self, Error> { Ok(Self) }
-//! #     }
-//! #     pub struct Response;
-//! #     impl From<Response> for http::Response<Body> {
-//! #         fn from(_: Response) -> Self { Self::new(Body) }
-//! #     }
-//! #     impl From<http::Response<Body>> for Response {
-//! #         fn from(_: http::Response<Body>) -> Self { Self }
-//! #     }
-//! #     impl Response {
-//! #         pub async fn text(self) -> Result<String, Error> { Ok(String::new()) }
-//! #     }
-//! #     #[derive(Clone)]
-//! #     pub struct Client;
-//! #     impl Client {
-//! #         pub fn new() -> Self { Self }
-//! #         pub async fn execute(&self, _: Request) -> Result<Response, Error> { Ok(Response) }
-//! #     }
-//! # }
-//! #[tokio::main]
-//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let reqwest = reqwest::Client::new();
-//!     let send = service_fn(move |request: Request<Vec<u8>>| {
-//!         let reqwest = reqwest.clone();
-//!         async move {
-//!             let response = reqwest.execute(reqwest::Request::try_from(request)?).await?;
-//!             Ok::<_, reqwest::Error>(http::Response::<reqwest::Body>::from(response))
-//!         }
-//!     });
-//!     let mut partner = ServiceBuilder::new().layer(PacerLayer::new()).service(send);
-//!
-//!     let request = Request::get("https://partner.example/orders").body(Vec::new())?;
-//!     let response = reqwest::Response::from(partner.ready().await?.call(request).await?);
-//!     println!("{}", response.text().await?);
-//!     Ok(())
-//! }
-//! ```
-//!
 //! If the partner's limit is known and its responses report nothing, no layer is needed: await
 //! [`acquire`](super::direct#a-job) of a queue before each call.
 //!
@@ -120,11 +102,53 @@
 //! |---|---|---|
 //! | `RateLimit` (draft-11 or draft-07), or `X-RateLimit-*` | spreads what is left over the time to the reset | nothing |
 //! | only a 429 with `Retry-After` | pauses after each rejection, and sends at will in between | [`quota`](crate::PacerLayer::quota), as its documentation says |
-//! | only a bare 429 | pauses for a second | the same |
+//! | only a bare 429 | [learns the pace](#a-partner-that-rejects-and-says-nothing) | the quota, if you know it |
 //! | in gRPC: `grpc-status: 8` in the head, and `grpc-retry-pushback-ms` | pauses for as long; a status in trailers is not read | the same |
 //!
 //! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly
 //! spaced.
+//!
+//! # A partner that rejects and says nothing
+//!
+//! From a bare 429, the layer learns a pace, as TCP does: slower with each rejection, and a little faster with each call
+//! that is accepted. So processes that know nothing of each other share the partner's quota. Rejections per thousand calls
+//! that were served, and the share of the quota that was used, for clients with ten calls each to make at any time
+//! (`src/http/pacer/tests/contest.rs`, up to ten minutes simulated):
+//!
+//! | the partner's quota, eight clients | retry after 1 s | backoff with full jitter | pacer |
+//! |---|---|---|---|
+//! | 100 per 10 s | 7,600 (100 %) | 628 (100 %) | 74 (94 %) |
+//! | 60 per minute | 76,000 (100 %) | 3,566 (100 %) | 602 (98 %) |
+//! | 1,000 per minute | 4,517 (100 %) | 261 (100 %) | 67 (100 %) |
+//! | 100 per second, burst 100 | 709 (100 %) | 586 (100 %) | 23 (100 %) |
+//! | 10 per second, burst 20 | 7,471 (101 %) | 2,126 (100 %) | 37 (100 %) |
+//!
+//! Backoff waits for a random time up to 1, 2, 4, … 64 seconds. The pacer's calls keep their order, too.
+//!
+//! # When a partner fails
+//!
+//! No pace helps against a partner that is down: each call fails, and most fail late, with their timeout. Have the layer
+//! reject them at once, and send it just enough to notice that it is back:
+//!
+//! ```
+//! use tower_sluice::PacerLayer;
+//! use tower_sluice::layer::AdaptiveThrottle;
+//!
+//! # type Body = http_body_util::Full<bytes::Bytes>;
+//! let layer = PacerLayer::<Body>::new().throttle(AdaptiveThrottle::new()).name("orders");
+//! ```
+//!
+//! Then `PacerError::Throttled` means: this call has not left the process. Answer from a cache, put the job back, or
+//! leave the feature out. While the partner accepts at least half of the calls of two minutes, nothing is rejected; if
+//! it accepts less, it gets about twice as many as it accepts; and one per second in any case. Once that one is
+//! accepted, their number doubles every second until all are sent, so that a partner that recovers is not overrun. Each
+//! partner is judged by itself. Failures are 429, 5xx, errors and timeouts: the table is at
+//! [`AdaptiveThrottle`](crate::layer::AdaptiveThrottle).
+//!
+//! It is off unless set. A program that does not expect this error treats it as the partner's, and would retry the more.
+//!
+//! A timeout belongs *inside* of the layer (reqwest's own, for example): the wait in line is not the partner's fault. One
+//! around it works as well: a call that is dropped after it was sent counts as failed.
 //!
 //! # A short burst is spread, too
 //!

@@ -86,15 +86,14 @@ impl Held {
 
     /// Releases the units that the handler has not taken.
     pub(crate) fn release(&self, end: RequestEnd) {
-        release(self.take(), end);
+        release(&mut self.take(), end);
     }
 }
 
 /// Releases the units of a request that is over in this way.
-pub(crate) fn release(holds: Holds, end: RequestEnd) {
-    for mut hold in holds {
-        hold.end_as(Some(end));
-    }
+pub(crate) fn release(holds: &mut Holds, end: RequestEnd) {
+    holds.iter_mut().for_each(|hold| hold.end_as(Some(end)));
+    holds.clear();
 }
 
 impl fmt::Debug for TakenPermits {

@@ -39,7 +39,6 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
 impl<L: Deref<Target: Limiter>> Hold<L> {
     /// Sets how the request is over: served, unless this is called. `None`: the charge is taken back, as if it had
     /// never been made.
-    #[cfg(feature = "http")]
     pub(crate) const fn end_as(&mut self, end: Option<RequestEnd>) {
         self.end = end;
     }

@@ -18,7 +18,7 @@ use tower_service::Service;
 use crate::limiter::{Health, Hold, IntoLimiter, Limiter};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, PartitionKey, Pending};
+use crate::values::{Answer, Ask, Decision, FailureMode, LimiterError, Mode, PartitionKey, Pending, RequestEnd};
 
 /// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
 ///
@@ -199,8 +199,10 @@ impl<Req> ThrottleGate<Req> {
         }
         let error = match answer {
             Ok(decision) if decision.is_allowed() => {
-                let hold = || Hold::new(Arc::clone(&self.limiter), key, &decision, cost);
-                return ThrottleStep::Pass { hold: self.holds.then(hold) };
+                let mut hold = self.holds.then(|| Hold::new(Arc::clone(&self.limiter), key, &decision, cost));
+                // Unless the inner service is done before it is dropped.
+                end(&mut hold, RequestEnd::Abandoned);
+                return ThrottleStep::Pass { hold };
             }
             Ok(decision) => {
                 return ThrottleStep::Reject(ThrottleError::Rejected { retry_after: decision.retry_after() });
@@ -233,6 +235,13 @@ impl<Req> ThrottleGate<Req> {
             FailureMode::LocalFallback if self.has_fallback => "are decided by the local fallback",
             FailureMode::LocalFallback | FailureMode::Reject => "end with an error",
         }
+    }
+}
+
+/// Sets how a request is over when its units are released, for limiters that learn from it.
+fn end(hold: &mut Option<Hold>, end: RequestEnd) {
+    if let Some(hold) = hold {
+        hold.end_as(Some(end));
     }
 }
 
@@ -294,6 +303,7 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
                 // -> done, with the inner service's response
                 StateProj::Passing { response, hold } => {
                     let result = ready!(response.poll(cx));
+                    end(hold, if result.is_ok() { RequestEnd::Served } else { RequestEnd::Failed });
                     *hold = None;
                     return Poll::Ready(result.map_err(ThrottleError::Service));
                 }

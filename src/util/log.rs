@@ -1,5 +1,5 @@
 //! Log lines, one function each: mistakes in the configuration, changes of state, and decisions at `debug`. No line
-//! contains a key. Above `debug`, nothing is logged per request, or clients could flood the log.
+//! contains a key of a client. Above `debug`, nothing is logged per request, or clients could flood the log.
 //!
 //! The line of a mistake has the address of its section in the guide (`see`). `tests/repository/misconfigured.rs`
 //! checks that it is there.
@@ -153,10 +153,11 @@ pub(crate) fn key_let_in(KeyLine { policy, route, key, .. }: KeyLine<'_>) {
     event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "the ban or the allowance of a key was ended by hand");
 }
 
-struct KeyHash(u64);
+/// The hash of a key, by a secret that lasts until the process ends.
+pub(crate) struct KeyHash(u64);
 
 impl KeyHash {
-    fn new(key: &PartitionKey) -> Self {
+    pub(crate) fn new(key: &PartitionKey) -> Self {
         static SECRET: OnceLock<Secret> = OnceLock::new();
         Self(SECRET.get_or_init(Secret::random).mark(key.as_bytes()))
     }
@@ -281,4 +282,19 @@ pub(crate) fn redis_topology_changed(topology: &str) {
 
 pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
     event!(warn: see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
+}
+
+// Transitions of partners that a `PacerLayer` calls. The callers bound their rate. `partner` is the host that the
+// program calls, escaped, or the hash of a key of its own.
+
+pub(crate) fn partner_throttled(pacer: Option<&str>, partner: &dyn Display, accepted: u64, sent: u64, left_out: u64) {
+    event!(warn: pacer, %partner, accepted, sent, left_out, "a partner keeps failing: calls to it are rejected here, without being sent, except for one per second and as many as it accepts");
+}
+
+pub(crate) fn partner_recovered(pacer: Option<&str>, partner: &dyn Display, left_out: u64) {
+    event!(warn: pacer, %partner, left_out, "a partner accepts calls again: all are sent");
+}
+
+pub(crate) fn partner_paused(pacer: Option<&str>, partner: &dyn Display, pause: Duration, left_out: u64) {
+    event!(info: pacer, %partner, pause = ?pause, left_out, "a partner has rejected a call because of its limit: its line pauses");
 }

@@ -294,3 +294,47 @@ async fn a_response_of_a_route_overrides_only_what_it_sets() {
     assert!(limits(&rejected).ends_with("x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset"));
     assert_eq!(rejected.headers()["content-type"], "text/plain; charset=utf-8");
 }
+
+/// A full queue: who comes last of the lowest class gives way. And a change of the file keeps what is in flight.
+#[tokio::test(start_paused = true)]
+async fn the_class_in_a_file_decides_which_request_is_shed() {
+    let file = |most: u64| {
+        format!(
+            "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"overload\"\nalgorithm = \"overload\"\n\
+             limits = [1, {most}]\nstarting-at = 1\nmax-queue = 1\n\
+             priority = {{ by = \"header:x-plan\", classes = {{ gold = \"high\" }}, default = \"low\" }}\n"
+        )
+    };
+    let mut config = Config::parse("f.toml", &file(1)).unwrap();
+    let layer = config.routes()[0].layer().unwrap().clone();
+    let in_flight = || layer.handle().policies()[0].stats().in_flight.unwrap();
+    let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))));
+    let service = layer.layer(hello);
+    let send = |plan: &str| {
+        let request = Request::get("/a").header("x-plan", plan).body(()).unwrap();
+        tokio_test::task::spawn(service.clone().oneshot(request))
+    };
+    let first = send("free").await.unwrap();
+    let mut free = send("free");
+    assert!(free.poll().is_pending());
+    let mut gold = send("gold");
+    assert!(gold.poll().is_pending());
+    assert!(free.is_woken());
+    let shed = free.await.unwrap();
+    assert_eq!((shed.status().as_u16(), shed.headers().get("retry-after"), in_flight()), (503, None, 1));
+    assert_eq!(send("free").await.unwrap().status(), 503, "the queue is full of a higher class");
+    let overload = layer.handle().policies()[0].stats().overload.unwrap();
+    assert_eq!(
+        (overload.waiting, overload.shed.iter().chain(&overload.shed_over_share).sum::<u64>()),
+        ([0, 0, 1, 0], 2)
+    );
+
+    config.change("f.toml", &file(2)).unwrap();
+    assert_eq!(in_flight(), 1);
+    drop(first);
+    assert!(gold.is_woken());
+    let gold = gold.await.unwrap();
+    assert_eq!((gold.status().as_u16(), in_flight()), (200, 1));
+    drop(gold);
+    assert_eq!(in_flight(), 0);
+}

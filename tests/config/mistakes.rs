@@ -96,7 +96,10 @@ fn every_mistake_in_an_overload_is_reported() {
             format!("priority = {{ {by}, classes = {{}} }}"),
             "f.toml:6: classes = {} has no entry; write one, or leave the option out",
         ),
-        (format!("priority = {{ {by}, classes = {{ gold = \"top\" }} }}"), "f.toml:6: classes"),
+        (
+            format!("priority = {{ {by}, classes = {{ gold = \"top\" }} }}"),
+            "f.toml:6: classes: write a table of \"low\", \"normal\", \"high\" or \"critical\", such as { gold = \"high\", free = \"low\" }",
+        ),
         (
             "priority = { by = \"client-ip\", classes = { gold = \"high\" } }".to_owned(),
             "f.toml:6: classes: \"gold\": ",

@@ -17,8 +17,8 @@ use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Concurrency, FixedWindow, LeakyQueue, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
-    SlidingWindow, TokenBucket,
+    Concurrency, FixedWindow, LeakyQueue, MissingKey, Overload, PartitionKey, Policy, Quota, RateLimitLayer,
+    RateLimiter, SlidingWindow, TokenBucket,
 };
 
 fn clock() -> ManualClock {
@@ -137,6 +137,26 @@ fn policies_are_described_with_their_limits_and_their_keys() {
     assert_eq!((&of("api", "trial")["shadow"], &of("api", "line")["waiting"]), (&json!(true), &json!(0)));
     assert_eq!((&of("api", "open")["in_flight"], &of("api", "open")["period_ms"]), (&json!(0), &Value::Null));
     assert_eq!(get(&service(&layers), "/api/stores"), json!({ "stores": [] }), "all are in memory");
+}
+
+#[test]
+fn an_overload_is_described_by_the_limit_that_it_has_found() {
+    let policy = Policy::new("overload", Overload::new().limits(4..=100).starting_at(9)).key(User::key());
+    let layers = [("api", RateLimitLayer::new(policy))];
+    let admin = Admin::new(layers.iter().map(|(name, layer)| (*name, layer.handle())));
+    let policies = get(&admin, "/api/policies");
+    let overload = &policies["policies"][0];
+    assert_eq!((&overload["kind"], &overload["limit"]), (&json!("overload"), &Value::Null));
+    assert_eq!(overload["overload"], json!({ "limit": 9, "overloaded": false, "shed": 0 }));
+    assert_eq!((&overload["in_flight"], &overload["waiting"]), (&json!(0), &json!(0)));
+    assert_eq!(use_up(&layers[0].1, "ada", [192, 0, 2, 1], 2), [200, 200]);
+    let of_key = done(&admin, "key", &json!({ "key": "ada", "layer": "api", "policy": "overload" }));
+    let answer = &of_key["policies"][0];
+    assert_eq!(
+        (&answer["kind"], &answer["state"], &answer["limit"]),
+        (&json!("overload"), &json!("passes"), &json!(9)),
+        "{of_key}"
+    );
 }
 
 #[test]

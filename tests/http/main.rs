@@ -25,7 +25,10 @@ mod overload;
 mod overrides;
 mod own_quotas;
 mod pacer;
+mod pacer_throttle;
 mod policy_options;
+#[cfg(feature = "reqwest")]
+mod reqwest;
 mod settlement;
 mod transitions;
 mod true_waits;

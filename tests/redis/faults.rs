@@ -19,7 +19,7 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::limiter::Ask;
 use tower_sluice::store::BreakerState;
 use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
-use tower_sluice::{FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{FailureMode, Limiter, LimiterExt, Overload, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -447,6 +447,27 @@ async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     }
     let is_refunded = async || charged(&here, "here", at_most(100), "a").await <= before;
     eventually("it is refunded", is_refunded).await;
+}
+
+/// A request that an overloaded server sheds is charged nowhere, also if its quota is on Redis.
+#[tokio::test]
+async fn a_request_that_is_shed_is_refunded_on_redis() {
+    let server = RedisServer::start();
+    let redis = patient(&server);
+    let overload = Arc::new(Overload::new().limits(1..=1).max_queue(0));
+    let policies = [per_client(&redis, "here", at_most_in_window(100)), Policy::new("overload", Arc::clone(&overload))];
+    let layer = RateLimitLayer::new(policies);
+    assert_eq!(send(&layer, "a").await.status(), 200);
+    let before = charged(&redis, "here", at_most_in_window(100), "a").await;
+    // Somebody else has the only unit.
+    let held = overload.acquire(&"somebody".into(), 1).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(send(&layer, "a").await.status(), 503);
+    }
+    let is_refunded = async || charged(&redis, "here", at_most_in_window(100), "a").await == before;
+    eventually("it is refunded", is_refunded).await;
+    drop(held);
+    assert_eq!(send(&layer, "a").await.status(), 200);
 }
 
 /// Layers are replaced while the server fails and recovers, and requests are cancelled in the middle.

@@ -153,7 +153,8 @@ fn takes_and_returns_itself(signature: &str) -> bool {
 
 /// The types whose settings are the interface of limits. The values of a limiter's own code (`Decision`, `Ask`, …) are
 /// not set up by users of limits.
-const SET_UP: [&str; 27] = [
+const SET_UP: [&str; 28] = [
+    "AdaptiveThrottle",
     "CalendarWindow",
     "ChargeOnce",
     "ClientIp",
@@ -282,8 +283,10 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
     }
     let series = ["labels", "series", "observed"];
     let series = series.map(|file| read(format!("src/http/policy/heritage/metrics/{file}.rs"))).concat();
+    let outgoing = read("src/http/pacer/meter/mod.rs");
+    let series = series + &read("src/http/pacer/meter/series.rs");
     let log = read("src/util/log.rs");
-    let results: BTreeSet<_> = results(&series).collect();
+    let results: BTreeSet<_> = results(&series).chain(results_of_calls(&outgoing)).collect();
     for result in &results {
         if !cells().any(|cell| *cell == format!("result=\"{result}\"")) {
             mistakes.push(format!("the result `{result}` is in no row"));
@@ -308,6 +311,12 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
 /// The values of the label `result`: the names of the variants of `Fate`.
 fn results(series: &str) -> impl Iterator<Item = &str> {
     let body = series.split("enum Fate").nth(1).unwrap().split("\n    }\n").next().unwrap();
+    body.split('"').skip(1).step_by(2)
+}
+
+/// The same of outgoing calls: the names of the variants of `CallResult`.
+fn results_of_calls(meter: &str) -> impl Iterator<Item = &str> {
+    let body = meter.split("fn as_str").nth(1).unwrap().split("\n    }\n").next().unwrap();
     body.split('"').skip(1).step_by(2)
 }
 

@@ -112,10 +112,3 @@ pub fn main(
     }
     Ok(())
 }
-
-/// Measures a contender, and returns the figures that miss their targets, each with its value. Empty if all are met.
-#[must_use]
-pub fn missed_targets(contender: &dyn Contender) -> Vec<String> {
-    let figures = table::measure(contender, &scenarios::all()).into_iter().filter(scenarios::Figure::misses_its_target);
-    figures.map(|figure| format!("{}: {}", figure.name, figure.value)).collect()
-}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Extensions, Request, Response};
+use http::{Extensions, Method, Request, Response};
 
 use super::entry::PolicyEntry;
 use super::open_request::OpenRequest;
@@ -40,8 +40,8 @@ impl Annotations {
             Self::Known { rare: None, .. } => {}
             Self::Known { rare: Some(rare), .. } => rare.extend_request(request.extensions_mut()),
             Self::Open(open) => {
-                let method = request.method().clone();
-                open.begin(&method, request.extensions_mut());
+                let is_head = *request.method() == Method::HEAD;
+                open.begin(is_head, request.extensions_mut());
             }
         }
     }

@@ -157,8 +157,8 @@ impl PolicyEntry {
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description.holds() {
             let mut hold = Hold::new(Arc::clone(&policy.limiter), &self.key, admission, self.cost);
-            // Until all policies admit the request: if one rejects it, or it is cancelled while it waits for one, it was
-            // never served.
+            // Until all policies admit the request. If one rejects it, or it is cancelled while it waits for one, the
+            // request was never served.
             hold.end_as(None);
             self.stake.get_or_insert_default().hold = Some(hold);
         }

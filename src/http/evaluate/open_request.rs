@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, Method, StatusCode};
+use http::{Extensions, HeaderMap, StatusCode};
 
 use super::annotations::Annotations;
 use super::entry::{Entries, PolicyEntry};
@@ -67,12 +67,10 @@ impl OpenRequest {
                 entry.is_open = true;
             }
             let ends = if policy.after.releases_at_head { &mut until_head } else { &mut until_end };
-            ends.extend(entry.take_hold().map(|mut hold| {
-                // All policies have admitted the request. If its handler takes the units, they end so.
-                hold.end_as(Some(RequestEnd::Served));
-                hold
-            }));
+            ends.extend(entry.take_hold());
         }
+        // All policies have admitted the request. If its handler takes the units, they end so.
+        until_end.iter_mut().for_each(|hold| hold.end_as(Some(RequestEnd::Served)));
         let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
         let reports = Some(Reports::for_policies(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
@@ -92,10 +90,10 @@ impl OpenRequest {
         }
     }
 
-    /// Notes the method of the request. Lets the handler settle costs, take the units that the request holds, and see
-    /// the verdict so far.
-    pub(super) fn begin(&mut self, method: &Method, extensions: &mut Extensions) {
-        self.has_no_content = *method == Method::HEAD;
+    /// Notes whether the method is `HEAD`. Lets the handler settle costs, take the units that the request holds, and
+    /// see the verdict so far.
+    pub(super) fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
+        self.has_no_content = is_head;
         if let Some(verdict) = self.scope().verdict(&self.entries) {
             verdict.extend_request(extensions);
         }
@@ -117,7 +115,7 @@ impl OpenRequest {
         self.has_failed = response.status().is_server_error() || grpc::is_server_error(response.headers());
         self.has_no_content |= matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let end = if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served };
-        release(std::mem::take(&mut self.until_head), end);
+        release(&mut self.until_head, end);
         self.bytes = Some(0);
         let took = self.took();
         let Self { layer, in_force, entries, reports, .. } = self;
@@ -207,7 +205,7 @@ impl Drop for OpenRequest {
     fn drop(&mut self) {
         // Units are released first, so that a waiter need not wait for the settlements.
         let end = self.end();
-        release(std::mem::take(&mut self.until_head), end);
+        release(&mut self.until_head, end);
         if let Some(held) = &self.held {
             held.release(end);
         }

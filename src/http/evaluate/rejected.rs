@@ -61,9 +61,9 @@ impl Scope<'_> {
         if self.in_force.is_open_ended {
             self.charge_after_wait(entries);
         }
-        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a rate limit,
-        // before an overloaded server; then a policy that no wait helps; then a policy whose wait is not known; then the
-        // longest wait.
+        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a rate
+        // limit, before an overloaded server; then a policy that no wait helps; then a policy whose wait is not known;
+        // then the longest wait.
         let is_shed = |entry: &PolicyEntry| {
             entry.policy_of(policies).description.sheds() && entry.decision.is_some_and(|decision| decision.is_shed())
         };

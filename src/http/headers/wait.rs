@@ -30,8 +30,9 @@ pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AF
 /// so is `X-Rate-Limited-For`, the same wait to the microsecond.
 ///
 /// Rejections that no wait helps do not have these fields; rejections by a limiter that failed, or by an
-/// [overloaded](crate::Overload) server, have `Retry-After` alone, since the wait is a guess or an estimate. A wait of more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483
-/// seconds: many clients cannot wait longer, and retry at once.
+/// [overloaded](crate::Overload) server, have `Retry-After` alone, since the wait is a guess or an estimate. A wait of
+/// more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483 seconds: many clients cannot wait longer, and
+/// retry at once.
 ///
 /// ```
 /// use http::HeaderName;

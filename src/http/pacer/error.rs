@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use super::meter::CallResult;
+
 /// The error of a call through a [`Pacer`](crate::layer::Pacer).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -21,6 +23,16 @@ pub enum PacerError<E> {
     WaitTooLong {
         /// The time after which the partner may take a call, as far as that is known.
         retry_after: Option<Duration>,
+    },
+    /// The partner accepts few or none of its calls, and the layer has a [`throttle`](crate::PacerLayer::throttle).
+    /// This one was not sent. Do without it, or retry in some seconds: one call per second is sent in any case, to
+    /// notice when the partner is back.
+    #[non_exhaustive]
+    Throttled {
+        /// How many calls the partner has accepted within the window.
+        accepted: u64,
+        /// Of how many that were sent.
+        sent: u64,
     },
     /// The call was made outside of a tokio runtime, on whose timer a line waits.
     NoRuntime,
@@ -40,6 +52,11 @@ impl<E: fmt::Display> fmt::Display for PacerError<E> {
             Self::WaitTooLong { retry_after: None } => {
                 f.write_str("the turn did not come within `max_wait`; send less, or raise it")
             }
+            Self::Throttled { accepted, sent } => write!(
+                f,
+                "the partner keeps failing: it accepted {accepted} of the last {sent} calls, and this one was not sent; do \
+                 without it, or retry in some seconds"
+            ),
             Self::NoRuntime => f.write_str("a line waits on tokio's timer: call it from within a tokio runtime"),
             Self::Service(error) => error.fmt(f),
         }
@@ -55,18 +72,58 @@ impl<E: Error + 'static> Error for PacerError<E> {
     }
 }
 
+#[cfg(feature = "reqwest")]
+impl<E> PacerError<E> {
+    /// Returns the error of the inner service, or else this error as one of another service.
+    pub(super) fn into_service<F>(self) -> Result<E, PacerError<F>> {
+        Err(match self {
+            Self::Service(error) => return Ok(error),
+            Self::LineFull { max_waiters } => PacerError::LineFull { max_waiters },
+            Self::WaitTooLong { retry_after } => PacerError::WaitTooLong { retry_after },
+            Self::Throttled { accepted, sent } => PacerError::Throttled { accepted, sent },
+            Self::NoRuntime => PacerError::NoRuntime,
+        })
+    }
+}
+
 /// Why a line lets a call go no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineRejection {
     LineFull { max_waiters: usize },
     WaitTooLong { retry_after: Option<Duration> },
+    Throttled { accepted: u64, sent: u64 },
 }
 
-impl<E> From<LineRejection> for PacerError<E> {
+impl LineRejection {
+    pub(super) const fn result(self) -> CallResult {
+        match self {
+            Self::LineFull { .. } => CallResult::LineFull,
+            Self::WaitTooLong { .. } => CallResult::WaitTooLong,
+            Self::Throttled { .. } => CallResult::Throttled,
+        }
+    }
+}
+
+/// Why a call was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallRefusal {
+    Line(LineRejection),
+    NoRuntime,
+}
+
+impl From<LineRejection> for CallRefusal {
     fn from(rejection: LineRejection) -> Self {
-        match rejection {
-            LineRejection::LineFull { max_waiters } => Self::LineFull { max_waiters },
-            LineRejection::WaitTooLong { retry_after } => Self::WaitTooLong { retry_after },
+        Self::Line(rejection)
+    }
+}
+
+impl<E> From<CallRefusal> for PacerError<E> {
+    fn from(refusal: CallRefusal) -> Self {
+        match refusal {
+            CallRefusal::Line(LineRejection::LineFull { max_waiters }) => Self::LineFull { max_waiters },
+            CallRefusal::Line(LineRejection::WaitTooLong { retry_after }) => Self::WaitTooLong { retry_after },
+            CallRefusal::Line(LineRejection::Throttled { accepted, sent }) => Self::Throttled { accepted, sent },
+            CallRefusal::NoRuntime => Self::NoRuntime,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
+use super::meter::CallResult;
 use super::pace::{Budget, CallReport};
 use super::structured::{self, Bare, ListMember};
 use crate::http::head::only_line;
@@ -30,7 +31,7 @@ const FIRST_EPOCH_SECOND: u64 = 1_000_000_000;
 /// From here on, it is an instant in milliseconds.
 const FIRST_EPOCH_MILLI: u64 = 100_000_000_000;
 
-/// The pause after a 429 that does not report how long to wait, in seconds.
+/// The pause after a 429 that reports units left, and not how long to wait, in seconds.
 const UNEXPLAINED: u64 = 1;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -40,10 +41,10 @@ const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-push
 const SECOND: u64 = 1_000_000;
 
 /// The meaning of a response for its line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResponseReading {
-    /// Whether the partner rejected the call because of a limit.
-    pub(super) is_rejection: bool,
+    /// Whether the partner accepted the call, rejected it because of a limit, or failed.
+    pub(super) result: CallResult,
     pub(super) report: CallReport,
 }
 
@@ -74,10 +75,28 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime
     let pause = match wait {
         _ if !is_rejection => 0,
         Some(micros) => micros,
-        None if is_used_up => 0,
-        None => UNEXPLAINED * SECOND,
+        // With units left, the budget that rejects is not among those that are reported.
+        None if budget.is_some_and(|budget| budget.left > 0) => UNEXPLAINED * SECOND,
+        None => 0,
     };
-    ResponseReading { is_rejection, report: CallReport { is_answer: true, pause, budget } }
+    let result = if is_rejection {
+        CallResult::Rejected
+    } else if is_failure(status, headers) {
+        CallResult::Failed
+    } else {
+        CallResult::Accepted
+    };
+    let is_unexplained = is_rejection && wait.is_none() && budget.is_none();
+    ResponseReading { result, report: CallReport { is_answer: true, pause, is_unexplained, budget } }
+}
+
+/// Whether the partner did not carry the call out, for reasons of its own. Other 4xx are about the request.
+fn is_failure(status: StatusCode, headers: &HeaderMap) -> bool {
+    match number(headers, &GRPC_STATUS) {
+        // DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE.
+        Some(status) => matches!(status, 4 | 8 | 13 | 14),
+        None => status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error(),
+    }
 }
 
 /// A server's instruction about repeating a call in gRPC (gRFC A6).
@@ -293,11 +312,41 @@ mod tests {
         assert_eq!(governing(&[("ratelimit", r#""default";r=0"#)]), None);
     }
 
+    /// The first pause after an answer. Without a report, the pace decides how it goes on.
+    fn pause_of(report: CallReport) -> u64 {
+        if report.is_unexplained { UNEXPLAINED * SECOND } else { report.pause }
+    }
+
+    #[test]
+    fn a_response_is_accepted_rejected_or_a_failure() {
+        use CallResult::{Accepted, Failed, Rejected};
+        for (status, expected) in [
+            (200, Accepted),
+            (304, Accepted),
+            (404, Accepted),
+            (408, Accepted),
+            (429, Rejected),
+            (500, Failed),
+            (503, Failed),
+            (599, Failed),
+        ] {
+            assert_eq!(reading(status, &[]).result, expected, "{status}");
+        }
+        assert_eq!(reading(503, &[("retry-after", "1")]).result, Rejected);
+        let grpc_statuses =
+            [("0", Accepted), ("3", Accepted), ("4", Failed), ("8", Rejected), ("13", Failed), ("14", Failed)];
+        for (status, expected) in grpc_statuses {
+            assert_eq!(reading(200, &[("grpc-status", status)]).result, expected, "{status}");
+        }
+        // The partner forbids to repeat the call: for its line, that is no rejection.
+        assert_eq!(reading(200, &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")]).result, Failed);
+    }
+
     #[test]
     fn a_rejection_pauses_for_as_long_as_it_reports() {
         let pause = |status, lines: &[(&str, &str)]| {
-            let ResponseReading { is_rejection, report } = reading(status, lines);
-            is_rejection.then_some(report.pause / SECOND)
+            let ResponseReading { result, report } = reading(status, lines);
+            (result == CallResult::Rejected).then_some(pause_of(report) / SECOND)
         };
         assert_eq!(pause(429, &[("retry-after", "7")]), Some(7));
         assert_eq!(pause(503, &[("retry-after", "7")]), Some(7));
@@ -319,8 +368,8 @@ mod tests {
     #[test]
     fn a_grpc_status_in_the_head_is_a_rejection() {
         let pause = |lines: &[(&str, &str)]| {
-            let ResponseReading { is_rejection, report } = reading(200, lines);
-            is_rejection.then_some(report.pause)
+            let ResponseReading { result, report } = reading(200, lines);
+            (result == CallResult::Rejected).then_some(pause_of(report))
         };
         let exhausted = ("grpc-status", "8");
         assert_eq!(pause(&[exhausted]), Some(UNEXPLAINED * SECOND));
@@ -343,7 +392,7 @@ mod tests {
 
     #[test]
     fn hostile_values_are_capped_or_ignored() {
-        let wait = |value| reading(429, &[("retry-after", value)]).report.pause / SECOND;
+        let wait = |value| pause_of(reading(429, &[("retry-after", value)]).report) / SECOND;
         assert_eq!((wait("1000000000"), wait("99999999999999999999999")), (MAX_RESET, MAX_RESET));
         for ignored in ["-5", "+5", "1e9", "1, 2", "", "soon", "1.5", "0x10"] {
             assert_eq!(wait(ignored), UNEXPLAINED, "{ignored}");
@@ -421,8 +470,9 @@ mod tests {
                 }
             }
             let now = UNIX_EPOCH + Duration::from_secs(1_790_000_000);
-            let ResponseReading { is_rejection, report } = read(StatusCode::from_u16(status).unwrap(), &headers, now);
-            prop_assert!(report.pause <= MAX_RESET * SECOND && (is_rejection || report.pause == 0));
+            let ResponseReading { result, report } = read(StatusCode::from_u16(status).unwrap(), &headers, now);
+            prop_assert!(report.pause <= MAX_RESET * SECOND && (result == CallResult::Rejected || report.pause == 0));
+            prop_assert!(!report.is_unexplained || report.pause == 0 && report.budget.is_none());
             if let Some(budget) = report.budget {
                 prop_assert!(budget.left <= MAX_LEFT && (SECOND..=MAX_RESET * SECOND).contains(&budget.reset));
             }

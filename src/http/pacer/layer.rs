@@ -12,6 +12,7 @@ use tower_layer::Layer;
 use super::pace::{Rules, micros};
 use super::partners::{Partners, SharedByLines};
 use super::service::Pacer;
+use super::throttle::AdaptiveThrottle;
 #[cfg(feature = "redis")]
 use crate::store::redis::{KeyNames, Redis, ScriptCaller};
 use crate::values::{PartitionKey, Quota};
@@ -32,7 +33,8 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
-/// // Stands for the client of hyper-util or reqwest. The partner allows ten calls in ten seconds.
+/// // Stands for the client of hyper-util. For reqwest, see `PacerLayer::reqwest` (feature `reqwest`).
+/// // The partner allows ten calls in ten seconds.
 /// let client = service_fn(|_: Request<Full<Bytes>>| async {
 ///     let response = Response::builder().header("ratelimit", r#""default";r=9;t=10"#);
 ///     Ok::<_, std::io::Error>(response.body(Full::<Bytes>::default()).unwrap())
@@ -63,14 +65,21 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// Of several policies, the tightest governs: the longest of the used-up budgets, or, if every budget has units left,
 /// the budget with the lowest rate. Those that count something other than requests are ignored, and so are fields of a
-/// response from a cache (`Age` above 0). A 429 without any of this pauses the line for a second.
+/// response from a cache (`Age` above 0). A 429 that reports units left and no wait pauses the line for a second.
 ///
 /// # How calls are spread
 ///
 /// With *n* calls left until a reset, the next departs an *n*+1th of that time after the last one. When nothing is
 /// known, at first and after each reset, one call goes alone, and the others wait for its response, or for a second. A
-/// partner that reports nothing is not limited, except by [`quota`](Self::quota); after a rejection, one call goes
-/// first.
+/// partner that reports nothing is not limited, except by [`quota`](Self::quota), until it rejects a call.
+///
+/// # A partner that rejects without a report
+///
+/// From a bare 429, the layer learns a pace, as TCP does: the time between calls grows by half, or to the rate at which
+/// the partner has really accepted calls, but four times at most; and it shrinks by a 128th with each call that is
+/// accepted. After the rejection, the line pauses for a second, and one call goes first. If that is rejected, the pause
+/// doubles, up to 32 seconds, and the pace stays as it is. So several clients that know nothing of each other share a
+/// quota: `src/http/pacer/tests/contest.rs` compares the rejections with those of retries with backoff.
 ///
 /// Calls that are under way are counted as if the partner had not seen them when it wrote the response. So it never
 /// gets more than it offered, unless other clients draw on the same quota.
@@ -94,7 +103,8 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # Cancel safety
 ///
-/// A call that is dropped while it waits leaves the line. One that is dropped after it was sent counts as sent.
+/// A call that is dropped while it waits leaves the line. One that is dropped after it was sent counts as sent; for a
+/// [`throttle`](Self::throttle), as failed.
 ///
 /// # Futures that are not polled
 ///
@@ -104,8 +114,9 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # Errors
 ///
-/// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, or the inner service
-/// failed. A partner's response is never an error, also if it is a rejection that is not sent again.
+/// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, the partner keeps failing
+/// (with a [`throttle`](Self::throttle) only), or the inner service failed. A partner's response is never an error,
+/// also if it is a rejection that is not sent again.
 ///
 /// # Cost
 ///
@@ -120,7 +131,7 @@ use crate::values::{PartitionKey, Quota};
 #[must_use]
 #[doc(alias("backoff", "retry", "429", "client"))]
 pub struct PacerLayer<B> {
-    gate: Arc<PacerGate<B>>,
+    pub(super) gate: Arc<PacerGate<B>>,
 }
 
 /// The part that all services of a layer share.
@@ -176,7 +187,38 @@ impl<B: 'static> PacerLayer<B> {
     /// If a clone of the layer, or a service that it made, is alive. The same holds for all methods below.
     #[track_caller]
     pub fn key<K: Into<PartitionKey>>(self, key: impl Fn(&Request<B>) -> K + Send + Sync + 'static) -> Self {
-        self.with(|gate| gate.key = Box::new(move |request| key(request).into()))
+        let own_key = move |request: &Request<B>| key(request).into();
+        self.with(|gate| gate.key = Box::new(own_key)).with_common(|common| common.has_own_key = true)
+    }
+
+    /// Rejects a part of the calls to a partner that keeps failing, here and at once ([`PacerError::Throttled`]),
+    /// instead of sending them. Off unless set: a program must expect that error, and have something to do instead.
+    ///
+    /// It is for failures that no pace cures: timeouts, refused connections, 5xx. What a failure is, when calls are
+    /// rejected, and how the layer notices that the partner is back, see [`AdaptiveThrottle`]. A call is judged before
+    /// it joins the line, and again before a further [attempt](Self::attempts); if that is rejected, the caller gets
+    /// the partner's response. Each process judges by its own calls, also if the pace is [shared](Self::shared): a
+    /// process whose own network fails stops, and the others go on.
+    ///
+    /// ```
+    /// use tower_sluice::PacerLayer;
+    /// use tower_sluice::layer::AdaptiveThrottle;
+    ///
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// let layer = PacerLayer::<Body>::new().throttle(AdaptiveThrottle::new());
+    /// ```
+    ///
+    /// [`PacerError::Throttled`]: crate::layer::PacerError::Throttled
+    #[track_caller]
+    pub fn throttle(self, throttle: AdaptiveThrottle) -> Self {
+        self.with_common(|common| common.throttle = Some(throttle))
+    }
+
+    /// Names the layer in [metrics](crate::guide::monitoring#metrics), as the label `pacer`, and in log lines. Without
+    /// a name, it has no metrics. Give each layer another name.
+    #[track_caller]
+    pub fn name(self, name: &str) -> Self {
+        self.with_common(|common| common.meter.set_name(name))
     }
 
     /// Keeps to a quota of ours as well, per partner, whether the partner reports more or less: calls depart evenly

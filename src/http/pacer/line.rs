@@ -9,11 +9,14 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::error::LineRejection;
+use super::health::PartnerHealth;
 use super::pace::{CallReport, Need, PacedDeparture, PacedTurn, PartnerPace};
 use super::partners::SharedByLines;
 use super::shared::SharedPace;
+use super::throttle::{AdaptiveThrottle, BUCKETS};
 use crate::util::lock::Lock;
 use crate::util::wake::let_others_take;
+use crate::values::PartitionKey;
 
 /// The line of one partner.
 ///
@@ -28,7 +31,10 @@ use crate::util::wake::let_others_take;
 ///    calls whose futures are polled late do not leave together, and no departure is lost with a call that is not
 ///    polled.
 pub(super) struct PartnerLine {
-    common: Arc<SharedByLines>,
+    pub(super) common: Arc<SharedByLines>,
+    pub(super) key: PartitionKey,
+    /// `None` without a throttle. Boxed, since it is larger than the rest.
+    pub(super) health: Option<Box<(AdaptiveThrottle, Lock<PartnerHealth>)>>,
     /// `None` if this process has a pace of its own.
     shared: Option<SharedPace>,
     state: Lock<LineState>,
@@ -36,15 +42,17 @@ pub(super) struct PartnerLine {
     changed: Notify,
 }
 
-struct LineState {
+pub(super) struct LineState {
     /// The pace; if it is shared, as far as this process has seen: it decides while Redis fails.
-    pace: PartnerPace,
+    pub(super) pace: PartnerPace,
     waiting: BTreeMap<u64, WaitingCall>,
     arrivals: u64,
     /// A departure whose time has come, until a call takes it.
     ready: Option<Ready>,
     /// The runtimes with a driver.
     drivers: Vec<runtime::Id>,
+    /// When a pause was last logged.
+    pub(super) pause_logged: Option<u64>,
 }
 
 impl LineState {
@@ -101,20 +109,32 @@ pub(super) enum JoinedLine {
 }
 
 impl PartnerLine {
-    pub(super) fn new(common: Arc<SharedByLines>, shared: Option<SharedPace>) -> Self {
+    pub(super) fn new(common: Arc<SharedByLines>, key: PartitionKey, shared: Option<SharedPace>) -> Self {
         let pace = PartnerPace::new(common.micros(Instant::now()));
-        let state = LineState { pace, waiting: BTreeMap::new(), arrivals: 0, ready: None, drivers: Vec::new() };
-        Self { common, shared, state: Lock::new(state), changed: Notify::new() }
+        let state = LineState {
+            pace,
+            waiting: BTreeMap::new(),
+            arrivals: 0,
+            ready: None,
+            drivers: Vec::new(),
+            pause_logged: None,
+        };
+        let health = common.throttle.map(|throttle| Box::new((throttle, Lock::new(PartnerHealth::default()))));
+        Self { common, key, health, shared, state: Lock::new(state), changed: Notify::new() }
     }
 
     /// No panic leaves the state half changed.
-    fn lock(&self) -> MutexGuard<'_, LineState> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LineState> {
         self.state.lock()
     }
 
     /// Returns how much is lost if the line is dropped, to compare lines by.
     pub(super) fn need(&self) -> Need {
-        self.lock().pace.need(self.common.micros(Instant::now()), &self.common.rules)
+        let need = self.lock().pace.need(self.common.micros(Instant::now()), &self.common.rules);
+        match self.health.as_deref() {
+            Some((throttle, health)) if health.lock().is_throttled() => need.known_for(throttle.width * BUCKETS as u64),
+            _ => need,
+        }
     }
 
     /// Joins the line. Departs at once if nothing limits it; may depart as soon as it is polled if nobody waits, and if

@@ -1,23 +1,34 @@
 //! A client that obeys its partner: outgoing calls wait in line, at the pace that the partner's responses report.
 //!
-//! - `service` sends a call when its turn has come, and again if the partner rejected it. `layer` sets it up.
+//! - `call` sends a call when its turn has come, and again if the partner rejected it. `service` is its form as a
+//!   service, `reqwest_client` that for clients of reqwest, and `layer` sets it up.
 //! - `line` has the calls that wait for one partner, in order, and `partners` has all lines.
 //! - `pace` computes when the next call may depart; `shared` does so on Redis, for several processes.
+//! - `health` counts what a partner accepts, and decides by the settings in `throttle` whether a call is sent at all.
+//!   `attempt` asks and tells it, and `meter` counts and logs.
 //! - `fields` reads a response, with a parser for structured fields (`structured`).
 
+mod attempt;
+mod call;
 mod error;
 mod fields;
+mod health;
 mod layer;
 mod line;
+mod meter;
 mod pace;
 mod partners;
+#[cfg(feature = "reqwest")]
+mod reqwest_client;
 mod service;
 #[cfg_attr(not(feature = "redis"), path = "unshared.rs")]
 mod shared;
 mod structured;
 #[cfg(test)]
 mod tests;
+mod throttle;
 
 pub use self::error::PacerError;
 pub use self::layer::PacerLayer;
 pub use self::service::{Pacer, PacerFuture};
+pub use self::throttle::AdaptiveThrottle;

@@ -17,6 +17,20 @@ pub(super) const CATCH_UP: u64 = 50_000;
 /// rest is for clocks that are read a little later than the event that they time.
 pub(super) const UNCERTAINTY: u64 = 1_010_000;
 
+/// The share of a learnt gap by which each accepted call shortens it: it halves in some ninety calls.
+const GROWTH: u64 = 128;
+
+/// How many times longer a learnt gap may become at once.
+const LONGEST_CUT: u64 = 4;
+
+/// The first pause after a rejection that does not report how long to wait. It doubles with each call that goes alone
+/// and is rejected, this many times at most.
+const FIRST_PAUSE: u64 = 1_000_000;
+const DOUBLINGS: u64 = 5;
+
+/// A departure that comes so much later than it could have shows that the client had nothing to send.
+const IDLE: u64 = 1_000_000;
+
 /// The knowledge about a partner, and the departures so far.
 ///
 /// Every departure has a number. The answer to a call reports the units left when the partner judged it; calls with
@@ -45,6 +59,16 @@ pub(super) struct PartnerPace {
     pub(super) probe: u64,
     /// Whether the partner answers without any field.
     pub(super) is_free: bool,
+    /// The time between departures that a partner without fields has taught by its rejections; 0 if it has not.
+    pub(super) gap: u64,
+    /// The latest departure when `gap` or the pause was last changed: what was sent up to it teaches nothing more.
+    pub(super) cut: u64,
+    /// Since when the calls that the partner accepted are counted, to measure its rate.
+    pub(super) counted: u64,
+    /// How many it accepted since.
+    pub(super) passed: u64,
+    /// How often the pause has doubled.
+    pub(super) doublings: u64,
 }
 
 /// The settings by the owner of the line.
@@ -95,6 +119,8 @@ pub(super) struct CallReport {
     pub(super) is_answer: bool,
     /// For how long to send nothing; 0 if the answer does not say so.
     pub(super) pause: u64,
+    /// Whether it is a rejection that reports neither a wait nor a budget.
+    pub(super) is_unexplained: bool,
     pub(super) budget: Option<Budget>,
 }
 
@@ -123,6 +149,11 @@ impl PartnerPace {
             spacing: 0,
             probe: 0,
             is_free: false,
+            gap: 0,
+            cut: now,
+            counted: now,
+            passed: 0,
+            doublings: 0,
         }
     }
 
@@ -146,7 +177,9 @@ impl PartnerPace {
         }
         let mut at = paid.max(now.saturating_sub(CATCH_UP));
         let (units, mut probe) = (self.units(), 0);
-        if !self.is_free {
+        if self.is_free {
+            at = at.max(self.last + self.gap.min(rules.longest));
+        } else {
             let ends = if units > 0 { self.ends } else { self.ends.min(self.last + rules.longest) };
             if ends <= now {
                 // The knowledge is out of date: one call departs alone, and its answer says how to go on.
@@ -160,6 +193,10 @@ impl PartnerPace {
                     return PacedTurn::Wait(ends);
                 }
             }
+        }
+        if at > self.paused.max(self.last + self.gap) + IDLE {
+            // The client was idle: the partner's rate is measured from here.
+            (self.counted, self.passed) = (at, 0);
         }
         (self.number, self.last, self.probe) = (self.number + 1, at, probe);
         if rules.interval > 0 {
@@ -200,7 +237,11 @@ impl PartnerPace {
             Some(budget) if number >= self.by => self.learn_budget(number, now, took, &budget, rules),
             // Answers may overtake each other, and this one is older than the known state.
             Some(_) => {}
-            None if report.is_answer && report.pause == 0 && self.ends <= now => self.is_free = true,
+            None if report.is_unexplained => self.learn_rejection(number, now, rules),
+            None if report.is_answer && report.pause == 0 => {
+                self.learn_acceptance(number);
+                self.is_free |= self.ends <= now;
+            }
             None => {}
         }
         if report.pause > 0 {
@@ -226,6 +267,39 @@ impl PartnerPace {
         self.is_free = false;
     }
 
+    /// Takes in a rejection that does not report when to come again. A call that was sent at the pace shows that this
+    /// is too fast. One that went alone shows only that the pause was too short.
+    fn learn_rejection(&mut self, number: u64, now: u64, rules: &Rules) {
+        if number <= self.cut {
+            // Sent before the last change: it says the same again.
+            return;
+        }
+        if self.is_free {
+            let measured = now.saturating_sub(self.counted) / self.passed.max(1);
+            let gap = if self.gap == 0 {
+                measured.max(1)
+            } else {
+                // The measure includes the pauses: it is the rate at which the partner has really accepted.
+                (self.gap + self.gap.div_ceil(2)).max(measured.min(self.gap * LONGEST_CUT))
+            };
+            (self.gap, self.counted, self.passed, self.doublings) = (gap.min(rules.longest), now, 0, 0);
+        } else {
+            self.doublings = (self.doublings + 1).min(DOUBLINGS);
+        }
+        self.cut = self.number;
+        self.paused = self.paused.max(now + (FIRST_PAUSE << self.doublings).min(rules.longest));
+        self.is_free = false;
+    }
+
+    /// Takes in an answer without fields to a call that the partner accepted.
+    fn learn_acceptance(&mut self, number: u64) {
+        self.passed += 1;
+        if number > self.cut {
+            self.doublings = 0;
+            self.gap -= self.gap.div_ceil(GROWTH);
+        }
+    }
+
     /// Records a departure that was decided elsewhere. Returns its number here.
     pub(super) fn note_departure(&mut self, now: u64) -> u64 {
         (self.number, self.last) = (self.number + 1, now);
@@ -237,7 +311,10 @@ impl PartnerPace {
         let paid = self.tat.saturating_add(ahead.saturating_mul(rules.interval)).saturating_sub(rules.ahead);
         let start = now.max(self.paused).max(paid);
         let units = self.units();
-        if self.is_free || self.ends <= start {
+        if self.is_free && self.gap > 0 {
+            let gap = self.gap.min(rules.longest);
+            start.max(self.last.saturating_add(gap.saturating_mul(ahead + 1)))
+        } else if self.is_free || self.ends <= start {
             start
         } else if ahead < units {
             let interval = self.interval(units).min(rules.longest);
@@ -249,7 +326,7 @@ impl PartnerPace {
 
     /// Whether calls may depart without any order.
     pub(super) const fn is_unlimited(&self, rules: &Rules) -> bool {
-        self.is_free && rules.interval == 0
+        self.is_free && self.gap == 0 && rules.interval == 0
     }
 
     /// Returns the loss if this is forgotten at `now`.
@@ -270,4 +347,11 @@ pub(super) struct Need {
     closed: u64,
     /// For how long anything is known.
     known: u64,
+}
+
+impl Need {
+    /// Knows something for this long at least.
+    pub(super) fn known_for(self, time: u64) -> Self {
+        Self { known: self.known.max(time), ..self }
+    }
 }

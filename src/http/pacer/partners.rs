@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::line::PartnerLine;
+use super::meter::PacerMeter;
 use super::pace::Rules;
 use super::shared::{SharedPace, Sharing};
+use super::throttle::AdaptiveThrottle;
 use crate::util::lock::Lock;
 use crate::values::PartitionKey;
 
@@ -21,6 +23,11 @@ pub(super) struct SharedByLines {
     /// How often a call is sent at most.
     pub(super) attempts: u32,
     pub(super) shared: Option<Sharing>,
+    /// `None` if calls are sent whatever the partners do.
+    pub(super) throttle: Option<AdaptiveThrottle>,
+    /// Whether the program says which calls are for one partner. If not, it is their host.
+    pub(super) has_own_key: bool,
+    pub(super) meter: PacerMeter,
     /// Where the clock of the states in memory begins.
     origin: Instant,
     /// How many calls wait, over all lines.
@@ -35,6 +42,9 @@ impl SharedByLines {
             max_waiters,
             attempts,
             shared: None,
+            throttle: None,
+            has_own_key: false,
+            meter: PacerMeter::default(),
             origin: Instant::now(),
             waiting: AtomicUsize::new(0),
         }
@@ -58,15 +68,21 @@ impl SharedByLines {
     /// Counts one more waiter, if there may be one.
     pub(super) fn add_waiter(&self) -> bool {
         let add = |waiting: usize| (waiting < self.max_waiters).then_some(waiting + 1);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+        let is_added = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
+        if is_added {
+            self.meter.waits(true);
+        }
+        is_added
     }
 
     pub(super) fn add_waiter_again(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.meter.waits(true);
     }
 
     pub(super) fn remove_waiter(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.meter.waits(false);
     }
 }
 
@@ -101,7 +117,7 @@ impl Partners {
             lines.forget();
         }
         let shared = self.common.shared.as_ref().map(|sharing| SharedPace::new(sharing, key));
-        let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), shared));
+        let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), key.clone(), shared));
         lines.of.insert(key.clone(), Arc::clone(&line));
         line
     }

@@ -1,25 +1,22 @@
-//! `Pacer`: sends a call when its turn has come, and again if the partner rejected it.
+//! `Pacer`: a service whose calls are paced.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
 
-use http::{Request, Response};
-use tokio::runtime::Handle;
+use http::{HeaderMap, Request, Response, StatusCode};
 use tower_service::Service;
 
-use super::error::{LineRejection, PacerError};
-use super::fields::{self, ResponseReading};
+use super::call::{Client, ResponseHead};
+use super::error::PacerError;
 use super::layer::PacerGate;
-use super::line::{JoinedLine, LineTicket, PartnerLine};
 
 /// A client whose calls are paced, made by [`PacerLayer`](crate::PacerLayer). Clones share their lines.
 pub struct Pacer<S, B> {
-    inner: S,
-    gate: Arc<PacerGate<B>>,
+    pub(super) inner: S,
+    pub(super) gate: Arc<PacerGate<B>>,
 }
 
 impl<S, B> Pacer<S, B> {
@@ -31,6 +28,14 @@ impl<S, B> Pacer<S, B> {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.gate.partners.common.waiting()
+    }
+}
+
+impl<S: Clone, B> Pacer<S, B> {
+    /// Returns the service that was polled ready. Its clone stays here.
+    pub(super) fn take_ready(&mut self) -> S {
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
     }
 }
 
@@ -57,22 +62,13 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The service that was polled ready will be called; its clone stays here.
-        let clone = self.inner.clone();
-        let service = std::mem::replace(&mut self.inner, clone);
-        let line = self.gate.partners.line(&(self.gate.key)(&request));
+        let service = self.take_ready();
+        let key = (self.gate.key)(&request);
         // Here, and not when the future is polled: calls are in line in the order in which they were made.
-        let future: BoxFuture<R, S::Error> = match Handle::try_current() {
-            Err(_) => Box::pin(std::future::ready(Err(PacerError::NoRuntime))),
-            Ok(runtime) => match line.join(&runtime) {
-                Err(rejection) => Box::pin(std::future::ready(Err(rejection.into()))),
-                Ok((joined, ticket)) => {
-                    let call = PacedCall { service, gate: Arc::clone(&self.gate), line, ticket, runtime };
-                    Box::pin(call.send(request, joined))
-                }
-            },
-        };
-        PacerFuture(future)
+        PacerFuture(match self.gate.partners.join(&key) {
+            Err(refusal) => Box::pin(std::future::ready(Err(refusal.into()))),
+            Ok(call) => Box::pin(call.send(request, HttpClient { service, gate: Arc::clone(&self.gate) })),
+        })
     }
 }
 
@@ -82,49 +78,37 @@ impl<S: fmt::Debug, B> fmt::Debug for Pacer<S, B> {
     }
 }
 
-/// One call, over all its attempts.
-struct PacedCall<S, B> {
+/// A service of requests of `http`.
+struct HttpClient<S, B> {
     service: S,
     gate: Arc<PacerGate<B>>,
-    line: Arc<PartnerLine>,
-    ticket: LineTicket,
-    runtime: Handle,
 }
 
-impl<S, B, R> PacedCall<S, B>
+impl<S, B, R> Client<Request<B>> for HttpClient<S, B>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>> + Send,
+    S::Future: Send,
+    S::Error: Send,
 {
-    async fn send(
-        mut self,
-        mut request: Request<B>,
-        mut joined: JoinedLine,
-    ) -> Result<Response<R>, PacerError<S::Error>> {
-        let mut attempts_left = self.gate.partners.common.attempts;
-        loop {
-            let mut departed = match joined {
-                JoinedLine::Departed(departed) => departed,
-                JoinedLine::Waiting(place) => place.turn().await?,
-            };
-            attempts_left -= 1;
-            let copy = if attempts_left > 0 { (self.gate.clone)(&request) } else { None };
-            departed.sent_now();
-            let response = self.service.call(request).await.map_err(PacerError::Service)?;
-            let ResponseReading { is_rejection, report } =
-                fields::read(response.status(), response.headers(), SystemTime::now());
-            departed.answered(report);
-            let Some(copy) = copy.filter(|_| is_rejection) else { return Ok(response) };
-            // The first service was ready already; for a further call, it has to become ready again. Until then nobody
-            // polls the place in line, so others are called if its turn comes.
-            match self.line.rejoin(self.ticket, &self.runtime) {
-                Ok(place) => joined = JoinedLine::Waiting(place),
-                // The pause is too long: the caller gets the partner's response.
-                Err(LineRejection::WaitTooLong { .. } | LineRejection::LineFull { .. }) => return Ok(response),
-            }
-            drop(response);
-            poll_fn(|cx| self.service.poll_ready(cx)).await.map_err(PacerError::Service)?;
-            request = copy;
-        }
+    type Response = Response<R>;
+    type Error = S::Error;
+
+    fn copy(&self, request: &Request<B>) -> Option<Request<B>> {
+        (self.gate.clone)(request)
+    }
+
+    fn ready(&mut self) -> impl Future<Output = Result<(), S::Error>> + Send {
+        poll_fn(|cx| self.service.poll_ready(cx))
+    }
+
+    fn send(&mut self, request: Request<B>) -> impl Future<Output = Result<Response<R>, S::Error>> + Send {
+        self.service.call(request)
+    }
+}
+
+impl<R> ResponseHead for Response<R> {
+    fn head(&self) -> (StatusCode, &HeaderMap) {
+        (self.status(), self.headers())
     }
 }
 

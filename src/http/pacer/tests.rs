@@ -12,6 +12,9 @@ use crate::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
+mod contest;
+mod health;
+
 const SECOND: u64 = 1_000_000;
 const RULES: Rules = Rules { interval: 0, ahead: 0, longest: 3_600 * SECOND };
 
@@ -85,7 +88,10 @@ impl Partner {
         };
         let reset = wait.div_ceil(SECOND) * SECOND;
         let pause = if is_served { 0 } else { reset };
-        (is_served, CallReport { is_answer: true, pause, budget: Some(Budget { left, reset, spacing }) })
+        (
+            is_served,
+            CallReport { is_answer: true, pause, is_unexplained: false, budget: Some(Budget { left, reset, spacing }) },
+        )
     }
 
     /// Returns how long to run it so that whole windows pass, and its quota for that time. A bucket's burst comes on
@@ -236,8 +242,12 @@ fn what_is_left_is_spread() {
     let mut pace = PartnerPace::new(0);
     let mut departures = Vec::new();
     let PacedTurn::Depart(probe) = pace.turn(0, &RULES, None) else { panic!("nothing is known") };
-    let report =
-        CallReport { is_answer: true, pause: 0, budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }) };
+    let report = CallReport {
+        is_answer: true,
+        pause: 0,
+        is_unexplained: false,
+        budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }),
+    };
     pace.learn(probe.number, 0, 0, &report, &RULES);
     let mut now = 0;
     while departures.len() < 5 {
@@ -267,6 +277,7 @@ fn what_others_take_is_noticed() {
     let report = |left, reset| CallReport {
         is_answer: true,
         pause: 0,
+        is_unexplained: false,
         budget: Some(Budget { left, reset: reset * SECOND, spacing: 0 }),
     };
     let first = ask(&mut pace, 0).unwrap();
@@ -280,7 +291,7 @@ fn what_others_take_is_noticed() {
     let first = ask(&mut pace, 0).unwrap();
     pace.learn(first.number, 0, 0, &report(99, 10), &RULES);
     let second = ask(&mut pace, 0).unwrap();
-    pace.learn(first.number, 0, 0, &CallReport { is_answer: true, pause: 5 * SECOND, budget: None }, &RULES);
+    pace.learn(first.number, 0, 0, &CallReport { is_answer: true, pause: 5 * SECOND, ..CallReport::default() }, &RULES);
     assert_eq!(pace.turn(SECOND, &RULES, Some(second)), PacedTurn::Wait(5 * SECOND));
 }
 
@@ -291,11 +302,11 @@ proptest! {
     fn no_partner_stops_the_line_for_longer_than_the_longest_pause(
         longest in 1..10_u64,
         steps in prop::collection::vec(
-            (0..5 * SECOND, 0..4_u64, any::<bool>(), 0..3_000_u64, 0..5_u64, 0..3_000_000_u64, any::<bool>()), 1..80),
+            (0..5 * SECOND, 0..4_u64, any::<bool>(), 0..3_000_u64, 0..5_u64, 0..3_000_000_u64, 0..3_u64), 1..80),
     ) {
         let rules = Rules { longest: longest * SECOND, ..RULES };
         let (mut pace, mut now) = (PartnerPace::new(7), 7);
-        for (time, back, is_answer, pause, left, reset, has_budget) in steps {
+        for (time, back, is_answer, pause, left, reset, kind) in steps {
             now += time;
             let last = pace.last;
             let next = match pace.turn(now, &rules, None) {
@@ -306,8 +317,10 @@ proptest! {
                 }
             };
             prop_assert!(next <= now.max(last) + rules.longest.max(super::pace::PATIENCE));
-            let budget = has_budget.then_some(Budget { left, reset: (1 + reset) * SECOND, spacing: 0 });
-            let report = CallReport { is_answer, pause: pause * SECOND * u64::from(pause > 2_500), budget };
+            let is_unexplained = kind == 2;
+            let budget = (kind == 1).then_some(Budget { left, reset: (1 + reset) * SECOND, spacing: 0 });
+            let pause = pause * SECOND * u64::from(pause > 2_500 && !is_unexplained);
+            let report = CallReport { is_answer, pause, is_unexplained, budget };
             pace.learn(pace.number.saturating_sub(back), now, time, &report, &rules);
         }
     }

@@ -190,8 +190,8 @@ impl Policy {
         self
     }
 
-    /// Finds the class of a request: while a server is overloaded, requests of a higher class are served first, and those
-    /// of a lower class are rejected first. [`Priority::Normal`] unless set.
+    /// Finds the class of a request: while a server is overloaded, requests of a higher class are served first, and
+    /// requests of a lower class are rejected first. [`Priority::Normal`] unless set.
     ///
     /// ```
     /// use tower_sluice::limiter::Priority;

@@ -104,7 +104,7 @@ impl Policy {
 
 /// Transitions are logged, and reported to the hook of the layer.
 impl Policy {
-    /// Notes a rejection by the limiter: that it sheds, or, if the layer has a hook for it, the first rejection of a key.
+    /// Notes a rejection by the limiter: that it sheds, or, for the hook of the layer, the first rejection of a key.
     #[cold]
     pub(super) fn note_limited(&self, key: &PartitionKey, decision: &Decision) {
         if self.description.sheds() && decision.is_shed() {

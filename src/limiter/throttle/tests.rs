@@ -1,7 +1,7 @@
 //! Costs and clones of a `ThrottleLayer`, and its behaviour when its limiter fails.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower::{Layer, ServiceExt, service_fn};
@@ -11,7 +11,7 @@ use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::util::captured_log::Log;
 use crate::values::time::ManualClock;
-use crate::values::{Answer, Ask, Decision, Description, FailureMode, LimiterError, Mode, Quota, Receipt};
+use crate::values::{Answer, Ask, Decision, Description, FailureMode, LimiterError, Mode, Quota, Receipt, RequestEnd};
 
 type Reply = Result<&'static str, ThrottleError<Infallible>>;
 
@@ -108,4 +108,39 @@ async fn the_beginning_of_an_outage_is_logged_once() {
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("WARN") && line.contains("limiter failed"), "{line}");
     assert!(line.contains("out of reach") && line.contains(r#"requests="pass uncounted""#), "{line}");
+}
+
+/// Admits all requests, and keeps how they end.
+#[derive(Default)]
+struct Ends(Mutex<Vec<RequestEnd>>);
+
+impl Limiter for Ends {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Decision::allow(1, 1).into()
+    }
+
+    fn release(&self, _: &Ask<'_>, _: Receipt, _: u64, end: RequestEnd) {
+        self.0.lock().unwrap().push(end);
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().holding()
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_knows_how_a_request_has_ended() {
+    let ends = Arc::new(Ends::default());
+    let layer = ThrottleLayer::new(Arc::clone(&ends));
+    let service = layer.layer(service_fn(async |request: u64| match request {
+        0 => Ok("done"),
+        1 => Err("broken"),
+        _ => std::future::pending().await,
+    }));
+    assert_eq!(service.clone().oneshot(0).await.unwrap(), "done");
+    assert!(service.clone().oneshot(1).await.is_err());
+    let mut never = tokio_test::task::spawn(service.oneshot(2));
+    assert!(never.poll().is_pending());
+    drop(never);
+    assert_eq!(*ends.0.lock().unwrap(), [RequestEnd::Served, RequestEnd::Failed, RequestEnd::Abandoned]);
 }

@@ -95,6 +95,7 @@ export function says(answer, now, isKnown) {
   if (state === "banned") return `Banned ${times(name, ban, now)}: it kept sending although it was rejected.`;
   if (state === "allowed") return `Allowed by hand ${times(name, allowance, now)}, whatever it sends: ${allowance.reason}`;
   if (state === "unknown") return `Not known: ${answer.error}.`;
+  if (kind === "overload") return `${count(limit - left)} of ${count(limit)} in flight, over all keys.`;
   if (kind === "in-flight") {
     if (state === "passes") return `Passes: ${count(limit - left)} of ${count(limit)} in flight.`;
     return `All ${count(limit)} are in flight: the next request passes when one of them has ended.`;

@@ -17,7 +17,9 @@ else
   if paid > now then
     -- not reserved: a caller that gives up would take the departure with it
     departs, at = 0, paid
-  elseif free == 0 then
+  elseif free == 1 then
+    at = max(at, last + min(gap, longest))
+  else
     local last_known = ends
     if units == 0 then last_known = min(ends, last + longest) end
     if last_known <= now then
@@ -33,6 +35,7 @@ else
     end
   end
   if departs == 1 then
+    if at > max(paused, last + gap) + 1000000 then counted, passed = at, 0 end
     number, last, probe, is_changed = number + 1, at, awaited, true
     which = number
     if interval > 0 then tat = max(tat, at) + interval end

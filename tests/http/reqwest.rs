@@ -1,0 +1,126 @@
+//! The pacer around clients of reqwest, against a server on this machine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, post};
+use reqwest::{Body, Client};
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use tokio::net::TcpListener;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_sluice::PacerLayer;
+use tower_sluice::layer::{AdaptiveThrottle, PacerError};
+
+/// Rejects the first call, for a millisecond, and echoes the body of the second.
+async fn reject_first(State(calls): State<Arc<AtomicUsize>>, body: Bytes) -> Response {
+    if calls.fetch_add(1, Ordering::SeqCst) == 0 {
+        return [("grpc-status", "8"), ("grpc-retry-pushback-ms", "1")].into_response();
+    }
+    body.into_response()
+}
+
+/// Returns the address of a partner, and how many calls `/reject-first` got.
+async fn partner() -> (SocketAddr, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let app = Router::new()
+        .route("/reject-first", post(reject_first))
+        .route("/fail", any(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
+        .route("/hang", any(std::future::pending::<()>))
+        .route("/pause", any(|| async { (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "3600")]) }))
+        .with_state(Arc::clone(&calls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    (address, calls)
+}
+
+fn middleware(layer: PacerLayer<Body>) -> ClientWithMiddleware {
+    ClientBuilder::new(Client::new()).with(layer).build()
+}
+
+/// What the layer says about a call that was not sent.
+fn own_error(error: &reqwest_middleware::Error) -> &PacerError<reqwest::Error> {
+    match error {
+        reqwest_middleware::Error::Middleware(error) => error.downcast_ref().expect("an error of the layer"),
+        reqwest_middleware::Error::Reqwest(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn the_middleware_sends_a_rejected_call_again_with_its_body() {
+    let (address, calls) = partner().await;
+    let client = middleware(PacerLayer::reqwest());
+    let response = client.post(format!("http://{address}/reject-first")).body("an order").send().await.unwrap();
+    assert_eq!(response.text().await.unwrap(), "an order");
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_tower_service_around_the_client_does_the_same() {
+    let (address, calls) = partner().await;
+    let client = ServiceBuilder::new().layer(PacerLayer::reqwest()).service(Client::new());
+    let request = Client::new().post(format!("http://{address}/reject-first")).body("an order").build().unwrap();
+    let response = client.oneshot(request).await.unwrap();
+    assert_eq!(response.text().await.unwrap(), "an order");
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_partner_that_pauses_is_not_called_meanwhile() {
+    let (address, _) = partner().await;
+    let client = middleware(PacerLayer::reqwest());
+    let call = || client.get(format!("http://{address}/pause")).send();
+    assert_eq!(call().await.unwrap().status(), 429);
+    let error = call().await.unwrap_err();
+    assert!(matches!(own_error(&error), PacerError::WaitTooLong { retry_after: Some(_), .. }), "{error:?}");
+    // The same from the tower service, whose errors are its own.
+    let service = PacerLayer::reqwest().layer(Client::new());
+    let request = || Client::new().get(format!("http://{address}/pause")).build().unwrap();
+    assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), 429);
+    let error = service.oneshot(request()).await.unwrap_err();
+    assert!(matches!(error, PacerError::WaitTooLong { .. }), "{error:?}");
+}
+
+/// All failures of the inner client are passed on as they are.
+#[tokio::test]
+async fn failures_are_passed_on_and_throttle() {
+    let (address, _) = partner().await;
+    let client = middleware(PacerLayer::reqwest().throttle(AdaptiveThrottle::new()));
+    let hung = client.get(format!("http://{address}/hang")).timeout(Duration::from_millis(20)).send().await;
+    assert!(matches!(&hung, Err(reqwest_middleware::Error::Reqwest(error)) if error.is_timeout()), "{hung:?}");
+    for sent in 0.. {
+        assert!(sent < 1_000, "no call was throttled");
+        match client.get(format!("http://{address}/fail")).send().await {
+            Ok(response) => assert_eq!(response.status(), 500),
+            Err(error) => {
+                assert!(matches!(own_error(&error), PacerError::Throttled { .. }), "{error:?}");
+                break;
+            }
+        }
+    }
+}
+
+/// The function for the key sees the method, the URI, the fields and the extensions, and the call is sent as it was.
+#[tokio::test]
+async fn a_key_is_made_of_the_head() {
+    #[derive(Clone)]
+    struct Account(&'static str);
+
+    let (address, _) = partner().await;
+    let layer = PacerLayer::reqwest().key(|request| {
+        assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/reject-first"));
+        assert_eq!(request.headers()["x-tenant"], "a");
+        request.extensions().get::<Account>().unwrap().0
+    });
+    let client = middleware(layer);
+    let request = client.post(format!("http://{address}/reject-first")).header("x-tenant", "a").body("an order");
+    let response = request.with_extension(Account("acme")).send().await.unwrap();
+    assert_eq!(response.text().await.unwrap(), "an order");
+}
