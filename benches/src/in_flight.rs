@@ -1,5 +1,5 @@
-//! Takes a unit in flight and releases it: ours, and what one writes by hand, a map of semaphores; and our protection from
-//! overload, while nobody waits.
+//! Takes a unit in flight and releases it: ours, and what one writes by hand, a map of semaphores; and our protection
+//! from overload, while nobody waits.
 
 use std::collections::HashMap;
 use std::hint::black_box;

@@ -63,7 +63,7 @@ fn classes(fixed: &[Trace], ours: &[Trace]) -> Chart {
 }
 
 /// Ten tenants at five times the capacity: one offers three times the capacity, and nine offer 22 % of it each.
-fn tenants() -> Chart {
+pub(crate) fn tenants() -> Chart {
     // All of one class: a tenant's share is a share of its class.
     let plan = Plan { top: 0, ..steady(500) };
     let bars = |contender: &dyn Contender, offset: f64| -> Vec<(f64, f64)> {
