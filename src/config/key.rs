@@ -41,6 +41,15 @@ impl KeySpec {
         }
     }
 
+    /// Whether it is the same for all requests.
+    pub(super) fn is_global(&self) -> bool {
+        match self {
+            Self::Global => true,
+            Self::Combined(parts) => parts.iter().all(Self::is_global),
+            Self::ClientIp | Self::Header(_) | Self::User | Self::Path => false,
+        }
+    }
+
     pub(super) fn extractor(&self, client_ip: &ClientIp) -> Box<dyn KeyExtractor> {
         match self {
             Self::Global => Box::new(Global),

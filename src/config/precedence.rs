@@ -59,7 +59,7 @@ impl<T: Copy> KeyTable<T> {
     ) -> Result<Self, ConfigError> {
         let spec = KeySpec::parse(by.get_ref().as_slice()).map_err(|problem| source.error(&by.span(), problem))?;
         let by_key = spec.extractor(client_ip);
-        if by_key.is_shared() {
+        if spec.is_global() {
             let problem = "by = \"global\" is the same for all requests; write header:NAME, user, path or client-ip";
             return Err(source.error(&by.span(), problem));
         }
@@ -127,6 +127,15 @@ mod tests {
         let both = priority(&source, &both, &ClientIp::peer()).unwrap();
         assert_eq!(both(&RequestHead::from(&request(&["gold"], "alice"))), Priority::Critical);
         assert_eq!(both(&RequestHead::from(&request(&["gold"], "bob"))), Priority::Normal);
+    }
+
+    /// All clients share the key of a path, and it is another one for each path.
+    #[test]
+    fn a_path_has_a_class() {
+        let source = SourceText::new("f.toml", "");
+        let by = |by: &str| read::<RawPriority>(&format!("by = {by}\nclasses = {{ \"/pay\" = \"critical\" }}"));
+        assert!(priority(&source, &by("\"path\""), &ClientIp::peer()).is_ok());
+        assert!(priority(&source, &by("[\"global\", \"global\"]"), &ClientIp::peer()).is_err());
     }
 
     #[test]

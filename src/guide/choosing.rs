@@ -25,6 +25,8 @@
 //! | about *n* in any minute | [`SlidingWindow`] |
 //! | *n* per calendar hour, counted from the full hour | [`FixedWindow`] |
 //! | *n* per day, week or month of a time zone | [`CalendarWindow`](super::calendar): a fixed window of the calendar |
+//! | *n* of a client at the same time | [`Concurrency`](super::in_flight) |
+//! | a server that stays fast, however many clients there are | [`Overload`](super::overload): it needs no number |
 //!
 //! The pictures below show the same traffic with all five. Each is set to ten per second: the buckets hold ten, the
 //! windows last a second, and in the queue ten may wait. A block is a request. It stands above the line if it passes,
@@ -57,7 +59,8 @@
 //!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
 //! - **The queue** does not admit more than the others, and makes every request wait for the longest time: a queue
-//!   evens out bursts, and does not help against lasting overload. See [waiting](super::queue).
+//!   evens out bursts, and does not help against lasting overload. See [waiting](super::queue), and
+//!   [overload](super::overload).
 //!
 //! # Around the edge of a window
 //!

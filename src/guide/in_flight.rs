@@ -95,6 +95,13 @@
 //! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request
 //! that waits in a queue after it has its permit counts as in flight.
 //!
+//! # Or protect the server
+//!
+//! A limit per client protects clients from one another, and needs a number. With enough clients at once, the server is
+//! overloaded all the same. [`Overload`](super::overload) is one limit for all of them, which finds its number, and
+//! [shares it fairly](super::tenants). Use both in one layer: `Concurrency` for slow streams and for the requests at
+//! once that you sell, and `Overload` for the server.
+//!
 //! # On several machines
 //!
 //! A `Concurrency` counts one process. A [`RedisConcurrency`](crate::RedisConcurrency) counts [all

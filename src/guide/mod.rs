@@ -12,6 +12,9 @@
 //! | share one limit between several machines | [`machines`] |
 //! | know which processes share what | [`sharing`] |
 //! | let requests wait instead of rejecting them | [`queue`] |
+//! | protect a server from overload | [`overload`] |
+//! | share the capacity of a server between tenants | [`tenants`] |
+//! | serve important requests first under overload | [`priorities`] |
 //! | limit gRPC, or obey a limit as a gRPC client | [`grpc`] |
 //! | limit part of a handler, jobs, a WebSocket | [`direct`] |
 //! | call a partner that has limits of its own | [`partners`] |
@@ -96,9 +99,11 @@ pub mod look_ups;
 pub mod machines;
 pub mod misconfigured;
 pub mod monitoring;
+pub mod overload;
 pub mod own_stores;
 pub mod partners;
 pub mod plans;
+pub mod priorities;
 pub mod proxies;
 pub mod queue;
 pub mod quotas;
@@ -111,4 +116,5 @@ pub mod shutdown;
 pub mod start;
 pub mod streams;
 pub mod support;
+pub mod tenants;
 pub mod testing;

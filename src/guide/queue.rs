@@ -166,6 +166,6 @@
 //! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-shared-queue), for one
 //! that they share.
 //!
-//! Next: [gRPC](super::grpc).
+//! Next: [protect a server from overload](super::overload).
 //!
 //! [`LeakyQueue`]: crate::LeakyQueue

@@ -5,6 +5,7 @@ mod busy;
 mod calendar;
 mod change;
 mod errors;
+mod guide;
 mod layers;
 #[path = "../support/log.rs"]
 mod log;

@@ -40,8 +40,13 @@ impl Trace {
     }
 
     /// The goodput of one class.
-    pub(crate) fn goodput_of_class(&self, (from, until): Span, is_top: bool) -> f64 {
-        self.goodput_within(from * SECOND, until * SECOND, |record| record.job.is_top == is_top)
+    pub(crate) fn goodput_of_class(&self, span: Span, is_top: bool) -> f64 {
+        self.goodput_of(span, |record| record.job.is_top == is_top)
+    }
+
+    /// The goodput of the requests that count.
+    pub(crate) fn goodput_of(&self, (from, until): Span, counts: impl Fn(&Record) -> bool) -> f64 {
+        self.goodput_within(from * SECOND, until * SECOND, counts)
     }
 
     /// The goodput of one tenant, as a share of the goodput of all.

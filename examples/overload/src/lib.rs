@@ -5,6 +5,7 @@
 //! cargo run --release -p tower-sluice-overload                      # the table, in Markdown
 //! cargo run --release -p tower-sluice-overload -- --only ours       # one column
 //! cargo run --release -p tower-sluice-overload -- --pictures DIR    # curves, as SVG
+//! cargo run --release -p tower-sluice-overload -- --guide DIR       # the pictures of the guide: src/guide/overload
 //! scripts/overload                                                  # with the crates of others
 //! ```
 //!
@@ -15,9 +16,10 @@
 //!
 //! It has two workers and a run queue, first come, first served. A request takes 5 ms of a worker unless a row says
 //! otherwise, so the capacity is 400 requests per second. A client gives up after a second, and drops its request:
-//! work that has begun is finished, and a request in the run queue is skipped. (A row has a server that works on it
-//! all the same.) The load is open: clients do not wait for one another. One in five requests is of the top class.
-//! One tenant has 60 % of the offers, and nine others share the rest.
+//! work that has begun is finished, and a request in the run queue is skipped. (Two rows have a server that works on
+//! it all the same; in one of them, its handlers hold their permits until then.) The load is open: clients do not
+//! wait for one another. One in five requests is of the top class. One tenant has 60 % of the offers, and nine others
+//! share the rest.
 //!
 //! # The figures
 //!
@@ -56,6 +58,7 @@
 pub mod contenders;
 mod draw;
 mod figures;
+mod guide;
 mod job;
 mod picture;
 mod plan;
@@ -75,7 +78,7 @@ pub use self::job::Job;
 pub use self::server::{Head, Server, ServerBody};
 use contenders::Contender;
 
-const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR]";
+const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR | --guide DIR]";
 
 /// Runs the program: prints the table, or draws pictures.
 ///
@@ -92,16 +95,17 @@ pub fn main(
         let value = arguments.next().ok_or(USAGE)?;
         match argument.as_str() {
             "--only" => contenders.retain(|contender| contender.name().contains(&value)),
-            "--pictures" => folder = Some(PathBuf::from(value)),
+            "--pictures" | "--guide" => folder = Some((PathBuf::from(value), argument == "--guide")),
             _ => return Err(USAGE.into()),
         }
     }
-    let Some(folder) = folder else {
+    let Some((folder, is_guide)) = folder else {
         print!("{}", table::table(&contenders, &scenarios::all()));
         return Ok(());
     };
     fs::create_dir_all(&folder)?;
-    for (name, svg) in picture::draw(&contenders) {
+    let pictures = if is_guide { guide::draw() } else { picture::draw(&contenders) };
+    for (name, svg) in pictures {
         let file = folder.join(name).with_extension("svg");
         fs::write(&file, svg)?;
         println!("{}", file.display());

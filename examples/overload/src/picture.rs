@@ -9,6 +9,7 @@ use crate::table::each;
 
 /// A picture: points by contender.
 pub(crate) struct Chart {
+    /// The file's, without its extension.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     /// Positions and texts below the axis.
@@ -21,16 +22,32 @@ pub(crate) struct Chart {
 
 pub(crate) struct Line {
     pub(crate) name: String,
-    /// The number of its colour.
-    pub(crate) color: usize,
-    pub(crate) is_dashed: bool,
+    /// As CSS has it.
+    pub(crate) color: String,
+    pub(crate) mark: Mark,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
+/// How points are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mark {
+    Line,
+    Dashes,
+    Bars,
+}
+
+/// The rules by which a picture has its colours: those of the system in an `<img>`, and those of rustdoc's theme in the
+/// guide, where pictures are part of the page.
+const THEMES: [(&str, &str, &str); 4] = [
+    ("", LIGHT, ""),
+    ("@media(prefers-color-scheme:dark){", DARK, "}"),
+    ("[data-theme=light] ", LIGHT, ""),
+    (":is([data-theme=dark],[data-theme=ayu]) ", DARK, ""),
+];
+const LIGHT: &str = "--ink:#262b33;--quiet:#5a626d;--rule:#d3d6da;--ours:#2563be;--none:#d95f02;--fixed:#7a828d";
+const DARK: &str = "--ink:#e6e9ee;--quiet:#a6aeb9;--rule:#3d444d;--ours:#5f9df5;--none:#f08a3c;--fixed:#969ca6";
 const STYLE: &str = ".load text{font:15px sans-serif;fill:var(--quiet)}.load .name{font-weight:bold;fill:var(--ink)}\
-    .load path{fill:none;stroke-width:2}.load .rule{stroke:var(--rule);stroke-width:1}\
-    .load{--ink:#262b33;--quiet:#5a626d;--rule:#d3d6da}\
-    @media(prefers-color-scheme:dark){.load{--ink:#e6e9ee;--quiet:#a6aeb9;--rule:#3d444d}}";
+    .load path{fill:none;stroke-width:2.5}.load .bars{stroke-width:14}.load .rule{stroke:var(--rule);stroke-width:1}";
 
 // Pixels.
 const WIDTH: f64 = 600.0;
@@ -45,22 +62,20 @@ pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, Stri
     let incidents = each(contenders, |contender| run(&incident(), contender, 1));
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
     let by_load = |value: &dyn Fn(&Trace) -> f64| -> Vec<Vec<(f64, f64)>> {
-        let points =
-            |loads: &[Trace; 6]| (0..).zip(loads).map(|(x, trace)| (f64::from(x) / 5.0, value(trace))).collect();
-        traces.iter().map(points).collect()
+        traces.iter().map(|traces| by_load(traces, value)).collect()
     };
-    let goodput = lines(&names, by_load(&|trace| 100.0 * trace.goodput(STEADY)), "", false);
-    let top = lines(&names, by_load(&|trace| 100.0 * trace.goodput_of_class(STEADY, true)), ", top class", false);
-    let rest = lines(&names, by_load(&|trace| 100.0 * trace.goodput_of_class(STEADY, false)), ", the rest", true);
-    let greedy = lines(&names, by_load(&|trace| 100.0 * trace.share_of_tenant(STEADY, 0)), "", false);
+    let goodput = lines(&names, by_load(&|trace| 100.0 * trace.goodput(STEADY)), "", Mark::Line);
+    let top = lines(&names, by_load(&|trace| 100.0 * trace.goodput_of_class(STEADY, true)), ", top class", Mark::Line);
+    let rest =
+        lines(&names, by_load(&|trace| 100.0 * trace.goodput_of_class(STEADY, false)), ", the rest", Mark::Dashes);
+    let greedy = lines(&names, by_load(&|trace| 100.0 * trace.share_of_tenant(STEADY, 0)), "", Mark::Line);
     // A point is the mean of ten seconds.
     let inside = |trace: &Trace| {
         let spans = (0..78).map(|ten| (10 * ten, 10 * ten + 10));
         spans.map(|span| (span.0 as f64 / 780.0, trace.in_flight(span).min(240.0))).collect()
     };
-    let inside = lines(&names, incidents.iter().map(inside).collect(), "", false);
-    let loads: Vec<(f64, String)> =
-        (0..).zip(LOADS).map(|(x, load)| (f64::from(x) / 5.0, format!("{} ×", load as f64 / 100.0))).collect();
+    let inside = lines(&names, incidents.iter().map(inside).collect(), "", Mark::Line);
+    let loads = load_columns();
     let minutes = (0..=13).map(|minute| (f64::from(minute) / 13.0, format!("{minute}"))).collect();
     let charts = [
         Chart {
@@ -99,12 +114,22 @@ pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, Stri
     charts.iter().map(|chart| (chart.name, chart.svg())).collect()
 }
 
-fn lines(names: &[&str], points: Vec<Vec<(f64, f64)>>, suffix: &str, is_dashed: bool) -> Vec<Line> {
+/// The points of a curve by load.
+pub(crate) fn by_load(traces: &[Trace], value: impl Fn(&Trace) -> f64) -> Vec<(f64, f64)> {
+    (0..).zip(traces).map(|(x, trace)| (f64::from(x) / 5.0, value(trace))).collect()
+}
+
+/// The columns of a curve by load.
+pub(crate) fn load_columns() -> Vec<(f64, String)> {
+    (0..).zip(LOADS).map(|(x, load)| (f64::from(x) / 5.0, format!("{} ×", load as f64 / 100.0))).collect()
+}
+
+fn lines(names: &[&str], points: Vec<Vec<(f64, f64)>>, suffix: &str, mark: Mark) -> Vec<Line> {
     let lines = names.iter().zip(points).enumerate();
-    let line = |(color, (name, points)): (usize, (&&str, _))| Line {
+    let line = |(number, (name, points)): (usize, (&&str, _))| Line {
         name: format!("{name}{suffix}"),
-        color,
-        is_dashed,
+        color: format!("hsl({} 60% 50%)", number * 67 % 360),
+        mark,
         points,
     };
     lines.map(line).collect()
@@ -115,11 +140,15 @@ impl Chart {
         let rows = self.lines.len().div_ceil(2);
         let height = HEAD + HEIGHT + 40.0 + (rows * ROW) as f64;
         let mut svg = format!(
-            "<svg class=\"load\" role=\"img\" aria-label=\"{}\" width=\"{WIDTH}\" viewBox=\"0 0 {WIDTH} {height}\" \
-             style=\"max-width:100%;height:auto\" xmlns=\"http://www.w3.org/2000/svg\">\n<style>{STYLE}</style>\n",
-            self.title
+            "<svg class=\"load\" role=\"img\" width=\"{WIDTH}\" viewBox=\"0 0 {WIDTH} {height}\" \
+             style=\"max-width:100%;height:auto\" xmlns=\"http://www.w3.org/2000/svg\">\n"
         );
         let mut add = |line: std::fmt::Arguments<'_>| svg.write_fmt(line).expect("a string takes everything");
+        add(format_args!("<title>{}</title>\n<desc>{}</desc>\n<style>", self.title, self.in_words()));
+        for (before, colors, after) in THEMES {
+            add(format_args!("{before}.load{{{colors}}}{after}"));
+        }
+        add(format_args!("{STYLE}</style>\n"));
         add(format_args!("<text class=\"name\" x=\"20\" y=\"24\">{}</text>\n", self.title));
         for part in 0..=4 {
             let value = self.top * f64::from(part) / 4.0;
@@ -140,17 +169,33 @@ impl Chart {
             ));
         }
         for (number, line) in self.lines.iter().enumerate() {
-            let color = format!("hsl({} 60% 50%)", line.color * 67 % 360);
-            let dashes = if line.is_dashed { ";stroke-dasharray:4 3" } else { "" };
-            let style = format!("stroke:{color}{dashes}");
-            let points: Vec<String> =
-                line.points.iter().map(|(x, y)| format!("{:.1} {:.1}", x_of(*x), self.y(*y))).collect();
-            add(format_args!("<path style=\"{style}\" d=\"M{}\"/>\n", points.join("L")));
+            let (class, style) = line.style();
+            let points = line.points.iter().map(|(x, y)| (x_of(*x), self.y(*y)));
+            let path: Vec<String> = match line.mark {
+                Mark::Bars => points.map(|(x, y)| format!("M{x:.1} {:.0}V{y:.1}", self.y(0.0))).collect(),
+                Mark::Line | Mark::Dashes => points.map(|(x, y)| format!("{x:.1} {y:.1}")).collect(),
+            };
+            let path = if line.mark == Mark::Bars { path.concat() } else { format!("M{}", path.join("L")) };
+            add(format_args!("<path{class} style=\"{style}\" d=\"{path}\"/>\n"));
             let (x, y) = (20 + number / rows * 290, HEAD + HEIGHT + 50.0 + (number % rows * ROW) as f64);
-            add(format_args!("<path style=\"{style}\" d=\"M{x} {:.0}h18\"/>", y - 5.0));
+            add(format_args!("<path{class} style=\"{style}\" d=\"M{x} {:.0}h18\"/>", y - 5.0));
             add(format_args!("<text x=\"{}\" y=\"{y:.0}\">{}</text>\n", x + 25, line.name));
         }
         svg + "</svg>\n"
+    }
+
+    /// The values at the columns, for those who do not see them.
+    fn in_words(&self) -> String {
+        let line = |line: &Line| {
+            let last = line.points.len().saturating_sub(1);
+            let value = |(column, (_, name)): (usize, &(f64, String))| {
+                let (_, value) = line.points[column * last / self.columns.len().saturating_sub(1).max(1)];
+                format!("{name}: {value:.0}{}", self.unit)
+            };
+            let values: Vec<String> = self.columns.iter().enumerate().map(value).collect();
+            format!("{}: {}.", line.name, values.join(", "))
+        };
+        self.lines.iter().map(line).collect::<Vec<_>>().join(" ")
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -161,4 +206,16 @@ impl Chart {
 /// The pixel of a position between 0 and 1.
 fn x_of(position: f64) -> f64 {
     LEFT + 15.0 + position * (WIDTH - LEFT - 50.0)
+}
+
+impl Line {
+    /// The attribute `class`, and the value of `style`.
+    fn style(&self) -> (&'static str, String) {
+        let color = format!("stroke:{}", self.color);
+        match self.mark {
+            Mark::Line => ("", color),
+            Mark::Dashes => ("", color + ";stroke-dasharray:6 4"),
+            Mark::Bars => (" class=\"bars\"", color),
+        }
+    }
 }

@@ -33,6 +33,8 @@ pub(crate) enum Abandoned {
     Skipped,
     /// Works on it all the same, as a pool of threads does that is not told.
     Done,
+    /// Works on it, and holds its units until that is done: the handler has taken its permits along.
+    Held,
 }
 
 /// What requests ask for.

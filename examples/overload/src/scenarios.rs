@@ -205,6 +205,9 @@ fn traps() -> Vec<Scenario> {
         scenario(gives_up(Abandoned::Done), |trace| {
             vec![share("the same, and the server works on: goodput", trace.goodput(STEADY))]
         }),
+        scenario(gives_up(Abandoned::Held), |trace| {
+            vec![share("the same, with permits taken along: goodput", trace.goodput(STEADY))]
+        }),
         scenario(Plan { growth: Some((30 * SECOND, 16)), ..Plan::new(&[(150, 1_000)]) }, |trace| {
             vec![figure("2 workers become 16: time to 90 % of them", trace.recovery(30, 1.0))]
         }),

@@ -1,5 +1,7 @@
 //! The server against queueing theory, figures against known values, and contenders that are broken on purpose.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +12,8 @@ use tower::{BoxError, Service};
 
 use crate::contenders::{Contender, Entrance, Fixed, Nothing, Ours, contenders, entrance};
 use crate::figures::{Value, jain};
-use crate::picture::{Chart, Line};
+use crate::guide;
+use crate::picture::{Chart, Line, Mark};
 use crate::plan::{Abandoned, Mix, Plan};
 use crate::run::{Trace, run};
 use crate::scenarios::{Figure, Target, cold_start, no_overload, short_proof};
@@ -197,8 +200,12 @@ fn timers_fire_between_events() {
 
 #[test]
 fn pictures_fit_into_the_guide() {
-    let line =
-        |color| Line { name: "a".to_owned(), color, is_dashed: color == 1, points: vec![(0.0, 5.0), (1.0, 0.0)] };
+    let line = |number: u32| Line {
+        name: "a".to_owned(),
+        color: "red".to_owned(),
+        mark: if number == 1 { Mark::Dashes } else { Mark::Line },
+        points: vec![(0.0, 5.0), (1.0, 0.0)],
+    };
     let columns = vec![(0.0, "1".to_owned()), (1.0, "2".to_owned())];
     let chart =
         Chart { name: "name", title: "Title", columns, top: 5.0, unit: " %", lines: (0..30).map(line).collect() };
@@ -206,5 +213,24 @@ fn pictures_fit_into_the_guide() {
     // Markdown ends a block of HTML at an empty line.
     assert!(!svg.contains("\n\n") && svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
     assert!(svg.contains("M75.0 50.0L565.0 310.0"), "{svg}");
+    assert!(svg.contains("<title>Title</title>\n<desc>a: 1: 5 %, 2: 0 %. a: "), "{svg}");
     assert!(svg.len() < 30_000, "{} bytes", svg.len());
+}
+
+/// Draws only the cheapest of them again; `scripts/slow` draws them all.
+#[test]
+fn the_pictures_of_the_guide_are_up_to_date() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/overload");
+    let kept = |name: &str| fs::read_to_string(folder.join(name).with_extension("svg")).unwrap();
+    let tenants = guide::tenants();
+    let command = "cargo run --release -p tower-sluice-overload -- --guide src/guide/overload";
+    // The table of the page has figures of the same runs.
+    assert!(
+        kept(tenants.name) == tenants.svg(),
+        "{}.svg is out of date, and perhaps the table in src/guide/overload.rs: {command}",
+        tenants.name
+    );
+    for svg in ["goodput", "classes", "tenants"].map(kept) {
+        assert!(svg.contains("</desc>") && !svg.contains("\n\n") && svg.len() < 10_000, "{svg}");
+    }
 }

@@ -6,7 +6,7 @@ use tower_sluice::limiter::Priority;
 use tower_sluice::{Overload, Policy, RateLimitLayer};
 
 use super::{Contender, Entrance, entrance};
-use crate::Job;
+use crate::job::Job;
 use crate::server::Server;
 
 /// The limiter of this project, with its defaults.

@@ -16,6 +16,8 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response, StatusCode};
 use tokio::sync::{Notify, oneshot};
 use tower::Service;
+use tower_sluice::Permits;
+use tower_sluice::policy::TakenPermits;
 
 use self::body::BodyEnd;
 pub use self::body::ServerBody;
@@ -59,6 +61,8 @@ struct Task {
     parts_left: u32,
     status: StatusCode,
     reply: Reply,
+    /// The units that the handler has taken along.
+    _held: Option<TakenPermits>,
 }
 
 enum Reply {
@@ -151,11 +155,12 @@ impl Server {
         }
     }
 
-    fn receive(&self, job: Job, head: oneshot::Sender<Response<ServerBody>>) {
+    fn receive(&self, job: Job, head: oneshot::Sender<Response<ServerBody>>, held: Option<TakenPermits>) {
         let now = self.shared.epoch.now();
         let mut state = self.lock();
         state.count(now, |inside| inside + 1);
-        let mut task = Task { job, parts_left: job.parts, status: StatusCode::OK, reply: Reply::Head(head) };
+        let mut task =
+            Task { job, parts_left: job.parts, status: StatusCode::OK, reply: Reply::Head(head), _held: held };
         if self.shared.plan.hangs(now) {
             (task.status, task.parts_left) = (StatusCode::GATEWAY_TIMEOUT, 1);
             state.schedule(now + SECOND, task);
@@ -203,8 +208,9 @@ impl Service<Request<()>> for Server {
 
     fn call(&mut self, request: Request<()>) -> Head {
         let job = request.extensions().get::<Job>().expect("each request has a job");
+        let permits = request.extensions().get::<Permits>().filter(|_| self.shared.plan.abandoned == Abandoned::Held);
         let (send, head) = oneshot::channel();
-        self.receive(*job, send);
+        self.receive(*job, send, permits.map(Permits::take));
         Head(head)
     }
 }

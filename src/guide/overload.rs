@@ -1,0 +1,252 @@
+//! Overload: keep a server fast when more requests arrive than it can serve.
+//!
+//! **You want** a server that still works at full speed when the load is ten times its capacity. [`Overload`] bounds
+//! the requests in flight by one limit for the whole server, which it finds itself. A few requests wait for their turn,
+//! and the others are rejected while there is still time to ask another server:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use axum::{Router, routing::get};
+//! use tower_sluice::{Exemptions, Overload, Policy, RateLimitLayer};
+//!
+//! fn app() -> Result<Router, Box<dyn std::error::Error>> {
+//!     let overload = Policy::new("overload", Overload::new()).exempt(Exemptions::new().path("/healthz")?);
+//!     Ok(Router::new()
+//!         .route("/report", get(|| async { "a long table" }))
+//!         .route("/healthz", get(|| async { "ok" }))
+//!         .layer(RateLimitLayer::new(overload))) // The last layer is the outermost.
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     # return check().await;
+//!     # #[allow(unreachable_code)] {
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app()?).await?;
+//!     Ok(())
+//!     # }
+//! }
+//! #
+//! # async fn check() -> Result<(), Box<dyn std::error::Error>> {
+//! #     use tower::ServiceExt;
+//! #     for path in ["/report", "/healthz"] {
+//! #         let request = http::Request::get(path).body(axum::body::Body::empty())?;
+//! #         assert_eq!(app()?.oneshot(request).await?.status(), 200);
+//! #     }
+//! #     Ok(())
+//! # }
+//! ```
+//!
+//! In a [configuration file](super::configuration), list the paths of one route, since each route has a limit of its
+//! own:
+//!
+//! ```toml
+//! [[route]]
+//! path = ["/report", "/export", "/orders/{id}"]
+//!
+//! [[route.policy]]
+//! name = "overload"
+//! algorithm = "overload"
+//! # All of these have defaults:
+//! limits = [4, 1024]
+//! starting-at = 20
+//! queue-target = "20ms"
+//! max-wait = "500ms"
+//! max-queue = 1024
+//! ```
+//!
+//! `Overload` is part of the feature `queue`, which is on by default. Two more pages continue this one: [shares between
+//! tenants](super::tenants), and [priorities](super::priorities).
+//!
+//! # What overload is
+//!
+//! A server is overloaded when more requests arrive than it finishes. The difference waits inside the server, in run
+//! queues and connection pools, and every later request waits behind it. A second later, the server works at full speed
+//! on requests whose clients have given up, and no client gets an answer in time.
+//!
+#![doc = include_str!("overload/goodput.svg")]
+//!
+//! The picture is a [simulation](#measured) of a server with two workers, which serves 400 requests per second. A fixed
+//! limit of 20 in flight protects it as well, and a fixed limit of 100 does not: 100 requests take 250 ms. The right
+//! number changes with each deployment, machine and slow database, so `Overload` finds it while the server runs.
+//!
+//! A [rate limit](super::start) does not replace it. That protects the quota of a client, and ten thousand clients
+//! within their quotas overload a server, too.
+//!
+//! # What clients see
+//!
+//! ```text
+//! HTTP/1.1 503 Service Unavailable
+//! content-type: application/problem+json
+//! retry-after: 7
+//! cache-control: no-store
+//!
+//! {"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+//!  "title":"Temporary Reduced Capacity","status":503,
+//!  "detail":"The server is overloaded; retry in 7 seconds.","violated-policies":["overload"]}
+//! ```
+//!
+//! - The status is **503**, since the client has done nothing wrong. A load balancer may send the request to another
+//!   machine, once.
+//! - `Retry-After` is an **estimate**: the time in which the server would have served the requests that were before
+//!   this one, 30 seconds at most. It is absent if that time is below a second or unknown. All other waits of this
+//!   crate are exact.
+//! - gRPC clients get UNAVAILABLE, with `grpc-retry-pushback-ms` if there is an estimate.
+//! - [A response of your own](super::rejections) recognises it by
+//!   [`Reason::Overloaded`](crate::rejection::Reason::Overloaded).
+//!
+//! # Together with rate limits
+//!
+//! Put both into **one layer**, in any order. A request that a rate limit rejects takes no place in the queue. A
+//! request that is shed is charged to no quota. If both reject, the client gets 429 with the exact wait of the rate
+//! limit.
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::{Overload, Policy, Quota, RateLimitLayer};
+//!
+//! let layer = RateLimitLayer::new([
+//!     Policy::new("per-client", Quota::per_second(50)).key(PeerIp::new()),
+//!     Policy::new("overload", Overload::new()),
+//! ]);
+//! ```
+//!
+//! In two layers, a request that the inner one sheds has already paid for the outer one.
+//!
+//! # Where to put it
+//!
+//! - **Outside of all work.** Work in an outer layer is not bounded: the parsing of a body, a look-up in a database, a
+//!   call to another service. Tracing and CORS belong outside. Authentication belongs outside only if the
+//!   [key](super::tenants) or the [class](super::priorities) of a request depends on it, and then it should be cheap.
+//! - **Once.** Two `Overload`s on one machine each find a limit, and each takes the requests of the other for a slower
+//!   machine. Routers that need layers of their own [share an `Arc<Overload>`](super::sharing).
+//! - **On every machine.** Each process finds the limit of its machine. Nothing is shared, and no Redis is needed.
+//! - **Not around health checks.** A process that is restarted because it was busy makes the others busier. So
+//!   [exempt](super::allow_list) the path of the liveness probe. Exempt requests need no unit, and change nothing about
+//!   the limit.
+//! - **Not around requests that stay.** A WebSocket, a long poll or server-sent events would hold a unit for an hour,
+//!   in which the server does little. Exempt them, and bound them by a [`Concurrency`](super::in_flight).
+//!
+//! # Which settings to touch
+//!
+//! At first, leave them all. After a busy day, its [metrics](#metrics-to-watch) say which to change:
+//!
+//! | setting | default | change it if |
+//! |---|---|---|
+//! | [`queue_target`](crate::Overload::queue_target) | 20 ms | a request takes longer than that: set about the usual time of a request |
+//! | [`max_wait`](crate::Overload::max_wait) | 500 ms | clients give up earlier: set their timeout less the time of a request |
+//! | [`limits`](crate::Overload::limits) | 4 to 1,024 | the server has more than four processors: begin there. Or something else is scarce (connections to a database, memory): end there |
+//! | [`starting_at`](crate::Overload::starting_at) | 20 | you know the limit from `overload_limit`: the server protects itself from the first second on |
+//! | [`max_queue`](crate::Overload::max_queue) | 1,024 | memory is scarce: each request that waits takes some 700 bytes, and its connection |
+//! | [`cost_fn`](crate::Policy::cost_fn) | 1 | some requests need several times the work of others: then count units of work |
+//! | [`release_at_head`](crate::Policy::release_at_head) | no | bodies are in memory when the head is sent, and clients read slowly |
+//!
+//! # How the limit is found
+//!
+//! While requests wait, the limit alternates between two values. If the server serves more under the greater one, the
+//! limit grows. If it does not, the added requests have only waited inside the server, and the limit shrinks. Only
+//! requests that were **served** count: an answer of 500 or above does not, and a request that its client gave up does
+//! not. No response time is compared with a normal one, so an incident cannot be learned as normal, and an idle night
+//! changes nothing. The [design notes](https://github.com/tower-sluice/tower-sluice/tree/main/docs/design/overload.md)
+//! say why, and [`Overload`] states how exact it is.
+//!
+//! Each step needs evidence: a second on a busy server, and minutes at ten requests per second.
+//!
+//! # Try it as a shadow
+//!
+//! [`.shadow()`](super::shadow) rejects nothing, and counts the requests that it would have shed. A shadow makes no
+//! request wait, so it cannot find the limit, and stays at `starting_at`. The count is an upper bound: some of these
+//! requests would have waited and passed.
+//!
+//! 1. Add it with `starting_at(1024)`. On a good day, read the highest `in_flight`.
+//! 2. Set `starting_at` to that number. If almost no request is counted as shed, remove `.shadow()`.
+//!
+//! # Metrics to watch
+//!
+//! | [metric](super::monitoring#metrics), after `tower_sluice_rate_limiting_` | a healthy server | if not |
+//! |---|---|---|
+//! | `overload_overloaded` | 0 | 1 for minutes: add machines, or find [the client that sends so much](super::tenants#see-who-is-rejected) |
+//! | `overload_shed_total` | does not grow | by `priority`, it shows [which class is rejected](super::priorities#when-the-low-classes-starve); `share="over"` is [a greedy tenant](super::tenants#see-who-is-rejected) |
+//! | `overload_limit` | steady under load | at its upper bound: `limits` ends too low, or requests wait for [another server](#what-it-cannot-do); at its lower bound on a large machine: requests wait for one lock |
+//! | `in_flight` | below `overload_limit` | near the limit, and nothing is shed: the machine is just full |
+//! | `overload_waiting` | near 0 | near `max_queue`: `queue_target` is too long |
+//! | `request_time_in_queue_seconds` | below `queue_target` | near `max_wait`: clients may have given up by then |
+//!
+//! Alert on `overload_overloaded`, and not on the load of the processor. [`on_transition`] reports when the server
+//! begins to shed.
+//!
+//! [`on_transition`]: crate::layer::RateLimitLayerBuilder::on_transition
+//!
+//! # What it cannot do
+//!
+//! **See work that outlives its response.** When a client leaves, the server drops the request, and its unit is free.
+//! Work that was spawned runs on: in `spawn_blocking`, in a task, in the database. In the simulation, clients give up
+//! after 50 ms, at twice the capacity. If the server drops the work with the request, goodput is 99 % of the capacity.
+//! If it works on, goodput is 0 %. If its handlers take their units along, the limiter counts the work to its end, and
+//! goodput is 99 %:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use tower_sluice::Permits;
+//!
+//! async fn report(permits: Permits) -> String {
+//!     let held = permits.take();
+//!     let work = tokio::task::spawn_blocking(move || {
+//!         let table = "a long table".to_owned();
+//!         drop(held); // also if the client has left
+//!         table
+//!     });
+//!     work.await.unwrap_or_default()
+//! }
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     let service = axum::Router::new().route("/", axum::routing::get(report));
+//! #     let request = http::Request::get("/").body(axum::body::Body::empty()).unwrap();
+//! #     assert_eq!(tower::ServiceExt::oneshot(service, request).await.unwrap().status(), 200);
+//! # });
+//! ```
+//!
+//! **Tell your processors from another server.** One limit counts all requests. If one in ten waits for 100 ms for
+//! another server, they hold units while your workers idle: 79 % of the capacity at twice the load, in the simulation.
+//! Exempt such a route, and bound it by a [`Concurrency`](super::in_flight).
+//!
+//! **Start at full speed on a large server.** With 64 workers and 50 ms per request, the limit grows from 20 to 64 in
+//! steps, and goodput was 87 % of the capacity after half a minute. Set `starting_at`.
+//!
+//! **Stop floods.** A request that is shed was still received and parsed. Against floods of packets or of connections,
+//! use the network in front. Against one client that sends too much, use a rate limit, which is cheaper. Against
+//! clients that retry at once, use [one that waits](super::partners) on their side.
+//!
+//! # Measured
+//!
+//! `cargo run --release -p tower-sluice-overload` prints these figures, and those of other limiters. The clock is
+//! simulated: they are the same on each machine. `scripts/overload` adds the crates of others.
+//! [`examples/overload`](https://github.com/tower-sluice/tower-sluice/tree/main/examples/overload) explains them.
+//!
+//! | | no limit | a fixed limit of 20 | a fixed limit of 100 | `Overload` |
+//! |---|---|---|---|---|
+//! | goodput at 1 × | 41.6 % | 97.7 % | 47.3 % | 96.8 % |
+//! | goodput at 2 × | 0.0 % | 100.0 % | 0.0 % | 99.9 % |
+//! | goodput at 10 × | 0.0 % | 100.0 % | 0.0 % | 99.6 % |
+//! | median latency at 10 × | none is answered | 50 ms | 250 ms | 18 ms |
+//! | shed at 0.8 × | 0.0 % | 0.0 % | 0.0 % | 0.0 % |
+//! | goodput in the first 5 s after the start, at 10 × | 2.2 % | 99.9 % | 2.2 % | 96.2 % |
+//! | recovery after a slowdown of 10 s, at 2 × | never | at once | never | at once |
+//! | the high class (20 %) served at 4 × | 0.0 % | 24.2 % | 0.0 % | 99.8 % |
+//! | nine tenants beside a greedy one, served at 2 × | 0.0 % | 50.0 % | 0.0 % | 80.5 % |
+//! | bodies that take most of the work: goodput at 2 × | 0.0 % | 0.0 % | 0.0 % | 99.9 % |
+//! | clients give up after 50 ms, and the server works on: goodput at 2 × | 0.0 % | 100.0 % | 0.0 % | 0.0 % |
+//! | the same, with [permits taken along](#what-it-cannot-do) | 0.0 % | 100.0 % | 0.0 % | 98.8 % |
+//! | one request in ten waits for 100 ms: goodput at 2 × | 0.0 % | 100.0 % | 0.0 % | 78.7 % |
+//! | 64 workers, 50 ms per request: goodput at 2 × | 0.0 % | 30.9 % | 100.0 % | 86.5 % |
+//!
+//! *Goodput* is the share of the workers' time that went into answers within 100 ms. The fixed limits are tower's
+//! `ConcurrencyLimit`, which releases a unit at the head of the response. A limit of 20 is exactly right for this
+//! server and these clients. The nine tenants get no more than 80.5 %, since the greedy one's requests of the high
+//! class come before their others.
+//!
+//! The pictures are drawn by `cargo run --release -p tower-sluice-overload -- --guide src/guide/overload`.
+//!
+//! Next: [shares between tenants](super::tenants).
+//!
+//! [`Overload`]: crate::Overload
