@@ -44,7 +44,7 @@ impl PacerLayer<reqwest::Body> {
     /// # Errors
     ///
     /// As a middleware, a call that was not sent fails with
-    /// [`Error::Middleware`](reqwest_middleware::Error::Middleware), whose content is a `PacerError<reqwest::Error>`:
+    /// [`reqwest_middleware::Error::Middleware`], whose content is a `PacerError<reqwest::Error>`:
     /// `error.downcast_ref()` finds it.
     pub fn reqwest() -> Self {
         // Calls of reqwest are cloned by its own function.
