@@ -70,6 +70,11 @@
 //! limit of 20 in flight protects it as well, and a fixed limit of 100 does not: 100 requests take 250 ms. The right
 //! number changes with each deployment, machine and slow database, so `Overload` finds it while the server runs.
 //!
+//! A real run, of the example server under k6 (`scripts/demo overload`; one worker, 20 ms for each request, on a machine
+//! that others shared):
+//!
+#![doc = include_str!("shapes/goodput.svg")]
+//!
 //! A [rate limit](super::start) does not replace it. That protects the quota of a client, and ten thousand clients
 //! within their quotas overload a server, too.
 //!
