@@ -196,6 +196,12 @@ impl FairQueue {
         &mut self.classes[priority as usize]
     }
 
+    /// Whether nothing is kept of any key.
+    #[cfg(all(test, not(sluice_loom)))]
+    pub(super) fn is_blank(&self) -> bool {
+        self.classes.iter().all(|class| class.ids.is_empty() && class.flows.is_empty() && class.ahead.is_empty())
+    }
+
     /// Panics if two parts of the state contradict each other.
     #[cfg(test)]
     pub(super) fn check(&self) {

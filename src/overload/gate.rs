@@ -319,6 +319,13 @@ impl Gate {
         }
     }
 
+    /// Whether nothing is kept of any request.
+    #[cfg(all(test, not(sluice_loom)))]
+    pub(super) fn is_empty(&self) -> bool {
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        line.queue.is_blank() && line.decided.is_empty() && line.wakers.is_empty()
+    }
+
     /// Panics if an invariant is broken. No other thread must use the gate meanwhile.
     #[cfg(test)]
     pub(super) fn check(&self, units: u64) {

@@ -33,8 +33,6 @@ pub(super) struct LimitSearch {
     evidence: Evidence,
     /// The direction of the last step.
     last: Option<Direction>,
-    /// Whether a step has turned back, so that the capacity is near.
-    has_turned: bool,
     /// The units that ended per 1,000 seconds in the last whole window, served or not.
     drain: Option<u64>,
 }
@@ -100,7 +98,6 @@ impl LimitSearch {
             first: None,
             evidence: Evidence::default(),
             last: None,
-            has_turned: false,
             drain: None,
         }
     }
@@ -226,9 +223,9 @@ impl LimitSearch {
             self.base = (self.base - self.step()).max(*self.bounds.start());
             return;
         };
-        // A limit below the capacity costs throughput, and one above only time in the server's own queue. So near the
-        // capacity, a quarter of the proportional rise is enough for a greater limit.
-        let enough = if self.has_turned { proportional / 4 } else { proportional / 2 };
+        // A limit below the capacity costs throughput, and one above only time in the server's own queue. So a quarter of
+        // the proportional rise is enough for a greater limit.
+        let enough = proportional / 4;
         self.evidence.add(rise - enough);
         match self.evidence.direction() {
             Some(direction) => self.go(direction),
@@ -250,10 +247,7 @@ impl LimitSearch {
         self.divisor = match self.last {
             None => self.divisor,
             Some(last) if last == direction => (self.divisor / 2).max(*DIVISORS.start()),
-            Some(_) => {
-                self.has_turned = true;
-                (self.divisor * 2).min(*DIVISORS.end())
-            }
+            Some(_) => (self.divisor * 2).min(*DIVISORS.end()),
         };
         self.last = Some(direction);
         self.evidence = Evidence::default();

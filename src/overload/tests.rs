@@ -399,6 +399,25 @@ async fn a_full_queue_pushes_out_the_lowest_class_and_then_the_longest_queue() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn invented_keys_take_no_more_than_the_queue_and_leave_nothing_behind() {
+    let overload = overload(1).max_queue(100);
+    let running = take(&overload);
+    let mut waiting: Vec<_> = (0..100).map(|n| wait(&overload, &format!("invented {n}"), Priority::Normal)).collect();
+    for n in 100..10_000 {
+        // The key whose turn is last gives way: among equal ones, the newest.
+        let shed = overload.decide(&Ask::charge(&key(&format!("invented {n}")), 1)).at_once();
+        assert!(!shed.expect("it does not wait").is_allowed());
+    }
+    assert_eq!(overload.stats().overload.unwrap().waiting, [0, 100, 0, 0]);
+    release(&overload, &running);
+    let served = ready(&mut waiting[0]);
+    drop(waiting);
+    release(&overload, &served);
+    overload.gate().check(0);
+    assert!(overload.gate().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn trap_futures_that_leak_when_dropped() {
     let overload = overload(2);
     let running = [0, 1].map(|_| take(&overload));

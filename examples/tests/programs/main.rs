@@ -78,11 +78,11 @@ fn configuration() {
     let mut service = program!("configuration", file.to_str().unwrap());
     assert_eq!(service.try_next(), "200 200 200 200 200 429 429 ");
 
-    std::fs::write(&file, limits.replace("limit = 5\n", "limits = 5\n")).unwrap();
+    std::fs::write(&file, limits.replace("limit = 5\n", "limitt = 5\n")).unwrap();
     let reload = service.next_command();
     program::shell(&reload);
     let line = service.next_line();
-    assert!(line.starts_with("limits unchanged: ") && line.contains(".toml:7: unknown field `limits`"), "{line}");
+    assert!(line.starts_with("limits unchanged: ") && line.contains(".toml:7: unknown field `limitt`"), "{line}");
 
     std::fs::write(&file, limits.replace("limit = 5\n", "limit = 500\n")).unwrap();
     program::shell(&reload);
