@@ -24,7 +24,7 @@ use super::limit_search::LimitSearch;
 use super::word::GateWord;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
-use crate::util::wake::wake_all;
+use crate::util::wake::{let_others_take, wake_all};
 use crate::values::{Priority, RequestEnd};
 
 /// The settings that a live change may change.
@@ -205,7 +205,11 @@ impl Gate {
             self.word.store(word.bits(), Ordering::Release);
             result
         };
+        let has_woken = !wakers.is_empty();
         wake_all(wakers);
+        if has_woken {
+            let_others_take();
+        }
         result
     }
 
@@ -252,26 +256,30 @@ impl Gate {
 
     /// Returns how the wait has ended, or keeps the waker.
     pub(super) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Turn> {
+        // Wakers are foreign code, which may drop a task with another waiter: cloned before the lock, dropped after it.
+        let waker = context.waker().clone();
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = line.decided.remove(&ticket) {
             return Poll::Ready(turn);
         }
-        let waker = line.wakers.entry(ticket).or_insert_with(|| context.waker().clone());
-        waker.clone_from(context.waker());
+        let before = line.wakers.insert(ticket, waker);
+        drop(line);
+        drop(before);
         Poll::Pending
     }
 
     /// Takes a request out of the queue that does not wait any longer, and counts it as shed if it was not dropped.
     /// Returns how its wait has ended: perhaps its turn has come meanwhile.
     pub(super) fn leave(&self, ticket: Ticket, is_shed: bool) -> Option<Turn> {
-        self.locked(self.now(), |line, _, _| {
-            line.wakers.remove(&ticket);
-            if let Some(turn) = line.decided.remove(&ticket) {
-                return Some(turn);
-            }
-            let left = line.queue.remove(ticket)?;
-            is_shed.then(|| Turn::Shed(line.note_shed(&left)))
-        })
+        let (turn, _waker) = self.locked(self.now(), |line, _, _| {
+            let waker = line.wakers.remove(&ticket);
+            let turn = line.decided.remove(&ticket).or_else(|| {
+                let left = line.queue.remove(ticket)?;
+                is_shed.then(|| Turn::Shed(line.note_shed(&left)))
+            });
+            (turn, waker)
+        });
+        turn
     }
 
     /// Begins a change of the settings, which is later than all that were begun before.

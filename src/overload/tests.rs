@@ -4,11 +4,15 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::Overload;
+use super::fair_queue::{Arrival, Ticket};
+use super::gate::{Entered, Gate};
 use super::limit_search::LimitSearch;
 use crate::limiter::{Limiter, LimiterExt};
+use crate::util::wake::owning;
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Priority, RequestEnd};
 
 /// The nanoseconds of a millisecond.
@@ -433,6 +437,45 @@ async fn trap_futures_that_leak_when_dropped() {
     overload.gate().check(1);
     release(&overload, &running[1]);
     overload.gate().check(0);
+}
+
+/// Leaves when it is dropped, as the future of a request does.
+struct Leaver(Arc<Gate>, Ticket);
+
+impl Drop for Leaver {
+    fn drop(&mut self) {
+        self.0.leave(self.1, false);
+    }
+}
+
+/// The last waker of a task is dropped with the task, and with the other futures in it.
+#[test]
+fn a_waker_that_is_dropped_may_drop_another_waiter() {
+    let overload = overload(1);
+    let running = take(&overload);
+    let gate = overload.gate();
+    let enter = || {
+        let (key, weight) = (key("a"), NonZeroU32::MIN);
+        match gate.enter(Arrival { key, priority: Priority::Normal, weight, cost: 1, at: gate.now() }) {
+            Entered::Waits(ticket) => ticket,
+            entered => panic!("it does not wait: {entered:?}"),
+        }
+    };
+    for leaves in [true, false] {
+        let (one, other) = (enter(), enter());
+        let owner = owning(Leaver(Arc::clone(gate), other));
+        assert!(gate.poll(one, &Context::from_waker(&owner)).is_pending());
+        drop(owner);
+        assert_eq!(gate.waiting(), 2);
+        if !leaves {
+            // Another task polls it now.
+            assert!(gate.poll(one, &Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(gate.waiting(), 1);
+        }
+        gate.leave(one, false);
+        assert_eq!(gate.waiting(), 0);
+    }
+    release(&overload, &running);
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,3 +24,18 @@ pub(crate) fn let_others_take() {
         drop(runtime.spawn(std::future::ready(())));
     }
 }
+
+/// A waker whose task owns this, and is dropped with the last of its wakers.
+#[cfg(all(test, not(sluice_loom)))]
+pub(crate) fn owning<T: Send + 'static>(owned: T) -> Waker {
+    use std::sync::{Arc, Mutex};
+    use std::task::Wake;
+
+    struct Task<T>(#[allow(dead_code, reason = "it is dropped")] Mutex<T>);
+
+    impl<T: Send + 'static> Wake for Task<T> {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    Waker::from(Arc::new(Task(Mutex::new(owned))))
+}
