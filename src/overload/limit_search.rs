@@ -223,8 +223,8 @@ impl LimitSearch {
             self.base = (self.base - self.step()).max(*self.bounds.start());
             return;
         };
-        // A limit below the capacity costs throughput, and one above only time in the server's own queue. So a quarter of
-        // the proportional rise is enough for a greater limit.
+        // A limit below the capacity costs throughput, and one above only time in the server's own queue. So a quarter
+        // of the proportional rise is enough for a greater limit.
         let enough = proportional / 4;
         self.evidence.add(rise - enough);
         match self.evidence.direction() {
