@@ -324,3 +324,18 @@ async fn the_real_limiter_sheds_what_it_cannot_hold_and_charges_no_quota() {
     let _ = later.into_body().collect().await.unwrap();
     assert_eq!(limiter.stats().in_flight, Some(0));
 }
+
+/// The head of a long download has come, and its body has not ended.
+#[tokio::test(start_paused = true)]
+async fn trap_release_at_the_head_of_the_response() {
+    let overload = Policy::new("overload", Overload::new().limits(1..=1).max_queue(0));
+    let service = RateLimitLayer::new(overload).layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("a long download")))
+    }));
+    let get = || service.clone().oneshot(Request::new(()));
+    let download = get().await.unwrap();
+    assert_eq!(download.status(), StatusCode::OK);
+    assert_eq!(get().await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE, "the download is in flight");
+    drop(download);
+    assert_eq!(get().await.unwrap().status(), StatusCode::OK);
+}
