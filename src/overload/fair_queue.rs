@@ -3,7 +3,7 @@
 //! Within a class, this is start-time fair queueing (Goyal, Vin, Cheng, *Start-Time Fair Queueing*, SIGCOMM 1996): the
 //! next request of each key has a start tag in virtual time, the lowest tag is served first, and then the key's tag
 //! grows by the cost of the request, divided by the key's weight. The virtual time is the tag that was served last, so
-//! a key that comes anew starts there: it gains nothing from the time in which it had no request.
+//! a key that returns starts there: it gains nothing from the time in which it had no request.
 //!
 //! A request that leaves unserved gives its part of the virtual time back.
 

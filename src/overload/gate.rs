@@ -241,7 +241,7 @@ impl Gate {
             if line.queue.len() <= line.max_queue {
                 return Entered::Waits(ticket);
             }
-            // Whoever would be served last gives way: perhaps the newcomer.
+            // The request that would be served last gives way: perhaps the newcomer.
             let lowest = line.queue.lowest();
             match lowest.and_then(|class| line.queue.pop_last(class, line.order(now, class))) {
                 Some(last) if last.ticket == ticket => Entered::Shed(line.note_shed(&last)),
@@ -364,7 +364,7 @@ impl Line {
         self.queue.next(class, self.order(now, class))
     }
 
-    /// Sheds who has waited for too long, and then hands out the units that are free.
+    /// Sheds the requests that have waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
         for class in Priority::ALL {
             self.observe(now, class);

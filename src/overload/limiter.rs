@@ -176,16 +176,19 @@ impl Overload {
     /// Takes units that are free now, or returns the decision on a request that cannot.
     #[inline(always)]
     fn take_at_once(&self, cost: u64) -> Result<Decision, Decision> {
-        let gate = self.gate();
         if cost == 0 || cost > *self.bounds.end() {
-            return if cost == 0 {
-                let word = gate.word();
-                Ok(Decision::allow(word.limit(), word.limit().saturating_sub(word.units())))
-            } else {
-                Ok(Decision::reject(*self.bounds.end(), 0, None))
-            };
+            return Ok(self.peek(cost));
         }
-        gate.take_at_once(cost).map(admitted).map_err(|word| shed(word, None))
+        self.gate().take_at_once(cost).map(admitted).map_err(|word| shed(word, None))
+    }
+
+    /// The decision, without a charge, on a request that may wait: only one beyond the bounds never passes.
+    fn peek(&self, cost: u64) -> Decision {
+        if cost > *self.bounds.end() {
+            return Decision::reject(*self.bounds.end(), 0, None);
+        }
+        let word = self.gate().word();
+        Decision::allow(word.limit(), word.limit().saturating_sub(word.units()))
     }
 
     #[inline]
@@ -238,11 +241,7 @@ impl Limiter for Overload {
             Mode::Shadow => match self.take_at_once(ask.cost()) {
                 Ok(decision) | Err(decision) => decision.into(),
             },
-            Mode::Peek if ask.cost() > *self.bounds.end() => Decision::reject(*self.bounds.end(), 0, None).into(),
-            Mode::Peek => {
-                let word = self.gate().word();
-                Decision::allow(word.limit(), word.limit().saturating_sub(word.units())).into()
-            }
+            Mode::Peek => self.peek(ask.cost()).into(),
             mode @ (Mode::UpTo | Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
