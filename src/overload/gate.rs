@@ -63,23 +63,13 @@ struct Line {
     shed_over_share: [u64; Priority::ALL.len()],
 }
 
-/// How the wait of a request has ended.
+/// How a request has left the queue, or has passed it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// It has its units.
     Granted,
     /// It was shed. It may come back after this time, by an estimate; `None` if the estimate is unknown or below a
     /// second.
-    Shed(Option<Duration>),
-    Closed,
-}
-
-/// The answer to a request that comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entered {
-    /// It has its units.
-    Taken,
-    Waits(Ticket),
     Shed(Option<Duration>),
     Closed,
 }
@@ -224,32 +214,32 @@ impl Gate {
         });
     }
 
-    /// Takes the units of a request, or gives it a place in the queue.
+    /// Takes the units of a request, or gives it a place in the queue; the error is its turn, if it need not wait.
     #[cold]
     #[inline(never)]
-    pub(super) fn enter(&self, arrival: Arrival) -> Entered {
+    pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
         let now = arrival.at;
         self.locked(now, |line, word, wakers| {
             if line.queue.is_empty() && word.has_room(arrival.cost) {
                 *word = word.with_units(word.units() + arrival.cost);
-                return Entered::Taken;
+                return Err(Turn::Granted);
             }
             if line.is_closed {
-                return Entered::Closed;
+                return Err(Turn::Closed);
             }
             let ticket = line.queue.push(arrival);
             if line.queue.len() <= line.max_queue {
-                return Entered::Waits(ticket);
+                return Ok(ticket);
             }
             // The request that would be served last gives way: perhaps the newcomer.
             let lowest = line.queue.lowest();
             match lowest.and_then(|class| line.queue.pop_last(class, line.order(now, class))) {
-                Some(last) if last.ticket == ticket => Entered::Shed(line.note_shed(&last)),
+                Some(last) if last.ticket == ticket => Err(Turn::Shed(line.note_shed(&last))),
                 Some(last) => {
                     line.shed(&last, wakers);
-                    Entered::Waits(ticket)
+                    Ok(ticket)
                 }
-                None => Entered::Waits(ticket),
+                None => Ok(ticket),
             }
         })
     }

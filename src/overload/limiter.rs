@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::fair_queue::Arrival;
-use super::gate::{Entered, Gate, GateSettings};
+use super::gate::{Gate, GateSettings};
 use super::waiting::WaitForTurn;
-use super::{InFlight, admitted, closed, shed, word};
+use super::{InFlight, admitted, decided, shed, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
 use crate::values::{
@@ -212,10 +212,8 @@ impl Overload {
             at: gate.now(),
         };
         match gate.enter(arrival) {
-            Entered::Taken => admitted(gate.word()).into(),
-            Entered::Shed(hint) => shed(gate.word(), hint).into(),
-            Entered::Closed => Answer::Ready(Err(closed())),
-            Entered::Waits(ticket) => {
+            Err(turn) => Answer::Ready(decided(gate, turn)),
+            Ok(ticket) => {
                 let longest = ask.patience().map_or(self.max_wait, |patience| patience.min(self.max_wait));
                 match WaitForTurn::new(Arc::clone(gate), ticket, ask.cost(), longest) {
                     Ok(waiting) => Answer::Pending(Box::pin(waiting)),

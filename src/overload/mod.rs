@@ -18,6 +18,7 @@ mod word;
 
 use std::time::Duration;
 
+use self::gate::{Gate, Turn};
 pub use self::limiter::Overload;
 use self::word::GateWord;
 use crate::values::{Decision, Issuer, LimiterError, Proof, Receipt};
@@ -52,6 +53,11 @@ fn shed(word: GateWord, hint: Option<Duration>) -> Decision {
     }
 }
 
-fn closed() -> LimiterError {
-    LimiterError::closed("the limiter was closed, and no request waits any more")
+/// The answer to a request whose turn is decided.
+fn decided(gate: &Gate, turn: Turn) -> Result<Decision, LimiterError> {
+    match turn {
+        Turn::Granted => Ok(admitted(gate.word())),
+        Turn::Shed(hint) => Ok(shed(gate.word(), hint)),
+        Turn::Closed => Err(LimiterError::closed("the limiter was closed, and no request waits any more")),
+    }
 }

@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::fair_queue::{Arrival, Ticket};
-use super::gate::{Entered, Gate, GateSettings, Turn};
+use super::gate::{Gate, GateSettings, Turn};
 use crate::values::{Priority, RequestEnd};
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
@@ -32,9 +32,9 @@ fn beside<O: 'static>(gate: &Arc<Gate>, act: impl FnOnce(&Gate) -> O + 'static) 
 }
 
 /// Takes a unit, or waits for one.
-fn enter(gate: &Gate) -> Entered {
+fn enter(gate: &Gate) -> Result<Ticket, Turn> {
     if gate.take_at_once(1).is_ok() {
-        return Entered::Taken;
+        return Err(Turn::Granted);
     }
     gate.enter(Arrival {
         key: 7_u64.into(),
@@ -62,7 +62,7 @@ fn two_requests_do_not_both_take_the_last_unit() {
         let gate = gate(1);
         let other = beside(&gate, enter);
         let (mine, theirs) = (enter(&gate), other.join().unwrap());
-        assert!((mine == Entered::Taken) != (theirs == Entered::Taken));
+        assert!((mine == Err(Turn::Granted)) != (theirs == Err(Turn::Granted)));
         gate.check(1);
         release(&gate);
         // The waiter has the unit now.
@@ -74,12 +74,12 @@ fn two_requests_do_not_both_take_the_last_unit() {
 fn a_request_that_begins_to_wait_beside_a_release_gets_the_unit() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Entered::Taken);
+        assert_eq!(enter(&gate), Err(Turn::Granted));
         let other = beside(&gate, enter);
         release(&gate);
         match other.join().unwrap() {
-            Entered::Taken => {}
-            Entered::Waits(ticket) => assert_eq!(turn(&gate, ticket), Some(Turn::Granted)),
+            Err(Turn::Granted) => {}
+            Ok(ticket) => assert_eq!(turn(&gate, ticket), Some(Turn::Granted)),
             other => panic!("{other:?}"),
         }
         gate.check(1);
@@ -90,13 +90,13 @@ fn a_request_that_begins_to_wait_beside_a_release_gets_the_unit() {
 fn a_limit_that_shrinks_beside_a_request_is_in_force_afterwards() {
     model(|| {
         let gate = gate(2);
-        assert_eq!(enter(&gate), Entered::Taken);
+        assert_eq!(enter(&gate), Err(Turn::Granted));
         let other = beside(&gate, enter);
         let change = gate.begin_change();
         gate.change(change, &settings(1));
         let theirs = other.join().unwrap();
         // It came before the change, or it waits.
-        gate.check(if theirs == Entered::Taken { 2 } else { 1 });
+        gate.check(if theirs == Err(Turn::Granted) { 2 } else { 1 });
         assert!(gate.take_at_once(1).is_err(), "one is in flight at least");
         release(&gate);
         gate.check(1);
@@ -107,9 +107,9 @@ fn a_limit_that_shrinks_beside_a_request_is_in_force_afterwards() {
 fn a_limit_that_grows_beside_a_release_hands_out_all_units() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Entered::Taken);
+        assert_eq!(enter(&gate), Err(Turn::Granted));
         let waiting = [0; 3].map(|_| match enter(&gate) {
-            Entered::Waits(ticket) => ticket,
+            Ok(ticket) => ticket,
             other => panic!("{other:?}"),
         });
         let other = beside(&gate, |gate| {
@@ -127,7 +127,7 @@ fn a_limit_that_grows_beside_a_release_hands_out_all_units() {
 fn a_release_between_two_limits_is_not_lost() {
     model(|| {
         let gate = gate(2);
-        assert_eq!([enter(&gate), enter(&gate)], [Entered::Taken, Entered::Taken]);
+        assert_eq!([enter(&gate), enter(&gate)], [Err(Turn::Granted), Err(Turn::Granted)]);
         let other = beside(&gate, release);
         let change = gate.begin_change();
         gate.change(change, &settings(1));
@@ -153,8 +153,8 @@ fn of_two_changes_the_later_one_counts() {
 fn a_waiter_that_leaves_beside_a_release_loses_no_unit_and_makes_none() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Entered::Taken);
-        let Entered::Waits(ticket) = enter(&gate) else { panic!("it waits") };
+        assert_eq!(enter(&gate), Err(Turn::Granted));
+        let Ok(ticket) = enter(&gate) else { panic!("it waits") };
         let other = beside(&gate, move |gate| gate.leave(ticket, false));
         release(&gate);
         match other.join().unwrap() {
@@ -173,12 +173,12 @@ fn a_waiter_that_leaves_beside_a_release_loses_no_unit_and_makes_none() {
 fn no_request_waits_in_a_gate_that_was_closed() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Entered::Taken);
+        assert_eq!(enter(&gate), Err(Turn::Granted));
         let other = beside(&gate, enter);
         gate.close();
         match other.join().unwrap() {
-            Entered::Waits(ticket) => assert_eq!(turn(&gate, ticket), Some(Turn::Closed)),
-            other => assert_eq!(other, Entered::Closed),
+            Ok(ticket) => assert_eq!(turn(&gate, ticket), Some(Turn::Closed)),
+            other => assert_eq!(other, Err(Turn::Closed)),
         }
         release(&gate);
         gate.check(0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Overload;
 use super::fair_queue::{Arrival, Ticket};
-use super::gate::{Entered, Gate};
+use super::gate::Gate;
 use super::limit_search::LimitSearch;
 use crate::limiter::{Limiter, LimiterExt};
 use crate::util::wake::owning;
@@ -457,8 +457,8 @@ fn a_waker_that_is_dropped_may_drop_another_waiter() {
     let enter = || {
         let (key, weight) = (key("a"), NonZeroU32::MIN);
         match gate.enter(Arrival { key, priority: Priority::Normal, weight, cost: 1, at: gate.now() }) {
-            Entered::Waits(ticket) => ticket,
-            entered => panic!("it does not wait: {entered:?}"),
+            Ok(ticket) => ticket,
+            Err(turn) => panic!("it does not wait: {turn:?}"),
         }
     };
     for leaves in [true, false] {

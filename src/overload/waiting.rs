@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::decided;
 use super::fair_queue::Ticket;
 use super::gate::{Gate, Turn};
-use super::{admitted, shed};
 use crate::values::{Decision, LimiterError};
 
 /// Resolves when the turn of a request has come, when it was shed, or at the end of its longest wait.
@@ -63,11 +63,8 @@ impl Future for WaitForTurn {
             Poll::Pending => self.gate.leave(ticket, true).unwrap_or(Turn::Shed(None)),
         };
         self.ticket = None;
-        Poll::Ready(match turn {
-            Turn::Granted => Ok(admitted(self.gate.word()).with_delay(self.since.elapsed())),
-            Turn::Shed(hint) => Ok(shed(self.gate.word(), hint)),
-            Turn::Closed => Err(super::closed()),
-        })
+        let delay = if turn == Turn::Granted { self.since.elapsed() } else { Duration::ZERO };
+        Poll::Ready(decided(&self.gate, turn).map(|decision| decision.with_delay(delay)))
     }
 }
 
