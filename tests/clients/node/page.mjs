@@ -539,6 +539,8 @@ export async function run() {
         await row("overload: 360 x 740", () => overload.fits(watched, 360, 740));
         await row("overload: a load ends", () => overload.ends(watched));
         await page.goto(server.url);
+        // The page opens with a load, once; a server that is gone before would get it after its restart.
+        await watched.ready();
         await row("a server that restarts", () => restart(watched, server, new URL(server.url).host));
         await row("origins, errors", async () => {
           assert.deepEqual([watched.foreign, watched.errors], [[], []]);
