@@ -11,6 +11,8 @@ pub(crate) mod counterexamples;
 mod decision;
 mod description;
 mod failure_mode;
+#[cfg(any(feature = "http", feature = "redis"))]
+mod formula;
 mod inheritance;
 mod keeps_standing;
 mod overrides;
@@ -31,7 +33,7 @@ pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
-pub(crate) use self::batch::{Answers, Claim};
+pub(crate) use self::batch::{Answers, Claim, MemberAnswers, MemberDecision};
 pub(crate) use self::charge_once::ChargingOnce;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::charge_once::Retry;
@@ -39,6 +41,8 @@ pub(crate) use self::decision::DeferredTime;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
 pub use self::failure_mode::FailureMode;
+#[cfg(any(feature = "http", feature = "redis"))]
+pub(crate) use self::formula::{Formula, Rest, Room};
 pub use self::inheritance::Inheritance;
 pub(crate) use self::inheritance::{Finish, Heritage, KeepsStates};
 pub(crate) use self::keeps_standing::KeepsStanding;

@@ -12,7 +12,7 @@ use super::key::Key;
 use super::script::{self, BadReply, Scripted};
 use crate::store::remote::{Answered, CallLimits, KeyQuery, Observation, StoreInner, Target};
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answers, Ask, Batching, Claim, Decision};
+use crate::values::{Answers, Ask, Batching, Claim, Decision, Formula, MemberAnswers, MemberDecision};
 
 /// Charges together with other limiters, in one call.
 pub(super) struct Batcher<A: Scripted> {
@@ -88,6 +88,21 @@ impl Claim for RedisClaim {
                 }
             }
             answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
+        })
+    }
+
+    fn decide_by(
+        self: Box<Self>,
+        others: Vec<Box<dyn Claim>>,
+        formula: Formula,
+    ) -> Pin<Box<dyn Future<Output = MemberAnswers> + Send>> {
+        let _ = formula;
+        Box::pin(async move {
+            let mut answers: MemberAnswers = others.iter().map(|_| None).collect();
+            let answer = self.decide_all(Vec::new()).await.remove(0);
+            let is_charged = answer.as_ref().is_ok_and(Decision::is_allowed);
+            answers.insert(0, Some(answer.map(|decision| MemberDecision { decision, is_charged })));
+            answers
         })
     }
 
