@@ -20,8 +20,8 @@ use crate::limiter::Limiter;
 use crate::util::captured_log;
 use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
 use crate::values::{
-    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Inheritance, LimiterError, Mode,
-    PartitionKey, Receipt, Terms,
+    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Formula, Inheritance, LimiterError,
+    MemberAnswers, Mode, PartitionKey, Receipt, Terms,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -322,6 +322,14 @@ impl Claim for Batched {
         };
         let answers: Answers = std::iter::once(self).chain(others).map(decide).collect();
         Box::pin(ready(answers))
+    }
+
+    fn decide_by(
+        self: Box<Self>,
+        _: Vec<Box<dyn Claim>>,
+        _: Formula,
+    ) -> Pin<Box<dyn Future<Output = MemberAnswers> + Send>> {
+        unreachable!("these tests have no alternatives")
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
