@@ -1,5 +1,8 @@
 //! The charges of several limiters in one call.
 
+#[cfg(test)]
+mod tests;
+
 use std::any::Any;
 use std::collections::VecDeque;
 use std::future::Future;

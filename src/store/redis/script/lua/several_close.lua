@@ -18,8 +18,7 @@
     end
   end
   if listed > 0 and charged ~= '-' then
-    -- The first alternative without a key that lacks room. Its end is the zero at `at`.
-    charged = 0
+    -- The first alternative without a key that lacks room, if there is one: it ends with the zero at `at`.
     local number, first, lacks = 1, 6 * size + 2, is_open
     for at = first, first + listed - 1 do
       local index = ARGV[at] + 0

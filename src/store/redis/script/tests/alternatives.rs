@@ -310,3 +310,21 @@ pub(super) fn nothing_is_charged_in_place_of_a_key_that_is_under_another_quota()
     assert_eq!(talk([None, quota(40)], 3), ([(0, false), (37, true)], 2));
     assert_eq!(talk([None, None], 3), ([(0, false), (4, true)], 2));
 }
+
+/// A request of a bundle whose first alternative holds something else is made alone, and then fails.
+#[test]
+pub(super) fn nothing_is_charged_in_place_of_a_key_that_cannot_be_read() {
+    let mut server = ManualServer::new(&ALL);
+    let bucket = TokenBucket::new(Quota::per_day(1));
+    let [good, other, foreign, beside] = ["good", "other", "foreign", "beside"].map(key);
+    server.set(&foreign, "hello");
+    let charges = [&good, &other].map(|key| ScriptCharge::new(&bucket, key.clone(), 1, at(START)));
+    let either = Formula::Any(vec![Formula::Member(0), Formula::Member(1)]);
+    let call = decide_first(charges, Alternatives::of(&either, 2, &Some).as_ref());
+    let keys = [&foreign, &beside, &good, &other, &good, &other].map(Clone::clone);
+    server.add(START, &ScriptCall { keys: keys.into_iter().collect(), ..call });
+    let answers = ScriptReply::read_each(&server.replies()[0], 3, 2).unwrap();
+    let charged: Vec<_> = answers.iter().map(|answer| answer.as_ref().map(|answer| answer.admitted)).collect();
+    assert_eq!(charged, [None, Some(1), Some(2)]);
+    assert_eq!((server.get(&beside), server.get(&foreign).as_deref()), (None, Some("hello")));
+}

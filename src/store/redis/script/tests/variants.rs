@@ -422,6 +422,7 @@ fn mistakes_in_the_common_blocks_are_noticed() {
                 each_key::a_request_for_a_key_that_cannot_be_read_concerns_no_other,
                 alternatives::the_script_charges_what_the_formula_chooses,
                 alternatives::nothing_is_charged_in_place_of_a_key_that_is_under_another_quota,
+                alternatives::nothing_is_charged_in_place_of_a_key_that_cannot_be_read,
             ],
             changes: &[
                 ("      charged, ends[index] = 0, false\n", "      ends[index] = false\n"),
@@ -445,7 +446,6 @@ fn mistakes_in_the_common_blocks_are_noticed() {
                 ("(ARGV[own] or '0') ~= '0' or string", "string"),
                 ("or string.find(old, '@', 1, true)\n", "\n"),
                 ("if listed > 0 and charged ~= '-' then", "if listed > 0 then"),
-                ("    charged = 0\n    local", "    local"),
                 ("first, lacks = 1, 6 * size + 2, is_open", "first, lacks = 1, 6 * size + 2, false"),
                 ("first, lacks = 1, 6 * size + 2, is_open", "first, lacks = 1, 6 * size + 3, is_open"),
                 ("first, lacks = 1, 6 * size + 2, is_open", "first, lacks = 2, 6 * size + 2, is_open"),
