@@ -1,14 +1,16 @@
 //! Charges by a formula: the script chooses like [`Formula::choose`] over a plain map.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::future::ready;
 use std::ops::Range;
 
 use futures_util::FutureExt;
 
 use super::{ALL, target};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use crate::store::redis::conversation::{KeyPart, Quotas, converse};
+use crate::store::redis::conversation::{ConversationPart, KeyPart, Quotas, converse};
 use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
@@ -274,12 +276,12 @@ fn talk_about_either(server: &mut ManualServer, quotas: [Option<Quota>; 2], cost
     });
     let either = Formula::Any(vec![Formula::Member(0), Formula::Member(1)]);
     let alternatives = Alternatives::of(&either, 2, &Some).unwrap();
-    let calls = std::cell::Cell::new(0);
-    let server = std::cell::RefCell::new(server);
+    let calls = Cell::new(0);
+    let server = RefCell::new(server);
     let send = |call| {
         calls.set(calls.get() + 1);
         let answer = server.borrow_mut().run(START, &call);
-        std::future::ready(Ok(answer))
+        ready(Ok(answer))
     };
     let compose = |charges| decide_first(charges, Some(&alternatives));
     let mut parts = [&mut included, &mut overage];
@@ -327,4 +329,33 @@ pub(super) fn nothing_is_charged_in_place_of_a_key_that_cannot_be_read() {
     let charged: Vec<_> = answers.iter().map(|answer| answer.as_ref().map(|answer| answer.admitted)).collect();
     assert_eq!(charged, [None, Some(1), Some(2)]);
     assert_eq!((server.get(&beside), server.get(&foreign).as_deref()), (None, Some("hello")));
+}
+
+/// A call of a process whose clock is wrong has no bounds for the present window, which may have room.
+#[test]
+fn nothing_is_charged_in_place_of_a_window_that_the_call_does_not_know() {
+    let server = RefCell::new(ManualServer::new(&ALL));
+    let daily = CalendarWindow::daily(2);
+    let bucket = TokenBucket::new(Quota::per_day(10));
+    let quotas = [(); 2].map(|()| Quotas::default());
+    let either = Formula::Any(vec![Formula::Member(0), Formula::Member(1)]);
+    let alternatives = Alternatives::of(&either, 2, &Some).unwrap();
+    let calls = Cell::new(0);
+    let send = |call| {
+        calls.set(calls.get() + 1);
+        ready(Ok(server.borrow_mut().run(START, &call)))
+    };
+    let compose = |charges| decide_first(charges, Some(&alternatives));
+    // A window that has begun continues, whatever the call knows.
+    for (asked, charged, expected_calls) in
+        [(START - 2 * DAY, [1, 0], 2), (START - 2 * DAY, [1, 0], 1), (START, [0, 1], 1)]
+    {
+        calls.set(0);
+        let mut window = KeyPart::charging((target(&daily, None, daily.quota()), &quotas[0]), key("window"), 1);
+        let mut other = KeyPart::charging((target(&bucket, None, bucket.quota()), &quotas[1]), key("bucket"), 1);
+        let mut parts: [&mut dyn ConversationPart; 2] = [&mut window, &mut other];
+        converse(at(asked), &mut parts, compose, send).now_or_never().expect("it is ready").unwrap();
+        assert_eq!([window.found.charged, other.found.charged], charged);
+        assert_eq!(calls.get(), expected_calls);
+    }
 }
