@@ -146,9 +146,9 @@ impl RedisClaim {
     }
 }
 
-/// Decides on a group of claims in one call, which charges the first of the alternatives that has room, or only reads if
-/// there are none. `choose` makes the same choice from the decision on each claim by itself, and returns the indexes of
-/// the claims to charge, if there is room.
+/// Decides on a group of claims in one call, which charges the first of the alternatives that has room, or only reads
+/// if there are none. `choose` makes the same choice from the decision on each claim by itself, and returns the indexes
+/// of the claims to charge, if there is room.
 async fn decide_group(
     claims: &mut [Box<dyn ClaimPart>],
     group: &[usize],
@@ -212,8 +212,8 @@ trait ClaimPart: ConversationPart {
     /// Returns the decision of this limiter by itself.
     fn judge(&self) -> Decision;
 
-    /// Records the outcome. Returns the decision: with a receipt for its refund if this claim `is_charged`, and otherwise
-    /// without a charge.
+    /// Records the outcome. Returns the decision: with a receipt for its refund if this claim `is_charged`, and
+    /// otherwise without a charge.
     fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, BadReply>;
 
     /// Refunds the charge of a decision, if it has one, in the background. Returns the decision without the charge.

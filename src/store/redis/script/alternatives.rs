@@ -22,9 +22,9 @@ impl Alternatives {
     /// The only set is all keys. The call lists no sets.
     pub(crate) const ALL: Self = Self(Vec::new());
 
-    /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key, and `None`
-    /// for a member that is not in the call: it counts as one with room, and charges no key. Returns `None` if there
-    /// are too many sets.
+    /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key, and
+    /// `None` for a member that is not in the call: it counts as one with room, and charges no key. Returns `None` if
+    /// there are too many sets.
     pub(crate) fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
         let sets = sets(formula, index)?;
         Some(if sets.len() == 1 && sets[0].len() == keys { Self::ALL } else { Self(sets) })

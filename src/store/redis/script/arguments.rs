@@ -199,8 +199,8 @@ pub(crate) fn alone(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCa
     charges.into_iter().next().expect("there is one").alone()
 }
 
-/// Charges the keys of the first alternative that has room, or no key at all. Without alternatives, only reads the keys.
-/// They must differ from each other.
+/// Charges the keys of the first alternative that has room, or no key at all. Without alternatives, only reads the
+/// keys. They must differ from each other.
 pub(crate) fn decide_first(
     charges: impl IntoIterator<Item = ScriptCharge>,
     alternatives: Option<&Alternatives>,

@@ -17,8 +17,8 @@ type ReplyText = SmallVec<[u8; 24]>;
 pub(crate) struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
-    /// For one key: the number of admitted requests. For several keys: the number of the alternative that was charged, 1
-    /// if there is one alone. For a request that may be a retry: 1 if the key was charged, 2 if the budget was. For a
+    /// For one key: the number of admitted requests. For several keys: the number of the alternative that was charged,
+    /// 1 if there is one alone. For a request that may be a retry: 1 if the key was charged, 2 if the budget was. For a
     /// refund: 1 if any units were refunded.
     pub(crate) admitted: u32,
     /// The text that each key held before.
