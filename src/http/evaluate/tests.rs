@@ -20,8 +20,8 @@ use crate::limiter::Limiter;
 use crate::util::captured_log;
 use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
 use crate::values::{
-    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Inheritance, LimiterError, Mode,
-    PartitionKey, Receipt, Terms,
+    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Formula, Inheritance, LimiterError,
+    MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Room, Terms,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -287,7 +287,12 @@ impl Limiter for Remote {
 
     fn describe(&self) -> Description {
         let log = Arc::clone(&self.scripted.log);
-        self.scripted.describe().batching(Batched { name: self.scripted.name, log, store: self.store })
+        self.scripted.describe().batching(Batched {
+            name: self.scripted.name,
+            log,
+            admits: self.scripted.admits[1],
+            store: self.store,
+        })
     }
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
@@ -300,6 +305,7 @@ impl Limiter for Remote {
 struct Batched {
     name: &'static str,
     log: Log,
+    admits: bool,
     store: usize,
 }
 
@@ -321,6 +327,28 @@ impl Claim for Batched {
             Ok(Decision::allow(9, 8))
         };
         let answers: Answers = std::iter::once(self).chain(others).map(decide).collect();
+        Box::pin(ready(answers))
+    }
+
+    fn decide_by(
+        self: Box<Self>,
+        others: Vec<Box<dyn Claim>>,
+        formula: Formula,
+    ) -> Pin<Box<dyn Future<Output = MemberAnswers> + Send>> {
+        let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().unwrap());
+        let members: Vec<_> = std::iter::once(self).chain(others).collect();
+        let room = |member: usize| if members[member].admits { Room::Some } else { Room::None };
+        let mut chosen = Vec::new();
+        formula.choose(&room, &mut chosen);
+        let answers = members.iter().enumerate().map(|(member, claim)| {
+            let is_charged = chosen.contains(&member);
+            let done = if is_charged { "charged" } else { "read" };
+            claim.log.lock().unwrap().push(format!("{} {done} in a batch", claim.name));
+            let rejected = Decision::reject(9, 0, Some(Duration::from_secs(5)));
+            let decision = if claim.admits { Decision::allow(9, 8).with_receipt(Receipt::new(1)) } else { rejected };
+            Some(Ok(MemberDecision { decision, is_charged }))
+        });
+        let answers: MemberAnswers = answers.collect();
         Box::pin(ready(answers))
     }
 

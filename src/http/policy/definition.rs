@@ -9,6 +9,7 @@ use http::StatusCode;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::KeyExtractor;
 use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
+use crate::http::policy::combined::{IntoPolicies, Policies};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
 use crate::http::policy::how_much::{Cost, HowMuch};
@@ -495,6 +496,19 @@ impl Policy {
         self
     }
 
+    /// Requires that the other policies have room, too: both are charged, or neither is. As in an array, and for the parts
+    /// of [alternatives](Self::or_else).
+    pub fn and(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().and(others)
+    }
+
+    /// Charges other policies in place of this one if it has no room: an included quota, say, and then the overage. See
+    /// [`Policies`].
+    #[doc(alias("overage", "alternative", "any of"))]
+    pub fn or_else(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().or_else(others)
+    }
+
     /// Makes the policy a shadow: it counts and reports the requests that it would reject if it were enforced, but
     /// never rejects a request, or delays it in a queue. A remote limiter is still called, and the request waits for
     /// its answer.
@@ -644,35 +658,5 @@ pub(crate) enum ChargeOrder {
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
-    }
-}
-
-/// One policy, or several.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a policy, and no array or `Vec` of policies",
-    note = "a quota, an algorithm or a limiter becomes a policy by a name, and mostly a key: \
-            `Policy::new(\"per-client\", limiter).key(PeerIp::new())`, or in short `RateLimitLayer::per_client(limiter)`"
-)]
-pub trait IntoPolicies {
-    /// The policies. They are charged and reported in this order, with three exceptions: policies in memory come
-    /// first, delaying policies after rejecting ones, and shadows last.
-    fn into_policies(self) -> Vec<Policy>;
-}
-
-impl IntoPolicies for Policy {
-    fn into_policies(self) -> Vec<Policy> {
-        vec![self]
-    }
-}
-
-impl<const N: usize> IntoPolicies for [Policy; N] {
-    fn into_policies(self) -> Vec<Policy> {
-        self.into()
-    }
-}
-
-impl IntoPolicies for Vec<Policy> {
-    fn into_policies(self) -> Vec<Policy> {
-        self
     }
 }
