@@ -2,6 +2,7 @@
 
 #[cfg(feature = "admin")]
 mod admin;
+mod alternatives;
 mod bans;
 mod change;
 mod charge_once;

@@ -278,7 +278,8 @@ impl InForce {
             name: policy.name(),
             terms: advertised(policy),
             unit: unit(policy),
-            is_conditional: policy.who.is_conditional(),
+            // Members that were not charged are not reported, either.
+            is_conditional: policy.who.is_conditional() || formula.is_some(),
         });
         let writer = Writer::new(&settings.fields, described).map(Arc::new);
         let is_one = policies.len() == 1;
