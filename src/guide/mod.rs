@@ -7,6 +7,8 @@
 //! | limit each client of a service | [start here](start) |
 //! | protect a login | [`login`] |
 //! | sell an API: plans, months, requests in flight, tokens | [`plans`] |
+//! | sell included units, then overage | [`overage`] |
+//! | give a team a pool of units | [`pool`] |
 //! | charge the tokens of a language model | [`streams`] |
 //! | limit clients behind nginx, Caddy, HAProxy, Envoy or a cloud's load balancer | [`proxies`] |
 //! | share one limit between several machines | [`machines`] |
@@ -99,10 +101,12 @@ pub mod look_ups;
 pub mod machines;
 pub mod misconfigured;
 pub mod monitoring;
+pub mod overage;
 pub mod overload;
 pub mod own_stores;
 pub mod partners;
 pub mod plans;
+pub mod pool;
 pub mod priorities;
 pub mod proxies;
 pub mod queue;
