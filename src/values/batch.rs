@@ -36,10 +36,10 @@ pub(crate) trait Claim: Send {
     /// or nothing is. If one is rejected, the others are answered like peeks.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>>;
 
-    /// Decides on this claim and on others of the same [store](Self::store), which are the members 0, 1, … of `formula`:
-    /// those that it [chooses](Formula::choose) are charged, in one call if one server has all keys. Otherwise, it
-    /// decides on some of them, the first one at least, such that only charges come back that the formula chooses if
-    /// the others have room.
+    /// Decides on this claim and on others of the same [store](Self::store), which are the members 0, 1, … of
+    /// `formula`: those that it [chooses](Formula::choose) are charged, in one call if one server has all keys.
+    /// Otherwise, it decides on some of them, the first one at least, such that only charges come back that the formula
+    /// chooses if the others have room.
     fn decide_by(
         self: Box<Self>,
         others: Vec<Box<dyn Claim>>,

@@ -175,6 +175,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::values::counterexamples::each;
 
     const MEMBERS: usize = 6;
 
@@ -281,5 +282,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn waits_withstand_the_counterexamples() {
+        each("src/values/formula.rs: Formula::greatest", |case| {
+            let measures = ["", "other_"].map(|part| {
+                let number = |name: &str| case.number::<u128>(&format!("{part}{name}"));
+                (number("kind"), number("wait"))
+            });
+            let greatest = |formula: fn(Vec<Formula>) -> Formula| {
+                let members = [0, 1].map(Formula::Member).into();
+                formula(members).greatest(&|member| Some(measures[member])).unwrap()
+            };
+            let (all_kind, all_wait) = greatest(Formula::All);
+            let (any_kind, any_wait) = greatest(Formula::Any);
+            [("all_kind", all_kind), ("all_wait", all_wait), ("any_kind", any_kind), ("any_wait", any_wait)]
+        });
     }
 }

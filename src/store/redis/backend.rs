@@ -143,7 +143,7 @@ impl RedisBackend {
 fn in_force<A: Scripted>(under: &TextUnder<'_, A>, answer: &ScriptReply) -> Result<Applied<A::State>, BadReply> {
     let now = answer.now;
     let text = answer.text(0)?;
-    answer.charged_nothing()?;
+    answer.charged(0)?;
     if !text.standing.is_in_force(now) {
         return Err(BadReply::State);
     }

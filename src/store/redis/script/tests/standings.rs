@@ -3,14 +3,14 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{ALL, hostile, talk, target};
+use super::{ALL, decide_all, hostile, talk, target};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::conversation::{KeyPart, Quotas};
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::{
-    OwnQuota, ScriptCharge, Scripted, TextUnder, ban, begin_record, decide_all, decide_once, reset, swap,
+    OwnQuota, ScriptCharge, Scripted, TextUnder, ban, begin_record, decide_once, reset, swap,
 };
 use crate::store::remote::{Applied, Standing};
 use crate::values::time::Timestamp;
@@ -97,7 +97,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         let [_, beside] = charges;
         let first =
             ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).with_own_quota(self.own_quota());
-        let answer = self.server.run(self.now, &decide_all([first, beside], true));
+        let answer = self.server.run(self.now, &decide_all([first, beside]));
         let expected = self.expected(asked);
         assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
         assert_eq!(self.server.get(&other).is_some(), expected.is_allowed());
