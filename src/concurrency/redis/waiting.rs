@@ -30,7 +30,7 @@ impl Process {
     ) -> Result<Decision, LimiterError> {
         // Checked first, since tokio's timer panics outside of a runtime.
         Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
-        let RedisWanted { tag, cost, limit } = wanted;
+        let RedisWanted { tag, cost, limit, .. } = wanted;
         let since = Instant::now();
         let (pace, left) = if cost > 0 && cost <= limit && self.lines.has(tag) {
             // It overtakes no waiter.
@@ -124,13 +124,15 @@ impl Process {
 }
 
 impl RedisWanted {
-    /// Asks under another limit from now on.
+    /// Asks under another limit from now on, unless the key has its own.
     fn adopt(&mut self, change: LineChange) -> Result<(), LimiterError> {
         if change.is_closed {
             return Err(closed());
         }
         // A request that can never fit under the new limit passes when it is alone, as in memory.
-        self.limit = change.limit.max(self.cost);
+        if !self.is_own_limit {
+            self.limit = change.limit.max(self.cost);
+        }
         Ok(())
     }
 }
@@ -151,7 +153,7 @@ mod tests {
     fn a_request_that_waits_takes_less_than_1200_bytes() {
         let redis = Redis::open("redis://127.0.0.1:1").unwrap();
         let process = Arc::new(Process::new(&redis, "test", Duration::from_secs(10)));
-        let wanted = RedisWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
+        let wanted = RedisWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1, is_own_limit: false };
         let bounds = WaitBounds::new(1);
         let Ok(place) = process.lines.join(wanted.tag, &bounds, AskingPace::unknown(Instant::now())) else { panic!() };
         let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, bounds, None));

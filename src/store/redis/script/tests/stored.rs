@@ -132,6 +132,10 @@ fn check<A: Scripted + Model + Debug>(
                     let (_, after) = answer.replay(&algorithm, cost, count).unwrap_or_else(|_| panic!("{}", context()));
                     (answer.admitted > 0).then_some(after)
                 }
+                Some(_) if is_future && !A::REFUND_CORRECTS => {
+                    assert_eq!(answer.admitted, 0, "{}", context());
+                    None
+                }
                 Some(receipt) => {
                     let [before, after] = [0, cost].map(|cost| algorithm.refund(clamped, at(now), cost, receipt));
                     let is_owed = before != after && !algorithm.is_over(&before, at(now));
@@ -139,7 +143,8 @@ fn check<A: Scripted + Model + Debug>(
                     is_owed.then_some(Some(after).filter(|after| !algorithm.is_nothing(after, at(now))))
                 }
             };
-            let corrected = (is_future && (is_charge || receipt.is_some())).then_some(Some(clamped));
+            let is_corrected = if receipt.is_some() { A::REFUND_CORRECTS } else { is_charge };
+            let corrected = (is_future && is_corrected).then_some(Some(clamped));
             let (expected, kind) = match (written, corrected) {
                 (Some(written), _) => (Some(written), if written.is_some() { 0 } else { 1 }),
                 (None, Some(corrected)) => (Some(corrected), CORRECTED),
