@@ -364,14 +364,14 @@ fn a_window_may_be_built_for_each_request() {
     const BUILT: u32 = 10_000;
     for _ in 0..BUILT {
         let window = CalendarWindow::monthly(10_000).anchor(17).zone("Europe/Berlin").unwrap();
-        std::hint::black_box(window.own_quota());
+        let _ = std::hint::black_box(window.own_quota());
     }
     println!("{:?} to build a window", begun.elapsed() / BUILT);
     let window = CalendarWindow::monthly(10_000).anchor(17).zone("Europe/Berlin").unwrap();
     let limiter = CalendarWindow::daily(1);
     let begun = std::time::Instant::now();
     for _ in 0..BUILT {
-        std::hint::black_box(limiter.under(std::hint::black_box(&window).clone().own_quota()));
+        let _ = std::hint::black_box(limiter.under(std::hint::black_box(&window).clone().own_quota()));
     }
     println!("{:?} to find one that is kept", begun.elapsed() / BUILT);
     // All of them are one in the process.

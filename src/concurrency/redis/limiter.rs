@@ -247,18 +247,22 @@ impl RedisConcurrency {
     }
 
     /// Takes units, or waits for them.
-    fn charge(&self, wanted: RedisWanted, patience: Option<Duration>) -> Answer {
+    fn charge(&self, ask: &Ask<'_>) -> Answer {
+        let wanted = self.wanted(ask);
         let Some(bounds) = self.queue else { return self.take_at_once(wanted) };
         let process = Arc::clone(self.process());
+        let bounds = WaitBounds { max_wait: bounds.longest_wait(ask.patience()), ..bounds };
+        let is_own_limit = ask.limit().is_some();
         Answer::Pending(Box::pin(async move {
-            Ok(receipted(process.take_or_wait(wanted, bounds, patience).await?, wanted.tag, wanted.cost))
+            let decision = process.take_or_wait(wanted, is_own_limit, bounds).await?;
+            Ok(receipted(decision, wanted.tag, wanted.cost))
         }))
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
     fn take_at_once(&self, wanted: RedisWanted) -> Answer {
         let process = Arc::clone(self.process());
-        let RedisWanted { tag, cost, limit, .. } = wanted;
+        let RedisWanted { tag, cost, limit } = wanted;
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
         }
@@ -270,13 +274,12 @@ impl RedisConcurrency {
 
     /// Under the limit of the key, or the limiter's.
     fn wanted(&self, ask: &Ask<'_>) -> RedisWanted {
-        let own = ask.limit();
         let tag = self.process().tag(ask.key());
-        RedisWanted { tag, cost: ask.cost(), limit: own.unwrap_or(self.limit), is_own_limit: own.is_some() }
+        RedisWanted { tag, cost: ask.cost(), limit: ask.limit().unwrap_or(self.limit) }
     }
 
     /// Decides in this process alone.
-    fn fall_back(&self, RedisWanted { tag, cost, limit, .. }: RedisWanted) -> Decision {
+    fn fall_back(&self, RedisWanted { tag, cost, limit }: RedisWanted) -> Decision {
         let process = self.process();
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
@@ -309,7 +312,7 @@ impl Limiter for RedisConcurrency {
         match ask.mode() {
             Mode::Fallback => self.fall_back(self.wanted(ask)).into(),
             Mode::Shadow => self.take_at_once(self.wanted(ask)),
-            Mode::Charge => self.charge(self.wanted(ask), ask.patience()),
+            Mode::Charge => self.charge(ask),
             mode @ (Mode::Peek | Mode::UpTo | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }

@@ -24,8 +24,6 @@ pub(super) struct RedisWanted {
     pub(super) tag: KeyTag,
     pub(super) cost: u64,
     pub(super) limit: u64,
-    /// Whether the limit is that of the key, which a change of the limiter's does not change.
-    pub(super) is_own_limit: bool,
 }
 
 /// The units that one process has in flight under one name, and its calls for them. Shared by a limiter and its heirs,
@@ -76,7 +74,7 @@ impl Process {
 
     /// Rejects a request without a call, if the units of this process alone leave no room for it. These are in flight
     /// for certain, so no answer of the server could admit it.
-    pub(super) fn rejection(&self, RedisWanted { tag, cost, limit, .. }: RedisWanted) -> Option<Decision> {
+    pub(super) fn rejection(&self, RedisWanted { tag, cost, limit }: RedisWanted) -> Option<Decision> {
         let here = self.counts.units(tag);
         let is_full = cost > 0 && cost <= limit && here.saturating_add(cost) > limit;
         is_full.then(|| rejected(limit, limit.saturating_sub(here)))
@@ -88,7 +86,7 @@ impl Process {
         if let Some(rejection) = self.rejection(wanted) {
             return Ok(rejection);
         }
-        let RedisWanted { tag, cost, limit, .. } = wanted;
+        let RedisWanted { tag, cost, limit } = wanted;
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
         let process = Arc::clone(self);
         complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), move |answer| {

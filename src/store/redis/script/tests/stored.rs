@@ -81,7 +81,9 @@ fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Rece
     let ends = |now: u64| limit.end_of_window(at(now)).as_nanos() / 1_000;
     // Sometimes at the end of a window, or next to it.
     let now = if random.below(3) == 0 { ends(now) + random.below(3) - 1 } else { now };
-    let seconds = [now, ends(now), ends(ends(now)), ends(now) - 86_400_000_000].map(|micros| micros / 1_000_000);
+    // Mostly in the present window: charges of others are not refunded.
+    let seconds = [now, ends(now), ends(now), ends(now), ends(ends(now)), ends(now) - 86_400_000_000];
+    let seconds = seconds.map(|micros| micros / 1_000_000);
     let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
     let most = limit.quota().limit();
     let used = random.pick(&[0, 1, most, (most + 1).min(MOST_UNITS)]);
