@@ -167,8 +167,7 @@ impl Wake for Flag {
     }
 }
 
-const ROOM: WantedUnits =
-    WantedUnits { cost: 1, limit: 1, is_own_limit: false, max_waiters_of_key: 9, max_waiters: 9 };
+const ROOM: WantedUnits = WantedUnits { cost: 1, limit: 1, is_own_limit: false, max_waiters_of_key: 9, max_waiters: 9 };
 
 impl Shared {
     /// Takes a unit of a key, or lines up for it.

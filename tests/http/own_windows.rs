@@ -100,7 +100,7 @@ async fn a_customer_who_moves_keeps_what_was_used_and_has_the_new_window() {
     clock.advance(Duration::from_secs(17 * HOUR));
     assert_eq!(ask(&layer, "ada", Some(&new)).await, (200, format!("\"month\";r=2;t={}", 24 * HOUR)));
     // A reset clears it.
-    layer.handle().reset("month", &PartitionKey::from("ada")).await.unwrap();
+    let _ = layer.handle().reset("month", &PartitionKey::from("ada")).await.unwrap();
     assert_eq!(ask(&layer, "ada", Some(&new)).await, (200, format!("\"month\";r=2;t={}", 24 * HOUR)));
 }
 

@@ -13,8 +13,8 @@ use tower_sluice::policy::ShowKey;
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey, Overload, Penalty,
-    Policy, Quota, RateLimitLayer,
+    CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey,
+    Overload, Penalty, Policy, Quota, RateLimitLayer,
 };
 #[cfg(feature = "redis")]
 use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};

@@ -13,8 +13,8 @@ use crate::values::Shape;
 use Fact::{
     ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, LimitFn, MaxKeysOfChargeOnce,
     NoCalendar, NoLimits, NoQuota, NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn,
-    RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds, WeightFn,
-    WindowFn,
+    RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds,
+    WeightFn, WindowFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -149,7 +149,9 @@ impl Policy {
         let has_shape = |shape| terms.is_some_and(|terms| terms.shape() == Some(shape));
         match fact {
             Cost | CostFn | PriorityFn | WeightFn | QuotaFn | WindowFn | LimitFn | ChargeWhen | CostAfter
-            | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
+            | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => {
+                self.options.has(fact)
+            }
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,

@@ -238,7 +238,8 @@ struct KeyContent<A: Portable> {
 
 impl<A: Portable> KeyContent<A> {
     /// The content of a key without a value.
-    const NOTHING: Self = Self { standing: Standing::NONE, state: None, under: None, is_moved: false, is_corrected: false };
+    const NOTHING: Self =
+        Self { standing: Standing::NONE, state: None, under: None, is_moved: false, is_corrected: false };
 
     fn read(algorithm: &A, stored: Option<&[u8]>, now: Timestamp) -> Result<Self, LimiterError> {
         let Some(bytes) = stored else { return Ok(Self::NOTHING) };
@@ -329,7 +330,8 @@ impl<A: Portable> KeyContent<A> {
             // stays, as in memory.
             Transition::Refund { cost, receipt } => {
                 let under = self.under.as_ref().unwrap_or(algorithm);
-                let is_owed = !self.is_moved && !self.standing.is_some() && quota_change::has_units_of(algorithm, &under.quota());
+                let is_owed =
+                    !self.is_moved && !self.standing.is_some() && quota_change::has_units_of(algorithm, &under.quota());
                 let refunded = self.state.filter(|_| is_owed).map(|state| under.refund(state, now, cost, receipt));
                 (Applied { old: None, ..applied }, refunded.map(|state| (Standing::NONE, Some(state), under)))
             }
