@@ -50,9 +50,10 @@ use crate::values::{
 /// # Limits of the keys' own
 ///
 /// [`Policy::limit_fn`](crate::Policy::limit_fn) gives each key a limit of its own, up to 2,147,483,647. Requests in
-/// flight stay when it is lowered, and none is admitted until enough of them are over. Each request that waits is judged
-/// by the limit that it came with, when it is the first: a first request with a low limit keeps those behind it waiting,
-/// also those with a higher one. Otherwise these could take each unit that is released, and it would wait for ever.
+/// flight stay when it is lowered, and none is admitted until enough of them are over. Each request that waits is
+/// judged by the limit that it came with, when it is the first: a first request with a low limit keeps those behind it
+/// waiting, also those with a higher one. Otherwise these could take each unit that is released, and it would wait for
+/// ever.
 ///
 /// # Response fields
 ///
@@ -86,8 +87,9 @@ use crate::values::{
 /// # Live change
 ///
 /// A changed limit holds from the next request on, and units in flight stay counted. Requests that wait are judged by
-/// the new limit, in their order, unless they came with a [limit of their key](crate::limiter::Ask::limited_to); of two changes at once, the later one counts. The table stays, and with it the
-/// [`max_keys`](Self::max_keys) of the first limiter.
+/// the new limit, in their order, unless they came with a [limit of their key](crate::limiter::Ask::limited_to); of two
+/// changes at once, the later one counts. The table stays, and with it the [`max_keys`](Self::max_keys) of the first
+/// limiter.
 ///
 /// # Without a layer
 ///

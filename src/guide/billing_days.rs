@@ -50,12 +50,12 @@
 //! RateLimit: "month";r=9999;t=2419200
 //! ```
 //!
-//! - It works on [Redis](super::machines) and in other stores in the same way, in one round trip with the other policies
-//!   of the layer. The processes need the same table of accounts, and nothing else.
+//! - It works on [Redis](super::machines) and in other stores in the same way, in one round trip with the other
+//!   policies of the layer. The processes need the same table of accounts, and nothing else.
 //! - The window is looked up once per request, and holds for its refund, its settlement and its fields.
 //! - A window that is kept with the account, and cloned, is found in a process without a look at the calendar. One that
-//!   is built for each request, as above, costs some microseconds more; zone files are read once per zone, and looked at
-//!   again after minutes.
+//!   is built for each request, as above, costs some microseconds more; zone files are read once per zone, and looked
+//!   at again after minutes.
 //! - A window has its limit, so there is no [`quota_fn`](crate::Policy::quota_fn) beside it. With `quota_fn` alone, all
 //!   customers have the policy's window, and their own limits in it.
 //! - A file cannot say which window a customer has, so there is nothing of this in TOML.
@@ -76,13 +76,13 @@
 //! A charge is refunded if the window in which it was made ends when the present one does, and otherwise stays.
 //!
 //! **Each change may bring the end of the present window nearer, and each end brings a fresh limit.** Between two ends,
-//! nothing is gained by changing to and fro. But a customer who may set the zone at any time, and moves it westwards from
-//! midnight to midnight, has a fresh day in each zone. So:
+//! nothing is gained by changing to and fro. But a customer who may set the zone at any time, and moves it westwards
+//! from midnight to midnight, has a fresh day in each zone. So:
 //!
 //! - Take zone and billing day from the account, never from the request.
 //! - Let a change of them take effect at the end of the customer's present window, or once a month.
-//! - Have a pace beside it, as [plans](super::plans) do: a [bucket](crate::TokenBucket) bounds what may come in an hour,
-//!   whatever the calendar says.
+//! - Have a pace beside it, as [plans](super::plans) do: a [bucket](crate::TokenBucket) bounds what may come in an
+//!   hour, whatever the calendar says.
 //!
 //! A window that goes back and forth within the first 1,000 requests of a policy is
 //! [logged](super::misconfigured#the-quota-of-a-key-goes-back-and-forth).

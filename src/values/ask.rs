@@ -123,8 +123,8 @@ impl<'a> Ask<'a> {
     /// Asks under a window of the key's own (`None`: under the limiter's), with its limit, period, zone and anchor.
     ///
     /// The units that the key has used in its present window count in the present window of the new calendar, as after
-    /// a live change of a [`CalendarWindow`](crate::CalendarWindow#windows-of-the-keys-own). For limiters with windows of
-    /// the calendar that [take quotas](crate::limiter::Description::takes_quotas).
+    /// a live change of a [`CalendarWindow`](crate::CalendarWindow#windows-of-the-keys-own). For limiters with windows
+    /// of the calendar that [take quotas](crate::limiter::Description::takes_quotas).
     /// [`Policy::window_fn`](crate::Policy::window_fn) asks so.
     #[cfg(feature = "calendar")]
     pub fn in_window(self, window: Option<&crate::CalendarWindow>) -> Self {

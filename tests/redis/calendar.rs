@@ -147,8 +147,8 @@ async fn ask_in(limiter: &impl Limiter, window: &CalendarWindow, cost: u64) -> D
     limiter.decide(&Ask::charge(&key, cost).in_window(Some(window))).decided().await.unwrap()
 }
 
-/// While a customer moves, one process has the old window of the key, and the other has the new one. Both count what the
-/// other has charged, each in its own window, in one round trip.
+/// While a customer moves, one process has the old window of the key, and the other has the new one. Both count what
+/// the other has charged, each in its own window, in one round trip.
 #[tokio::test]
 async fn two_processes_with_two_windows_of_a_key_count_together() {
     let server = RedisServer::start();
@@ -185,7 +185,7 @@ async fn two_processes_with_two_windows_of_a_key_count_together() {
 }
 
 /// A refund under the old window, of a request that came before the customer moved, leaves the key in the new one.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_moves_no_key_to_another_window() {
     let server = RedisServer::start();
     let limiter = limiter(&redis(&server), CalendarWindow::daily(3));

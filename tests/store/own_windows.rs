@@ -83,8 +83,8 @@ fn outcome(decision: Decision) -> (bool, u64, u64) {
     (decision.is_allowed(), decision.remaining(), decision.reset_after().as_secs())
 }
 
-/// Customers who move, some of whom have the limiter's own window for a time, with clocks that go on by seconds to weeks,
-/// and back. A live change of the limiter's window moves the keys that have it, and no others.
+/// Customers who move, some of whom have the limiter's own window for a time, with clocks that go on by seconds to
+/// weeks, and back. A live change of the limiter's window moves the keys that have it, and no others.
 #[test]
 fn windows_of_keys_agree_with_the_model() {
     let all = windows();
@@ -137,8 +137,8 @@ fn windows_of_keys_agree_with_the_model() {
     assert!(moves > 1_000, "{moves}");
 }
 
-/// A customer who may choose a zone at each request, asks in all of them every half hour, and then waits in the one whose
-/// day ends first. Each end of a window grants the limit once; and in between, nothing is gained by moving.
+/// A customer who may choose a zone at each request, asks in all of them every half hour, and then waits in the one
+/// whose day ends first. Each end of a window grants the limit once; and in between, nothing is gained by moving.
 #[test]
 fn moving_grants_the_limit_once_per_midnight_and_no_more() {
     let zones = ZONES.map(|zone| CalendarWindow::daily(5).zone(zone).unwrap());

@@ -79,11 +79,11 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// # Windows of the keys' own
 ///
-/// [`Policy::window_fn`](crate::Policy::window_fn) gives each key a window with a limit, a period, a zone and an anchor of
-/// its own. If a key comes with another window than before, it is as after a live change: the units used in the present
-/// window count in the present window of the new calendar. So a key gets a fresh limit when a window ends by the calendar
-/// that it has then, and at no other time. A client that may choose its zone can move from one midnight to the next:
-/// [the guide](crate::guide::billing_days#when-a-customer-moves) says what to do about it.
+/// [`Policy::window_fn`](crate::Policy::window_fn) gives each key a window with a limit, a period, a zone and an anchor
+/// of its own. If a key comes with another window than before, it is as after a live change: the units used in the
+/// present window count in the present window of the new calendar. So a key gets a fresh limit when a window ends by
+/// the calendar that it has then, and at no other time. A client that may choose its zone can move from one midnight to
+/// the next: [the guide](crate::guide::billing_days#when-a-customer-moves) says what to do about it.
 ///
 /// # Live changes
 ///

@@ -18,8 +18,8 @@ use crate::store::redis::{FaultKind, failed};
 use crate::values::{Decision, LimiterError};
 
 impl Process {
-    /// Takes units of a key, and waits for them if `bounds` allow it. `is_own_limit` says whether the limit is that of the
-    /// key, which a change of the limiter's does not change.
+    /// Takes units of a key, and waits for them if `bounds` allow it. `is_own_limit` says whether the limit is that of
+    /// the key, which a change of the limiter's does not change.
     ///
     /// A request that is dropped leaves its line, and the next waiter is the first. If it was asking the server, the
     /// call goes on in the background, and the units that it takes are released.

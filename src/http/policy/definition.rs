@@ -222,8 +222,8 @@ impl Policy {
         self.with_quotas(Fact::WindowFn, Box::new(move |head| window(head).map(|window| window.own_quota())))
     }
 
-    /// Gives each key a limit of its own on what it has in flight: the number of the customer's plan, say. `None` stands
-    /// for the policy's own limit, and 0 suspends the key: its requests are rejected, without a wait.
+    /// Gives each key a limit of its own on what it has in flight: the number of the customer's plan, say. `None`
+    /// stands for the policy's own limit, and 0 suspends the key: its requests are rejected, without a wait.
     ///
     /// ```
     /// use tower_sluice::key::User;
