@@ -187,10 +187,12 @@ fn a_limit_of_zero_is_a_mistake() {
 
 #[cfg(feature = "queue")]
 mod waits {
+    use std::collections::{BTreeMap, VecDeque};
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
     use super::*;
+    use crate::testing::Random;
     use crate::values::{LimiterError, Pending};
 
     fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
@@ -310,7 +312,7 @@ mod waits {
     type Waiting = (usize, u64, u64);
 
     /// First come, first served: the first passes if it fits under its own limit, and else none does.
-    fn serve(line: &mut std::collections::VecDeque<Waiting>, units: &mut u64) -> Vec<usize> {
+    fn serve(line: &mut VecDeque<Waiting>, units: &mut u64) -> Vec<usize> {
         let mut served = Vec::new();
         while let Some((number, cost, _)) = line.front().copied().filter(|(_, cost, limit)| *units + cost <= *limit) {
             line.pop_front();
@@ -323,14 +325,15 @@ mod waits {
     /// Requests with limits of their own come, are over, and leave the line, in any order.
     #[tokio::test(start_paused = true)]
     async fn waiters_with_their_own_limits_agree_with_the_model() {
-        let mut random = crate::testing::Random::new(1);
+        let mut random = Random::new(1);
+        let pick = |random: &mut Random, count: usize| usize::try_from(random.below(count as u64)).unwrap();
         let mut waited = 0;
         for _ in 0..100 {
             let limiter = Concurrency::new(4).max_keys(8).max_queue(1_000);
             let key = PartitionKey::from("a");
-            let mut waiting = std::collections::BTreeMap::new();
+            let mut waiting = BTreeMap::new();
             let mut held = Vec::new();
-            let (mut line, mut units) = (std::collections::VecDeque::new(), 0);
+            let (mut line, mut units) = (VecDeque::new(), 0);
             for number in 0..200_usize {
                 let due = match random.below(5) {
                     0 | 1 => {
@@ -353,13 +356,13 @@ mod waits {
                         Vec::new()
                     }
                     2 | 3 if !held.is_empty() => {
-                        let (cost, decision) = held.swap_remove(random.below(held.len() as u64) as usize);
+                        let (cost, decision) = held.swap_remove(pick(&mut random, held.len()));
                         limiter.refund(&Ask::charge(&key, cost), decision.receipt(), cost);
                         units -= cost;
                         serve(&mut line, &mut units)
                     }
                     4 if !line.is_empty() => {
-                        let (number, ..) = line.remove(random.below(line.len() as u64) as usize).unwrap();
+                        let (number, ..) = line.remove(pick(&mut random, line.len())).unwrap();
                         waiting.remove(&number);
                         serve(&mut line, &mut units)
                     }

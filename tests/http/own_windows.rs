@@ -128,6 +128,19 @@ async fn all_steps_of_a_request_are_under_its_own_window() {
 }
 
 #[tokio::test]
+async fn a_restart_keeps_what_a_customer_has_used_in_its_own_window() {
+    let clock = clock();
+    let window = berlin(5).anchor(22);
+    let layer = RateLimitLayer::new(month(&clock));
+    assert_eq!(ask(&layer, "ada", Some(&window)).await.0, 200);
+    let mut file = Vec::new();
+    let _ = layer.snapshot(&mut file).unwrap();
+    let next = RateLimitLayer::new(month(&clock));
+    let _ = next.restore(&file[..]).unwrap();
+    assert_eq!(ask(&next, "ada", Some(&window)).await, (200, format!("\"month\";r=3;t={}", 36 * HOUR)));
+}
+
+#[tokio::test]
 async fn each_customer_has_its_own_limit_in_flight() {
     let in_flight = Policy::new("in-flight", Concurrency::new(2))
         .key(User::key())
