@@ -52,6 +52,7 @@
 //! | choose the rate, the burst and the cost of requests | [`quotas`] |
 //! | choose the key: whose budget a request draws on | [`keys`] |
 //! | limit by day, week or month | [`calendar`] |
+//! | give each customer a billing day and a zone of its own | [`billing_days`] |
 //! | limit requests in flight | [`in_flight`] |
 //! | charge the real cost of a response | [`real_costs`] |
 //!
@@ -77,6 +78,7 @@
 )]
 
 pub mod allow_list;
+pub mod billing_days;
 pub mod calendar;
 pub mod capacity;
 pub mod choosing;

@@ -25,6 +25,7 @@ mod outcome;
 mod overload;
 mod overrides;
 mod own_quotas;
+mod own_windows;
 mod pacer;
 mod pacer_throttle;
 mod policy_options;
