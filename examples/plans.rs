@@ -43,13 +43,8 @@ struct Plan {
     tokens: Quota,
 }
 
-const FREE: Plan = Plan {
-    pace: Quota::per_minute(60),
-    in_flight: 2,
-    included: 1_000,
-    overage: 0,
-    tokens: Quota::per_minute(20_000),
-};
+const FREE: Plan =
+    Plan { pace: Quota::per_minute(60), in_flight: 2, included: 1_000, overage: 0, tokens: Quota::per_minute(20_000) };
 const PRO: Plan = Plan {
     pace: Quota::per_minute(6_000).burst(500),
     in_flight: 20,

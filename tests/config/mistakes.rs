@@ -540,7 +540,10 @@ fn every_mistake_in_alternatives_is_reported() {
     for (alternatives, expected) in [
         ("[\"a\"]", "f.toml:3: alternatives needs two at least; write the names of policies"),
         ("[\"a\", \"c\"]", "f.toml:3: alternatives names `c`, which is no policy of this route, or is named twice"),
-        ("[\"a\", [\"b\", \"a\"]]", "f.toml:3: alternatives names `a`, which is no policy of this route, or is named twice"),
+        (
+            "[\"a\", [\"b\", \"a\"]]",
+            "f.toml:3: alternatives names `a`, which is no policy of this route, or is named twice",
+        ),
         ("[\"a\", []]", "f.toml:3: an alternative without a policy would always have room"),
         ("\"a\"", "f.toml:3: alternatives"),
     ] {

@@ -226,13 +226,13 @@ fn compare(tree: &Tree, members: Vec<Member>, steps: Vec<Step>) {
             Step::Ban(at, seconds) => {
                 let at = at % count;
                 let span = Duration::from_secs(seconds);
-                limits.ban(&name(at), "alice", span, "a test").now_or_never().unwrap().unwrap();
+                let _ = limits.ban(&name(at), "alice", span, "a test").now_or_never().unwrap().unwrap();
                 (ledger.banned_until[at], ledger.allowed_until[at]) = (ledger.now + seconds, 0);
             }
             Step::Allow(at, seconds) => {
                 let at = at % count;
                 let span = Duration::from_secs(seconds);
-                limits.allow(&name(at), "alice", span, "a test").now_or_never().unwrap().unwrap();
+                let _ = limits.allow(&name(at), "alice", span, "a test").now_or_never().unwrap().unwrap();
                 (ledger.allowed_until[at], ledger.banned_until[at]) = (ledger.now + seconds, 0);
             }
             Step::Change(changed) => {

@@ -124,7 +124,7 @@ impl RedisServer {
         let port_text = port.to_string();
         let usual = ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let for_tests = ["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"];
-        let settings = usual.iter().chain(&for_tests).chain(settings).map(|it| (*it).to_owned()).collect();
+        let settings: Vec<String> = usual.iter().chain(&for_tests).chain(settings).map(|it| (*it).to_owned()).collect();
         let process = spawn(&folder, &settings, &environment);
         Self { process, port, folder, settings, environment }
     }

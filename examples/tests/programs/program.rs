@@ -17,8 +17,7 @@ impl Program {
 
     /// Starts it with these variables in its environment.
     pub(crate) fn start_with(path: &str, arguments: &[&str], environment: Vec<(String, String)>) -> Self {
-        let mut process =
-            Command::new(path).args(arguments).envs(environment).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = Command::new(path).args(arguments).envs(environment).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
         let mut program = Self { process, output, url: String::new() };
         let line = program.next_line();

@@ -76,7 +76,8 @@ impl Ledger {
         let own = end_of_month(customer.zone, customer.billing_day, now);
         let first = end_of_month("UTC", 1, now);
         let mut alternatives = vec![vec![("included", customer.name, own, customer.included)]];
-        let team = customer.team.map(|team| vec![("pool", team, first, POOL), ("of-pool", customer.name, first, OF_POOL)]);
+        let team =
+            customer.team.map(|team| vec![("pool", team, first, POOL), ("of-pool", customer.name, first, OF_POOL)]);
         alternatives.extend(team);
         if customer.overage > 0 {
             alternatives.push(vec![("overage", customer.name, own, customer.overage)]);

@@ -405,3 +405,42 @@ fn a_rejection_after_a_wait_and_a_change_peeks_at_the_heirs() {
     assert!(finish(waiting).is_err());
     assert_eq!(taken(&log), ["heir of b Peek 1"]);
 }
+
+/// Whether a request of these alternatives, each on the server with its number, passes, and what was asked.
+fn asked(log: &Log, tree: impl IntoPolicies) -> (bool, Vec<String>) {
+    let passes = finish(begin(&layer(tree))).is_ok();
+    (passes, taken(log))
+}
+
+#[test]
+fn alternatives_on_one_server_are_decided_in_one_call() {
+    let log = Log::default();
+    let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
+    let first_full = on("a", false, 1).or_else(on("b", true, 1));
+    assert_eq!(asked(&log, first_full), (true, vec!["a read in a batch".into(), "b charged in a batch".into()]));
+    let both = on("a", true, 1).and(on("b", false, 1)).or_else(on("c", true, 1));
+    let (passes, questions) = asked(&log, both);
+    assert!(passes);
+    assert_eq!(
+        questions,
+        ["b Peek 1", "a read in a batch", "b read in a batch", "c charged in a batch"].map(str::to_owned)
+    );
+    let none = on("a", false, 1).or_else(on("b", false, 1));
+    let (passes, questions) = asked(&log, none);
+    assert!(!passes);
+    assert_eq!(questions[..2], ["a read in a batch".to_owned(), "b read in a batch".to_owned()]);
+}
+
+#[test]
+fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
+    let log = Log::default();
+    let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
+    // A call for `a` and `c` would charge `c`, although `b` goes before it.
+    let tree = on("a", false, 1).or_else(on("b", true, 2)).or_else(on("c", true, 1));
+    assert_eq!(asked(&log, tree), (true, vec!["a Charge 1".into(), "b Charge 1".into()]));
+    // What is charged elsewhere is given back, if its partner turns out to have no room.
+    let tree = on("a", true, 1).and(on("b", false, 2)).or_else(on("c", true, 1));
+    let (passes, questions) = asked(&log, tree);
+    assert!(passes);
+    assert_eq!(questions, ["b Peek 1", "a Charge 1", "b Charge 1", "a refund 1", "c Charge 1"].map(str::to_owned));
+}
