@@ -47,6 +47,14 @@ use crate::values::{
 /// are over, first come, first served. No request overtakes another: a request that costs more than is free keeps those
 /// behind it waiting.
 ///
+/// # Limits of the keys' own
+///
+/// [`Policy::limit_fn`](crate::Policy::limit_fn) gives each key a limit of its own, up to 2,147,483,647. Requests in
+/// flight stay when it is lowered, and none is admitted until enough of them are over. Each request that waits is
+/// judged by the limit that it came with, when it is the first: a first request with a low limit keeps those behind it
+/// waiting, also those with a higher one. Otherwise these could take each unit that is released, and it would wait for
+/// ever.
+///
 /// # Response fields
 ///
 /// The end of a request is not known in advance, so a rejection carries **no `Retry-After`**: the client should retry
@@ -79,8 +87,9 @@ use crate::values::{
 /// # Live change
 ///
 /// A changed limit holds from the next request on, and units in flight stay counted. Requests that wait are judged by
-/// the new limit, in their order; of two changes at once, the later one counts. The table stays, and with it the
-/// [`max_keys`](Self::max_keys) of the first limiter.
+/// the new limit, in their order, unless they came with a [limit of their key](crate::limiter::Ask::limited_to); of two
+/// changes at once, the later one counts. The table stays, and with it the [`max_keys`](Self::max_keys) of the first
+/// limiter.
 ///
 /// # Without a layer
 ///
@@ -166,7 +175,7 @@ impl Concurrency {
     /// Takes `cost` units of a key, if they are free now. Never waits, and takes no units that others wait for. To
     /// wait, see [`LimiterExt::acquire`](crate::LimiterExt::acquire).
     pub fn try_acquire(&self, key: &PartitionKey, cost: u64) -> Option<Permit<&Self>> {
-        self.take_at_once(key, cost, |decision| Permit::new(self, key, cost, decision, true).admitted())
+        self.take_at_once((key, cost, self.limit), |decision| Permit::new(self, key, cost, decision, true).admitted())
     }
 
     #[cfg(feature = "queue")]
@@ -195,61 +204,46 @@ impl Concurrency {
 
     /// Decides on a request that passes or is rejected at once.
     #[inline(always)]
-    fn take_at_once<T>(&self, key: &PartitionKey, cost: u64, answer: impl FnOnce(Decision) -> T) -> T {
+    fn take_at_once<T>(&self, (key, cost, limit): (&PartitionKey, u64, u64), answer: impl FnOnce(Decision) -> T) -> T {
         let counts = self.counts();
         let place = counts.place(key);
-        if !self.may_fit(cost) {
-            return answer(self.decided(counts.peek(&place).0, cost));
+        if !may_fit(cost, limit) {
+            return answer(decided(counts.peek(&place).0, cost, limit));
         }
-        self.answered(counts.acquire(&place, cost, self.limit), answer)
+        answered(counts.acquire(&place, cost, limit), limit, answer)
     }
 
-    /// Whether a request takes units if enough are free. Any other request only reads the count.
-    const fn may_fit(&self, cost: u64) -> bool {
-        0 < cost && cost <= self.limit
-    }
-
-    /// Answers a request that does not wait. Each arm makes its answer in place: an answer that is made after the match
-    /// would be copied.
+    /// The limit of a question: the key's own, or the limiter's.
     #[inline(always)]
-    fn answered<T>(&self, result: AcquireResult, answer: impl FnOnce(Decision) -> T) -> T {
-        match result {
-            AcquireResult::Taken { slot, units } => answer(admitted(slot, units, self.limit)),
-            AcquireResult::Full { units, .. } => answer(rejected(self.limit, self.limit.saturating_sub(units))),
-            AcquireResult::NoSlot => answer(rejected(self.limit, 0)),
-        }
-    }
-
-    /// The decision, without a charge, on a request of a key that has `units` in flight and no waiters.
-    fn decided(&self, units: u64, cost: u64) -> Decision {
-        let remaining = self.limit.saturating_sub(units);
-        match remaining.checked_sub(cost) {
-            Some(remaining) => Decision::allow(self.limit, remaining),
-            None if cost > self.limit => Decision::reject(self.limit, remaining, None),
-            None => rejected(self.limit, remaining),
-        }
+    fn limit_of(&self, ask: &Ask<'_>) -> u64 {
+        ask.limit().map_or(self.limit, |limit| limit.min(word::MOST))
     }
 
     fn charge(&self, ask: &Ask<'_>) -> Answer {
         #[cfg(feature = "queue")]
-        if let Some(queue) = self.queue.filter(|_| self.may_fit(ask.cost())) {
+        if let Some(queue) = self.queue.filter(|_| may_fit(ask.cost(), self.limit_of(ask))) {
             return self.charge_or_wait(queue, ask);
         }
-        self.take_at_once(ask.key(), ask.cost(), Answer::from)
+        self.take_at_once((ask.key(), ask.cost(), self.limit_of(ask)), Answer::from)
     }
 
     #[cfg(feature = "queue")]
     fn charge_or_wait(&self, queue: WaitBounds, ask: &Ask<'_>) -> Answer {
         let counts = self.counts();
         let cost = ask.cost();
-        let limit = self.limit;
-        let wanted =
-            WantedUnits { cost, limit, max_waiters_of_key: queue.max_queue, max_waiters: queue.max_waiters as u64 };
+        let limit = self.limit_of(ask);
+        let wanted = WantedUnits {
+            cost,
+            limit,
+            is_own_limit: ask.limit().is_some(),
+            max_waiters_of_key: queue.max_queue,
+            max_waiters: queue.max_waiters as u64,
+        };
         let place = counts.place(ask.key());
         loop {
             let slot = match counts.acquire(&place, cost, limit) {
                 AcquireResult::Full { slot, .. } => slot,
-                result => return self.answered(result, Answer::from),
+                result => return answered(result, limit, Answer::from),
             };
             return match counts.wait_lists.join(&counts.slots, &place, slot, wanted) {
                 JoinResult::Taken { units } => admitted(slot, units, limit).into(),
@@ -267,19 +261,45 @@ impl Concurrency {
         }
     }
 
-    fn peek(&self, key: &PartitionKey, cost: u64) -> Decision {
+    fn peek(&self, (key, cost, limit): (&PartitionKey, u64, u64)) -> Decision {
         let counts = self.counts();
         let (units, has_waiters) = counts.peek(&counts.place(key));
-        let decision = self.decided(units, cost);
+        let decision = decided(units, cost, limit);
         #[cfg(feature = "queue")]
-        if self.queue.is_some_and(|queue| queue.max_queue > 0) && cost <= self.limit {
+        if self.queue.is_some_and(|queue| queue.max_queue > 0) && cost <= limit {
             // It would pass or wait. Whether there is room to wait is decided when it does.
-            return if has_waiters || !decision.is_allowed() { Decision::allow(self.limit, 0) } else { decision };
+            return if has_waiters || !decision.is_allowed() { Decision::allow(limit, 0) } else { decision };
         }
         if has_waiters && cost > 0 && decision.is_allowed() {
-            return rejected(self.limit, decision.remaining());
+            return rejected(limit, decision.remaining());
         }
         decision
+    }
+}
+
+/// Whether a request takes units if enough are free. Any other request only reads the count.
+const fn may_fit(cost: u64, limit: u64) -> bool {
+    0 < cost && cost <= limit
+}
+
+/// Answers a request that does not wait. Each arm makes its answer in place: an answer that is made after the match
+/// would be copied.
+#[inline(always)]
+fn answered<T>(result: AcquireResult, limit: u64, answer: impl FnOnce(Decision) -> T) -> T {
+    match result {
+        AcquireResult::Taken { slot, units } => answer(admitted(slot, units, limit)),
+        AcquireResult::Full { units, .. } => answer(rejected(limit, limit.saturating_sub(units))),
+        AcquireResult::NoSlot => answer(rejected(limit, 0)),
+    }
+}
+
+/// The decision, without a charge, on a request of a key that has `units` in flight and no waiters.
+fn decided(units: u64, cost: u64, limit: u64) -> Decision {
+    let remaining = limit.saturating_sub(units);
+    match remaining.checked_sub(cost) {
+        Some(remaining) => Decision::allow(limit, remaining),
+        None if cost > limit => Decision::reject(limit, remaining, None),
+        None => rejected(limit, remaining),
     }
 }
 
@@ -290,8 +310,8 @@ impl Limiter for Concurrency {
     /// wait as rejected, and does not count it.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
-            Mode::Peek => self.peek(ask.key(), ask.cost()).into(),
-            Mode::Shadow => self.take_at_once(ask.key(), ask.cost(), Answer::from),
+            Mode::Peek => self.peek((ask.key(), ask.cost(), self.limit_of(ask))).into(),
+            Mode::Shadow => self.take_at_once((ask.key(), ask.cost(), self.limit_of(ask)), Answer::from),
             Mode::Charge => self.charge(ask),
             mode @ (Mode::UpTo | Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
@@ -311,6 +331,7 @@ impl Limiter for Concurrency {
             .advertising(Terms::concurrency(self.limit))
             .admitting_at_most(self.limit)
             .holding()
+            .taking_quotas()
             .answering(Mode::Peek)
             .answering(Mode::Shadow);
         #[cfg(feature = "queue")]

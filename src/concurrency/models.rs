@@ -167,7 +167,7 @@ impl Wake for Flag {
     }
 }
 
-const ROOM: WantedUnits = WantedUnits { cost: 1, limit: 1, max_waiters_of_key: 9, max_waiters: 9 };
+const ROOM: WantedUnits = WantedUnits { cost: 1, limit: 1, is_own_limit: false, max_waiters_of_key: 9, max_waiters: 9 };
 
 impl Shared {
     /// Takes a unit of a key, or lines up for it.
@@ -357,6 +357,32 @@ fn a_change_of_the_limit_beside_a_release_serves_each_waiter_once() {
         let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
         assert!(shared.poll(first, &flag) && shared.poll(second, &flag));
         assert_eq!(shared.counts.totals(), (1, 2));
+        shared.counts.wait_lists.check_invariants(&shared.counts.slots);
+    });
+}
+
+/// Two units are in flight. The first waiter has a limit of one, and the second a limit of three, so that it would fit
+/// at once.
+#[test]
+fn a_waiter_with_a_lower_limit_is_not_overtaken_and_both_are_woken() {
+    model_of_three(|| {
+        let shared = shared();
+        let a = shared.take(7, 3).unwrap();
+        let b = shared.take(7, 3).unwrap();
+        let own = |limit| WantedUnits { limit, is_own_limit: true, ..ROOM };
+        let Err(low) = shared.take_or_wait(7, own(1)) else { panic!("it waits") };
+        let Err(high) = shared.take_or_wait(7, own(3)) else { panic!("it waits") };
+        let flags = [(); 2].map(|()| std::sync::Arc::new(Flag(AtomicBool::new(false))));
+        assert!(!shared.poll(low, &flags[0]) && !shared.poll(high, &flags[1]));
+        let other = beside(&shared, move |shared| shared.release(a));
+        let late = beside(&shared, |shared| shared.take(7, 3).is_some());
+        shared.release(b);
+        other.join().unwrap();
+        // It may come when both units are released and handed to the waiters.
+        let late = late.join().unwrap();
+        assert!(flags.iter().all(|flag| flag.0.load(Ordering::SeqCst)), "a waiter with room was not woken");
+        assert!(shared.poll(low, &flags[0]) && shared.poll(high, &flags[1]));
+        assert_eq!(shared.counts.totals(), (1, 2 + u64::from(late)));
         shared.counts.wait_lists.check_invariants(&shared.counts.slots);
     });
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::limiter::{Limiter, LimiterExt};
-use crate::values::{Answer, Ask, PartitionKey};
+use crate::values::{Answer, Ask, Decision, Mode, PartitionKey};
 
 #[test]
 fn with_32_threads_the_limit_is_never_exceeded() {
@@ -143,6 +143,43 @@ fn an_heir_keeps_counting_units_in_flight() {
 }
 
 #[test]
+fn a_key_has_its_own_limit_from_one_request_to_the_next() {
+    let limiter = Concurrency::new(4);
+    let key = PartitionKey::from("a");
+    let charge = |limit| limiter.decide(&Ask::charge(&key, 1).limited_to(limit)).at_once().unwrap();
+    let held = [charge(Some(6)), charge(Some(6)), charge(None)];
+    assert!(held.iter().all(Decision::is_allowed));
+    // Lowered: requests in flight stay, and none is admitted until enough of them are over.
+    let full = charge(Some(2));
+    assert_eq!((full.is_until_released(), full.limit(), full.remaining()), (true, 2, 0));
+    let release = |decision: &Decision| limiter.refund(&Ask::charge(&key, 1), decision.receipt(), 1);
+    release(&held[0]);
+    assert!(charge(Some(2)).is_until_released());
+    release(&held[1]);
+    assert_eq!(charge(Some(2)).remaining(), 0);
+    // Other requests of the key, and other keys, have the limiter's.
+    assert_eq!((charge(None).limit(), charge(None).remaining()), (4, 0));
+    assert!(charge(Some(u64::MAX)).is_allowed(), "as many as there can be");
+    let peeked = limiter.decide(&Ask::peek(&key, 1).limited_to(Some(9))).at_once().unwrap();
+    assert_eq!((peeked.limit(), peeked.remaining()), (9, 3));
+}
+
+/// As for a customer whose plan is paused.
+#[test]
+fn a_limit_of_zero_rejects_without_a_wait() {
+    let limiter = Concurrency::new(4);
+    let key = PartitionKey::from("a");
+    for mode in [Mode::Charge, Mode::Shadow, Mode::Peek] {
+        let ask = |cost| limiter.decide(&Ask::charge(&key, cost).to(mode).limited_to(Some(0))).at_once().unwrap();
+        let rejected = ask(1);
+        assert!(!rejected.is_allowed() && !rejected.is_until_released() && rejected.retry_after().is_none());
+        assert_eq!((rejected.limit(), rejected.remaining()), (0, 0));
+        assert!(ask(0).is_allowed(), "it only reads");
+    }
+    assert_eq!(limiter.stats().in_flight, Some(0));
+}
+
+#[test]
 #[should_panic(expected = "would admit nothing")]
 fn a_limit_of_zero_is_a_mistake() {
     let _ = Concurrency::new(0);
@@ -150,11 +187,13 @@ fn a_limit_of_zero_is_a_mistake() {
 
 #[cfg(feature = "queue")]
 mod waits {
+    use std::collections::{BTreeMap, VecDeque};
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
     use super::*;
-    use crate::values::{Decision, LimiterError, Pending};
+    use crate::testing::Random;
+    use crate::values::{LimiterError, Pending};
 
     fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
         match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -251,6 +290,95 @@ mod waits {
         assert_eq!((great.units(), limiter.stats().in_flight), (3, Some(3)));
         drop(great);
         assert!(small.await.unwrap().is_allowed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_live_change_leaves_the_limits_of_keys_as_they_are() {
+        let old = Concurrency::new(1).max_queue(9);
+        let key = PartitionKey::from("a");
+        let held = old.try_acquire(&key, 1).unwrap();
+        let mut own = pending(old.decide(&Ask::charge(&key, 1).limited_to(Some(1))));
+        let mut usual = pending(charge(&old, &key, 1));
+        let new = Concurrency::new(3).max_queue(9);
+        new.inherit(&old).unwrap().finish();
+        assert!(poll(&mut own).is_none() && poll(&mut usual).is_none(), "the first has a limit of one");
+        drop(held);
+        assert_eq!(own.await.unwrap().limit(), 1);
+        assert!(usual.await.unwrap().is_allowed());
+        new.check_invariants();
+    }
+
+    /// A request that waits: its number, its cost and its limit.
+    type Waiting = (usize, u64, u64);
+
+    /// First come, first served: the first passes if it fits under its own limit, and else none does.
+    fn serve(line: &mut VecDeque<Waiting>, units: &mut u64) -> Vec<usize> {
+        let mut served = Vec::new();
+        while let Some((number, cost, _)) = line.front().copied().filter(|(_, cost, limit)| *units + cost <= *limit) {
+            line.pop_front();
+            *units += cost;
+            served.push(number);
+        }
+        served
+    }
+
+    /// Requests with limits of their own come, are over, and leave the line, in any order.
+    #[tokio::test(start_paused = true)]
+    async fn waiters_with_their_own_limits_agree_with_the_model() {
+        let mut random = Random::new(1);
+        let pick = |random: &mut Random, count: usize| usize::try_from(random.below(count as u64)).unwrap();
+        let mut waited = 0;
+        for _ in 0..100 {
+            let limiter = Concurrency::new(4).max_keys(8).max_queue(1_000);
+            let key = PartitionKey::from("a");
+            let mut waiting = BTreeMap::new();
+            let mut held = Vec::new();
+            let (mut line, mut units) = (VecDeque::new(), 0);
+            for number in 0..200_usize {
+                let due = match random.below(5) {
+                    0 | 1 => {
+                        let limit = 1 + random.below(6);
+                        let cost = 1 + random.below(limit.min(3));
+                        match limiter.decide(&Ask::charge(&key, cost).limited_to(Some(limit))) {
+                            Answer::Ready(decision) => {
+                                assert!(line.is_empty() && units + cost <= limit);
+                                units += cost;
+                                held.push((cost, decision.unwrap()));
+                            }
+                            Answer::Pending(mut pending) => {
+                                assert!(!line.is_empty() || units + cost > limit);
+                                assert!(poll(&mut pending).is_none());
+                                line.push_back((number, cost, limit));
+                                waiting.insert(number, (cost, pending));
+                                waited += 1;
+                            }
+                        }
+                        Vec::new()
+                    }
+                    2 | 3 if !held.is_empty() => {
+                        let (cost, decision) = held.swap_remove(pick(&mut random, held.len()));
+                        limiter.refund(&Ask::charge(&key, cost), decision.receipt(), cost);
+                        units -= cost;
+                        serve(&mut line, &mut units)
+                    }
+                    4 if !line.is_empty() => {
+                        let (number, ..) = line.remove(pick(&mut random, line.len())).unwrap();
+                        waiting.remove(&number);
+                        serve(&mut line, &mut units)
+                    }
+                    _ => Vec::new(),
+                };
+                for number in due {
+                    let (cost, mut pending) = waiting.remove(&number).unwrap();
+                    let decision = poll(&mut pending).expect("its turn has come").unwrap();
+                    held.push((cost, decision));
+                }
+                assert!(waiting.values_mut().all(|(_, pending)| poll(pending).is_none()));
+                assert_eq!(limiter.stats().in_flight, Some(units));
+                limiter.check_invariants();
+            }
+        }
+        assert!(waited > 1_000, "{waited}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -52,6 +52,7 @@ type UnitWaiterId = u64;
 struct UnitWaiter {
     cost: u64,
     limit: u64,
+    is_own_limit: bool,
     waker: Option<Waker>,
 }
 
@@ -73,6 +74,8 @@ impl WaitTicket {
 pub(super) struct WantedUnits {
     pub(super) cost: u64,
     pub(super) limit: u64,
+    /// Whether the limit is that of its key, which a change of the limiter's does not change.
+    pub(super) is_own_limit: bool,
     /// The most waiters of its key, and of all.
     pub(super) max_waiters_of_key: usize,
     pub(super) max_waiters: u64,
@@ -109,10 +112,11 @@ impl Default for WaitLists {
 }
 
 impl WaitShard {
-    fn enlist(&mut self, slot: usize, WantedUnits { cost, limit, .. }: WantedUnits) -> WaitTicket {
+    fn enlist(&mut self, slot: usize, wanted: WantedUnits) -> WaitTicket {
+        let WantedUnits { cost, limit, is_own_limit, .. } = wanted;
         let id = self.next;
         self.next += 1;
-        self.lists.entry(slot).or_default().insert(id, UnitWaiter { cost, limit, waker: None });
+        self.lists.entry(slot).or_default().insert(id, UnitWaiter { cost, limit, is_own_limit, waker: None });
         WaitTicket { slot, id }
     }
 }
@@ -262,8 +266,8 @@ impl WaitLists {
         LimitChange(self.changes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Applies another limit to all waiters, unless a later change was applied already. Waiters that fit now get their
-    /// units.
+    /// Applies another limit to all waiters without a limit of their key, unless a later change was applied already.
+    /// Waiters that fit now get their units.
     pub(super) fn change_limit(&self, slots: &CountSlots, change: LimitChange, limit: u64) {
         for shard in 0..self.shards.len() {
             self.locked(shard, |shard, wakers| {
@@ -273,7 +277,8 @@ impl WaitLists {
                 shard.change = change;
                 let changed: Vec<usize> = shard.lists.keys().copied().collect();
                 for slot in changed {
-                    for waiter in shard.lists.get_mut(&slot).into_iter().flat_map(BTreeMap::values_mut) {
+                    let waiters = shard.lists.get_mut(&slot).into_iter().flat_map(BTreeMap::values_mut);
+                    for waiter in waiters.filter(|waiter| !waiter.is_own_limit) {
                         // A request that can never fit under the new limit passes when it is alone, as before the
                         // change.
                         waiter.limit = limit.max(waiter.cost);

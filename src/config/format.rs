@@ -449,6 +449,11 @@ tables! {
             "A separate budget for CORS preflights. Left out: all count.");
         exempt: Option<Spanned<RawExempt>> = inline("exempt", "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that no policy of the route charges: as in a policy.");
+        alternatives: Option<Spanned<Vec<Spanned<OneOrMany>>>> = TableKey::new(KeyKind::List,
+            "[\"included\", [\"pool\", \"share-of-pool\"]]",
+            "Names of policies of the route, or lists of them: the first that have room are charged, and the others are not. \
+             The other policies of the route have to admit a request in any case.")
+            .aside().schema("\"minItems\": 2, \"items\": { \"$ref\": \"#/$defs/one-or-many\" }");
         #[serde(default)]
         policy: Vec<RawPolicy> = TableKey::new(
             KeyKind::Tables("policy"), "", "A limit. A route without one is not limited.");

@@ -118,7 +118,8 @@ pub(super) fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
 
-/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after` and `quota_fn`.
+/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after`, `quota_fn`,
+/// `window_fn` and `limit_fn`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
         "cost" => span_of(&raw.cost),

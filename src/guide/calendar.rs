@@ -40,8 +40,7 @@
 //! | days of UTC | `FixedWindow::new(Quota::per_day(500))`: the same windows, in a third of the memory, without the feature |
 //!
 //! Without a zone, windows begin at midnight UTC. A month with an anchor that it does not have begins on its last day.
-//! For customers with different billing days, make a limiter per day of the month, and choose by a
-//! [condition](crate::Policy::when).
+//! Customers with different billing days, or in different countries, have [windows of their own](super::billing_days).
 //!
 //! # What clients see
 //!
@@ -88,4 +87,4 @@
 //! Rules of time zones change. They come from the system's database, or, if the system has no such database, as in slim
 //! containers, from a copy that is compiled in. A process follows an update once it is restarted.
 //!
-//! Next: [requests in flight](super::in_flight).
+//! Next: [a window per customer](super::billing_days).

@@ -51,6 +51,7 @@
 //! | [`cost`](crate::Policy::cost), [`cost_fn`](crate::Policy::cost_fn) | 1 |
 //! | [`priority_fn`](crate::Policy::priority_fn), [`weight_fn`](crate::Policy::weight_fn) | normal, and 1; for limiters that shed |
 //! | [`quota_fn`](crate::Policy::quota_fn) | none: all keys have the quota of the policy |
+//! | [`window_fn`](crate::Policy::window_fn), [`limit_fn`](crate::Policy::limit_fn) | none: all keys have the policy's window, and its limit in flight |
 //! | [`charge_when`](crate::Policy::charge_when), [`cost_after`](crate::Policy::cost_after), [`settle_by_handler`](crate::Policy::settle_by_handler), [`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes) | none: what was charged stays charged |
 //! | [`owe_shortfalls`](crate::Policy::owe_shortfalls) | no: a shortfall is charged as far as units are left |
 //! | [`charge_once`](crate::Policy::charge_once) | off: a retry is charged again |

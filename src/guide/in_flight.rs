@@ -102,6 +102,29 @@
 //! [shares it fairly](super::tenants). Use both in one layer: `Concurrency` for slow streams and for the requests at
 //! once that you sell, and `Overload` for the server.
 //!
+//! # A limit per customer
+//!
+//! [`limit_fn`](crate::Policy::limit_fn) returns the number of the customer's plan:
+//!
+//! ```
+//! use tower_sluice::key::User;
+//! use tower_sluice::{Concurrency, Policy};
+//!
+//! /// What the account allows: an extension.
+//! #[derive(Clone, Copy)]
+//! struct Seats(u64);
+//!
+//! // A customer without a plan has two.
+//! let in_flight = Policy::new("in-flight", Concurrency::new(2))
+//!     .key(User::key())
+//!     .limit_fn(|request| request.extensions().get::<Seats>().map(|seats| seats.0));
+//! ```
+//!
+//! A plan may change at any time. Requests in flight stay; under a lowered limit, none is admitted until enough of them
+//! are over. A limit of 0 suspends the customer. In a queue, each request is judged by the limit that it came with, and
+//! none overtakes another, whatever their limits. It works on Redis in the same way; while processes have different
+//! numbers for a customer, each judges by its own.
+//!
 //! # On several machines
 //!
 //! A `Concurrency` counts one process. A [`RedisConcurrency`](crate::RedisConcurrency) counts [all

@@ -125,7 +125,8 @@
 //! under the strict one: with 5 per hour for `/login` and 100 per second for other paths, five requests a second to
 //! each pass, 18,000 logins an hour. Return the same quota for all requests of a key, and write [a policy for each kind
 //! of request](super::quotas#a-quota-per-customer). Nothing is wrong if a customer has changed the plan and changed it
-//! back.
+//! back. The same holds for [windows](super::billing_days) and [limits in
+//! flight](super::in_flight#a-limit-per-customer) of keys.
 //!
 //! # No request had a matched route
 //!

@@ -7,6 +7,8 @@
 //! | limit each client of a service | [start here](start) |
 //! | protect a login | [`login`] |
 //! | sell an API: plans, months, requests in flight, tokens | [`plans`] |
+//! | sell included units, then overage | [`overage`] |
+//! | give a team a pool of units | [`pool`] |
 //! | charge the tokens of a language model | [`streams`] |
 //! | limit clients behind nginx, Caddy, HAProxy, Envoy or a cloud's load balancer | [`proxies`] |
 //! | share one limit between several machines | [`machines`] |
@@ -50,6 +52,7 @@
 //! | choose the rate, the burst and the cost of requests | [`quotas`] |
 //! | choose the key: whose budget a request draws on | [`keys`] |
 //! | limit by day, week or month | [`calendar`] |
+//! | give each customer a billing day and a zone of its own | [`billing_days`] |
 //! | limit requests in flight | [`in_flight`] |
 //! | charge the real cost of a response | [`real_costs`] |
 //!
@@ -75,6 +78,7 @@
 )]
 
 pub mod allow_list;
+pub mod billing_days;
 pub mod calendar;
 pub mod capacity;
 pub mod choosing;
@@ -99,10 +103,12 @@ pub mod look_ups;
 pub mod machines;
 pub mod misconfigured;
 pub mod monitoring;
+pub mod overage;
 pub mod overload;
 pub mod own_stores;
 pub mod partners;
 pub mod plans;
+pub mod pool;
 pub mod priorities;
 pub mod proxies;
 pub mod queue;

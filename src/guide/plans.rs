@@ -31,12 +31,18 @@
 //! struct Plan {
 //!     pace: Quota,
 //!     per_month: u64,
+//!     in_flight: u64,
 //!     tokens: Quota,
 //! }
 //!
-//! const FREE: Plan = Plan { pace: Quota::per_minute(60), per_month: 1_000, tokens: Quota::per_minute(20_000) };
-//! const PRO: Plan =
-//!     Plan { pace: Quota::per_minute(6_000).burst(500), per_month: 1_000_000, tokens: Quota::per_minute(500_000) };
+//! const FREE: Plan =
+//!     Plan { pace: Quota::per_minute(60), per_month: 1_000, in_flight: 8, tokens: Quota::per_minute(20_000) };
+//! const PRO: Plan = Plan {
+//!     pace: Quota::per_minute(6_000).burst(500),
+//!     per_month: 1_000_000,
+//!     in_flight: 50,
+//!     tokens: Quota::per_minute(500_000),
+//! };
 //! const MONTH: Duration = Duration::from_secs(30 * 86_400);
 //!
 //! /// Stands for your table of accounts.
@@ -104,7 +110,9 @@
 //!             .key(User::key())
 //!             .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH)))
 //!             .cost_fn(unless_usage(1)),
-//!         Policy::new("in-flight", Concurrency::new(8)).key(User::key()),
+//!         Policy::new("in-flight", Concurrency::new(FREE.in_flight))
+//!             .key(User::key())
+//!             .limit_fn(|request| Some(plan(request)?.in_flight)),
 //!         Policy::new("tokens", SlidingWindow::new(FREE.tokens))
 //!             .key(User::key())
 //!             .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
@@ -150,7 +158,7 @@
 //! #     };
 //! #     let (status, [policies, left], _) = send(Request::get("/v1/orders"), "key-of-ada", "").await;
 //! #     assert_eq!(status, 200);
-//! #     assert!(policies.contains(r#""month";q=1000000"#) && policies.contains(r#""in-flight";q=8"#), "{policies}");
+//! #     assert!(policies.contains(r#""month";q=1000000"#) && policies.contains(r#""in-flight";q=50"#), "{policies}");
 //! #     assert!(left.contains(r#""pace";r=499"#) && left.contains(r#""month";r=999999;t="#), "{left}");
 //! #     let (_, [policies, left], _) = send(Request::get("/v1/orders"), "key-of-bob", "").await;
 //! #     assert!(policies.contains(r#""month";q=1000,"#) || policies.contains(r#""month";q=1000;"#), "{policies}");
@@ -210,8 +218,8 @@
 //! | you sell | policy | more |
 //! |---|---|---|
 //! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
-//! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
-//! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
+//! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`); from the customer's billing day by [`window_fn`](crate::Policy::window_fn) | [calendar](super::calendar), [billing days](super::billing_days) |
+//! | what is in flight | [`Concurrency`](crate::Concurrency), the number from the plan by [`limit_fn`](crate::Policy::limit_fn) | [in flight](super::in_flight#a-limit-per-customer) |
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! # What happens
@@ -233,7 +241,8 @@
 //!   usage and [`LimitsHandle::peek`](crate::LimitsHandle::peek) show how many units are left after that.
 //! - **For support staff**, `peek` shows a key that was not asked yet under the policy's own quota, here that of
 //!   `FREE`: only a request has the customer's plan.
-//! - **In flight** is a request until its body has ended: a customer with eight open streams gets 429 for the ninth.
+//! - **In flight** is a request until its body has ended: a customer of the free plan with eight open
+//!   streams gets 429 for the ninth.
 //! - **Wrong keys** are counted by address, and the rest by account. Never use a header as a key before it is checked:
 //!   a client that can choose the value chooses the budget.
 //! - **An address with ten wrong keys** is rejected for up to an hour, with right keys as well: otherwise the eleventh
@@ -245,30 +254,6 @@
 //!   [`charge_when`](crate::Policy::charge_when) in an outer layer refunds when the response has come. So it also
 //!   bounds what an address has in flight, right keys included, to its limit: of 1,000 valid requests of one address,
 //!   100 per second of 200 ms each, a limit of ten rejected 520, as 20 are in flight and ten may be.
-//!
-//! # In flight, per plan
-//!
-//! [`quota_fn`](crate::Policy::quota_fn) does not work with what is in flight. Write a policy per plan:
-//!
-//! ```
-//! use tower_sluice::key::User;
-//! use tower_sluice::{Concurrency, Policy, RateLimitLayer, RequestHead};
-//!
-//! #[derive(Clone, Copy, PartialEq)]
-//! enum Plan {
-//!     Free,
-//!     Pro,
-//! }
-//!
-//! fn has(plan: Plan) -> impl Fn(&RequestHead<'_>) -> bool {
-//!     move |request| request.extensions().get() == Some(&plan)
-//! }
-//!
-//! let layer = RateLimitLayer::new([
-//!     Policy::new("free", Concurrency::new(2)).key(User::key()).when(has(Plan::Free)),
-//!     Policy::new("pro", Concurrency::new(50)).key(User::key()).when(has(Plan::Pro)),
-//! ]);
-//! ```
 //!
 //! # For the invoice
 //!

@@ -120,6 +120,27 @@ impl<'a> Ask<'a> {
         Self { quota, ..self }
     }
 
+    /// Asks under a window of the key's own (`None`: under the limiter's), with its limit, period, zone and anchor.
+    ///
+    /// The units that the key has used in its present window count in the present window of the new calendar, as after
+    /// a live change of a [`CalendarWindow`](crate::CalendarWindow#windows-of-the-keys-own). For limiters with windows
+    /// of the calendar that [take quotas](crate::limiter::Description::takes_quotas).
+    /// [`Policy::window_fn`](crate::Policy::window_fn) asks so.
+    #[cfg(feature = "calendar")]
+    pub fn in_window(self, window: Option<&crate::CalendarWindow>) -> Self {
+        self.under(window.map(crate::CalendarWindow::own_quota))
+    }
+
+    /// Asks under a limit in flight of the key's own (`None`: under the limiter's). A limit of 0 admits nothing. For
+    /// limits of requests in flight that [take quotas](crate::limiter::Description::takes_quotas).
+    /// [`Policy::limit_fn`](crate::Policy::limit_fn) asks so.
+    pub const fn limited_to(self, limit: Option<u64>) -> Self {
+        match limit {
+            Some(limit) => self.under(Some(Quota::in_flight(limit))),
+            None => self.under(None),
+        }
+    }
+
     /// Sets the class of the request, [`Priority::Normal`] unless set. Only limiters that
     /// [shed](crate::limiter::Description::shedding) look at it.
     pub const fn prioritized(self, priority: Priority) -> Self {
@@ -160,6 +181,16 @@ impl<'a> Ask<'a> {
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
+    }
+
+    /// The limit of the key: of its [quota](Self::under), its [window](Self::in_window) or its requests [in
+    /// flight](Self::limited_to), which may be 0; `None` for the limiter's own.
+    #[must_use]
+    pub const fn limit(&self) -> Option<u64> {
+        match self.quota {
+            Some(quota) => Some(quota.limit_in_flight()),
+            None => None,
+        }
     }
 
     /// The class of the request.

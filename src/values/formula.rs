@@ -94,6 +94,22 @@ impl Formula {
         }
     }
 
+    /// Whether it has an *any of* with several parts.
+    pub(crate) fn has_choices(&self) -> bool {
+        match self {
+            Self::Member(_) => false,
+            Self::All(parts) => parts.iter().any(Self::has_choices),
+            Self::Any(parts) => parts.len() > 1 || parts.iter().any(Self::has_choices),
+        }
+    }
+
+    pub(crate) fn has(&self, member: usize) -> bool {
+        match self {
+            Self::Member(other) => *other == member,
+            Self::All(parts) | Self::Any(parts) => parts.iter().any(|part| part.has(member)),
+        }
+    }
+
     /// The formula with other numbers for its members.
     pub(crate) fn renumbered(&self, number: &impl Fn(usize) -> usize) -> Self {
         let all = |parts: &[Self]| parts.iter().map(|part| part.renumbered(number)).collect();
@@ -112,15 +128,21 @@ impl Formula {
             Self::Member(member) => known(*member),
             Self::All(parts) => {
                 let mut all = Room::NoSay;
+                let mut is_unknown = false;
                 for part in parts {
                     match part.rest(known) {
-                        Rest::Known(Room::NoSay) => {}
+                        Rest::Known(Room::None) => return Rest::Known(Room::None),
                         Rest::Known(Room::Some) => all = Room::Some,
+                        Rest::Known(Room::NoSay) => {}
+                        Rest::Unknown => is_unknown = true,
                         Rest::Formula(part) => left.push(part),
-                        decisive => return decisive,
                     }
                 }
-                if left.is_empty() { Rest::Known(all) } else { Rest::Formula(Self::All(left)) }
+                match left.is_empty() {
+                    _ if is_unknown => Rest::Unknown,
+                    true => Rest::Known(all),
+                    false => Rest::Formula(Self::All(left)),
+                }
             }
             Self::Any(parts) => {
                 let mut any = Room::NoSay;

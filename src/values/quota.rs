@@ -44,6 +44,7 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 #[doc(alias("rate", "limit"))]
 pub struct Quota {
     limit: NonZeroU64,
+    /// The burst. Above [`MAX_UNITS`]: [`NONE_IN_FLIGHT`], or the [number of the calendar](Self::calendar) of a key.
     burst: Option<NonZeroU64>,
     period_nanos: u64,
 }
@@ -55,6 +56,9 @@ const MAX_PERIOD_NANOS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
 /// The largest integer of a structured field (RFC 9651), so that every quota can be advertised.
 const MAX_UNITS: u64 = 999_999_999_999_999;
+
+/// In place of a burst: a key may have nothing in flight.
+const NONE_IN_FLIGHT: u64 = MAX_UNITS + 1;
 
 impl Quota {
     /// The greatest limit, and the greatest burst: 999,999,999,999,999 units, just under 2^50.
@@ -184,8 +188,49 @@ impl Quota {
 
     pub(crate) const fn explicit_burst_or(&self, default: u64) -> u64 {
         match self.burst {
-            Some(burst) => burst.get(),
-            None => default,
+            Some(burst) if burst.get() <= MAX_UNITS => burst.get(),
+            _ => default,
+        }
+    }
+
+    /// The limit in flight of a key: up to [`MAX_UNITS`], or zero. Its period means nothing.
+    pub(crate) const fn in_flight(limit: u64) -> Self {
+        let burst = if limit == 0 { NonZeroU64::new(NONE_IN_FLIGHT) } else { None };
+        let limit = if limit > MAX_UNITS { MAX_UNITS } else { limit };
+        let Some(limit) = NonZeroU64::new(limit) else { return Self { burst, ..Self::per_second(1) } };
+        Self { limit, burst, ..Self::per_second(1) }
+    }
+
+    /// Returns that limit.
+    pub(crate) const fn limit_in_flight(&self) -> u64 {
+        match self.burst {
+            Some(burst) if burst.get() == NONE_IN_FLIGHT => 0,
+            _ => self.limit.get(),
+        }
+    }
+
+    /// This limit, in the windows of the calendar with this number. Such quotas are given to keys, and have no burst.
+    #[cfg(feature = "calendar")]
+    pub(crate) const fn in_calendar(self, number: u32) -> Self {
+        Self { burst: NonZeroU64::new(u64::MAX - number as u64), ..self }
+    }
+
+    /// The number of the calendar by which a key has its windows, if it has windows of its own.
+    #[cfg(feature = "calendar")]
+    pub(crate) const fn calendar(&self) -> Option<u32> {
+        match self.burst {
+            #[allow(clippy::cast_possible_truncation, reason = "numbers of calendars have 32 bits")]
+            Some(burst) if burst.get() > NONE_IN_FLIGHT => Some((u64::MAX - burst.get()) as u32),
+            _ => None,
+        }
+    }
+
+    /// This quota as servers keep it: a number of a calendar holds in one process only.
+    #[cfg(feature = "remote")]
+    pub(crate) const fn without_calendar(self) -> Self {
+        match self.burst {
+            Some(burst) if burst.get() > MAX_UNITS => Self { burst: None, ..self },
+            _ => self,
         }
     }
 
@@ -217,7 +262,12 @@ impl Quota {
 impl fmt::Debug for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} per {:?}", self.limit, self.period())?;
-        self.burst.map_or(Ok(()), |burst| write!(f, ", burst {burst}"))
+        match self.burst {
+            Some(burst) if burst.get() == NONE_IN_FLIGHT => f.write_str(", and none in flight"),
+            Some(burst) if burst.get() > MAX_UNITS => write!(f, ", by calendar {}", u64::MAX - burst.get()),
+            Some(burst) => write!(f, ", burst {burst}"),
+            None => Ok(()),
+        }
     }
 }
 

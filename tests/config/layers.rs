@@ -338,3 +338,29 @@ async fn the_class_in_a_file_decides_which_request_is_shed() {
     drop(gold);
     assert_eq!(in_flight(), 0);
 }
+
+#[tokio::test]
+async fn alternatives_are_tried_in_their_order_and_other_policies_have_to_admit_in_any_case() {
+    let policy = |name: &str, limit: u64| {
+        format!("[[route.policy]]\nname = \"{name}\"\nalgorithm = \"fixed-window\"\nlimit = {limit}\nper = \"1day\"\n")
+    };
+    let policies: String =
+        [("rate", 5), ("share", 1), ("included", 2), ("pool", 9)].map(|(name, limit)| policy(name, limit)).concat();
+    let text = |alternatives: &str| format!("[[route]]\npath = \"/a\"\nalternatives = {alternatives}\n{policies}");
+    let mut config = Config::parse("f.toml", &text("[\"included\", [\"pool\", \"share\"]]")).unwrap();
+    let layer = config.routes()[0].layer().unwrap().clone();
+    let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    let charged = || async {
+        let response = service.clone().oneshot(Request::new(())).await.unwrap();
+        let field = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+        let names = field.split(", ").map(|policy| policy.split('"').nth(1).unwrap().to_owned());
+        (response.status().as_u16(), names.collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(charged().await, (200, "rate included".to_owned()));
+    assert_eq!(charged().await, (200, "rate included".to_owned()));
+    assert_eq!(charged().await, (200, "rate pool share".to_owned()));
+    assert_eq!(charged().await.0, 503);
+    // A change may alter them.
+    config.change("f.toml", &text("[\"included\", \"pool\", \"share\"]")).unwrap();
+    assert_eq!(charged().await, (200, "rate pool".to_owned()));
+}

@@ -531,3 +531,27 @@ fn a_field_with_an_earlier_name_is_reported_with_its_present_name() {
         assert!(SCHEMA.contains(&format!("\"{new}\": {{")), "{new}");
     }
 }
+
+#[test]
+fn every_mistake_in_alternatives_is_reported() {
+    let policies = ["a", "b"].map(|name| {
+        format!("[[route.policy]]\nname = \"{name}\"\nalgorithm = \"fixed-window\"\nlimit = 4\nper = \"1s\"\n")
+    });
+    for (alternatives, expected) in [
+        ("[\"a\"]", "f.toml:3: alternatives needs two at least; write the names of policies"),
+        ("[\"a\", \"c\"]", "f.toml:3: alternatives names `c`, which is no policy of this route, or is named twice"),
+        (
+            "[\"a\", [\"b\", \"a\"]]",
+            "f.toml:3: alternatives names `a`, which is no policy of this route, or is named twice",
+        ),
+        ("[\"a\", []]", "f.toml:3: an alternative without a policy would always have room"),
+        ("\"a\"", "f.toml:3: alternatives"),
+    ] {
+        let text = format!("[[route]]\npath = \"/a\"\nalternatives = {alternatives}\n{}", policies.concat());
+        let message = error(&text);
+        assert!(message.starts_with(expected), "{alternatives}: {message}");
+    }
+    let message = error("[[route]]\npath = \"/a\"\nalternatives = [\"a\", \"b\"]\n");
+    let expected = "f.toml:3: the route has no policy, so that there is nothing to choose from; remove alternatives";
+    assert!(message.starts_with(expected), "{message}");
+}

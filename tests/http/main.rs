@@ -2,6 +2,7 @@
 
 #[cfg(feature = "admin")]
 mod admin;
+mod alternatives;
 mod bans;
 mod change;
 mod charge_once;
@@ -24,6 +25,7 @@ mod outcome;
 mod overload;
 mod overrides;
 mod own_quotas;
+mod own_windows;
 mod pacer;
 mod pacer_throttle;
 mod policy_options;

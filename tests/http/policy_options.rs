@@ -13,16 +13,16 @@ use tower_sluice::policy::ShowKey;
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey, Overload, Penalty,
-    Policy, Quota, RateLimitLayer,
+    CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey,
+    Overload, Penalty, Policy, Quota, RateLimitLayer,
 };
 #[cfg(feature = "redis")]
 use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
 
 use Opt::{
-    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, OnFailure,
+    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnFailure,
     OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey,
-    SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When,
+    SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
 };
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
@@ -52,10 +52,12 @@ enum Opt {
     TrackOffenders,
     PriorityFn,
     WeightFn,
+    WindowFn,
+    LimitFn,
 }
 
 /// Each option, with its name in the table and its lines in TOML, if a file can have it.
-const OPTIONS: [(Opt, &str, Option<&str>); 24] = [
+const OPTIONS: [(Opt, &str, Option<&str>); 26] = [
     (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
     (SharedKey, "`key` that all share", Some("key = \"global\"")),
     (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
@@ -92,6 +94,8 @@ const OPTIONS: [(Opt, &str, Option<&str>); 24] = [
         Some("priority = { by = \"header:x-plan\", classes = { gold = \"high\" }, default = \"low\" }"),
     ),
     (WeightFn, "`weight_fn`", Some("weight = { by = \"header:x-plan\", weights = { gold = 10 } }")),
+    (WindowFn, "`window_fn`", None),
+    (LimitFn, "`limit_fn`", None),
 ];
 
 /// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
@@ -136,6 +140,11 @@ const KINDS: &[Kind] = &[
     ),
     ("`Overload`", || Overload::new().into_limiter(), Some("algorithm = \"overload\"")),
     ("custom", || Arc::new(Custom), None),
+    (
+        "`CalendarWindow`",
+        || CalendarWindow::monthly(9).into_limiter(),
+        Some("algorithm = \"fixed-window\"\nper = \"month\""),
+    ),
 ];
 
 /// Nothing is called: policies are only built.
@@ -175,6 +184,8 @@ fn set(policy: Policy, option: Opt) -> Policy {
         TrackOffenders => policy.track_offenders(ShowKey::hash()),
         PriorityFn => policy.priority_fn(|_| Priority::High),
         WeightFn => policy.weight_fn(|_| NonZeroU32::MIN),
+        WindowFn => policy.window_fn(|_| None),
+        LimitFn => policy.limit_fn(|_| Some(9)),
     }
 }
 
@@ -211,6 +222,8 @@ fn usual_kind(options: &[Opt]) -> &'static Kind {
     kind(match () {
         _ if options.iter().any(|option| [PriorityFn, WeightFn].contains(option)) => "`Overload`",
         _ if options.contains(&ReleaseAtHead) => "`Concurrency`",
+        _ if options.contains(&WindowFn) => "`CalendarWindow`",
+        _ if options.contains(&LimitFn) => "`Concurrency`",
         _ => "memory",
     })
 }

@@ -6,7 +6,8 @@ use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, TokenBucket};
-use tower_sluice::limiter::Ask;
+use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::store::redis::{Redis, RedisStore, RedisTable, Scripted};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
@@ -132,5 +133,102 @@ async fn a_live_change_keeps_what_was_used_in_the_present_window() {
         let rejected = ask(&after, 3).await;
         assert_eq!(rejected.remaining(), after.algorithm().quota().limit() - 7);
         assert_near(rejected.retry_after().unwrap(), left(&next));
+    }
+}
+
+/// Months in Apia, which none ends while a test runs.
+fn apia(limit: u64) -> CalendarWindow {
+    let months = [1, 9, 17, 25].map(|day| CalendarWindow::monthly(limit).zone("Pacific/Apia").unwrap().anchor(day));
+    months.into_iter().max_by_key(left).unwrap()
+}
+
+async fn ask_in(limiter: &impl Limiter, window: &CalendarWindow, cost: u64) -> Decision {
+    let key = PartitionKey::from("key");
+    limiter.decide(&Ask::charge(&key, cost).in_window(Some(window))).decided().await.unwrap()
+}
+
+/// While a customer moves, one process has the old window of the key, and the other has the new one. Both count what
+/// the other has charged, each in its own window, in one round trip.
+#[tokio::test]
+async fn two_processes_with_two_windows_of_a_key_count_together() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| limiter(&redis(&server), CalendarWindow::daily(3)));
+    let [old, new, greater] = [monthly(10), apia(10), apia(12)];
+    let mut used = 0;
+    for (process, window, cost) in [(&here, &old, 4), (&there, &new, 3), (&here, &old, 1), (&there, &new, 2)] {
+        let decision = ask_in(process, window, cost).await;
+        used += cost;
+        assert_eq!((decision.is_allowed(), decision.limit(), decision.remaining()), (true, 10, 10 - used));
+        assert_near(decision.reset_after(), left(window));
+    }
+    assert_eq!(runs(&server), 4);
+    let keys: Vec<String> = server.run(&["KEYS", "*"]);
+    let [name] = &keys[..] else { panic!("{keys:?}") };
+    assert_near(Duration::from_millis(server.run(&["PTTL", name])), left(&new));
+    // The end of the window is that of the process that asked last, also if it was rejected.
+    for (process, window) in [(&here, &old), (&there, &new), (&here, &old)] {
+        let rejected = ask_in(process, window, 1).await;
+        assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
+        assert_near(rejected.retry_after().unwrap(), left(window));
+    }
+    // The process remembers a rejection under one window, and asks for another one.
+    let asked = runs(&server);
+    assert!(!ask_in(&here, &old, 1).await.is_allowed());
+    assert_eq!(runs(&server), asked);
+    assert_eq!(ask_in(&here, &greater, 1).await.remaining(), 1);
+    // The fallback has no counts of the server, and the same window.
+    let key = PartitionKey::from("key");
+    let fallback = Ask::charge(&key, 1).to(Mode::Fallback).in_window(Some(&old));
+    let decision = here.decide(&fallback).decided().await.unwrap();
+    assert_eq!(decision.limit(), 10);
+    assert_near(decision.reset_after(), left(&old));
+}
+
+/// A refund under the old window, of a request that came before the customer moved, leaves the key in the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_moves_no_key_to_another_window() {
+    let server = RedisServer::start();
+    let limiter = limiter(&redis(&server), CalendarWindow::daily(3));
+    let [old, new] = [monthly(10), apia(10)];
+    let key = PartitionKey::from("key");
+    let charged = ask_in(&limiter, &old, 4).await;
+    let moved = ask_in(&limiter, &new, 1).await;
+    let keys: Vec<String> = server.run(&["KEYS", "*"]);
+    let text = || server.run::<String>(&["GET", &keys[0]]);
+    let before = text();
+    let asked = runs(&server);
+    limiter.refund(&Ask::charge(&key, 4).in_window(Some(&old)), charged.receipt(), 4);
+    crate::support::redis::await_until("it was asked for", || runs(&server) > asked);
+    assert_eq!(text(), before);
+    limiter.refund(&Ask::charge(&key, 1).in_window(Some(&new)), moved.receipt(), 1);
+    crate::support::redis::await_until("it is refunded", || text() == before.replacen(":5@", ":4@", 1));
+}
+
+/// The window of the customer and a bucket of the same layer, in one call.
+#[tokio::test]
+async fn a_layer_charges_each_customers_window_together_with_a_bucket() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let month = RateLimiter::new(CalendarWindow::daily(3), RedisStore::new(&redis, "month"));
+    let bucket = RateLimiter::new(TokenBucket::new(Quota::per_hour(100)), RedisStore::new(&redis, "bucket"));
+    let month = Policy::new("month", month)
+        .key(HeaderKey::from_static("x-customer"))
+        .window_fn(|request| request.extensions().get::<CalendarWindow>().cloned());
+    let layer = RateLimitLayer::new([month, Policy::new("bucket", bucket)]);
+    let service =
+        service_fn(|_: http::Request<()>| async { Ok::<_, std::convert::Infallible>(http::Response::new(())) });
+    for (number, (customer, window)) in
+        [("ada", monthly(7)), ("bob", apia(5)), ("ada", apia(9))].into_iter().enumerate()
+    {
+        let request = http::Request::get("/").header("x-customer", customer).extension(window.clone());
+        let response = layer.layer(service).oneshot(request.body(()).unwrap()).await.unwrap();
+        let fields = ["ratelimit-policy", "ratelimit"].map(|name| response.headers()[name].to_str().unwrap());
+        let limit = window.quota().limit();
+        assert!(fields[0].starts_with(&format!("\"month\";q={limit}, \"bucket\"")), "{fields:?}");
+        let used = if number == 2 { 2 } else { 1 };
+        let rest = fields[1].strip_prefix(&format!("\"month\";r={};t=", limit - used)).unwrap();
+        assert_near(Duration::from_secs(rest.split(',').next().unwrap().parse().unwrap()), left(&window));
+        // A change of the limit costs a second round trip, as with quotas.
+        assert_eq!(runs(&server), if number == 2 { 4 } else { number as u64 + 1 });
     }
 }

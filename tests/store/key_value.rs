@@ -254,6 +254,44 @@ async fn another_quota_keeps_what_was_used() {
     assert!(take(&later, 1).await.is_allowed());
 }
 
+/// From Pago Pago to Apia, where the month ends a day earlier: a rejection there moves the key, too. Otherwise what was
+/// used would count in Apia's next month.
+#[tokio::test]
+async fn a_window_of_the_keys_own_takes_what_was_used_along_until_its_end() {
+    let (map, clock, key) = (Arc::default(), ManualClock::starting_at(NOW), PartitionKey::from("a"));
+    let [pago_pago, apia] =
+        ["Pacific/Pago_Pago", "Pacific/Apia"].map(|zone| CalendarWindow::monthly(5).zone(zone).unwrap());
+    // Each question is from a process of its own, which remembers no rejection.
+    let ask = async |window: &CalendarWindow, cost| {
+        let limiter = process(&map, &clock, CalendarWindow::daily(3));
+        limiter.decide(&Ask::charge(&key, cost).in_window(Some(window))).decided().await.unwrap()
+    };
+    let left = |window: &CalendarWindow, now| window.decide(None, now, 0).0.reset_after();
+    let charged = ask(&pago_pago, 3).await;
+    assert_eq!((charged.remaining(), charged.reset_after()), (2, left(&pago_pago, NOW)));
+    // A look moves nothing.
+    assert_eq!(ask(&apia, 0).await.reset_after(), left(&apia, NOW));
+    assert_eq!(ask(&pago_pago, 2).await.reset_after(), left(&pago_pago, NOW));
+    let rejected = ask(&apia, 1).await;
+    assert_eq!(rejected.retry_after(), Some(left(&apia, NOW)));
+    // The refund of a charge in Pago Pago leaves the key in Apia.
+    let limiter = process(&map, &clock, CalendarWindow::daily(3));
+    let before = map.values.lock().unwrap().clone();
+    let reads = map.reads.load(Ordering::Relaxed);
+    limiter.refund(&Ask::charge(&key, 3).in_window(Some(&pago_pago)), charged.receipt(), 3);
+    while map.reads.load(Ordering::Relaxed) == reads {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*map.values.lock().unwrap(), before);
+    clock.advance(left(&apia, NOW) - Duration::from_nanos(1));
+    assert!(!ask(&apia, 1).await.is_allowed());
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(ask(&apia, 1).await.remaining(), 4);
+}
+
 /// The seconds in `Retry-After` for a request of cost 1 that turns out to cost so much; zero if it passes.
 async fn wait(layer: &RateLimitLayer, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {

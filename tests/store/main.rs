@@ -20,6 +20,7 @@ mod key_value;
 mod kinds;
 mod modes;
 mod own_quotas;
+mod own_windows;
 mod portable;
 mod table;
 mod wide_units;

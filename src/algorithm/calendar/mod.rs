@@ -1,8 +1,9 @@
 //! Calendar windows: a number of units per day, week or month, in a time zone.
 //!
 //! `schedule` knows when windows begin, and remembers the last window that it found; `period` is the arithmetic of
-//! dates.
+//! dates; `numbered` keeps the schedules of keys that have windows of their own.
 
+mod numbered;
 mod period;
 mod schedule;
 #[cfg(test)]
@@ -76,6 +77,14 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// new key with the bounds of the window that was found last. In memory, a key takes 52 bytes, in the
 /// [table with locks](crate::store::MemoryStore#memory).
 ///
+/// # Windows of the keys' own
+///
+/// [`Policy::window_fn`](crate::Policy::window_fn) gives each key a window with a limit, a period, a zone and an anchor
+/// of its own. If a key comes with another window than before, it is as after a live change: the units used in the
+/// present window count in the present window of the new calendar. So a key gets a fresh limit when a window ends by
+/// the calendar that it has then, and at no other time. A client that may choose its zone can move from one midnight to
+/// the next: [the guide](crate::guide::billing_days#when-a-customer-moves) says what to do about it.
+///
 /// # Live changes
 ///
 /// The units used in the present window count in the present window of the new limit, period, zone or anchor. Charges
@@ -87,6 +96,8 @@ pub struct CalendarWindow {
     limit: u64,
     /// Shared by clones, so that they find each window once.
     schedule: Arc<CalendarSchedule>,
+    /// The number of the schedule, if this is the window of a key and not of a limiter.
+    own: Option<u32>,
 }
 
 /// The state that a [`CalendarWindow`] keeps of a key.
@@ -139,7 +150,7 @@ impl CalendarWindow {
     fn new(limit: u64, period: Period) -> Self {
         assert!(limit > 0, "a quota's limit must be at least 1");
         assert!(limit <= Quota::MAX_UNITS, "a quota's limit must not exceed 999,999,999,999,999");
-        Self { limit, schedule: Arc::new(CalendarSchedule::new(period, zone::utc())) }
+        Self::of_limiter(limit, CalendarSchedule::new(period, zone::utc()))
     }
 
     /// Lets windows begin by the clocks of a zone, named as in the IANA time zone database (`Europe/Berlin`, in any
@@ -150,7 +161,7 @@ impl CalendarWindow {
     /// If there is no such zone.
     pub fn zone(self, name: &str) -> Result<Self, UnknownZone> {
         let schedule = CalendarSchedule::new(self.schedule.period(), zone::find(name)?);
-        Ok(Self { schedule: Arc::new(schedule), ..self })
+        Ok(Self::of_limiter(self.limit, schedule))
     }
 
     /// Lets months begin on this day, from 1 to 31; in shorter months, on their last day.
@@ -177,8 +188,17 @@ impl CalendarWindow {
     }
 
     fn with_period(self, period: Period) -> Self {
-        let schedule = CalendarSchedule::new(period, self.schedule.zone().clone());
-        Self { schedule: Arc::new(schedule), ..self }
+        Self::of_limiter(self.limit, CalendarSchedule::new(period, self.schedule.zone().clone()))
+    }
+
+    fn of_limiter(limit: u64, schedule: CalendarSchedule) -> Self {
+        Self { limit, schedule: Arc::new(schedule), own: None }
+    }
+
+    /// Returns this window as the quota of a key, which [`under`](Algorithm::under) turns into the window again.
+    pub(crate) fn own_quota(&self) -> Quota {
+        let number = self.own.unwrap_or_else(|| numbered::number_of(&self.schedule));
+        self.quota().in_calendar(number)
     }
 
     /// Returns when the window that holds `now` ends.
@@ -198,7 +218,8 @@ impl Algorithm for CalendarWindow {
 
     /// The period is 24 hours, seven days, or 28 days: a calendar's windows have no common length.
     fn quota(&self) -> Quota {
-        Quota::per(self.limit, self.schedule.period().nominal())
+        let quota = Quota::per(self.limit, self.schedule.period().nominal());
+        self.own.map_or(quota, |number| quota.in_calendar(number))
     }
 
     fn decide(
@@ -256,9 +277,15 @@ impl Algorithm for CalendarWindow {
         CalendarWindowState { ends: self.end_of_window(now), ..state }
     }
 
-    /// With the quota's limit: windows follow this calendar.
+    /// With the quota's limit, in the windows of the quota's calendar, or if it has none, of this one.
     fn under(&self, quota: Quota) -> Option<Self> {
-        Some(Self { limit: quota.limit(), schedule: Arc::clone(&self.schedule) })
+        let limit = quota.limit();
+        Some(match quota.calendar() {
+            Some(number) if self.own != Some(number) => {
+                Self { limit, schedule: numbered::schedule(number), own: Some(number) }
+            }
+            _ => Self { limit, schedule: Arc::clone(&self.schedule), own: self.own },
+        })
     }
 
     fn schedule(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! When windows begin: dates in a time zone, with the window that was found last.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::civil::Date;
@@ -26,6 +27,8 @@ pub(super) struct CalendarSchedule {
     last: AtomicU64,
     /// A neighbour of such a window, packed.
     beside: AtomicU64,
+    /// Its number among the schedules of keys, once it was asked for.
+    number: OnceLock<u32>,
     /// How often the calendar was asked.
     #[cfg(test)]
     asked: AtomicU64,
@@ -71,6 +74,7 @@ impl CalendarSchedule {
             zone,
             last: AtomicU64::new(0),
             beside: AtomicU64::new(0),
+            number: OnceLock::new(),
             #[cfg(test)]
             asked: AtomicU64::new(0),
         }
@@ -93,6 +97,16 @@ impl CalendarSchedule {
         let mut hasher = DefaultHasher::new();
         (self.period, self.zone_name()).hash(&mut hasher);
         hasher.finish()
+    }
+
+    /// Whether windows begin at the same instants, by the same rules of the same zone.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.period == other.period && self.zone == other.zone
+    }
+
+    /// Returns the number that was assigned first.
+    pub(super) fn number_or_assign(&self, assign: impl FnOnce() -> u32) -> u32 {
+        *self.number.get_or_init(assign)
     }
 
     /// Returns the window that holds `now`.

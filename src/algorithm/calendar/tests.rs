@@ -330,3 +330,51 @@ fn schedules_differ_by_period_zone_and_anchor() {
     }
     assert_eq!(monthly().schedule(), CalendarWindow::monthly(7).anchor(1).schedule());
 }
+
+#[test]
+fn a_window_of_a_key_is_found_again_by_its_quota() {
+    let limiter = CalendarWindow::daily(5);
+    let all = || {
+        let weekly = CalendarWindow::weekly(5).week_start(Weekday::Sunday);
+        let months = [1, 17].map(|anchor| CalendarWindow::monthly(7).anchor(anchor).zone("Asia/Kolkata").unwrap());
+        [CalendarWindow::daily(5), weekly].into_iter().chain(months).collect::<Vec<_>>()
+    };
+    let quotas: Vec<_> = all().iter().map(CalendarWindow::own_quota).collect();
+    let now = at(1_774_004_400);
+    for (window, quota) in all().iter().zip(&quotas) {
+        // One that was made alike has the same quota, on each thread.
+        assert_eq!(thread::scope(|scope| scope.spawn(|| window.own_quota()).join().unwrap()), *quota);
+        assert_eq!(quotas.iter().filter(|other| *other == quota).count(), 1, "{quotas:?}");
+        assert_ne!(window.quota(), *quota, "a limiter's own quota names no calendar");
+        assert_eq!((quota.limit(), quota.max_burst()), (window.quota().limit(), window.quota().limit()));
+        assert_eq!((quota.period(), quota.without_calendar()), (window.quota().period(), window.quota()));
+        let own = limiter.under(*quota).unwrap();
+        assert_eq!((own.quota(), own.own_quota()), (*quota, *quota));
+        assert_eq!(own.end_of_window(now), window.end_of_window(now), "{window:?}");
+        // Under a quota without a calendar, windows stay those of the algorithm.
+        assert_eq!(own.under(Quota::per_day(9)).unwrap().end_of_window(now), window.end_of_window(now));
+    }
+    assert_eq!(limiter.under(Quota::per_day(9)).unwrap().quota(), Quota::per(9, limiter.quota().period()));
+}
+
+/// What it costs to build the window of a customer at each request: `cargo test --release -- --nocapture`.
+#[test]
+fn a_window_may_be_built_for_each_request() {
+    let begun = std::time::Instant::now();
+    const BUILT: u32 = 10_000;
+    for _ in 0..BUILT {
+        let window = CalendarWindow::monthly(10_000).anchor(17).zone("Europe/Berlin").unwrap();
+        let _ = std::hint::black_box(window.own_quota());
+    }
+    println!("{:?} to build a window", begun.elapsed() / BUILT);
+    let window = CalendarWindow::monthly(10_000).anchor(17).zone("Europe/Berlin").unwrap();
+    let limiter = CalendarWindow::daily(1);
+    let begun = std::time::Instant::now();
+    for _ in 0..BUILT {
+        let _ = std::hint::black_box(limiter.under(std::hint::black_box(&window).clone().own_quota()));
+    }
+    println!("{:?} to find one that is kept", begun.elapsed() / BUILT);
+    // All of them are one in the process.
+    let built = || CalendarWindow::monthly(10_000).anchor(17).zone("Europe/Berlin").unwrap().own_quota();
+    assert_eq!(built(), built());
+}

@@ -125,7 +125,9 @@ use crate::values::{
 /// A changed limit holds from the next request on. Units in flight stay counted, here and on the server. The heir must
 /// have the same name on the same [`Redis`]. Requests that wait ask again under the new limit, and share their lines
 /// with later requests. Processes with different limits may share a name, for example while a change is rolled out:
-/// each judges by its own limit. The [lease](Self::lease) of the first limiter stays in force, since a renewer already
+/// each judges by its own limit. So may processes whose [`limit_fn`](crate::Policy::limit_fn) has two limits for a key,
+/// as long as a change of its plan is on its way to them; a request that waits keeps the limit of its key that it came
+/// with. The [lease](Self::lease) of the first limiter stays in force, since a renewer already
 /// counts on it.
 ///
 /// # Errors
@@ -245,36 +247,40 @@ impl RedisConcurrency {
     }
 
     /// Takes units, or waits for them.
-    fn charge(&self, tag: KeyTag, cost: u64, patience: Option<Duration>) -> Answer {
-        let Some(bounds) = self.queue else { return self.take_at_once(tag, cost) };
+    fn charge(&self, ask: &Ask<'_>) -> Answer {
+        let wanted = self.wanted(ask);
+        let Some(bounds) = self.queue else { return self.take_at_once(wanted) };
         let process = Arc::clone(self.process());
-        let wanted = self.wanted(tag, cost);
+        let bounds = WaitBounds { max_wait: bounds.longest_wait(ask.patience()), ..bounds };
+        let is_own_limit = ask.limit().is_some();
         Answer::Pending(Box::pin(async move {
-            Ok(receipted(process.take_or_wait(wanted, bounds, patience).await?, tag, cost))
+            let decision = process.take_or_wait(wanted, is_own_limit, bounds).await?;
+            Ok(receipted(decision, wanted.tag, wanted.cost))
         }))
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
-    fn take_at_once(&self, tag: KeyTag, cost: u64) -> Answer {
+    fn take_at_once(&self, wanted: RedisWanted) -> Answer {
         let process = Arc::clone(self.process());
-        let wanted = self.wanted(tag, cost);
+        let RedisWanted { tag, cost, limit } = wanted;
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
         }
-        if cost > 0 && cost <= self.limit && process.lines.has(tag) {
-            return rejected(self.limit, 0).into();
+        if cost > 0 && cost <= limit && process.lines.has(tag) {
+            return rejected(limit, 0).into();
         }
         Answer::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
     }
 
-    const fn wanted(&self, tag: KeyTag, cost: u64) -> RedisWanted {
-        RedisWanted { tag, cost, limit: self.limit }
+    /// Under the limit of the key, or the limiter's.
+    fn wanted(&self, ask: &Ask<'_>) -> RedisWanted {
+        let tag = self.process().tag(ask.key());
+        RedisWanted { tag, cost: ask.cost(), limit: ask.limit().unwrap_or(self.limit) }
     }
 
     /// Decides in this process alone.
-    fn fall_back(&self, tag: KeyTag, cost: u64) -> Decision {
+    fn fall_back(&self, RedisWanted { tag, cost, limit }: RedisWanted) -> Decision {
         let process = self.process();
-        let limit = self.limit;
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
                 if cost > 0 {
@@ -303,11 +309,10 @@ impl Limiter for RedisConcurrency {
     /// A [shadow](Mode::Shadow) takes units that are free, and never waits. The [fallback](Mode::Fallback) decides in
     /// this process alone, and at once.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let tag = self.process().tag(ask.key());
         match ask.mode() {
-            Mode::Fallback => self.fall_back(tag, ask.cost()).into(),
-            Mode::Shadow => self.take_at_once(tag, ask.cost()),
-            Mode::Charge => self.charge(tag, ask.cost(), ask.patience()),
+            Mode::Fallback => self.fall_back(self.wanted(ask)).into(),
+            Mode::Shadow => self.take_at_once(self.wanted(ask)),
+            Mode::Charge => self.charge(ask),
             mode @ (Mode::Peek | Mode::UpTo | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }
     }
@@ -326,6 +331,7 @@ impl Limiter for RedisConcurrency {
             .advertising(Terms::concurrency(self.limit))
             .admitting_at_most(self.limit)
             .holding()
+            .taking_quotas()
             .answering(Mode::Shadow)
             .answering(Mode::Fallback)
             .sharing_reports(RedisReports::new(&self.redis, &names));

@@ -18,15 +18,16 @@ use crate::store::redis::{FaultKind, failed};
 use crate::values::{Decision, LimiterError};
 
 impl Process {
-    /// Takes units of a key, and waits for them if `bounds` and `patience` allow it.
+    /// Takes units of a key, and waits for them if `bounds` allow it. `is_own_limit` says whether the limit is that of
+    /// the key, which a change of the limiter's does not change.
     ///
     /// A request that is dropped leaves its line, and the next waiter is the first. If it was asking the server, the
     /// call goes on in the background, and the units that it takes are released.
     pub(super) async fn take_or_wait(
         self: Arc<Self>,
         wanted: RedisWanted,
+        is_own_limit: bool,
         bounds: WaitBounds,
-        patience: Option<Duration>,
     ) -> Result<Decision, LimiterError> {
         // Checked first, since tokio's timer panics outside of a runtime.
         Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
@@ -44,9 +45,9 @@ impl Process {
         };
         match self.lines.join(tag, &bounds, pace) {
             Ok(place) => {
-                let longest = bounds.longest_wait(patience).saturating_sub(since.elapsed());
+                let longest = bounds.max_wait.saturating_sub(since.elapsed());
                 // Boxed, since most requests need not wait.
-                let decision = Box::pin(self.wait(place, wanted, longest)).await?;
+                let decision = Box::pin(self.wait(place, wanted, is_own_limit, longest)).await?;
                 Ok(if decision.is_allowed() { decision.with_delay(since.elapsed()) } else { decision })
             }
             Err(NoPlace::Full) => Ok(rejected(limit, left)),
@@ -59,6 +60,7 @@ impl Process {
         self: &Arc<Self>,
         mut place: CountedWaiter,
         mut wanted: RedisWanted,
+        is_own_limit: bool,
         longest: Duration,
     ) -> Result<Decision, LimiterError> {
         let line = Arc::clone(&place.line);
@@ -68,7 +70,7 @@ impl Process {
         let _turn = loop {
             tokio::select! {
                 biased;
-                change = next_change(&mut place.changes) => wanted.adopt(change)?,
+                change = next_change(&mut place.changes) => wanted.adopt(change, is_own_limit)?,
                 turn = &mut turn => break turn,
                 () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
                 () = sleep(OVERDUE) => {
@@ -92,7 +94,7 @@ impl Process {
             tokio::select! {
                 biased;
                 change = next_change(&mut place.changes) => {
-                    wanted.adopt(change)?;
+                    wanted.adopt(change, is_own_limit)?;
                     line.pace().hurry();
                 }
                 () = line.released.notified() => line.pace().released(Instant::now()),
@@ -124,13 +126,15 @@ impl Process {
 }
 
 impl RedisWanted {
-    /// Asks under another limit from now on.
-    fn adopt(&mut self, change: LineChange) -> Result<(), LimiterError> {
+    /// Asks under another limit from now on, unless it asks under that of its key.
+    fn adopt(&mut self, change: LineChange, is_own_limit: bool) -> Result<(), LimiterError> {
         if change.is_closed {
             return Err(closed());
         }
         // A request that can never fit under the new limit passes when it is alone, as in memory.
-        self.limit = change.limit.max(self.cost);
+        if !is_own_limit {
+            self.limit = change.limit.max(self.cost);
+        }
         Ok(())
     }
 }
@@ -154,8 +158,8 @@ mod tests {
         let wanted = RedisWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
         let bounds = WaitBounds::new(1);
         let Ok(place) = process.lines.join(wanted.tag, &bounds, AskingPace::unknown(Instant::now())) else { panic!() };
-        let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, bounds, None));
-        let then = size_of_val(&process.wait(place, wanted, Duration::ZERO));
+        let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, false, bounds));
+        let then = size_of_val(&process.wait(place, wanted, false, Duration::ZERO));
         println!("{first} and {then} bytes");
         assert!(first + then < 1_200, "{first} and {then}");
         assert_eq!(process.lines.waiting(), 0);

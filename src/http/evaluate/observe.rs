@@ -6,13 +6,16 @@ use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
 impl Scope<'_> {
-    /// Records the decisions on a request that passes: only shadows have rejected it, if any.
-    pub(super) fn note_committed(self, entries: &[PolicyEntry]) {
+    /// Records the decisions on a request that passes: only shadows have rejected it, and policies whose alternatives
+    /// were charged, if any.
+    pub(super) fn note_committed<'e>(self, entries: impl Iterator<Item = &'e PolicyEntry>) {
         for (policy, key, decision) in decided(&self.in_force.policies, entries) {
             if decision.is_allowed() {
                 policy.note(Fate::from_admission(decision), Some(key), Some(decision));
-            } else {
+            } else if policy.shadow {
                 self.note_rejected(policy, Fate::ShadowRejected, key, decision);
+            } else {
+                policy.note(Fate::PassedOver, Some(key), Some(decision));
             }
         }
     }
@@ -20,8 +23,9 @@ impl Scope<'_> {
     /// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not
     /// counted.
     pub(super) fn note_all_rejected(self, entries: &[PolicyEntry]) {
-        for (policy, key, decision) in decided(&self.in_force.policies, entries) {
-            if !decision.is_allowed() && !policy.shadow {
+        let rejected = entries.iter().filter(|entry| entry.is_rejected());
+        for (policy, key, decision) in decided(&self.in_force.policies, rejected) {
+            if !policy.shadow {
                 self.note_rejected(policy, Fate::Rejected, key, decision);
             }
         }
@@ -36,9 +40,9 @@ impl Scope<'_> {
     }
 }
 
-fn decided<'a>(
-    policies: &'a [Policy],
-    entries: &'a [PolicyEntry],
-) -> impl Iterator<Item = (&'a Policy, &'a PartitionKey, &'a Decision)> {
-    entries.iter().filter_map(|entry| Some((entry.policy_of(policies), &entry.key, entry.decision.as_ref()?)))
+fn decided<'p, 'e>(
+    policies: &'p [Policy],
+    entries: impl Iterator<Item = &'e PolicyEntry>,
+) -> impl Iterator<Item = (&'p Policy, &'e PartitionKey, &'e Decision)> {
+    entries.filter_map(|entry| Some((entry.policy_of(policies), &entry.key, entry.decision.as_ref()?)))
 }

@@ -11,7 +11,7 @@ use crate::http::body::RejectionBody;
 use crate::http::grpc::GrpcStatus;
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
-use crate::http::policy::{Event, IntoPolicies, Policy, PolicyError};
+use crate::http::policy::{Event, IntoPolicies, Policies, PolicyError};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::{Rejection, RejectionFormat};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
@@ -31,7 +31,7 @@ use crate::values::Quota;
 /// ```
 #[must_use]
 pub struct RateLimitLayerBuilder {
-    policies: Vec<Policy>,
+    policies: Policies,
     settings: LayerSettings,
 }
 

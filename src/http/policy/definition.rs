@@ -9,9 +9,10 @@ use http::StatusCode;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::KeyExtractor;
 use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
+use crate::http::policy::combined::{IntoPolicies, Policies};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
-use crate::http::policy::how_much::{Cost, HowMuch};
+use crate::http::policy::how_much::{Cost, HowMuch, QuotaOf};
 use crate::http::policy::precedence::{Precedence, PrecedenceOf};
 use crate::http::policy::transitions::Hook;
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
@@ -179,9 +180,84 @@ impl Policy {
     /// buckets, regardless of the number of quotas. The texts of the response fields are kept for 64 quotas per
     /// policy, some 20 KiB; for further quotas, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]
-    pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
-        self.options.set(Fact::QuotaFn);
-        self.how_much.quota = Some(Box::new(quota));
+    pub fn quota_fn(self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
+        self.with_quotas(Fact::QuotaFn, Box::new(quota))
+    }
+
+    /// Gives each key windows of its own, with their limit: 10,000 a month from the 17th, by the clocks of the
+    /// customer's zone. `None` stands for the policy's own window.
+    ///
+    /// ```
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::{CalendarWindow, MissingKey, Policy};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone)]
+    /// struct Billing(CalendarWindow);
+    ///
+    /// let month = Policy::new("month", CalendarWindow::monthly(1_000))
+    ///     .key(User::key())
+    ///     .on_missing_key(MissingKey::Share)
+    ///     .window_fn(|request| request.extensions().get::<Billing>().map(|billing| billing.0.clone()));
+    /// ```
+    ///
+    /// All that [`quota_fn`](Self::quota_fn) says of quotas holds for windows: the window must be that of the *key*, it
+    /// is looked up once per request, and applies to its refunds, its settlement and its fields. See [when a key's
+    /// window changes](crate::CalendarWindow#windows-of-the-keys-own).
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter other than a
+    /// [`CalendarWindow`](crate::CalendarWindow), in memory or on a server, and together with
+    /// [`quota_fn`](Self::quota_fn).
+    ///
+    /// # Cost
+    ///
+    /// For a window that is built once and cloned, as for a quota. A window that is built for each request takes about
+    /// a microsecond more. A process keeps 150 bytes for each combination of zone, period and first day that it has
+    /// seen, of which there are some 23,000.
+    #[cfg(feature = "calendar")]
+    #[doc(alias("billing period", "time zone", "anchor"))]
+    pub fn window_fn(
+        self,
+        window: impl Fn(&RequestHead<'_>) -> Option<crate::CalendarWindow> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_quotas(Fact::WindowFn, Box::new(move |head| window(head).map(|window| window.own_quota())))
+    }
+
+    /// Gives each key a limit of its own on what it has in flight: the number of the customer's plan, say. `None`
+    /// stands for the policy's own limit, and 0 suspends the key: its requests are rejected, without a wait.
+    ///
+    /// ```
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::{Concurrency, MissingKey, Policy};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone, Copy)]
+    /// struct Seats(u64);
+    ///
+    /// let in_flight = Policy::new("in-flight", Concurrency::new(2))
+    ///     .key(User::key())
+    ///     .on_missing_key(MissingKey::Share)
+    ///     .limit_fn(|request| request.extensions().get::<Seats>().map(|seats| seats.0));
+    /// ```
+    ///
+    /// The limit may change from one request to the next. Requests in flight stay, and none is admitted under a lowered
+    /// limit until enough of them are over. A request that [waits](crate::Concurrency#waiting) is judged by the limit
+    /// that it came with, in its turn.
+    ///
+    /// Each response advertises the limit of its own key. A limit above the greatest that a limiter can have counts as
+    /// the greatest.
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter other than a
+    /// [`Concurrency`](crate::Concurrency) or a `RedisConcurrency`.
+    #[doc(alias("plan", "concurrency", "seats"))]
+    pub fn limit_fn(self, limit: impl Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
+        self.with_quotas(Fact::LimitFn, Box::new(move |head| limit(head).map(Quota::in_flight)))
+    }
+
+    /// Gives keys quotas of their own. An option of this kind excludes the others.
+    fn with_quotas(mut self, option: Fact, quota: QuotaOf) -> Self {
+        self.options.set(option);
+        self.how_much.quota = Some(quota);
         self.description.prepare_for_quotas();
         // `charge_once` does the same if it is called after this.
         if let Some(retries) = &self.after.retries {
@@ -495,6 +571,19 @@ impl Policy {
         self
     }
 
+    /// Requires that the other policies have room, too: both are charged, or neither is. As in an array, and for the parts
+    /// of [alternatives](Self::or_else).
+    pub fn and(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().and(others)
+    }
+
+    /// Charges other policies in place of this one if it has no room: an included quota, say, and then the overage. See
+    /// [`Policies`].
+    #[doc(alias("overage", "alternative", "any of"))]
+    pub fn or_else(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().or_else(others)
+    }
+
     /// Makes the policy a shadow: it counts and reports the requests that it would reject if it were enforced, but
     /// never rejects a request, or delays it in a queue. A remote limiter is still called, and the request waits for
     /// its answer.
@@ -644,35 +733,5 @@ pub(crate) enum ChargeOrder {
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
-    }
-}
-
-/// One policy, or several.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a policy, and no array or `Vec` of policies",
-    note = "a quota, an algorithm or a limiter becomes a policy by a name, and mostly a key: \
-            `Policy::new(\"per-client\", limiter).key(PeerIp::new())`, or in short `RateLimitLayer::per_client(limiter)`"
-)]
-pub trait IntoPolicies {
-    /// The policies. They are charged and reported in this order, with three exceptions: policies in memory come
-    /// first, delaying policies after rejecting ones, and shadows last.
-    fn into_policies(self) -> Vec<Policy>;
-}
-
-impl IntoPolicies for Policy {
-    fn into_policies(self) -> Vec<Policy> {
-        vec![self]
-    }
-}
-
-impl<const N: usize> IntoPolicies for [Policy; N] {
-    fn into_policies(self) -> Vec<Policy> {
-        self.into()
-    }
-}
-
-impl IntoPolicies for Vec<Policy> {
-    fn into_policies(self) -> Vec<Policy> {
-        self
     }
 }

@@ -12,6 +12,8 @@ named! {
         PriorityFn = "priority_fn",
         WeightFn = "weight_fn",
         QuotaFn = "quota_fn",
+        WindowFn = "window_fn",
+        LimitFn = "limit_fn",
         ChargeWhen = "charge_when",
         CostAfter = "cost_after",
         SettleByHandler = "settle_by_handler",
@@ -37,6 +39,9 @@ named! {
         NoQuota = "a limiter that advertises no quota",
         /// It has one quota for all keys.
         OneQuota = "a limiter that has one quota for all keys",
+        NoCalendar = "a limiter without windows of the calendar",
+        /// Not of what is in flight, or one limit for all keys.
+        NoLimits = "a limiter that takes no limits in flight",
         /// It keeps the records of retries.
         RecordsOnServer = "a limiter that keeps them on its server",
     }

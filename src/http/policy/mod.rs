@@ -3,6 +3,7 @@
 //! - `definition` has the policy and the setters of its options. Most of its fields are in four groups: `who` it is
 //!   for, `how_much` a request is charged, the settings for the time `after` the decision, and the `heritage`: the
 //!   state that it takes over from the policy of the same name that it replaces in a live change.
+//! - `combined` has several policies, all of which or any of which have to admit a request.
 //! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
 //!   result is a `PolicyError` (`error`).
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
@@ -14,6 +15,7 @@
 
 mod after;
 mod asks;
+mod combined;
 mod definition;
 mod error;
 mod expiring;
@@ -36,7 +38,8 @@ mod who;
 
 pub use self::after::ChargeOnce;
 pub(crate) use self::after::{Attempt, DebtCharge};
-pub use self::definition::{IntoPolicies, Policy};
+pub use self::combined::{IntoPolicies, Policies};
+pub use self::definition::Policy;
 pub use self::error::PolicyError;
 pub(crate) use self::heritage::{Fate, Scheduled};
 pub use self::heritage::{Penalty, ShowKey};

@@ -8,11 +8,13 @@ use crate::http::policy::error::PolicyError;
 use crate::http::policy::facts::Fact;
 use crate::http::policy::names::is_name;
 use crate::http::policy::who::MissingKey;
+use crate::values::Shape;
 
 use Fact::{
-    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, MaxKeysOfChargeOnce, NoQuota,
-    NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead,
-    SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds, WeightFn,
+    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, LimitFn, MaxKeysOfChargeOnce,
+    NoCalendar, NoLimits, NoQuota, NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn,
+    RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds,
+    WeightFn, WindowFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -37,6 +39,9 @@ const RULES: &[PairRule] = &[
     PairRule(CostAfter, SettleByContentBytes, TWO_BILLS),
     PairRule(SettleByHandler, SettleByContentBytes, TWO_BILLS),
     PairRule(QuotaFn, OneQuota, "use a bucket or a window, in memory or on Redis, or remove `quota_fn`"),
+    PairRule(QuotaFn, WindowFn, "a window has a limit of its own; remove one"),
+    PairRule(LimitFn, NoLimits, "use a `Concurrency`, in memory or on Redis, or remove `limit_fn`"),
+    PairRule(WindowFn, NoCalendar, "use a `CalendarWindow`, in memory or on Redis, or remove `window_fn`"),
     PairRule(PriorityFn, NotShedding, IN_TURN),
     PairRule(WeightFn, NotShedding, IN_TURN),
     PairRule(ChargeWhen, InFlight, NOTHING_CHARGED),
@@ -141,9 +146,12 @@ impl Policy {
 
     fn has_fact(&self, fact: Fact) -> bool {
         let terms = self.description.terms();
+        let has_shape = |shape| terms.is_some_and(|terms| terms.shape() == Some(shape));
         match fact {
-            Cost | CostFn | PriorityFn | WeightFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler
-            | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
+            Cost | CostFn | PriorityFn | WeightFn | QuotaFn | WindowFn | LimitFn | ChargeWhen | CostAfter
+            | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => {
+                self.options.has(fact)
+            }
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,
@@ -155,6 +163,8 @@ impl Policy {
             NotShedding => !self.description.sheds(),
             NoQuota => terms.and_then(|terms| terms.quota()).is_none(),
             OneQuota => !(self.description.takes_quotas() && terms.is_some_and(|terms| terms.shape().is_some())),
+            NoCalendar => !(self.description.takes_quotas() && has_shape(Shape::CalendarWindow)),
+            NoLimits => !(self.description.takes_quotas() && self.description.holds()),
             RecordsOnServer => self.description.charges_once().is_some(),
         }
     }

@@ -49,31 +49,28 @@ mod tests {
     use crate::algorithm::TokenBucket;
     use crate::http::key::KeyError;
     use crate::http::policy::Policy;
+    use crate::http::reject::Wait;
     use crate::http::verdict::Verdict;
-    use crate::values::{Decision, LimiterError, Quota, Receipt};
+    use crate::values::{LimiterError, Quota};
 
     #[test]
     fn each_reason_has_its_status_and_pushback() {
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
-        let rejected = |wait| Verdict::new([PolicyVerdict::new(&policy, Decision::reject(1, 0, wait), false)]);
-        let short = Some(Duration::from_millis(5));
-        let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
-        let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
-        let overloaded = |decision: Decision| {
-            let shed = PolicyVerdict::named("overload".into(), decision.with_receipt(Receipt::SHED));
-            Rejection::overloaded(StatusCode::SERVICE_UNAVAILABLE, Verdict::new([shed]))
-        };
+        let short = Wait::After(Duration::from_millis(5));
+        let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, wait, Verdict::default());
+        let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, wait, Verdict::default());
+        let overloaded = |wait| Rejection::overloaded(StatusCode::SERVICE_UNAVAILABLE, wait, Verdict::default());
         let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
         // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of a layer that answers UNAVAILABLE.
         for (rejection, statuses, pushback) in [
             (exceeded(short), ["8", "14"], Some("5")),
-            (exceeded(None), ["8", "8"], Some("-1")),
+            (exceeded(Wait::Never), ["8", "8"], Some("-1")),
             (banned(short), ["8", "8"], Some("5")),
-            (banned(None), ["8", "8"], Some("-1")),
-            (overloaded(Decision::reject(1, 0, short)), ["14", "14"], Some("5")),
-            (overloaded(Decision::reject_until_released(1, 0)), ["14", "14"], None),
+            (banned(Wait::Never), ["8", "8"], Some("-1")),
+            (overloaded(Wait::Estimate(Duration::from_millis(5))), ["14", "14"], Some("5")),
+            (overloaded(Wait::UnknownEstimate), ["14", "14"], None),
             (failed(LimiterError::new("lost")), ["14", "14"], Some("1000")),
             (failed(LimiterError::closed("closed")), ["14", "14"], Some("1000")),
             (without_key(KeyError::Missing { what: what.into() }), ["3", "3"], Some("-1")),

@@ -48,12 +48,12 @@ use crate::values::time::{Clock, Monotonic};
 /// # Quotas of the keys' own
 ///
 /// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
-/// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
-/// with its state. It has the same capacity, and takes 98 bytes per key, or 114 for sliding windows, for any number of
-/// different quotas. It comes on top of the first table, which stays: words that are never touched take no memory, but
-/// states that do not fit into words take 52 or 68 bytes per key there as well. It is made when the policy is. A key
-/// whose quota changes keeps its used units: they are converted, as by a live change, at the first question under the
-/// other quota.
+/// [`quota_fn`](crate::Policy::quota_fn) or a `window_fn`, all keys are in another table with locks, which keeps the
+/// quota of each key with its state, or the number of its calendar. It has the same capacity, and takes 98 bytes per
+/// key, or 114 for sliding windows, for any number of different quotas. It comes on top of the first table, which
+/// stays: words that are never touched take no memory, but states that do not fit into words take 52 or 68 bytes per
+/// key there as well. It is made when the policy is. A key whose quota changes keeps its used units: they are
+/// converted, as by a live change, at the first question under the other quota.
 ///
 /// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under
 /// a quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.

@@ -99,7 +99,9 @@ use crate::values::{Description, LimiterError};
 ///
 /// A charge is refunded if the key has the same rate by then, or windows of the same period; otherwise it stays. The
 /// count of a window that was brought into a shorter period ends with that period: give all quotas of a limiter with
-/// windows one period. A quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
+/// windows one period. A window of the key's own is not stored: the call has its bounds, and units that were charged in
+/// another window count in the present one from the next charge on. A quota that Redis [cannot keep](Scripted::fits) is
+/// an error of the decision.
 ///
 /// While a new plan is rolled out, processes may disagree on the quota of a key. Each charge that finds the other's
 /// quota then costs a second round trip. If another process changes the key in between, which on a hot key is nearly

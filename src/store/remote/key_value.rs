@@ -14,7 +14,7 @@ use super::standing::Standing;
 use crate::algorithm::{Algorithm, Portable, written_under};
 use crate::store::{NodeHealth, SharingStats, quota_change};
 use crate::values::time::{Clock, Timestamp, Wall};
-use crate::values::{LimiterError, OverrideReason};
+use crate::values::{LimiterError, OverrideReason, Shape};
 
 /// A key-value store on a server, such as etcd, Consul, FoundationDB, a table of a database, or a service of your own.
 pub trait KeyValue: Send + Sync + 'static {
@@ -230,18 +230,21 @@ struct KeyContent<A: Portable> {
     state: Option<A::State>,
     /// If another quota has written the value: the algorithm under that quota.
     under: Option<A>,
+    /// Whether it counts in another window than it was written in: that of another calendar.
+    is_moved: bool,
     /// Whether a charge writes the value even if it charges nothing.
     is_corrected: bool,
 }
 
 impl<A: Portable> KeyContent<A> {
     /// The content of a key without a value.
-    const NOTHING: Self = Self { standing: Standing::NONE, state: None, under: None, is_corrected: false };
+    const NOTHING: Self =
+        Self { standing: Standing::NONE, state: None, under: None, is_moved: false, is_corrected: false };
 
     fn read(algorithm: &A, stored: Option<&[u8]>, now: Timestamp) -> Result<Self, LimiterError> {
         let Some(bytes) = stored else { return Ok(Self::NOTHING) };
         let (written, before, bytes) = split(bytes);
-        let another = written_under(bytes).filter(|quota| *quota != algorithm.quota());
+        let another = written_under(bytes).filter(|quota| *quota != algorithm.quota().without_calendar());
         let under = another.and_then(|quota| algorithm.under(quota));
         let is_ahead = written > now.saturating_add(MOST_AHEAD);
         let writer = under.as_ref().unwrap_or(algorithm);
@@ -259,9 +262,13 @@ impl<A: Portable> KeyContent<A> {
             }
         };
         // Otherwise a converted state would be paid off at the old rate, and a state from the future never. No
-        // advertised wait would be true.
-        let is_corrected = is_ahead || under.is_some();
-        Ok(Self { standing, state, under, is_corrected })
+        // advertised wait would be true. And a state of another calendar would count in the window after next, too.
+        let is_moved = match (algorithm.terms().shape(), &state) {
+            (Some(Shape::CalendarWindow), Some(state)) => !is_ahead && writer.to_bytes(state) != bytes,
+            _ => false,
+        };
+        let is_corrected = is_ahead || is_moved || under.is_some();
+        Ok(Self { standing, state, under, is_moved, is_corrected })
     }
 
     /// Returns the outcome of a transition that charges nothing.
@@ -323,7 +330,8 @@ impl<A: Portable> KeyContent<A> {
             // stays, as in memory.
             Transition::Refund { cost, receipt } => {
                 let under = self.under.as_ref().unwrap_or(algorithm);
-                let is_owed = !self.standing.is_some() && quota_change::has_units_of(algorithm, &under.quota());
+                let is_owed =
+                    !self.is_moved && !self.standing.is_some() && quota_change::has_units_of(algorithm, &under.quota());
                 let refunded = self.state.filter(|_| is_owed).map(|state| under.refund(state, now, cost, receipt));
                 (Applied { old: None, ..applied }, refunded.map(|state| (Standing::NONE, Some(state), under)))
             }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod leases;
+mod limits;
 mod outages;
 mod waiting;
 mod waiting_model;

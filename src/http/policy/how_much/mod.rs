@@ -65,7 +65,9 @@ impl HowMuch {
 fn as_limited(limiter: &Description, quota: Option<Quota>) -> Option<Quota> {
     match limiter.terms().and_then(|terms| terms.shape()) {
         Some(Shape::FixedWindow | Shape::SlidingWindow) => quota.map(Quota::without_burst),
-        // All keys have the windows of the calendar.
+        #[cfg(feature = "calendar")]
+        Some(Shape::CalendarWindow) if quota.is_some_and(|quota| quota.calendar().is_some()) => quota,
+        // A key without windows of its own has the windows of the limiter.
         Some(Shape::CalendarWindow) => {
             let period = limiter.terms().and_then(|terms| terms.quota())?.period();
             Quota::try_per(quota?.limit(), period).ok()

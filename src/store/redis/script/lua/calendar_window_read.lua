@@ -3,7 +3,9 @@
 -- ARGV: cost, limit, and three seconds, at which consecutive windows begin: the caller knows the calendar, and the
 -- server knows which of the two windows between them contains `now`. If `now` is in no such window, since the caller's
 -- clock is wrong, `ends` stays nil, and no window begins. All seconds are below 2^53 / 10^6.
-local cost, limit, used, ends = ARGV[at] + 0, ARGV[at + 1] + 0, 0
+--
+-- `is_moved`: the state is from the future, or of another calendar, and counts in the present window.
+local cost, limit, used, is_moved, ends = ARGV[at] + 0, ARGV[at + 1] + 0, 0, false
 local first, second, third = ARGV[at + 2] * 1000000, ARGV[at + 3] * 1000000, ARGV[at + 4] * 1000000
 if first <= now and now < third then
   ends = now < second and second or third
@@ -20,10 +22,6 @@ if old then
   if now < stored then
     used = count_stored
     if not ends then ends = stored end
-    if ends ~= stored and count ~= '0' then
-      -- A state from the future, or of another calendar, counts in the present window. The correction is stored,
-      -- because the state would otherwise count in the next window, too, or expire before the present one ends.
-      call('SET', key, format('-%d:%d', ends / 1000000, used) .. tag, 'PXAT', format('%d', ends / 1000))
-    end
+    is_moved = ends ~= stored
   end
 end

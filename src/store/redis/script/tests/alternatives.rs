@@ -243,9 +243,9 @@ pub(super) fn the_script_charges_what_the_formula_chooses() {
                     Some(_) => &mut later,
                 };
                 *count += 1;
-                for index in choice.iter().flat_map(|(chosen, _)| chosen) {
+                choice.iter().flat_map(|(chosen, _)| chosen).for_each(|index| {
                     let _ = decide(*index, true);
-                }
+                });
                 decided.push((decisions, choice.map_or(0, |(_, number)| number)));
             }
             expected.push((costs, decided));

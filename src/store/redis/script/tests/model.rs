@@ -9,6 +9,9 @@ use crate::values::time::Timestamp;
 
 /// An algorithm whose states a test keeps in a plain map, as the scripts keep them on the server.
 pub(super) trait Model: Algorithm<State: PartialEq + Debug> {
+    /// Whether a refund corrects a state from the future, too.
+    const REFUND_CORRECTS: bool = true;
+
     /// Corrects a state from the future.
     fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State;
 
@@ -64,6 +67,8 @@ window_model!(FixedWindow, |state| state.used == 0);
 window_model!(SlidingWindow, |state| state.previous == 0 && state.current == 0);
 
 impl Model for CalendarWindow {
+    const REFUND_CORRECTS: bool = false;
+
     /// Units that still count are counted in the present window.
     fn clamped(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
         if state.ends > now { CalendarWindowState { ends: self.end_of_window(now), ..state } } else { state }

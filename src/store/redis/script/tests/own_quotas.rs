@@ -201,6 +201,22 @@ pub(super) fn a_corrected_state_keeps_its_quota() {
     check(&CalendarWindow::daily(7));
 }
 
+/// Customers who move: half-hour zones, both sides of the date line, and periods of other lengths.
+#[test]
+pub(super) fn windows_of_the_keys_own_move_as_in_memory() {
+    let zones = ["UTC", "Europe/Berlin", "Asia/Kolkata", "Pacific/Apia", "Pacific/Pago_Pago"];
+    follow(&CalendarWindow::daily(5), 1, |random| {
+        // Great limits, too: most requests of a key that moves to a greater limit fit.
+        let limit = random.pick(&[1, 2, 5, 20, 100, 1_000, 10_000]);
+        let window = match random.below(8) {
+            0 => CalendarWindow::monthly(limit).anchor(random.pick(&[1, 17, 31])),
+            1 => CalendarWindow::weekly(limit),
+            _ => CalendarWindow::daily(limit),
+        };
+        window.zone(random.pick(&zones)).unwrap().own_quota()
+    });
+}
+
 /// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are
 /// admitted at most the units of the greater quota.
 #[test]

@@ -81,7 +81,9 @@ fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Rece
     let ends = |now: u64| limit.end_of_window(at(now)).as_nanos() / 1_000;
     // Sometimes at the end of a window, or next to it.
     let now = if random.below(3) == 0 { ends(now) + random.below(3) - 1 } else { now };
-    let seconds = [now, ends(now), ends(ends(now)), ends(now) - 86_400_000_000].map(|micros| micros / 1_000_000);
+    // Mostly in the present window: charges of others are not refunded.
+    let seconds = [now, ends(now), ends(now), ends(now), ends(ends(now)), ends(now) - 86_400_000_000];
+    let seconds = seconds.map(|micros| micros / 1_000_000);
     let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
     let most = limit.quota().limit();
     let used = random.pick(&[0, 1, most, (most + 1).min(MOST_UNITS)]);
@@ -132,6 +134,10 @@ fn check<A: Scripted + Model + Debug>(
                     let (_, after) = answer.replay(&algorithm, cost, count).unwrap_or_else(|_| panic!("{}", context()));
                     (answer.admitted > 0).then_some(after)
                 }
+                Some(_) if is_future && !A::REFUND_CORRECTS => {
+                    assert_eq!(answer.admitted, 0, "{}", context());
+                    None
+                }
                 Some(receipt) => {
                     let [before, after] = [0, cost].map(|cost| algorithm.refund(clamped, at(now), cost, receipt));
                     let is_owed = before != after && !algorithm.is_over(&before, at(now));
@@ -139,7 +145,8 @@ fn check<A: Scripted + Model + Debug>(
                     is_owed.then_some(Some(after).filter(|after| !algorithm.is_nothing(after, at(now))))
                 }
             };
-            let corrected = (is_future && (is_charge || receipt.is_some())).then_some(Some(clamped));
+            let is_corrected = if receipt.is_some() { A::REFUND_CORRECTS } else { is_charge };
+            let corrected = (is_future && is_corrected).then_some(Some(clamped));
             let (expected, kind) = match (written, corrected) {
                 (Some(written), _) => (Some(written), if written.is_some() { 0 } else { 1 }),
                 (None, Some(corrected)) => (Some(corrected), CORRECTED),

@@ -150,7 +150,9 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: i
                 server.add(now, &call);
                 server.add_expiry(&call.keys[0]);
                 let mut is_owed = false;
-                if let Some(state) = states.get_mut(&id) {
+                let is_read =
+                    |state: &&mut A::State| A::REFUND_CORRECTS || algorithm.clamped(**state, at(now)) == **state;
+                if let Some(state) = states.get_mut(&id).filter(is_read) {
                     *state = algorithm.clamped(*state, at(now));
                     let before = algorithm.refund(*state, at(now), 0, receipt);
                     let after = algorithm.refund(*state, at(now), cost, receipt);

@@ -256,11 +256,8 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
                 ("if now < stored then", "if now <= stored then"),
                 ("    used = count_stored\n", ""),
                 ("if not ends then ends = stored end", ""),
-                ("if ends ~= stored and count ~= '0' then", "if count ~= '0' then"),
-                ("if ends ~= stored and count ~= '0' then", "if ends ~= stored then"),
-                ("if ends ~= stored and count ~= '0' then", "if false then"),
-                ("ends / 1000))", "stored / 1000))"),
-                ("used) .. tag", "used)"),
+                ("is_moved = ends ~= stored", "is_moved = true"),
+                ("is_moved = ends ~= stored", "is_moved = false"),
             ],
         },
         Changes {
@@ -268,8 +265,14 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
             properties: &[
                 stored::stored_windows_of_the_calendar_agree_with_rust,
                 lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
+                own_quotas::a_corrected_state_keeps_its_quota,
             ],
             changes: &[
+                ("if is_moved and count ~= '0' then", "if count ~= '0' then"),
+                ("if is_moved and count ~= '0' then", "if is_moved then"),
+                ("if is_moved and count ~= '0' then", "if false then"),
+                ("ends / 1000))", "now / 1000))"),
+                ("used) .. tag", "used)"),
                 ("used + cost > limit", "used + cost >= limit"),
                 ("for _ = 1, count do", "for _ = 1, 1 do"),
                 ("used + cost, admitted + 1", "used + 1, admitted + 1"),
@@ -278,10 +281,14 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
         },
         Changes {
             block: block!("calendar_window_refund"),
-            properties: &[stored::stored_windows_of_the_calendar_agree_with_rust],
+            properties: &[
+                stored::stored_windows_of_the_calendar_agree_with_rust,
+                own_quotas::windows_of_the_keys_own_move_as_in_memory,
+            ],
             changes: &[
+                ("not is_moved and ", ""),
                 ("receipt * 1000000 == ends", "receipt * 1000000 <= ends"),
-                ("ends and used > 0", "ends"),
+                ("== ends and used > 0", "== ends"),
                 ("used - cost, 1", "used, 1"),
                 ("if used > 0 then state", "if used >= 0 then state"),
                 ("used), ends end", "used), now end"),
