@@ -129,33 +129,44 @@ impl Formula {
             Self::All(parts) => {
                 let mut all = Room::NoSay;
                 let mut is_unknown = false;
+                let mut ends_early = false;
                 for part in parts {
                     match part.rest(known) {
                         Rest::Known(Room::None) => return Rest::Known(Room::None),
                         Rest::Known(Room::Some) => all = Room::Some,
                         Rest::Known(Room::NoSay) => {}
                         Rest::Unknown => is_unknown = true,
-                        Rest::Formula(part) => left.push(part),
+                        Rest::Formula { formula, ends_early: ends } => {
+                            left.push(formula);
+                            ends_early |= ends;
+                        }
                     }
                 }
                 match left.is_empty() {
                     _ if is_unknown => Rest::Unknown,
                     true => Rest::Known(all),
-                    false => Rest::Formula(Self::All(left)),
+                    false => Rest::Formula { formula: Self::All(left), ends_early },
                 }
             }
             Self::Any(parts) => {
                 let mut any = Room::NoSay;
+                let mut ends_early = false;
                 for part in parts {
                     match part.rest(known) {
                         Rest::Known(Room::NoSay) => {}
                         Rest::Known(Room::None) => any = Room::None,
-                        Rest::Formula(part) => left.push(part),
+                        Rest::Formula { formula, ends_early: ends } => {
+                            left.push(formula);
+                            ends_early = ends;
+                        }
                         decisive if left.is_empty() => return decisive,
-                        _ => break,
+                        _ => ends_early = true,
+                    }
+                    if ends_early {
+                        break;
                     }
                 }
-                if left.is_empty() { Rest::Known(any) } else { Rest::Formula(Self::Any(left)) }
+                if left.is_empty() { Rest::Known(any) } else { Rest::Formula { formula: Self::Any(left), ends_early } }
             }
         }
     }
@@ -167,7 +178,18 @@ pub(crate) enum Rest {
     Known(Room),
     /// It cannot be decided now.
     Unknown,
-    Formula(Formula),
+    Formula {
+        formula: Formula,
+        /// Whether further choices are left out, since one before them is unknown, or has room.
+        ends_early: bool,
+    },
+}
+
+impl Rest {
+    /// The rest of a member that is to be decided.
+    pub(crate) const fn member(member: usize) -> Self {
+        Self::Formula { formula: Formula::Member(member), ends_early: false }
+    }
 }
 
 #[cfg(test)]
@@ -265,14 +287,14 @@ mod tests {
             formula in formula(), rooms in rooms(), known in prop::collection::vec(any::<bool>(), 32),
         ) {
             let rest = formula.rest(&|member| {
-                if known[member] { Rest::Known(rooms[member]) } else { Rest::Formula(Formula::Member(member)) }
+                if known[member] { Rest::Known(rooms[member]) } else { Rest::member(member) }
             });
             let mut chosen = Vec::new();
             let whole = formula.choose(&|member| rooms[member], &mut chosen);
             match rest {
                 Rest::Known(room) => prop_assert_eq!(room, whole),
                 Rest::Unknown => prop_assert!(false, "none is unknown"),
-                Rest::Formula(rest) => {
+                Rest::Formula { formula: rest, .. } => {
                     let mut of_rest = Vec::new();
                     // A choice with room behind the rest, or one beside members without a say, is left out of it.
                     if rest.choose(&|member| rooms[member], &mut of_rest) == Room::Some {

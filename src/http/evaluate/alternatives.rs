@@ -143,12 +143,12 @@ impl Transaction {
         let rest = formula.rest(&|policy| {
             let is_member = |(index, _): &(usize, _)| self.entries[*index].policy as usize == policy;
             match room(policies, &self.entries, policy) {
-                Room::Some if claims.iter().any(is_member) => Rest::Formula(Formula::Member(policy)),
+                Room::Some if claims.iter().any(is_member) => Rest::member(policy),
                 Room::Some if !self.chosen.contains(&policy) => Rest::Unknown,
                 room => Rest::Known(room),
             }
         });
-        let Rest::Formula(rest) = rest else { return None };
+        let Rest::Formula { formula: rest, .. } = rest else { return None };
         claims.retain(|(index, _)| rest.has(self.entries[*index].policy as usize));
         if claims.len() < 2 || claims[0].0 != self.next {
             return None;
