@@ -123,6 +123,7 @@
 )]
 
 pub mod algorithm;
+mod balance;
 mod concurrency;
 #[cfg(feature = "config")]
 pub mod config;
@@ -175,6 +176,9 @@ pub mod snapshot {
 #[cfg(feature = "calendar")]
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+pub use self::balance::Balance;
+#[cfg(feature = "redis")]
+pub use self::balance::RedisBalance;
 pub use self::concurrency::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;

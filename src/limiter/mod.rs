@@ -19,7 +19,7 @@ pub use self::acquire::Acquire;
 pub use self::hold::Permit;
 pub use self::into_limiter::IntoLimiter;
 pub use crate::values::{
-    Answer, Ask, Backlog, Description, Exception, Inheritance, Mode, Override, OverrideReason, OverrideReasonError,
+    Answer, Ask, Backlog, Credit, Debit, Description, Exception, Inheritance, Mode, Override, OverrideReason, OverrideReasonError,
     Pending, Priority, QuotaError, Receipt, RequestEnd, Shape, Terms,
 };
 

@@ -55,7 +55,7 @@ impl Transaction {
     /// reject nothing.
     #[inline]
     pub(super) fn precheck(&mut self, scope: Scope<'_>) -> bool {
-        let may_owe = scope.in_force.is_open_ended;
+        let may_owe = scope.in_force.is_open_ended();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
             let is_in_debt = may_owe && entry.debt_wait().is_some() && !policy.shadow;
@@ -85,7 +85,7 @@ impl Transaction {
     /// if its limiter was asked before.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut known_answer: Option<Answer>) -> TransactionProgress {
-        let is_open_ended = scope.in_force.is_open_ended;
+        let is_open_ended = scope.in_force.is_open_ended();
         while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
             let answer = match known_answer.take() {

@@ -56,7 +56,7 @@ mod window;
 
 pub(super) use self::arguments::{
     OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_all, decide_once, is_charge, is_once,
-    raise_record, refund_budget, reset, swap,
+    raise_record, refund_budget, reset, swap, swap_once,
 };
 pub(crate) use self::bucket::{Grid, MicrosSpan};
 pub(crate) use self::reply::{BadReply, ScriptReply};
