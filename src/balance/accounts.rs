@@ -90,11 +90,7 @@ impl Accounts {
     }
 
     /// Does a step that an operator has asked for. The key may have no account yet.
-    fn adjust(
-        &self,
-        key: &PartitionKey,
-        step: impl Fn(&mut Account) -> Result<(), Unfit>,
-    ) -> Result<(), LimiterError> {
+    fn adjust(&self, key: &PartitionKey, step: impl Fn(&mut Account) -> Result<(), Unfit>) -> Result<(), LimiterError> {
         let has_room = || self.keys.load(Ordering::Relaxed) < self.max_keys;
         let done = self.begin(key, has_room, &step).or_else(|| {
             self.sweep();

@@ -135,6 +135,10 @@ impl Adjusting for Parts {
         Some(Box::pin(ready(self.accounts().credit(key, credit))))
     }
 
+    fn keeps_credits(&self) -> bool {
+        true
+    }
+
     fn charge(&self, ask: &Ask<'_>, reference: Option<&str>) -> PendingAdjustment {
         Box::pin(ready(self.accounts().debit(ask.key(), ask.cost(), reference)))
     }

@@ -83,7 +83,7 @@ enum Unfit {
 
 impl From<Unfit> for LimiterError {
     fn from(unfit: Unfit) -> Self {
-        Self::new(match unfit {
+        Self::cannot(match unfit {
             Unfit::TooManyUnits => {
                 format!("a key has, or owes, at most {} units; count in greater units, such as cents", Quota::MAX_UNITS)
             }

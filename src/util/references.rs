@@ -70,7 +70,10 @@ mod tests {
         let failed = references.once(&a, Some("x"), at(0), at(10), || Err::<(), _>(LimiterError::new("no")));
         assert!(failed.is_err());
         assert_eq!(once(&a, Some("x"), 1), Some(()), "it has failed before");
-        assert_eq!((once(&a, Some("x"), 10), once(&b, Some("x"), 10), once(&a, Some("y"), 10)), (None, Some(()), Some(())));
+        assert_eq!(
+            (once(&a, Some("x"), 10), once(&b, Some("x"), 10), once(&a, Some("y"), 10)),
+            (None, Some(()), Some(()))
+        );
         assert_eq!(once(&a, Some("x"), 11), Some(()), "its time is over");
         assert_eq!((once(&a, None, 11), once(&a, None, 11)), (Some(()), Some(())));
         references.forget(&b, "x");

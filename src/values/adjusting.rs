@@ -19,8 +19,11 @@ pub(crate) type PendingAdjustment = Pin<Box<dyn Future<Output = Result<Adjusted,
 /// A limiter that enters credits and charges by hand with their references, in one atomic step: so of those with one
 /// reference, however many arrive at once and in how many processes, one is entered.
 pub(crate) trait Adjusting: Send + Sync + 'static {
-    /// Adds units to a key; `None` if the limiter keeps no units that are credited.
+    /// Adds units to a key; `None` if the limiter [keeps no](Self::keeps_credits) units that are credited.
     fn credit(&self, key: &PartitionKey, credit: &Credit) -> Option<PendingAdjustment>;
+
+    /// Whether the limiter keeps units that are credited.
+    fn keeps_credits(&self) -> bool;
 
     /// Charges units to a key: those that are left, and the others as a debt.
     fn charge(&self, ask: &Ask<'_>, reference: Option<&str>) -> PendingAdjustment;

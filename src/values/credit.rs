@@ -110,13 +110,16 @@ const LONGEST_REFERENCE: usize = 200;
 
 fn check(units: u64, reference: Option<&str>) -> Result<(), LimiterError> {
     if !(1..=Quota::MAX_UNITS).contains(&units) {
-        return Err(LimiterError::new(format!("{units} units by hand: write a number from 1 to {}", Quota::MAX_UNITS)));
+        return Err(LimiterError::cannot(format!(
+            "{units} units by hand: write a number from 1 to {}",
+            Quota::MAX_UNITS
+        )));
     }
     let is_bad = |reference: &str| {
         !(1..=LONGEST_REFERENCE).contains(&reference.len()) || reference.chars().any(char::is_control)
     };
     if reference.is_some_and(is_bad) {
-        return Err(LimiterError::new("a reference has from 1 to 200 bytes, and no control characters"));
+        return Err(LimiterError::cannot("a reference has from 1 to 200 bytes, and no control characters"));
     }
     Ok(())
 }
@@ -164,7 +167,9 @@ impl CreditExpiry {
         match self {
             Self::Never => Expiry::NEVER,
             Self::In(span) => Expiry::at(now.saturating_add(span)),
-            Self::At(at) => Expiry::at(Timestamp::ZERO.saturating_add(at.duration_since(UNIX_EPOCH).unwrap_or_default())),
+            Self::At(at) => {
+                Expiry::at(Timestamp::ZERO.saturating_add(at.duration_since(UNIX_EPOCH).unwrap_or_default()))
+            }
         }
     }
 }

@@ -236,6 +236,11 @@ impl Description {
         self.adjusting.as_ref()
     }
 
+    /// Whether its keys have the units that are credited to them.
+    pub(crate) fn keeps_credits(&self) -> bool {
+        self.adjusting.as_ref().is_some_and(|limiter| limiter.keeps_credits())
+    }
+
     /// The limiter, if its server passes the reports of processes on.
     pub(crate) fn shares_reports(&self) -> Option<&dyn SharesReports> {
         self.shares_reports.as_deref()

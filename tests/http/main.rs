@@ -3,6 +3,7 @@
 #[cfg(feature = "admin")]
 mod admin;
 mod bans;
+mod by_hand;
 mod change;
 mod charge_once;
 #[cfg(feature = "http")]

@@ -186,6 +186,10 @@ impl Adjusting for Adjuster {
         Some(accounts.adjust(script::credit(accounts.key(tag), record, credit)))
     }
 
+    fn keeps_credits(&self) -> bool {
+        true
+    }
+
     fn charge(&self, ask: &Ask<'_>, reference: Option<&str>) -> PendingAdjustment {
         let accounts = &self.0;
         let tag = accounts.names.tag(ask.key());

@@ -52,8 +52,10 @@
 //! | `POST /api/ban` | the same, `for` and `reason` | the state afterwards |
 //! | `POST /api/allow` | the same | the state afterwards |
 //! | `POST /api/unban` | `policy`, `key`, perhaps `layer` | the state afterwards: no ban and no allowance; the budget as it was |
+//! | `POST /api/credit` | `policy`, `key`, `units`, `reference`, perhaps `layer` and `expires_in` | the state afterwards, and `repeated`: [the reference](crate::limiter::Credit::reference) was used before, and nothing was done |
+//! | `POST /api/charge` | `policy`, `key`, `units`, `reference`, perhaps `layer` | the same, after a [charge by hand](crate::LimitsHandle::charge) |
 //!
-//! `key` is text [as an operator types it](crate::policy::KeyOf). `for` is a text with units as in a configuration
+//! `key` is text [as an operator types it](crate::policy::KeyOf). `for`, as `expires_in`, is a text with units as in a configuration
 //! (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`). `layer` may be left out where one
 //! layer only has a policy of this name. In answers, times are milliseconds, rounded up.
 //!

@@ -2,9 +2,7 @@
 
 use crate::http::policy::definition::Policy;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{
-    Adjusted, Ask, Credit, Debit, LimiterError, PartitionKey, Quota, REFERENCE_KEPT,
-};
+use crate::values::{Adjusted, Ask, Credit, Debit, LimiterError, PartitionKey, Quota, REFERENCE_KEPT};
 
 impl Policy {
     /// Adds units to a key, if its limiter keeps units that are credited.

@@ -30,6 +30,8 @@ named! {
         /// Requests hold units until they are over.
         InFlight = "a limit of requests in flight",
         NotInFlight = "a limiter whose requests hold nothing",
+        /// It keeps units that are credited.
+        IsBalance = "a balance",
         Delays = "a limiter that delays requests",
         Sheds = "a limiter that sheds",
         NotShedding = "a limiter that does not shed",

@@ -10,9 +10,10 @@ use crate::http::policy::names::is_name;
 use crate::http::policy::who::MissingKey;
 
 use Fact::{
-    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, MaxKeysOfChargeOnce, NoQuota,
-    NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead,
-    SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds, WeightFn,
+    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, IsBalance,
+    MaxKeysOfChargeOnce, NoQuota, NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn,
+    RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds,
+    WeightFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -24,6 +25,8 @@ const NOTHING_CHARGED: &str = "its units are released when the request is over, 
                                or use a bucket or a window";
 const UNKNOWN_COST: &str = "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)";
 
+const NO_WAIT: &str = "a ban is for retries before the advertised wait is over, and such a limit advertises none; remove the \
+                       penalty, or add it to a policy with a quota";
 const IN_TURN: &str =
     "its requests have no classes and no weights; protect the server with `Overload`, or remove the option";
 
@@ -62,12 +65,8 @@ const RULES: &[PairRule] = &[
         "a rejection is due to the load of the server, and not to the client; remove the penalty, or add it to a policy \
          with a quota",
     ),
-    PairRule(
-        Penalty,
-        InFlight,
-        "a ban is for retries before the advertised wait is over, and such a limit advertises none; remove the penalty, or \
-         add it to a policy with a quota",
-    ),
+    PairRule(Penalty, InFlight, NO_WAIT),
+    PairRule(Penalty, IsBalance, NO_WAIT),
     PairRule(Penalty, SharedKey, "one client would ban all others; key the policy by client, or remove the penalty"),
     PairRule(
         Penalty,
@@ -150,6 +149,7 @@ impl Policy {
             CostsAtMostCharge => !self.after.settles_later() || self.after.is_all_or_nothing(),
             InFlight => self.description.holds(),
             NotInFlight => !self.description.holds(),
+            IsBalance => self.description.keeps_credits(),
             Delays => self.description.delays(),
             Sheds => self.description.sheds(),
             NotShedding => !self.description.sheds(),

@@ -10,9 +10,7 @@ use super::key::Key;
 use super::script::{self, Scripted, TextUnder};
 use crate::store::remote::{Applied, Attempts, CallLimits, KeyQuery, Observation, StoreInner};
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{
-    Adjusted, Adjusting, Ask, Credit, LimiterError, PartitionKey, PendingAdjustment, REFERENCE_KEPT,
-};
+use crate::values::{Adjusted, Adjusting, Ask, Credit, LimiterError, PartitionKey, PendingAdjustment, REFERENCE_KEPT};
 
 /// Charges the keys of one limiter by hand.
 pub(super) struct HandCharger<A: Scripted> {
@@ -29,6 +27,10 @@ impl<A: Scripted> HandCharger<A> {
 impl<A: Scripted> Adjusting for HandCharger<A> {
     fn credit(&self, _: &PartitionKey, _: &Credit) -> Option<PendingAdjustment> {
         None
+    }
+
+    fn keeps_credits(&self) -> bool {
+        false
     }
 
     /// Two calls or more: the first reads the state, and the last replaces it.

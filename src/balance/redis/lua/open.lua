@@ -65,19 +65,13 @@ end
 
 -- The key expires with its last lot. What it owes does not expire.
 local function keep()
-  local latest = 0
-  for _, lot in ipairs(lots) do
-    if lot[1] > latest then latest = lot[1] end
-  end
-  if owed > 0 or latest == NEVER then
-    call('PERSIST', key)
-  elseif latest > 0 then
-    call('PEXPIREAT', key, format('%.0f', latest))
-  end
+  local latest = owed > 0 and NEVER or 0
+  for _, lot in ipairs(lots) do latest = math.max(latest, lot[1]) end
+  if latest > 0 then call('PEXPIREAT', key, format('%.0f', latest)) end
 end
 
 -- Whether the reference of this credit or charge by hand was used before.
-local is_repeated = KEYS[2] and call('EXISTS', KEYS[2]) == 1
+local is_repeated = KEYS[2] and call('GET', KEYS[2])
 
 local function remember(millis)
   if KEYS[2] then call('SET', KEYS[2], '-', 'PX', format('%.0f', millis)) end

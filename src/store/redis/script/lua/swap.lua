@@ -7,7 +7,7 @@
 local call, key, reference = redis.call, KEYS[1], KEYS[2]
 local reply = call('TIME')
 local old, swapped = call('GET', key) or '', 0
-if reference and call('EXISTS', reference) == 1 then
+if reference and call('GET', reference) then
   swapped = 2
 elseif old == ARGV[2] then
   if ARGV[3] == '' then
