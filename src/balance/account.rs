@@ -113,7 +113,13 @@ impl Account {
         }
         match self.lots.binary_search_by_key(&expiry, |lot| lot.expiry) {
             Ok(index) => self.lots[index].units = self.lots[index].units.saturating_add(units),
-            Err(index) => self.lots.insert(index, Lot { expiry, units }),
+            Err(index) => {
+                if self.lots.is_empty() {
+                    // Most keys have one lot. A vector would grow to four at once.
+                    self.lots.reserve_exact(1);
+                }
+                self.lots.insert(index, Lot { expiry, units });
+            }
         }
     }
 

@@ -68,7 +68,7 @@ use crate::values::{
 ///
 /// # Memory and cost
 ///
-/// Some 200 bytes for each key with a balance. A decision takes one of 64 locks. A key is never forgotten for another
+/// Some 220 bytes for each key with a balance. A decision takes one of 64 locks. A key is never forgotten for another
 /// one: if [`max_keys`](Self::max_keys) keys have a balance, crediting another key is an error. Accounts that are used
 /// up or have expired make room.
 ///
@@ -97,10 +97,9 @@ impl Parts {
 const DEFAULT_MAX_KEYS: usize = 1_048_576;
 
 impl Balance {
-    /// Creates balances in memory. No key has any units yet: see
-    /// [`LimiterExt::credit`](crate::LimiterExt::credit), and in a layer
-    #[cfg_attr(feature = "http", doc = "[`LimitsHandle::credit`](crate::LimitsHandle::credit).")]
-    #[cfg_attr(not(feature = "http"), doc = "`LimitsHandle::credit`.")]
+    /// Creates balances in memory. No key has any units, until it is credited: by
+    /// [`LimitsHandle::credit`](crate::LimitsHandle::credit), or without a layer by
+    /// [`LimiterExt::credit`](crate::LimiterExt::credit).
     pub fn new() -> Self {
         Self(Parts { max_keys: DEFAULT_MAX_KEYS, clock: Arc::new(Monotonic), accounts: Arc::default() })
     }

@@ -8,6 +8,7 @@
 //! | protect a login | [`login`] |
 //! | sell an API: plans, months, requests in flight, tokens | [`plans`] |
 //! | charge the tokens of a language model | [`streams`] |
+//! | sell units beyond the quota, and charge work by hand | [`top_ups`] |
 //! | limit clients behind nginx, Caddy, HAProxy, Envoy or a cloud's load balancer | [`proxies`] |
 //! | share one limit between several machines | [`machines`] |
 //! | know which processes share what | [`sharing`] |
@@ -118,3 +119,4 @@ pub mod streams;
 pub mod support;
 pub mod tenants;
 pub mod testing;
+pub mod top_ups;

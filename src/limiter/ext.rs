@@ -74,8 +74,8 @@ pub trait LimiterExt: Limiter {
         decide_if_supported(self, &Ask::reset(key))
     }
 
-    /// Adds units to a key of a [`Balance`](crate::Balance), unless the [reference](Credit::reference) of the credit was
-    /// used before. Returns the decision on a request of cost 0 after that, which has the units that are left.
+    /// Adds units to a key of a [`Balance`](crate::Balance), unless the [reference](Credit::reference) of the credit
+    /// was used before. Returns the decision on a request of cost 0 after that, which has the units that are left.
     ///
     /// ```
     /// use tower_sluice::limiter::Credit;

@@ -11,7 +11,7 @@ use crate::values::{LimiterError, PartitionKey};
 #[derive(Default)]
 pub(crate) struct References(Lock<HashMap<(PartitionKey, Box<str>), Timestamp>>);
 
-/// The most that are known at a time: at most some 300 bytes each.
+/// The most that are known at a time: some 200 bytes each, and up to 400 if they are long.
 const MOST: usize = 1 << 20;
 
 impl References {

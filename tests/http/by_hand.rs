@@ -94,7 +94,7 @@ fn a_debt_by_hand_survives_a_live_change_and_a_reset_forgives_it() {
     let clock = ManualClock::new();
     let layer = RateLimitLayer::new(api(&clock));
     let limits = layer.handle();
-    charge(&limits, "api", 30);
+    let _ = charge(&limits, "api", 30);
     limits.replace(api(&clock)).unwrap();
     clock.advance(HOUR);
     assert_eq!((status(&layer, "alice"), status(&layer, "bob")), (StatusCode::TOO_MANY_REQUESTS, StatusCode::OK));
@@ -113,7 +113,7 @@ fn a_shortfall_is_forgiven_also_while_the_key_owes_something() {
         ready(Ok::<_, Infallible>(Response::new(String::new())))
     }));
     let response = service.oneshot(request("alice")).now_or_never().unwrap().unwrap();
-    charge(&limits, "api", 11);
+    let _ = charge(&limits, "api", 11);
     drop(response);
     assert_eq!(at_once(limits.peek("api", "alice")).unwrap().decision().reset_after(), HOUR * 12 / 10);
 }
@@ -155,7 +155,7 @@ fn a_balance_is_credited_used_and_overdrawn() {
     assert_eq!(status(&layer, "alice"), 200);
     limits.replace(bought()).unwrap();
     assert_eq!(left(&limits, "bought"), 2);
-    charge(&limits, "bought", 5);
+    let _ = charge(&limits, "bought", 5);
     assert_eq!(status(&layer, "alice"), 429);
     let credited = at_once(limits.credit("bought", "alice", Credit::units(4))).unwrap();
     assert_eq!(credited.decision().remaining(), 1);
@@ -184,6 +184,24 @@ fn units_of_a_balance_are_given_back() {
     assert_eq!(left(&limits, "bought"), 18);
     assert_eq!(service.oneshot(request("alice")).now_or_never().unwrap().unwrap().status(), 429);
     assert_eq!(left(&limits, "bought"), 18);
+}
+
+#[test]
+fn a_balance_owes_the_shortfall_of_a_settled_cost_if_the_policy_says_so() {
+    for (owes, after_a_credit) in [(true, 3), (false, 10)] {
+        let policy = Policy::new("bought", Balance::new()).key(User::key()).settle_by_handler();
+        let layer = RateLimitLayer::new(if owes { policy.owe_shortfalls() } else { policy });
+        let limits = layer.handle();
+        let _ = at_once(limits.credit("bought", "alice", Credit::units(5))).unwrap();
+        let service = layer.layer(service_fn(|request: Request<()>| {
+            request.extensions().get::<Settlement>().unwrap().settle("bought", 12).unwrap();
+            ready(Ok::<_, Infallible>(Response::new(String::new())))
+        }));
+        drop(service.oneshot(request("alice")).now_or_never().unwrap().unwrap());
+        assert_eq!(left(&limits, "bought"), 0);
+        let credited = at_once(limits.credit("bought", "alice", Credit::units(10))).unwrap();
+        assert_eq!(credited.decision().remaining(), after_a_credit, "{owes}");
+    }
 }
 
 #[test]

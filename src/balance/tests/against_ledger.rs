@@ -2,10 +2,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use futures_util::FutureExt;
+
 use super::ledger::Ledger;
 use super::{charge, credit, debit, decide, left};
 use crate::limiter::Limiter;
-use crate::testing::Random;
+use crate::testing::{Random, check_modes};
 use crate::util::effort;
 use crate::values::time::Clock;
 use crate::values::{Ask, Credit, Decision, PartitionKey};
@@ -65,4 +67,13 @@ fn it_decides_as_the_naive_ledger() {
             assert_eq!(left(&balance, &key), ledger.left(), "{context}");
         }
     }
+}
+
+#[test]
+fn its_modes_are_those_that_it_describes() {
+    let (balance, _) = super::balance();
+    for key in ["asked in all modes", "asked in one mode"] {
+        credit(&balance, &key.into(), Credit::units(20)).unwrap();
+    }
+    check_modes(&balance).now_or_never().expect("memory answers at once");
 }

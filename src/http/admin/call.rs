@@ -56,11 +56,11 @@ impl Call {
         }
     }
 
-    /// Takes a time that may be absent or null.
+    /// Takes a time that may be absent.
     fn optional_time(&mut self, member: &str) -> Result<Option<Duration>, Problem> {
         let no_time = || format!("`{member}` is no time; write 30s, 15min, 3h or 2days");
         let span = match self.members.remove(member) {
-            None | Some(Value::Null) => return Ok(None),
+            None => return Ok(None),
             // A text of digits has no unit, so it is an error, too.
             Some(Value::String(text)) => humantime::parse_duration(&text).map_err(|_| unfit(no_time()))?,
             Some(other) => {

@@ -1,6 +1,7 @@
 //! Credits and charges by hand, at a policy.
 
 use crate::http::policy::definition::Policy;
+use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Adjusted, Ask, Credit, Debit, LimiterError, PartitionKey, Quota, REFERENCE_KEPT};
 
@@ -8,10 +9,10 @@ impl Policy {
     /// Adds units to a key, if its limiter keeps units that are credited.
     pub(crate) async fn credit_by_hand(&self, key: &PartitionKey, credit: &Credit) -> Result<Adjusted, LimiterError> {
         let pending = self.description.adjusts().and_then(|adjusting| adjusting.credit(key, credit));
-        match pending {
-            Some(pending) => pending.await,
-            None => Err(LimiterError::no_balance(&format!("policy `{}`", self.name))),
-        }
+        let pending = pending.ok_or_else(|| LimiterError::no_balance(&format!("policy `{}`", self.name)))?;
+        let adjusted = pending.await?;
+        self.log_adjustment(key, adjusted, true, (credit.units, credit.reference.as_deref()));
+        Ok(adjusted)
     }
 
     /// Charges units to a key: those that are left, and the others as a debt. `quota` is the quota of the key, if a
@@ -23,6 +24,17 @@ impl Policy {
         debit: &Debit,
     ) -> Result<Adjusted, LimiterError> {
         debit.check()?;
+        let adjusted = self.charge_once_by_hand(key, quota, debit).await?;
+        self.log_adjustment(key, adjusted, false, (debit.units, debit.reference.as_deref()));
+        Ok(adjusted)
+    }
+
+    async fn charge_once_by_hand(
+        &self,
+        key: &PartitionKey,
+        quota: Option<Quota>,
+        debit: &Debit,
+    ) -> Result<Adjusted, LimiterError> {
         if self.how_much.quota.is_some() && quota.is_none() {
             return Err(LimiterError::quota_unknown(&self.name));
         }
@@ -48,6 +60,20 @@ impl Policy {
             }
         }
         Ok(Adjusted { decision: self.peek_at_key(key, quota).await?, is_repeated: claimed.is_none() })
+    }
+
+    fn log_adjustment(
+        &self,
+        key: &PartitionKey,
+        adjusted: Adjusted,
+        is_credit: bool,
+        (units, reference): (u64, Option<&str>),
+    ) {
+        if !adjusted.is_repeated {
+            let route = self.heritage.meter.route().map(AsRef::as_ref);
+            let line = log::KeyLine { policy: &self.name, route, key, left_out: 0 };
+            log::key_adjusted(line, is_credit, units, reference);
+        }
     }
 
     /// Charges the units that are left, and adds the others to the debt of the key: on the server, if it keeps debts.

@@ -37,6 +37,8 @@ named! {
         NotShedding = "a limiter that does not shed",
         /// It advertises no quota.
         NoQuota = "a limiter that advertises no quota",
+        /// Nothing would pay a debt.
+        KeepsNoDebts = "a limiter whose keys cannot owe anything",
         /// It has one quota for all keys.
         OneQuota = "a limiter that has one quota for all keys",
         /// It keeps the records of retries.

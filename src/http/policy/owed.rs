@@ -81,6 +81,14 @@ impl Policy {
     /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback.
     pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool) {
         let owes = self.after.owes_shortfalls;
+        if let Some(balance) = self.description.adjusts().filter(|_| owes && self.description.keeps_credits()) {
+            // One in memory is charged by now, and the answer of a server need not be awaited.
+            let mut charge = balance.charge(ask, None);
+            if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                crate::util::spawn(async move { drop(charge.await) });
+            }
+            return;
+        }
         // A key that owes something owes its further charges as well.
         match self.quota_of_debts(ask.quota()).filter(|_| owes || self.has_debts()) {
             Some(quota) => match self.description.keeps_standing().filter(|_| owes && !fell_back) {

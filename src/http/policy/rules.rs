@@ -10,7 +10,7 @@ use crate::http::policy::names::is_name;
 use crate::http::policy::who::MissingKey;
 
 use Fact::{
-    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, IsBalance,
+    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, IsBalance, KeepsNoDebts,
     MaxKeysOfChargeOnce, NoQuota, NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn,
     RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds,
     WeightFn,
@@ -55,7 +55,7 @@ const RULES: &[PairRule] = &[
     ),
     PairRule(
         OweShortfalls,
-        NoQuota,
+        KeepsNoDebts,
         "time pays a debt at the rate of the quota; let the limiter advertise one (`Description::advertising`), or remove \
          `owe_shortfalls`",
     ),
@@ -154,6 +154,7 @@ impl Policy {
             Sheds => self.description.sheds(),
             NotShedding => !self.description.sheds(),
             NoQuota => terms.and_then(|terms| terms.quota()).is_none(),
+            KeepsNoDebts => self.has_fact(NoQuota) && !self.has_fact(IsBalance),
             OneQuota => !(self.description.takes_quotas() && terms.is_some_and(|terms| terms.shape().is_some())),
             RecordsOnServer => self.description.charges_once().is_some(),
         }

@@ -59,8 +59,8 @@ impl KeyStatus {
         self.override_age.filter(|_| exception.is_by_hand())
     }
 
-    /// Whether the reference of the [credit](LimitsHandle::credit) or the [charge](LimitsHandle::charge) by hand was used
-    /// before, so that this one has done nothing.
+    /// Whether the reference of the [credit](LimitsHandle::credit) or the [charge](LimitsHandle::charge) by hand was
+    /// used before, so that this one has done nothing.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
         self.is_repeated
@@ -161,12 +161,12 @@ impl LimitsHandle {
         }
     }
 
-    /// Adds units to a key of a [`Balance`](crate::Balance), such as units that a customer has bought. Returns its state
-    /// afterwards.
+    /// Adds units to a key of a [`Balance`](crate::Balance), such as units that a customer has bought. Returns its
+    /// state afterwards.
     ///
     /// With a [reference](Credit::reference), such as the number of the payment, it is done once, however often it is
-    /// called, in however many processes that share the balance: [`is_repeated`](KeyStatus::is_repeated) says whether it
-    /// was done before. So repeat a credit that has failed. See [the guide](crate::guide::top_ups).
+    /// called, in however many processes that share the balance: [`is_repeated`](KeyStatus::is_repeated) says whether
+    /// it was done before. So repeat a credit that has failed. See [the guide](crate::guide::top_ups).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -186,8 +186,8 @@ impl LimitsHandle {
     ///
     /// # Errors
     ///
-    /// Also if the limiter is no `Balance` ([`is_unsupported`](LimiterError::is_unsupported)), if it has no room for the
-    /// units, if they are zero or have expired already, or if the reference is none.
+    /// Also if the limiter is no `Balance` ([`is_unsupported`](LimiterError::is_unsupported)), if it has no room for
+    /// the units, if they are zero or have expired already, or if the reference is none.
     #[doc(alias("top up", "buy"))]
     pub fn credit(
         &self,
@@ -203,14 +203,14 @@ impl LimitsHandle {
         }
     }
 
-    /// Charges units to a key, such as for work that was not a request. Units that are left are charged as by a request,
-    /// and the key owes the others: its requests are rejected until time has paid them at the rate of the quota, as
-    /// with [`owe_shortfalls`](crate::Policy::owe_shortfalls), which the policy need not have. A key of a
+    /// Charges units to a key, such as for work that was not a request. Units that are left are charged as by a
+    /// request, and the key owes the others: its requests are rejected until time has paid them at the rate of the
+    /// quota, as with [`owe_shortfalls`](crate::Policy::owe_shortfalls), which the policy need not have. A key of a
     /// [`Balance`](crate::Balance) owes them until a [credit](Self::credit) has paid them. Returns the state of the key
     /// afterwards.
     ///
-    /// With a [reference](Debit::reference), it is done once, as a credit is: in all processes, if Redis keeps the units;
-    /// otherwise in this process.
+    /// With a [reference](Debit::reference), it is done once, as a credit is: in all processes, if Redis keeps the
+    /// units; otherwise in this process.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -231,9 +231,9 @@ impl LimitsHandle {
     /// # Errors
     ///
     /// Also if the limiter delays requests, lets them hold their units, or advertises no quota
-    /// ([`is_unsupported`](LimiterError::is_unsupported)); if the policy has a [`quota_fn`](crate::Policy::quota_fn), and
-    /// the key is not given by a request, which says what its quota is; if the key is [allowed](Self::allow) by hand, so
-    /// that nothing is charged to it; if the units are zero, or the reference is none.
+    /// ([`is_unsupported`](LimiterError::is_unsupported)); if the policy has a [`quota_fn`](crate::Policy::quota_fn),
+    /// and the key is not given by a request, which says what its quota is; if the key is [allowed](Self::allow) by
+    /// hand, so that nothing is charged to it; if the units are zero, or the reference is none.
     #[doc(alias("debit"))]
     pub fn charge(
         &self,
@@ -407,7 +407,8 @@ impl InForce {
         self.is_plain.is_set()
     }
 
-    /// Finds out whether the last ban or allowance by hand, and the last debt, is over. Called by each request that takes the longer path.
+    /// Finds out whether the last ban or allowance by hand, and the last debt, is over. Called by each request that
+    /// takes the longer path.
     #[inline]
     pub(crate) fn look_for_overrides(&self) {
         if self.may_be_plain {

@@ -57,8 +57,8 @@ impl<A: Scripted> Adjusting for HandCharger<A> {
     }
 }
 
-/// Charges the units that are left, and lets the key owe the others, unless its reference is known. Returns the outcome,
-/// and whether the reference is known.
+/// Charges the units that are left, and lets the key owe the others, unless its reference is known. Returns the
+/// outcome, and whether the reference is known.
 async fn charge<A: Scripted>(
     query: &KeyQuery<A, RedisBackend>,
     record: Option<Key>,
