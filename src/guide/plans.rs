@@ -212,6 +212,7 @@
 //! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
 //! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) | [calendar](super::calendar) |
 //! | what is in flight | [`Concurrency`](crate::Concurrency) | [in flight](super::in_flight) |
+//! | units that are bought beyond the plan | [`Balance`](crate::Balance) | [top-ups](super::top_ups) |
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! # What happens

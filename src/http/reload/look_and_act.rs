@@ -100,7 +100,8 @@ impl KeyStatus {
 /// at the next request that they ask the server about. A process that has cached the key as used up or as banned asks
 /// again after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
 ///
-/// Otherwise (in memory, a queue, or a limit of requests in flight), each call acts in this process.
+/// Otherwise (in memory, a queue, a limit of requests in flight, or a balance), each call acts in this process; a
+/// credit or a charge of a `RedisBalance` acts on the server.
 ///
 /// # Errors
 ///
