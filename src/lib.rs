@@ -38,7 +38,8 @@
 //! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on Redis.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions. Its parts are in [`policy`].
 //! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
-//! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets and bans single keys.
+//! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets, bans, credits and charges single
+//!   keys.
 //! - `admin` (feature `admin`): the same as a service with a page, for operators.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
@@ -74,6 +75,7 @@
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
 //! | at most *n* of a client at once, however long they take | [`Concurrency`] |
 //! | no more than the server can do, whoever asks | `Overload` (feature `queue`) |
+//! | only what was credited, such as bought units | [`Balance`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`] |
 //! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`] (admits up to twice the limit around a window's edge) |
 //! | quotas per day, week or month of a time zone | `CalendarWindow` (feature `calendar`; also up to twice the limit around an edge) |
@@ -106,7 +108,7 @@
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
-//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue`, `RedisConcurrency` and `RedisBalance`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `reqwest` | no | `PacerLayer::reqwest`: a middleware of `reqwest-middleware` 0.5, and a Tower layer around the client of reqwest 0.13 |
 //! | `test-util` | no | [`testing`] |
@@ -123,6 +125,7 @@
 )]
 
 pub mod algorithm;
+mod balance;
 mod concurrency;
 #[cfg(feature = "config")]
 pub mod config;
@@ -175,6 +178,9 @@ pub mod snapshot {
 #[cfg(feature = "calendar")]
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+pub use self::balance::Balance;
+#[cfg(feature = "redis")]
+pub use self::balance::RedisBalance;
 pub use self::concurrency::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;

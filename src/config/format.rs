@@ -218,7 +218,7 @@ words! {
         "token-bucket": AlgorithmName::TokenBucket, "leaky-bucket": AlgorithmName::LeakyBucket,
         "leaky-queue": AlgorithmName::LeakyQueue, "fixed-window": AlgorithmName::FixedWindow,
         "sliding-window": AlgorithmName::SlidingWindow, "concurrency": AlgorithmName::Concurrency,
-        "overload": AlgorithmName::Overload
+        "overload": AlgorithmName::Overload, "balance": AlgorithmName::Balance
     }
     Priority {
         "low": Priority::Low, "normal": Priority::Normal, "high": Priority::High, "critical": Priority::Critical
@@ -259,6 +259,7 @@ pub(super) enum AlgorithmName {
     SlidingWindow,
     Concurrency,
     Overload,
+    Balance,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -465,10 +466,10 @@ tables! {
         algorithm: NamedValue<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"", "How requests are counted.");
         limit: Option<Spanned<i64>> = number(UNITS, "10",
             "Units per period; of concurrency, units in flight at once, of which there are 2147483647 at most in memory. Not \
-             for overload, which finds its limit itself.");
+             for overload, which finds its limit itself, and balance, whose keys have what is credited to them.");
         per: Option<Spanned<String>> = time("\"1s\"",
             "The period: a time such as 250ms, 1s, 1m, 1h or 1day, or for fixed-window also day, week or month of the \
-             calendar. Not for concurrency and overload.")
+             calendar. Not for concurrency, overload and balance.")
             .schema("\"examples\": [\"250ms\", \"1s\", \"1m\", \"1h\", \"1day\", \"day\", \"week\", \"month\"]");
         zone: Option<Spanned<String>> = text("\"Europe/Berlin\"",
             "per = day, week or month: the time zone, by its IANA name.").default("\"UTC\"").aside();
@@ -500,7 +501,7 @@ tables! {
             "overload: the weight of the key of a request. Of those that wait, a key of weight 10 is served ten times as much.");
         max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
             "leaky-queue in memory: the most keys with a queue of their own at a time. concurrency in memory: the most keys \
-             with requests in flight.").default("65536").aside();
+             with requests in flight. balance in memory: the most keys with a balance. Left out: 65536, or 1048576 for balance.").aside();
         lease: Option<Spanned<String>> = time("\"10s\"",
             "concurrency on Redis: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
              restart.").default("\"10s\"").aside();

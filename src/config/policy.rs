@@ -191,24 +191,31 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let is_queue = algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = algorithm == AlgorithmName::Concurrency;
     let is_overload = algorithm == AlgorithmName::Overload;
-    let is_over_time = !is_concurrency && !is_overload;
+    let is_balance = algorithm == AlgorithmName::Balance;
+    let is_over_time = !is_concurrency && !is_overload && !is_balance;
+    let may_wait = is_queue || is_concurrency || is_overload;
     let is_window = matches!(algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
     let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
-        ("limit", span_of(&raw.limit), !is_overload, "all algorithms but overload, which finds its limit itself"),
+        (
+            "limit",
+            span_of(&raw.limit),
+            !is_overload && !is_balance,
+            "all algorithms but overload, which finds its limit itself, and balance",
+        ),
         ("per", span_of(&raw.per), is_over_time, "limits over time"),
         ("burst", span_of(&raw.burst), !is_window && is_over_time, "token-bucket, leaky-bucket and leaky-queue"),
-        ("max-queue", span_of(&raw.max_queue), is_queue || !is_over_time, "leaky-queue, concurrency and overload"),
-        ("max-wait", span_of(&raw.max_wait), is_queue || !is_over_time, "leaky-queue, concurrency and overload"),
+        ("max-queue", span_of(&raw.max_queue), may_wait, "leaky-queue, concurrency and overload"),
+        ("max-wait", span_of(&raw.max_wait), may_wait, "leaky-queue, concurrency and overload"),
         ("limits", span_of(&raw.limits), is_overload, "overload"),
         ("starting-at", span_of(&raw.starting_at), is_overload, "overload"),
         ("queue-target", span_of(&raw.queue_target), is_overload, "overload"),
         (
             "max-keys",
             span_of(&raw.max_keys),
-            is_in_memory || (is_concurrency && store.is_memory()),
-            "leaky-queue and concurrency in memory",
+            is_in_memory || ((is_concurrency || is_balance) && store.is_memory()),
+            "leaky-queue, concurrency and balance in memory",
         ),
         ("lease", span_of(&raw.lease), is_concurrency, "concurrency on Redis"),
         ("when-full", span_of(&raw.when_full), is_in_memory, "leaky-queue in memory"),
@@ -221,6 +228,10 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     }
     if is_overload {
         return overload(source, raw);
+    }
+    if is_balance {
+        let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
+        return Ok(store.balance(max_keys));
     }
     let Some(raw_limit) = &raw.limit else {
         return Err(source.error(&raw.name.span(), "missing field `limit`; add limit = 10"));
@@ -240,7 +251,9 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let quota = set_if_some(quota(source, limit, "per", per)?, burst, Quota::burst);
 
     let limiter = match algorithm {
-        AlgorithmName::Concurrency | AlgorithmName::Overload => unreachable!("it has no quota, and returned above"),
+        AlgorithmName::Concurrency | AlgorithmName::Overload | AlgorithmName::Balance => {
+            unreachable!("it has no quota, and returned above")
+        }
         AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota)),
         AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota)),
         AlgorithmName::FixedWindow if staggered.is_some() => store.limiter(FixedWindow::new(quota).staggered()),

@@ -26,6 +26,7 @@
 //! | *n* per calendar hour, counted from the full hour | [`FixedWindow`] |
 //! | *n* per day, week or month of a time zone | [`CalendarWindow`](super::calendar): a fixed window of the calendar |
 //! | *n* of a client at the same time | [`Concurrency`](super::in_flight) |
+//! | units that a client has bought, until they are used | [`Balance`](super::top_ups) |
 //! | a server that stays fast, however many clients there are | [`Overload`](super::overload): it needs no number |
 //!
 //! The pictures below show the same traffic with all five. Each is set to ten per second: the buckets hold ten, the

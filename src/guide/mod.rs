@@ -10,6 +10,7 @@
 //! | sell included units, then overage | [`overage`] |
 //! | give a team a pool of units | [`pool`] |
 //! | charge the tokens of a language model | [`streams`] |
+//! | sell units beyond the quota, and charge work by hand | [`top_ups`] |
 //! | limit clients behind nginx, Caddy, HAProxy, Envoy or a cloud's load balancer | [`proxies`] |
 //! | share one limit between several machines | [`machines`] |
 //! | know which processes share what | [`sharing`] |
@@ -124,3 +125,4 @@ pub mod streams;
 pub mod support;
 pub mod tenants;
 pub mod testing;
+pub mod top_ups;

@@ -220,6 +220,7 @@
 //! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
 //! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`); from the customer's billing day by [`window_fn`](crate::Policy::window_fn) | [calendar](super::calendar), [billing days](super::billing_days) |
 //! | what is in flight | [`Concurrency`](crate::Concurrency), the number from the plan by [`limit_fn`](crate::Policy::limit_fn) | [in flight](super::in_flight#a-limit-per-customer) |
+//! | units that are bought beyond the plan | [`Balance`](crate::Balance) | [top-ups](super::top_ups) |
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! # What happens

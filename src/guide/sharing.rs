@@ -51,8 +51,10 @@
 //! | early retries, which are counted for a ban | each | each | each |
 //! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` |
 //! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each |
+//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](crate::RedisBalance) | each: use `Balance` |
+//! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |
-//! | bans, allowances and debts of queues and of limits in flight | each | each | each |
+//! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each |
 //! | [free retries](crate::ChargeOnce) | each | shared | each |
 //! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each |

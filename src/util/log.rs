@@ -153,6 +153,17 @@ pub(crate) fn key_let_in(KeyLine { policy, route, key, .. }: KeyLine<'_>) {
     event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "the ban or the allowance of a key was ended by hand");
 }
 
+/// Logs a credit by hand, or a charge.
+pub(crate) fn key_adjusted(
+    KeyLine { policy, route, key, .. }: KeyLine<'_>,
+    is_credit: bool,
+    units: u64,
+    reference: Option<&str>,
+) {
+    let what = if is_credit { "units were credited to a key by hand" } else { "units were charged to a key by hand" };
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), units, reference, "{what}");
+}
+
 /// The hash of a key, by a secret that lasts until the process ends.
 pub(crate) struct KeyHash(u64);
 

@@ -1,6 +1,7 @@
 //! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No I/O, and
 //! no locks but the one of the texts of `OverrideReason`.
 
+mod adjusting;
 mod answer;
 mod ask;
 mod backlog;
@@ -8,6 +9,7 @@ mod batch;
 mod charge_once;
 #[cfg(all(test, not(sluice_loom)))]
 pub(crate) mod counterexamples;
+mod credit;
 mod decision;
 mod description;
 mod failure_mode;
@@ -26,6 +28,7 @@ pub(crate) mod snapshot;
 mod terms;
 pub mod time;
 
+pub(crate) use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
 pub use self::answer::{Answer, LimiterError, Pending};
 #[cfg(feature = "http")]
 pub(crate) use self::ask::Now;
@@ -37,6 +40,8 @@ pub(crate) use self::batch::{Answers, Claim, MemberAnswers, MemberDecision};
 pub(crate) use self::charge_once::ChargingOnce;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::charge_once::Retry;
+pub use self::credit::{Credit, Debit};
+pub(crate) use self::credit::{CreditExpiry, Expiry, REFERENCE_KEPT};
 pub(crate) use self::decision::DeferredTime;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;

@@ -66,6 +66,7 @@ pub(crate) enum Issuer {
     Concurrency,
     RedisConcurrency,
     Overload,
+    Balance,
 }
 
 /// The content of the receipts of one kind of issuer.

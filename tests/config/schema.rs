@@ -213,6 +213,21 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
+    let balance = overload.replace("overload", "balance");
+    for (line, is_taken) in [
+        ("", true),
+        ("max-keys = 9\nshadow = true\nstore = \"memory\"", true),
+        ("limit = 10", false),
+        ("per = \"1s\"", false),
+        ("burst = 3", false),
+        ("max-queue = 9", false),
+        ("release-at = \"head\"", false),
+        ("charge-once = { header = \"k\", within = \"1h\", free-retries = 1 }", false),
+    ] {
+        let text = format!("{balance}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
     let on_redis = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{concurrency}");
     for (line, is_taken) in [("max-queue = 100\nmax-wait = \"5s\"\nlease = \"10s\"", true), ("lease = 10", false)] {
         let text = format!("{on_redis}{line}\n");

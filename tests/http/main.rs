@@ -4,6 +4,7 @@
 mod admin;
 mod alternatives;
 mod bans;
+mod by_hand;
 mod change;
 mod charge_once;
 #[cfg(feature = "http")]

@@ -13,11 +13,11 @@ use tower_sluice::policy::ShowKey;
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey,
-    Overload, Penalty, Policy, Quota, RateLimitLayer,
+    Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
+    MissingKey, Overload, Penalty, Policy, Quota, RateLimitLayer,
 };
 #[cfg(feature = "redis")]
-use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
+use tower_sluice::{RateLimiter, RedisBalance, RedisConcurrency, RedisQueue};
 
 use Opt::{
     Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnFailure,
@@ -139,6 +139,13 @@ const KINDS: &[Kind] = &[
         Some("algorithm = \"concurrency\"\nstore = \"redis\""),
     ),
     ("`Overload`", || Overload::new().into_limiter(), Some("algorithm = \"overload\"")),
+    ("`Balance`", || Balance::new().into_limiter(), Some("algorithm = \"balance\"")),
+    #[cfg(feature = "redis")]
+    (
+        "`RedisBalance`",
+        || RedisBalance::new(&redis(), "p").into_limiter(),
+        Some("algorithm = \"balance\"\nstore = \"redis\""),
+    ),
     ("custom", || Arc::new(Custom), None),
     (
         "`CalendarWindow`",
@@ -380,7 +387,7 @@ mod toml {
         let text = format!(
             "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\n{}\
              {kind}\n{}\n{}",
-            if kind.contains("overload") { "" } else { "limit = 9\n" },
+            if kind.contains("overload") || kind.contains("balance") { "" } else { "limit = 9\n" },
             if kind.contains("store") { "" } else { "store = \"memory\"" },
             lines.join("\n")
         );

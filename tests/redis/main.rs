@@ -1,5 +1,6 @@
 //! Redis: against real servers, and against servers that fail.
 
+mod balance;
 mod bundles;
 mod calendar;
 mod charge_once;

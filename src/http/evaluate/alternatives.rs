@@ -169,7 +169,7 @@ impl Transaction {
             match answer {
                 Ok(MemberDecision { decision, is_charged: true }) => {
                     policy.report_health(None);
-                    entry.admit(policy, decision, scope.in_force.is_open_ended);
+                    entry.admit(policy, decision, scope.in_force.is_open_ended());
                 }
                 Ok(MemberDecision { decision, .. }) if decision.is_allowed() => policy.report_health(None),
                 answer => {

@@ -214,7 +214,7 @@ impl PolicyEntry {
         if admission.receipt().is_free_retry() {
             self.make_free(admission);
         }
-        if policy.after.owes_shortfalls {
+        if policy.has_debts() {
             self.decision = self.decision.map(|decision| policy.after_debt(&self.key, self.quota, decision));
         }
     }

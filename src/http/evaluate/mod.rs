@@ -200,7 +200,7 @@ impl Scope<'_> {
                         continue;
                     }
                     // Two calls of `push`, so that an entry in the common case is built in its place in `entries`.
-                    if self.in_force.is_open_ended {
+                    if self.in_force.is_open_ended() {
                         let entry = PolicyEntry::open_ended(index, policy, key, head);
                         entries.push(PolicyEntry { ban, ..entry });
                     } else {

@@ -59,7 +59,7 @@ impl Scope<'_> {
             entry.note_rejection(entry.policy_of(policies));
         }
         self.note_all_rejected(entries);
-        if self.in_force.is_open_ended {
+        if self.in_force.is_open_ended() {
             self.charge_after_wait(entries);
         }
         // One policy sets the status and the reason: a ban goes first, so that the response names it; then a rate

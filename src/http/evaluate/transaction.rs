@@ -70,7 +70,7 @@ impl Transaction {
         if let Some(formula) = &scope.in_force.formula {
             return self.precheck_members(scope, formula);
         }
-        let may_owe = scope.in_force.is_open_ended;
+        let may_owe = scope.in_force.is_open_ended();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
             let is_in_debt = may_owe && entry.debt_wait().is_some() && !policy.shadow;
@@ -100,7 +100,7 @@ impl Transaction {
     /// if its limiter was asked before.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut known_answer: Option<Answer>) -> TransactionProgress {
-        let is_open_ended = scope.in_force.is_open_ended;
+        let is_open_ended = scope.in_force.is_open_ended();
         loop {
             if let Some(formula) = scope.in_force.formula.as_ref().filter(|_| known_answer.is_none()) {
                 if let Err(cause) = self.choose_next(scope, formula) {

@@ -474,8 +474,10 @@ impl Policy {
     /// that are left after the debt. A debt survives a live change, and under another quota the key owes the same
     /// number of units. A [reset](crate::LimitsHandle::reset) forgives it.
     ///
+    /// A key of a [`Balance`](crate::Balance) owes the rest until a credit has paid it.
+    ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of the three options above,
-    /// and with a limiter that advertises no quota, since there is no rate at which time would pay.
+    /// and with any other limiter that advertises no quota, since there is no rate at which time would pay.
     ///
     /// # Memory
     ///

@@ -32,11 +32,15 @@ named! {
         /// Requests hold units until they are over.
         InFlight = "a limit of requests in flight",
         NotInFlight = "a limiter whose requests hold nothing",
+        /// It keeps units that are credited.
+        IsBalance = "a balance",
         Delays = "a limiter that delays requests",
         Sheds = "a limiter that sheds",
         NotShedding = "a limiter that does not shed",
         /// It advertises no quota.
         NoQuota = "a limiter that advertises no quota",
+        /// Nothing would pay a debt.
+        KeepsNoDebts = "a limiter whose keys cannot owe anything",
         /// It has one quota for all keys.
         OneQuota = "a limiter that has one quota for all keys",
         NoCalendar = "a limiter without windows of the calendar",

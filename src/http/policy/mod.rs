@@ -6,13 +6,14 @@
 //! - `combined` has several policies, all of which or any of which have to admit a request.
 //! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
 //!   result is a `PolicyError` (`error`).
-//! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
-//!   change, `reports` the metrics and logs, `transitions` the events for operators, and `offenders` the keys that are
-//!   rejected most.
+//! - `asks` has the calls to the limiter, `owed` the costs above the charge, `adjust` the credits and charges by hand,
+//!   `inherit` the policy's part of a live change, `reports` the metrics and logs, `transitions` the events for
+//!   operators, and `offenders` the keys that are rejected most.
 //! - `precedence` finds the class and the weight of a request, for limiters that shed.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
 
+mod adjust;
 mod after;
 mod asks;
 mod combined;

@@ -190,7 +190,7 @@ impl Policy {
             Role::Bans => entries(penalty.ok_or_else(absent)?.record(), |record| &record.bans, &saved, wall),
             Role::AdvisedWaits => entries(penalty.ok_or_else(absent)?.record(), |record| &record.advised, &saved, wall),
             Role::RetryRecords => entries(retries.ok_or_else(absent)?.0, |records| records, &saved, wall),
-            Role::Debts if self.after.owes_shortfalls => {
+            Role::Debts => {
                 let saved = SavedEntries::read(&saved)?;
                 let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));
                 Ok(Box::new(move || {
@@ -198,7 +198,6 @@ impl Policy {
                     debts.restore(saved, &wall)
                 }))
             }
-            Role::Debts => Err(absent()),
             Role::Overrides => {
                 let saved = SavedOverrides::read(&saved)?;
                 let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));

@@ -9,6 +9,7 @@ mod policy_status;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -253,12 +254,12 @@ pub(crate) struct InForce {
     /// Whether the limiters alone decide on each request ([`Policy::is_plain`]). If there are several policies, whether
     /// all of them also [answer at once](Policy::answers_at_once), and there are no alternatives.
     may_be_plain: bool,
-    /// Likewise, and no key is banned or allowed by hand in this process.
+    /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
     is_plain: IdleFlag,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
-    /// Whether a request may be [open](Policy::is_open_ended) once it is admitted.
-    pub(crate) is_open_ended: bool,
+    /// Whether a request may be [open](Policy::is_open_ended) once it is admitted, or its key may owe something.
+    is_open_ended: AtomicBool,
     /// `None` if no response has a field that reports quota.
     pub(crate) writer: Option<Arc<Writer>>,
 }
@@ -286,12 +287,19 @@ impl InForce {
         let is_plain = |policy: &Policy| policy.is_plain() && (is_one || policy.answers_at_once());
         let may_be_plain = formula.is_none() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
-        let is_open_ended = policies.iter().any(Policy::is_open_ended);
+        let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
         let is_plain = IdleFlag::new();
         let policies = policies.into();
         let in_force = Self { policies, formula, may_be_plain, is_plain, delays, is_open_ended, writer };
         in_force.look_for_overrides();
         Arc::new(in_force)
+    }
+
+    /// Whether a request may be [open](Policy::is_open_ended) once it is admitted, or its key may owe something. The
+    /// load is relaxed: a thread that misses a debt decides as if its request had come just before.
+    #[inline]
+    pub(crate) fn is_open_ended(&self) -> bool {
+        self.is_open_ended.load(Ordering::Relaxed)
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {

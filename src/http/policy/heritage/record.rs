@@ -7,6 +7,7 @@ use crate::http::policy::after::{Debts, OpenCharges};
 use crate::http::policy::expiring::CAPACITY;
 use crate::http::policy::heritage::{LimitedKeys, Overrides};
 use crate::limiter::Health;
+use crate::util::references::References;
 use crate::values::time::Clock;
 
 /// The counters of a policy, the health of its limiter, its open charges, and the debts of its keys. Shared with the
@@ -26,6 +27,8 @@ pub(crate) struct PolicyRecord {
     debts: OnceLock<Arc<Debts>>,
     /// Made for the first ban or allowance by hand.
     overrides: OnceLock<Overrides>,
+    /// The references of charges by hand that this process has made.
+    pub(in crate::http::policy) charges_by_hand: References,
     /// Made for the first event that clients can cause.
     limited_keys: OnceLock<Box<LimitedKeys>>,
 }

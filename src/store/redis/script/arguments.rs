@@ -277,3 +277,13 @@ pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
     }
     call
 }
+
+/// As [`swap`], with the key of a reference: if that is there, nothing is replaced. Otherwise, the swap begins it, for
+/// `known` milliseconds.
+pub(crate) fn swap_once(key: Key, reference: Key, swap: Option<Swap>, known: u64) -> ScriptCall {
+    let is_swap = swap.is_some();
+    let mut call = self::swap(key, swap);
+    call.keys.push(reference);
+    call.texts.extend(is_swap.then(|| known.to_string()));
+    call
+}
