@@ -54,7 +54,7 @@
 //!   policies of the layer. The processes need the same table of accounts, and nothing else.
 //! - The window is looked up once per request, and holds for its refund, its settlement and its fields.
 //! - A window that is kept with the account, and cloned, is found in a process without a look at the calendar. One that
-//!   is built for each request, as above, costs some microseconds more; zone files are read once per zone, and looked
+//!   is built for each request, as above, takes about a microsecond more; zone files are read once per zone, and looked
 //!   at again after minutes.
 //! - A window has its limit, so there is no [`quota_fn`](crate::Policy::quota_fn) beside it. With `quota_fn` alone, all
 //!   customers have the policy's window, and their own limits in it.
