@@ -193,10 +193,10 @@ pub use self::limiter::throttle::ThrottleLayer;
 pub use self::limiter::traits::Limiter;
 #[cfg(feature = "queue")]
 pub use self::overload::Overload;
-#[cfg(feature = "queue")]
-pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
+#[cfg(feature = "queue")]
+pub use self::queue::{LeakyQueue, SlowDown};
 pub use self::values::{Decision, FailureMode, LimiterError, Outcome, PartitionKey, Quota, time};
 
 /// Compiles the README's examples.
