@@ -54,7 +54,10 @@ fn every_mistake_in_an_overload_is_reported() {
             "f.toml:6: limit is for all algorithms but overload, which finds its limit itself; remove it",
         ),
         ("per = \"1s\"".to_owned(), "f.toml:6: per is for limits over time; remove it or choose that algorithm"),
-        ("max-keys = 4".to_owned(), "f.toml:6: max-keys is for leaky-queue and concurrency in memory; remove it"),
+        (
+            "max-keys = 4".to_owned(),
+            "f.toml:6: max-keys is for leaky-queue and concurrency in memory, and for slow-down; remove it",
+        ),
         (
             "limits = [4]".to_owned(),
             "f.toml:6: limits = [4]: write the lowest and the highest limit, from 1 to 2147483647, such as [4, 1024]",
@@ -237,12 +240,15 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "max-keys = 9",
-            "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for leaky-queue and concurrency in memory, and for slow-down; remove it or choose",
         ),
         (
             "max-queue = 3",
             "f.toml:9: max-queue is for leaky-queue, concurrency and overload; remove it or choose that algorithm",
         ),
+        ("free = 3", "f.toml:9: free is for slow-down; remove it or choose that algorithm"),
+        ("step = \"1s\"", "f.toml:9: step is for slow-down; remove it or choose that algorithm"),
+        ("max-delay = \"1s\"", "f.toml:9: max-delay is for slow-down; remove it or choose that algorithm"),
         ("settle-by = \"later\"", "f.toml:9: settle-by = \"later\": write \"handler\" or \"content-bytes\""),
         (
             "charge-when = [401]\nsettle-by = \"handler\"",
@@ -258,7 +264,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "when-full = \"reject\"",
-            "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",
+            "f.toml:9: when-full is for leaky-queue in memory and slow-down; remove it or choose that algorithm",
         ),
         ("algorithm = \"tocken-bucket\"", "f.toml:5: algorithm = \"tocken-bucket\": write \"token-bucket\", "),
         (
@@ -479,7 +485,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         ),
         (
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),
-            "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for leaky-queue and concurrency in memory, and for slow-down; remove it or choose",
         ),
         // Redis can keep it without waiters, and not with the one of the default `max-queue`.
         (
@@ -493,6 +499,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
     for fine in [
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\nmax-queue = 3\nmax-wait = \"9s\""),
+        policy("algorithm = \"slow-down\"\nper = \"1s\"\nmax-keys = 5"),
         policy("algorithm = \"concurrency\""),
         // Of bytes, which in memory are more than a slot holds.
         policy("algorithm = \"concurrency\"").replace("limit = 1", "limit = 10000000000000"),
