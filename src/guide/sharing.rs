@@ -52,6 +52,7 @@
 //! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` |
 //! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |
+//! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each |
 //! | bans, allowances and debts of queues and of limits in flight | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each |
 //! | [free retries](crate::ChargeOnce) | each | shared | each |

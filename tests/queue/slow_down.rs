@@ -1,13 +1,18 @@
 //! Delays that grow with the use of a key, on paused time: against a naive model, and in order.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
+use http::{HeaderMap, Request, Response};
+use http_body_util::Full;
 use tokio::time::{Instant, advance, sleep};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::limiter::{Answer, Ask, Mode, Pending, Receipt};
 use tower_sluice::testing::Random;
-use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Quota, SlowDown};
+use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Policy, Quota, RateLimitLayer, SlowDown};
 
 use super::leaky_queue::{key, pending, ready};
 use crate::support::effort::rounds;
@@ -462,4 +467,50 @@ fn waiters_outlive_the_runtime_of_another() {
     // Outside of any runtime, only a request that has to wait is an error.
     let Answer::Ready(Err(error)) = slow.decide(&Ask::charge(&key("a"), 1)) else { panic!("it cannot wait") };
     assert!(error.to_string().contains("within a tokio runtime"), "{error}");
+}
+
+/// Sends four requests at once. Returns the status of each, and the milliseconds until it came; and the fields of the last response.
+async fn send_four(layer: &RateLimitLayer) -> (Vec<(u16, u128)>, HeaderMap) {
+    let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))) });
+    let service = layer.layer(hello);
+    let start = Instant::now();
+    let send = || {
+        let call = service.clone().oneshot(Request::new(()));
+        tokio::spawn(async move { (call.await.unwrap(), start.elapsed().as_millis()) })
+    };
+    let mut outcomes = Vec::new();
+    let mut last = HeaderMap::new();
+    for sent in [send(), send(), send(), send()] {
+        let (response, at) = sent.await.unwrap();
+        outcomes.push((response.status().as_u16(), at));
+        last = response.into_parts().0.headers;
+    }
+    (outcomes, last)
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_see_delays_and_then_429_and_a_shadow_delays_no_request() {
+    let slow = || SlowDown::new(Quota::per_second(1).burst(3)).free(1).step(Duration::from_millis(100));
+    let policy = || Policy::new("slow", slow()).status(http::StatusCode::TOO_MANY_REQUESTS);
+    let layer = RateLimitLayer::new(policy());
+    let (outcomes, rejected) = send_four(&layer).await;
+    assert_eq!(outcomes, [(200, 0), (200, 100), (200, 200), (429, 0)]);
+    let field = |name: &str| rejected[name].to_str().unwrap();
+    assert_eq!(field("ratelimit-policy"), "\"slow\";q=3;w=3");
+    assert_eq!(field("ratelimit"), "\"slow\";r=0;t=1");
+    assert_eq!(field("retry-after"), "1");
+
+    // The levels and the policy are kept, and the next two units wait for the new step.
+    sleep(Duration::from_millis(2_800)).await;
+    let gentle =
+        Policy::new("slow", slow().step(Duration::from_millis(10))).status(http::StatusCode::TOO_MANY_REQUESTS);
+    layer.handle().replace(gentle).unwrap();
+    assert_eq!(send_four(&layer).await.0, [(200, 0), (200, 10), (200, 20), (429, 0)]);
+
+    let shadow = RateLimitLayer::new(policy().shadow());
+    assert_eq!(send_four(&shadow).await.0, [(200, 0); 4]);
+    assert_eq!(shadow.shadow_rejected("slow"), Some(1));
+    assert_eq!(shadow.backlog("slow").unwrap().waiting(), 2);
+    sleep(Duration::from_millis(201)).await;
+    assert_eq!(shadow.backlog("slow").unwrap().waiting(), 0);
 }
