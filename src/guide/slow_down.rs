@@ -14,8 +14,8 @@
 //!
 //! #[tokio::main]
 //! async fn main() -> std::io::Result<()> {
-//!     // 50 searches per minute at full speed. In a burst, the 51st waits for 200 ms, the 52nd for 400 ms, and so on, up
-//!     // to 5 s. The 101st is rejected.
+//!     // 50 searches per minute at full speed. In a burst, the 51st waits for 200 ms, the 52nd for 400 ms, and so on,
+//!     // up to 5 s. The 101st is rejected.
 //!     let slow = SlowDown::new(Quota::per_minute(50).burst(100))
 //!         .free(50)
 //!         .step(Duration::from_millis(200))
@@ -81,7 +81,7 @@
 //! let scraper = PartitionKey::from("203.0.113.7");
 //! let start = Instant::now();
 //! for _ in 0..350 {
-//!     assert!(slow.acquire(&scraper, 1).await.is_ok());
+//!     assert!(slow.acquire(&scraper, 1).await.unwrap().is_allowed());
 //! }
 //! // Some fifty came at once, and the other three hundred at fifty per minute.
 //! assert_eq!(start.elapsed().as_secs() / 60, 5);

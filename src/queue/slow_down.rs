@@ -23,10 +23,10 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// | `free` + *k* | waits for *k* × [`step`](Self::step), but not longer than [`max_delay`](Self::max_delay) |
 /// | above the quota's [burst](Quota::max_burst), which is the limit unless set | is rejected, and raises no level; the rejection carries the exact time after which a retry would be accepted |
 ///
-/// So of requests that come at the same time, the *n*-th waits for (*n* − `free`) steps. A key that keeps to the quota's
-/// rate stays at a level of about one, and is not delayed. A key that sends faster is delayed more and more. A script
-/// that waits for each response before it sends the next request settles at the quota's rate, and gets no rejection, if
-/// its delay can grow to `period / limit`.
+/// So of requests that come at the same time, the *n*-th waits for (*n* − `free`) steps. A key that keeps to the
+/// quota's rate stays at a level of about one, and is not delayed. A key that sends faster is delayed more and more. A
+/// script that waits for each response before it sends the next request settles at the quota's rate, and gets no
+/// rejection, if its delay can grow to `period / limit`.
 ///
 /// - Arrival order is departure order: a request departs no earlier than the waiters of its key that came before, even
 ///   if its own delay would be shorter. Its wait is still at most `max_delay`. Keys do not delay one another.
@@ -90,7 +90,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// let all: Vec<_> = (0..101).map(|_| slow.acquire(&key, 1)).collect();
 /// let mut delays = Vec::new();
 /// for request in all {
-///     delays.push(request.await.ok().map(|permit| permit.delay().as_millis()));
+///     let permit = request.await.unwrap();
+///     delays.push(permit.is_allowed().then(|| permit.delay().as_millis()));
 /// }
 /// assert_eq!(delays[49..53], [Some(0), Some(200), Some(400), Some(600)]);
 /// assert_eq!(delays[98..], [Some(5_000), Some(5_000), None]);

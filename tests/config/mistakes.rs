@@ -8,7 +8,10 @@ use crate::{error, with};
 fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
     for (lines, expected) in [
         ("limit = 4\nper = \"1s\"", "f.toml:7: per is for limits over time; remove it or choose that algorithm"),
-        ("limit = 4\nburst = 9", "f.toml:7: burst is for token-bucket, leaky-bucket and leaky-queue; remove it"),
+        (
+            "limit = 4\nburst = 9",
+            "f.toml:7: burst is for token-bucket, leaky-bucket, leaky-queue and slow-down; remove it",
+        ),
         ("limit = 3000000000", "f.toml:6: limit = 3000000000 is out of range; write a number from 1 to 2147483647"),
         (
             "limit = 1000000000000000",
@@ -320,7 +323,7 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ),
         (
             format!("[[route]]\npath = \"/a\"\n{policy}burst = 3"),
-            "f.toml:8: burst is for token-bucket, leaky-bucket and leaky-queue",
+            "f.toml:8: burst is for token-bucket, leaky-bucket, leaky-queue and slow-down",
         ),
         (format!("[[route]]\n{policy}"), "f.toml:1: missing field `path`"),
         ("[[route]]\npath = \"a\"".into(), "f.toml:2: path `a` must begin with a slash; write \"/a\""),

@@ -105,7 +105,8 @@ pub(super) struct Schedule {
 struct Fifo {
     /// When all charges so far will be paid for, see [`Schedule`].
     tat: u128,
-    /// The cost of the waiters that are charged when they depart, in tokens. Cannot overflow: fewer than 2^32 waiters cost less than 2^50 each.
+    /// The cost of the waiters that are charged when they depart, in tokens. Cannot overflow: fewer than 2^32 waiters
+    /// cost less than 2^50 each.
     backlog: u128,
     waiters: WaitList,
 }
