@@ -131,6 +131,7 @@ fn the_guide_has_every_setting() {
         "src/overload/limiter.rs",
         "src/queue/leaky_queue.rs",
         "src/queue/redis/redis_queue.rs",
+        "src/queue/slow_down.rs",
         "src/store/memory/settings.rs",
         "src/store/redis/connection/builder.rs",
         "src/store/redis/store.rs",
