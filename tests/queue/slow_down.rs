@@ -366,17 +366,39 @@ async fn a_client_that_waits_for_each_response_settles_at_the_rate() {
 
 /// The refund is rounded down, never up: a level is in thirds of a nanosecond here, and a waiter has whole ones.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_leaves_returns_its_charge() {
+async fn a_waiter_that_leaves_returns_what_has_not_leaked_of_its_charge() {
     let slow = SlowDown::new(Quota::per_second(3)).free(0).step(Duration::from_secs(1));
-    let reset = || ready(slow.decide(&Ask::peek(&key("a"), 0))).reset_after();
-    let waits = pending(slow.decide(&Ask::charge(&key("a"), 1)));
-    let longer = pending(slow.decide(&Ask::charge(&key("a"), 1)));
-    assert_eq!(reset(), Duration::from_nanos(666_666_667));
-    drop(longer);
-    assert!((333_333_334..=333_333_335).contains(&reset().as_nanos()));
-    drop(waits);
-    assert!((0..=1).contains(&reset().as_nanos()));
+    let reset = || ready(slow.decide(&Ask::peek(&key("a"), 0))).reset_after().as_nanos();
+    let [first, second] = [(); 2].map(|()| pending(slow.decide(&Ask::charge(&key("a"), 1))));
+    assert_eq!(reset(), 666_666_667);
+    sleep(Duration::from_millis(100)).await;
+    drop(first);
+    assert_eq!(reset(), 333_333_334, "the charge of the second");
+    drop(second);
+    assert!(reset() <= 1);
     assert_eq!(slow.waiting(), 0);
+}
+
+/// `remaining` counts the requests that would not be rejected now: those that need not wait, and those that find room.
+#[tokio::test(start_paused = true)]
+async fn as_many_requests_pass_as_remain() {
+    let slow = SlowDown::new(Quota::per_second(10).burst(9)).free(2).max_waiters(3);
+    assert_eq!(slow.describe().terms().unwrap().quota().unwrap().max_burst(), 5);
+    let mut requests = Vec::new();
+    for remaining in [5, 5, 0] {
+        let seen = ready(slow.decide(&Ask::peek(&key("a"), 0)));
+        assert_eq!((seen.limit(), seen.remaining()), (5, remaining));
+        for _ in 0..remaining {
+            requests.push(slow.decide(&Ask::charge(&key("a"), 1)).decided());
+        }
+        let rejected = ready(slow.decide(&Ask::charge(&key("a"), 1)));
+        assert!(!rejected.is_allowed() && rejected.remaining() == 0);
+        if requests.len() == 5 {
+            // All have departed, and the level is zero.
+            sleep(Duration::from_secs(4)).await;
+            settle().await;
+        }
+    }
 }
 
 /// What is refunded was charged before the change, in units, and no more than has not leaked yet.
