@@ -216,7 +216,8 @@ words! {
     }
     AlgorithmName {
         "token-bucket": AlgorithmName::TokenBucket, "leaky-bucket": AlgorithmName::LeakyBucket,
-        "leaky-queue": AlgorithmName::LeakyQueue, "fixed-window": AlgorithmName::FixedWindow,
+        "leaky-queue": AlgorithmName::LeakyQueue, "slow-down": AlgorithmName::SlowDown,
+        "fixed-window": AlgorithmName::FixedWindow,
         "sliding-window": AlgorithmName::SlidingWindow, "concurrency": AlgorithmName::Concurrency,
         "overload": AlgorithmName::Overload, "balance": AlgorithmName::Balance
     }
@@ -255,6 +256,7 @@ pub(super) enum AlgorithmName {
     TokenBucket,
     LeakyBucket,
     LeakyQueue,
+    SlowDown,
     FixedWindow,
     SlidingWindow,
     Concurrency,
@@ -485,6 +487,11 @@ tables! {
         max_wait: Option<Spanned<String>> = time("\"5s\"",
             "leaky-queue: requests that would wait longer are rejected. concurrency and overload: those that have waited so \
              long. Left out: 30s, or 500ms for overload.").aside();
+        free: Option<Spanned<i64>> = number(KeyKind::Number(0, Quota::MAX_UNITS), "50",
+            "slow-down: units of a key that are not delayed. Left out: half of the burst.").aside();
+        step: Option<Spanned<String>> = time("\"200ms\"",
+            "slow-down: by how much each further unit lengthens the delay.").default("\"1s\"").aside();
+        max_delay: Option<Spanned<String>> = time("\"10s\"", "slow-down: the longest delay.").default("\"30s\"").aside();
         limits: Option<Spanned<Vec<i64>>> = list("[4, 1024]",
             "overload: the lowest and the highest limit of units in flight that it may find, for the route.").aside()
             .schema("\"minItems\": 2, \"maxItems\": 2, \"items\": { \"type\": \"integer\", \"minimum\": 1, \"maximum\": 2147483647 }, \"default\": [4, 1024]");
@@ -500,13 +507,14 @@ tables! {
             "{ by = \"header:x-plan\", weights = { gold = 10 }, default = 1 }",
             "overload: the weight of the key of a request. Of those that wait, a key of weight 10 is served ten times as much.");
         max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
-            "leaky-queue in memory: the most keys with a queue of their own at a time. concurrency in memory: the most keys \
-             with requests in flight. balance in memory: the most keys with a balance. Left out: 65536, or 1048576 for balance.").aside();
+            "leaky-queue in memory, slow-down: the most keys with a queue of their own at a time. concurrency in memory: the \
+             most keys with requests in flight. balance in memory: the most keys with a balance. Left out: 65536, or 1048576 \
+             for balance.").aside();
         lease: Option<Spanned<String>> = time("\"10s\"",
             "concurrency on Redis: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
              restart.").default("\"10s\"").aside();
         when_full: Option<Spanned<NamedValue<WhenFull>>> = word::<WhenFull>("\"overflow\"",
-            "leaky-queue in memory: how requests of further keys are handled.").default("\"reject\"").aside();
+            "leaky-queue in memory, slow-down: how requests of further keys are handled.").default("\"reject\"").aside();
         staggered: Option<Spanned<bool>> = flag(
             "fixed-window, sliding-window in memory: the windows of each key begin at another instant.").aside();
         key: Option<Spanned<OneOrMany>> = texts("\"client-ip\"",
@@ -515,7 +523,7 @@ tables! {
         cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
         shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
         store: Option<Spanned<NamedValue<StoreName>>> = word::<StoreName>("\"memory\"",
-            "Left out: redis if there is one.");
+            "Left out: redis if there is one. slow-down and overload are in memory.");
         on_failure: Option<NamedValue<FailureMode>> = word::<FailureMode>("\"reject\"",
             "How requests are decided while the store fails: by limits of this process, or all allowed, or all rejected.")
             .default("\"local-fallback\"");

@@ -25,6 +25,11 @@ fn rules_of(table: &str) -> &'static str {
       "else": { "properties": { "max-queue": false, "max-wait": false } }
     },
     {
+      "if": { "properties": { "algorithm": { "const": "slow-down" } } },
+      "then": { "properties": { "store": { "const": "memory" } } },
+      "else": { "properties": { "free": false, "step": false, "max-delay": false } }
+    },
+    {
       "if": { "properties": { "algorithm": { "const": "overload" } } },
       "then": {
         "properties": {

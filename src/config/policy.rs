@@ -24,6 +24,7 @@ use crate::http::key::ClientIp;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead, ShowKey};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::overload::Overload;
+use crate::queue::SlowDown;
 use crate::values::Quota;
 
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
@@ -191,11 +192,12 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let is_queue = algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = algorithm == AlgorithmName::Concurrency;
     let is_overload = algorithm == AlgorithmName::Overload;
+    let is_slow_down = algorithm == AlgorithmName::SlowDown;
     let is_balance = algorithm == AlgorithmName::Balance;
     let is_over_time = !is_concurrency && !is_overload && !is_balance;
     let may_wait = is_queue || is_concurrency || is_overload;
     let is_window = matches!(algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
-    let is_in_memory = is_queue && store.is_memory();
+    let has_queues = is_slow_down || (is_queue && store.is_memory());
     let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
         (
@@ -205,26 +207,40 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
             "all algorithms but overload, which finds its limit itself, and balance",
         ),
         ("per", span_of(&raw.per), is_over_time, "limits over time"),
-        ("burst", span_of(&raw.burst), !is_window && is_over_time, "token-bucket, leaky-bucket and leaky-queue"),
+        (
+            "burst",
+            span_of(&raw.burst),
+            !is_window && is_over_time,
+            "token-bucket, leaky-bucket, leaky-queue and slow-down",
+        ),
         ("max-queue", span_of(&raw.max_queue), may_wait, "leaky-queue, concurrency and overload"),
         ("max-wait", span_of(&raw.max_wait), may_wait, "leaky-queue, concurrency and overload"),
+        ("free", span_of(&raw.free), is_slow_down, "slow-down"),
+        ("step", span_of(&raw.step), is_slow_down, "slow-down"),
+        ("max-delay", span_of(&raw.max_delay), is_slow_down, "slow-down"),
         ("limits", span_of(&raw.limits), is_overload, "overload"),
         ("starting-at", span_of(&raw.starting_at), is_overload, "overload"),
         ("queue-target", span_of(&raw.queue_target), is_overload, "overload"),
         (
             "max-keys",
             span_of(&raw.max_keys),
-            is_in_memory || ((is_concurrency || is_balance) && store.is_memory()),
-            "leaky-queue, concurrency and balance in memory",
+            has_queues || ((is_concurrency || is_balance) && store.is_memory()),
+            "leaky-queue, concurrency and balance in memory, and for slow-down",
         ),
         ("lease", span_of(&raw.lease), is_concurrency, "concurrency on Redis"),
-        ("when-full", span_of(&raw.when_full), is_in_memory, "leaky-queue in memory"),
+        ("when-full", span_of(&raw.when_full), has_queues, "leaky-queue in memory and slow-down"),
         ("staggered", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
             let problem = format!("{field} is for {what}; remove it or choose that algorithm");
             return Err(source.error(&at, problem));
         }
+    }
+    let on_redis = raw.store.as_ref().filter(|store| store.get_ref().value() == StoreName::Redis);
+    if let Some((at, name)) = on_redis.zip(is_overload.then_some("overload").or(is_slow_down.then_some("slow-down"))) {
+        let problem =
+            format!("store = \"redis\": {name} is the state of this process; remove it, or write store = \"memory\"");
+        return Err(source.error(&at.span(), problem));
     }
     if is_overload {
         return overload(source, raw);
@@ -260,6 +276,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         AlgorithmName::FixedWindow => store.limiter(FixedWindow::new(quota)),
         AlgorithmName::SlidingWindow if staggered.is_some() => store.limiter(SlidingWindow::new(quota).staggered()),
         AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota)),
+        AlgorithmName::SlowDown => return slow_down(source, raw, quota),
         AlgorithmName::LeakyQueue => {
             let queue = QueueSpec {
                 quota,
@@ -275,13 +292,22 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     limiter.map_err(|problem| source.error(&at, problem))
 }
 
+/// Delays requests of this process, wherever other policies keep their budgets.
+fn slow_down(source: &SourceText<'_>, raw: &RawPolicy, quota: Quota) -> Result<Arc<dyn Limiter>, ConfigError> {
+    let free = raw.free.as_ref().map(|free| number(source, "policy.free", free)).transpose()?;
+    let step = raw.step.as_ref().map(|step| duration(source, "step", step)).transpose()?;
+    let max_delay = raw.max_delay.as_ref().map(|delay| duration(source, "max-delay", delay)).transpose()?;
+    let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
+    let when_full = raw.when_full.as_ref().map(|when_full| when_full.get_ref().value());
+    let slow_down = set_if_some(SlowDown::new(quota), free, SlowDown::free);
+    let slow_down = set_if_some(slow_down, step, SlowDown::step);
+    let slow_down = set_if_some(slow_down, max_delay, SlowDown::max_delay);
+    let slow_down = set_if_some(slow_down, max_keys, SlowDown::max_keys);
+    Ok(set_if_some(slow_down, when_full, SlowDown::when_full).into_limiter())
+}
+
 /// Protects this process, wherever other policies keep their budgets.
 fn overload(source: &SourceText<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, ConfigError> {
-    if let Some(store) = raw.store.as_ref().filter(|store| store.get_ref().value() == StoreName::Redis) {
-        let problem =
-            "store = \"redis\": overload is the state of this process; remove it, or write store = \"memory\"";
-        return Err(source.error(&store.span(), problem));
-    }
     let limits = raw.limits.as_ref().map(|limits| self::limits(source, limits)).transpose()?;
     let start = raw.starting_at.as_ref().map(|start| number(source, "policy.starting-at", start)).transpose()?;
     let bounds = limits.clone().unwrap_or(DEFAULT_LIMITS);

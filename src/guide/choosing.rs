@@ -22,6 +22,7 @@
 //! | a steady rate, with bursts after idle times; or you do not know yet | [`TokenBucket`] |
 //! | the same, in terms of how full a bucket is | [`LeakyBucket`]: the same decisions |
 //! | requests to wait and depart evenly spaced, in order | [`LeakyQueue`] |
+//! | requests to wait longer the more a client sends | [`SlowDown`](super::slow_down) |
 //! | about *n* in any minute | [`SlidingWindow`] |
 //! | *n* per calendar hour, counted from the full hour | [`FixedWindow`] |
 //! | *n* per day, week or month of a time zone | [`CalendarWindow`](super::calendar): a fixed window of the calendar |
@@ -86,6 +87,7 @@
 //! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 52 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`CalendarWindow`](super::calendar) | 2 × limit around an edge | one count | 52 bytes |
 //! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
+//! | [`SlowDown`](super::slow_down) | burst + rate × (*t* + the longest delay) | one number, and the waiters | the same |
 //!
 //! All advertised waits are exact: a client that waits that long, alone on its key, is admitted.
 //!

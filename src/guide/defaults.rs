@@ -113,6 +113,10 @@
 //! | [`LeakyQueue::max_keys`](crate::LeakyQueue::max_keys) | 65,536 |
 //! | [`LeakyQueue::when_full`](crate::LeakyQueue::when_full) | [`Reject`](crate::store::WhenFull::Reject) |
 //! | `LeakyQueue::precise` (feature `precise-timer`) | no: tokio's timer, in milliseconds |
+//! | [`SlowDown::free`](crate::SlowDown::free) | half of the quota's burst |
+//! | [`SlowDown::step`](crate::SlowDown::step) | 1 s |
+//! | [`SlowDown::max_delay`](crate::SlowDown::max_delay) | 30 s |
+//! | [`SlowDown::max_waiters`](crate::SlowDown::max_waiters), [`max_keys`](crate::SlowDown::max_keys), [`when_full`](crate::SlowDown::when_full) | as of `LeakyQueue` |
 //! | [`Concurrency::max_queue`](crate::Concurrency::max_queue) | 0: none waits |
 //! | [`Concurrency::max_wait`](crate::Concurrency::max_wait) | 30 s |
 //! | [`Concurrency::max_waiters`](crate::Concurrency::max_waiters) | 65,536 over all keys |

@@ -15,6 +15,7 @@
 //! | share one limit between several machines | [`machines`] |
 //! | know which processes share what | [`sharing`] |
 //! | let requests wait instead of rejecting them | [`queue`] |
+//! | slow clients down before they are rejected | [`slow_down`] |
 //! | protect a server from overload | [`overload`] |
 //! | share the capacity of a server between tenants | [`tenants`] |
 //! | serve important requests first under overload | [`priorities`] |
@@ -120,6 +121,7 @@ pub mod restarts;
 pub mod shadow;
 pub mod sharing;
 pub mod shutdown;
+pub mod slow_down;
 pub mod start;
 pub mod streams;
 pub mod support;

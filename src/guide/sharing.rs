@@ -54,6 +54,7 @@
 //! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](crate::RedisBalance) | each: use `Balance` |
 //! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |
+//! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each |
 //! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each |
 //! | [free retries](crate::ChargeOnce) | each | shared | each |

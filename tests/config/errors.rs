@@ -116,7 +116,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (
             instead("algorithm", "algorithm = \"leaky\""),
             5,
-            "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"fixed-window\", \"sliding-window\", \"concurrency\", \"overload\" or \"balance\"",
+            "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"slow-down\", \"fixed-window\", \"sliding-window\", \"concurrency\", \"overload\" or \"balance\"",
         ),
         (in_policy("store = { redis = 1 }"), 8, "store"),
         (in_policy("store = { disk = 1 }"), 8, "store = { disk = 1 }: write \"memory\" or \"redis\""),

@@ -8,7 +8,10 @@ use crate::{error, with};
 fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
     for (lines, expected) in [
         ("limit = 4\nper = \"1s\"", "f.toml:7: per is for limits over time; remove it or choose that algorithm"),
-        ("limit = 4\nburst = 9", "f.toml:7: burst is for token-bucket, leaky-bucket and leaky-queue; remove it"),
+        (
+            "limit = 4\nburst = 9",
+            "f.toml:7: burst is for token-bucket, leaky-bucket, leaky-queue and slow-down; remove it",
+        ),
         ("limit = 3000000000", "f.toml:6: limit = 3000000000 is out of range; write a number from 1 to 2147483647"),
         (
             "limit = 1000000000000000",
@@ -56,7 +59,7 @@ fn every_mistake_in_an_overload_is_reported() {
         ("per = \"1s\"".to_owned(), "f.toml:6: per is for limits over time; remove it or choose that algorithm"),
         (
             "max-keys = 4".to_owned(),
-            "f.toml:6: max-keys is for leaky-queue, concurrency and balance in memory; remove it",
+            "f.toml:6: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it",
         ),
         (
             "limits = [4]".to_owned(),
@@ -240,12 +243,15 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "max-keys = 9",
-            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it or choose that algorithm",
         ),
         (
             "max-queue = 3",
             "f.toml:9: max-queue is for leaky-queue, concurrency and overload; remove it or choose that algorithm",
         ),
+        ("free = 3", "f.toml:9: free is for slow-down; remove it or choose that algorithm"),
+        ("step = \"1s\"", "f.toml:9: step is for slow-down; remove it or choose that algorithm"),
+        ("max-delay = \"1s\"", "f.toml:9: max-delay is for slow-down; remove it or choose that algorithm"),
         ("settle-by = \"later\"", "f.toml:9: settle-by = \"later\": write \"handler\" or \"content-bytes\""),
         (
             "charge-when = [401]\nsettle-by = \"handler\"",
@@ -261,7 +267,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "when-full = \"reject\"",
-            "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",
+            "f.toml:9: when-full is for leaky-queue in memory and slow-down; remove it or choose that algorithm",
         ),
         ("algorithm = \"tocken-bucket\"", "f.toml:5: algorithm = \"tocken-bucket\": write \"token-bucket\", "),
         (
@@ -317,7 +323,7 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ),
         (
             format!("[[route]]\npath = \"/a\"\n{policy}burst = 3"),
-            "f.toml:8: burst is for token-bucket, leaky-bucket and leaky-queue",
+            "f.toml:8: burst is for token-bucket, leaky-bucket, leaky-queue and slow-down",
         ),
         (format!("[[route]]\n{policy}"), "f.toml:1: missing field `path`"),
         ("[[route]]\npath = \"a\"".into(), "f.toml:2: path `a` must begin with a slash; write \"/a\""),
@@ -482,7 +488,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         ),
         (
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),
-            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it or choose that algorithm",
         ),
         // Redis can keep it without waiters, and not with the one of the default `max-queue`.
         (
@@ -496,6 +502,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
     for fine in [
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\nmax-queue = 3\nmax-wait = \"9s\""),
+        policy("algorithm = \"slow-down\"\nper = \"1s\"\nmax-keys = 5"),
         policy("algorithm = \"concurrency\""),
         // Of bytes, which in memory are more than a slot holds.
         policy("algorithm = \"concurrency\"").replace("limit = 1", "limit = 10000000000000"),

@@ -14,7 +14,7 @@ use tower_sluice::policy::ShowKey;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
     Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
-    MissingKey, Overload, Penalty, Policy, Quota, RateLimitLayer,
+    MissingKey, Overload, Penalty, Policy, Quota, RateLimitLayer, SlowDown,
 };
 #[cfg(feature = "redis")]
 use tower_sluice::{RateLimiter, RedisBalance, RedisConcurrency, RedisQueue};
@@ -124,6 +124,11 @@ const KINDS: &[Kind] = &[
         "queue",
         || LeakyQueue::new(QUOTA.burst(2)).into_limiter(),
         Some("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2"),
+    ),
+    (
+        "queue",
+        || SlowDown::new(QUOTA.burst(2)).into_limiter(),
+        Some("algorithm = \"slow-down\"\nper = \"1s\"\nburst = 2"),
     ),
     #[cfg(feature = "redis")]
     (

@@ -168,7 +168,9 @@ const QUEUE: Picture = &[
     ("timer", &[]),
     ("monitor", &["schedule"]),
     ("driver", &["monitor", "schedule", "timer"]),
-    ("leaky_queue", &["driver", "monitor", "schedule"]),
+    ("local", &["driver", "monitor", "schedule"]),
+    ("leaky_queue", &["local", "schedule"]),
+    ("slow_down", &["local", "schedule"]),
 ];
 
 /// All pictures, by their folders.
