@@ -155,8 +155,8 @@ pub mod layer {
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, PolicyStatus, ResponseHead,
-        SettleError, ShowKey, TakenPermits, Transition,
+        Crossing, Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, PolicyStatus,
+        ResponseHead, SettleError, ShowKey, TakenPermits, Transition,
     };
 }
 

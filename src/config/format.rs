@@ -537,6 +537,10 @@ tables! {
         track_offenders: Option<NamedValue<ShownForm>> = word::<ShownForm>("\"hash\"",
             "Track the keys that are rejected most, and show them to operators in this form: 16 digits of a SHA-256, the \
              first 6 characters, or the whole key. Left out: track none.").aside();
+        warn_at: Option<Spanned<Vec<f64>>> = list("[0.8, 0.95]",
+            "Log and count when the use of a key passes one of these shares of its limit, once per window. Above 0, and at \
+             most 1. Left out: none.").aside()
+            .schema("\"minItems\": 1, \"items\": { \"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 1 }");
         exempt: Option<Spanned<RawExempt>> = TableKey::new(KeyKind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that are not charged, and count as skipped: those that meet any of these.");
     }

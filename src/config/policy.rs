@@ -21,6 +21,7 @@ use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, set_if_some, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
+use crate::http::policy::Share;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead, ShowKey};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::overload::Overload;
@@ -81,6 +82,9 @@ pub(super) fn build(
         Some(ShownForm::Whole) => policy = policy.track_offenders(ShowKey::whole()),
         None => {}
     }
+    if let Some(shares) = &raw.warn_at {
+        policy = warn_at(source, policy, shares)?;
+    }
     let exemptions = match &raw.exempt {
         Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
@@ -129,6 +133,7 @@ fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
         "priority_fn" => raw.priority.as_ref().map(|priority| priority.by.span()),
         "weight_fn" => raw.weight.as_ref().map(|weight| weight.by.span()),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
+        "on_crossing" => span_of(&raw.warn_at),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
     }
@@ -149,6 +154,7 @@ fn in_words_of_file(error: &PolicyError) -> String {
         "ChargeOnce::max_keys" => "`max-keys` of `charge-once`".to_owned(),
         "Concurrency" => "`concurrency`".to_owned(),
         "Overload" => "`overload`".to_owned(),
+        "on_crossing" => "`warn-at`".to_owned(),
         "priority_fn" => "`priority`".to_owned(),
         "weight_fn" => "`weight`".to_owned(),
         "cost_after" => "`cost_after` (in code)".to_owned(),
@@ -166,6 +172,16 @@ fn penalty(source: &SourceText<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigE
     // A ban is kept as the period of a quota.
     let ban = quota(source, 1, "ban", ban)?.period();
     Ok(Penalty::new(rejections, ban))
+}
+
+fn warn_at(source: &SourceText<'_>, policy: Policy, shares: &Spanned<Vec<f64>>) -> Result<Policy, ConfigError> {
+    let all = shares.get_ref();
+    if all.is_empty() || all.iter().any(|share| Share::new(*share).is_none()) {
+        let problem =
+            format!("warn-at = {all:?}: write shares of the limit, above 0 and at most 1, such as [0.8, 0.95]");
+        return Err(source.error(&shares.span(), problem));
+    }
+    Ok(all.iter().fold(policy, |policy, share| policy.warn_at(*share)))
 }
 
 fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, ConfigError> {

@@ -31,6 +31,7 @@
 //! |---|---|
 //! | try a limit out before it rejects | [`shadow`] |
 //! | monitor limits: metrics, logs | [`monitoring`] |
+//! | warn a customer at 80 % of her limit | [`warnings`] |
 //! | show support staff why a customer is limited, and let her in | [`support`] |
 //! | change a limit while the server runs | [`hot_reload`] |
 //! | shut down without waiting for queues | [`shutdown`] |
@@ -118,3 +119,4 @@ pub mod streams;
 pub mod support;
 pub mod tenants;
 pub mod testing;
+pub mod warnings;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Extensions;
 use smallvec::SmallVec;
 
-use crate::http::policy::Policy;
+use crate::http::policy::{Policy, Share};
 use crate::values::{Decision, Exception};
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
@@ -58,6 +58,8 @@ pub struct PolicyVerdict {
     fell_back: bool,
     /// Whether the limiter sheds: its rejections are the server's fault.
     sheds: bool,
+    /// The greatest share of its limit that the charge has crossed.
+    crossed: Option<Share>,
 }
 
 impl Verdict {
@@ -112,12 +114,16 @@ impl PolicyVerdict {
     /// `fell_back`: whether the local fallback made the decision.
     pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
         let sheds = policy.description.sheds();
-        Self { name: Arc::clone(&policy.name), decision, shadow: policy.shadow, fell_back, sheds }
+        Self { name: Arc::clone(&policy.name), decision, shadow: policy.shadow, fell_back, sheds, crossed: None }
+    }
+
+    pub(crate) fn crossing(self, crossed: Option<Share>) -> Self {
+        Self { crossed, ..self }
     }
 
     /// The decision of a limiter that a handler has asked.
     pub(crate) const fn named(name: Arc<str>, decision: Decision) -> Self {
-        Self { name, decision, shadow: false, fell_back: false, sheds: decision.receipt().is_shed() }
+        Self { name, decision, shadow: false, fell_back: false, sheds: decision.receipt().is_shed(), crossed: None }
     }
 
     /// Whether the request is rejected since the server is overloaded, so that a later one may pass.
@@ -141,6 +147,13 @@ impl PolicyVerdict {
     #[must_use]
     pub fn ban(&self) -> Option<Exception> {
         self.decision.ban()
+    }
+
+    /// The greatest [share](crate::Policy::on_crossing) of its limit that the charge of the request has crossed on its
+    /// arrival, whether or not that was reported; `None` if it has crossed none, or the policy reports no crossings.
+    #[must_use]
+    pub fn crossed(&self) -> Option<f64> {
+        self.crossed.map(Share::to_f64)
     }
 
     /// Whether its limiter failed, so that its [local fallback](crate::FailureMode::LocalFallback) decided.

@@ -21,6 +21,7 @@ fn valid_configurations_are_accepted() {
         "on-missing-key = \"share\"",
         "on-failure = \"allow\"",
         "charge-when = [401, 403]",
+        "warn-at = [0.8, 1]",
         "key = \"header:x-api-key\"\npenalty = { rejections = 30, per = \"1m\", ban = \"10m\" }",
         "key = [\"client-ip\", \"header:X-Api-Key\", \"user\", \"path\", \"global\"]",
         "per = \"1day\"",

@@ -30,6 +30,10 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
             "f.toml:7: policy `p`: `charge-when` cannot be combined with a limit of requests in flight",
         ),
         (
+            "limit = 4\nwarn-at = [0.8]",
+            "f.toml:7: policy `p`: `warn-at` cannot be combined with a limit of requests in flight",
+        ),
+        (
             "limit = 4\nkey = \"client-ip\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\" }",
             "f.toml:8: policy `p`: `penalty` cannot be combined with a limit of requests in flight",
         ),

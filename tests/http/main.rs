@@ -7,6 +7,7 @@ mod change;
 mod charge_once;
 #[cfg(feature = "http")]
 mod client_ip;
+mod crossings;
 mod disguises;
 mod ecosystem;
 mod exemptions;

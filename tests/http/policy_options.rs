@@ -20,9 +20,9 @@ use tower_sluice::{
 use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
 
 use Opt::{
-    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, OnFailure,
-    OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey,
-    SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When,
+    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, OnCrossing,
+    OnFailure, OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow,
+    ShareWithoutKey, SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When,
 };
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
@@ -52,10 +52,11 @@ enum Opt {
     TrackOffenders,
     PriorityFn,
     WeightFn,
+    OnCrossing,
 }
 
 /// Each option, with its name in the table and its lines in TOML, if a file can have it.
-const OPTIONS: [(Opt, &str, Option<&str>); 24] = [
+const OPTIONS: [(Opt, &str, Option<&str>); 25] = [
     (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
     (SharedKey, "`key` that all share", Some("key = \"global\"")),
     (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
@@ -92,6 +93,7 @@ const OPTIONS: [(Opt, &str, Option<&str>); 24] = [
         Some("priority = { by = \"header:x-plan\", classes = { gold = \"high\" }, default = \"low\" }"),
     ),
     (WeightFn, "`weight_fn`", Some("weight = { by = \"header:x-plan\", weights = { gold = 10 } }")),
+    (OnCrossing, "`on_crossing`", Some("warn-at = [0.8]")),
 ];
 
 /// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
@@ -175,6 +177,7 @@ fn set(policy: Policy, option: Opt) -> Policy {
         TrackOffenders => policy.track_offenders(ShowKey::hash()),
         PriorityFn => policy.priority_fn(|_| Priority::High),
         WeightFn => policy.weight_fn(|_| NonZeroU32::MIN),
+        OnCrossing => policy.on_crossing(0.8, |_| ()),
     }
 }
 

@@ -3,6 +3,7 @@
 mod bundles;
 mod calendar;
 mod charge_once;
+mod crossings;
 mod deadlines;
 mod faults;
 mod in_flight;

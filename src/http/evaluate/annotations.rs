@@ -204,9 +204,8 @@ fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> 
 }
 
 pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
-    Verdict::new(
-        entries
-            .iter()
-            .filter_map(|entry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back))),
-    )
+    Verdict::new(entries.iter().filter_map(|entry| {
+        let verdict = PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back);
+        Some(verdict.crossing(entry.crossed))
+    }))
 }

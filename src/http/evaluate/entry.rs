@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence};
+use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence, Share};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -30,6 +30,8 @@ pub(super) struct PolicyEntry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
+    /// The greatest share of the limit that the charge has crossed, if the policy reports crossings.
+    pub(super) crossed: Option<Share>,
     /// Boxed, since few entries have a stake.
     pub(super) stake: Option<Box<Stake>>,
 }
@@ -116,6 +118,7 @@ impl PolicyEntry {
             fell_back: false,
             is_open: false,
             is_preview: false,
+            crossed: None,
             stake: None,
         }
     }

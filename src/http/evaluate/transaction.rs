@@ -122,7 +122,7 @@ impl Transaction {
             }
         }
         // All entries are charged: commit.
-        scope.note_committed(&self.entries);
+        scope.note_committed(&mut self.entries);
         if is_open_ended {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
             if OpenRequest::is_needed(scope, &self.entries) {

@@ -112,7 +112,7 @@ impl Drop for WaitingRequest {
         }
         // Entries before this one stay charged.
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
-        scope.note_committed(&self.transaction.entries[..self.transaction.next]);
+        scope.note_committed(&mut self.transaction.entries[..self.transaction.next]);
         self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
     }
 }

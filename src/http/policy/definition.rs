@@ -9,6 +9,7 @@ use http::StatusCode;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::KeyExtractor;
 use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
+use crate::http::policy::crossings::WatchedShares;
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
 use crate::http::policy::how_much::{Cost, HowMuch};
@@ -68,6 +69,8 @@ pub struct Policy {
     pub(crate) heritage: PolicyHeritage,
     /// The hook of the layer, once the policy is in one.
     pub(crate) hook: Option<Hook>,
+    /// The shares of its limits at which it reports crossings.
+    pub(super) watched: WatchedShares,
     /// The options that were set, for the rules about their combinations.
     pub(super) options: Options,
 }
@@ -98,6 +101,7 @@ impl Policy {
             precedence: PrecedenceOf::default(),
             after: After::default(),
             hook: None,
+            watched: WatchedShares::default(),
             options: Options::default(),
         }
     }
@@ -595,9 +599,9 @@ impl Policy {
     }
 
     /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
-    /// cost that is known later, no free retries, no units that are held, and no precedence.
+    /// cost that is known later, no free retries, no units that are held, no precedence, and reports no crossings.
     pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
+        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended() && !self.watches_shares()
     }
 
     /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.

@@ -8,12 +8,14 @@
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
 //!   change, `reports` the metrics and logs, `transitions` the events for operators, and `offenders` the keys that are
 //!   rejected most.
+//! - `crossings` reports that the use of a key has passed a share of its limit.
 //! - `precedence` finds the class and the weight of a request, for limiters that shed.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
 
 mod after;
 mod asks;
+mod crossings;
 mod definition;
 mod error;
 mod expiring;
@@ -36,12 +38,15 @@ mod who;
 
 pub use self::after::ChargeOnce;
 pub(crate) use self::after::{Attempt, DebtCharge};
+pub use self::crossings::Crossing;
+pub(crate) use self::crossings::Share;
 pub use self::definition::{IntoPolicies, Policy};
 pub use self::error::PolicyError;
 pub(crate) use self::heritage::{Fate, Scheduled};
 pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
 pub use self::offenders::{Offender, Offenders};
+pub(crate) use self::owed::NoteCharge;
 pub(crate) use self::precedence::Precedence;
 pub(crate) use self::rules::validate_name;
 pub(crate) use self::snapshot::{PolicySink, SavedPolicy};

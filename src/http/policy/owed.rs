@@ -11,6 +11,9 @@ use crate::store::TableStats;
 use crate::values::time::Monotonic;
 use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
 
+/// Learns of a charge beyond the first: the decision on it, and its units.
+pub(crate) type NoteCharge = Box<dyn FnOnce(&Decision, u64) + Send>;
+
 impl Policy {
     /// The quota by which a key pays its debt, if its policy lets keys owe.
     fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
@@ -73,13 +76,15 @@ impl Policy {
     }
 
     /// Charges the cost of a request beyond its charge, as far as units are left. The rest is forgiven, or
-    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback.
-    pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool) {
+    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback. Then
+    /// `note` is called, if there is one, with the decision and the units that were charged.
+    pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool, note: Option<NoteCharge>) {
         match self.quota_of_debts(ask.quota()) {
             Some(quota) => match self.description.keeps_standing().filter(|_| !fell_back) {
-                Some(server) => self.owe_on(server, ask, quota),
-                None => self.charge_or_owe(ask, fell_back, quota),
+                Some(server) => self.owe_on(server, ask, quota, note),
+                None => self.charge_or_owe(ask, fell_back, Some(quota), note),
             },
+            None if note.is_some() => self.charge_or_owe(ask, fell_back, None, note),
             // The limiter failed on this request, so the rest is charged where the first part was.
             None if fell_back => self.fall_back_up_to(ask),
             None => self.charge_up_to(ask),
@@ -87,22 +92,25 @@ impl Policy {
     }
 
     /// Adds to the debt of a key on the server that keeps debts; if the call fails, in this process.
-    fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota) {
+    fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.heritage.record);
         let owed = server.owe(ask);
         let key = ask.key().clone();
         let units = ask.cost();
         crate::util::spawn(async move {
-            if owed.await.is_err() {
-                record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units);
+            match (owed.await, note) {
+                (Ok(decision), Some(note)) => note(&decision, units),
+                (Ok(_), None) => {}
+                (Err(_), _) => record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units),
             }
         });
     }
 
-    /// Charges the units that are left, and adds the rest to the debt of the key. A limiter that calls a server is
+    /// Charges the units that are left, and adds the rest to the debt of the key, which it pays by `quota`; without one,
+    /// the rest is forgiven. A limiter that calls a server is
     /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
     /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
-    fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
+    fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Option<Quota>, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.heritage.record);
         let clock = self.clock();
         let key = ask.key().clone();
@@ -116,12 +124,19 @@ impl Policy {
             while charged > 0 {
                 let ask = Ask::charge(&key, charged).under(own_quota).to(mode);
                 charged = match limiter.decide(&ask).decided().await {
-                    Ok(decision) if decision.is_allowed() => break,
+                    Ok(decision) if decision.is_allowed() => {
+                        if let Some(note) = note {
+                            note(&decision, charged);
+                        }
+                        break;
+                    }
                     Ok(decision) if charged == units => decision.partial_cost(units).unwrap_or(0),
                     _ => 0,
                 };
             }
-            record.debts_by(|| clock).add(&key, quota, charged, units - charged);
+            if let Some(quota) = quota {
+                record.debts_by(|| clock).add(&key, quota, charged, units - charged);
+            }
         });
         // A limiter in memory answers at once.
         if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -148,7 +163,7 @@ mod tests {
     }
 
     fn owe(policy: &Policy, key: &PartitionKey, units: u64) {
-        policy.charge_shortfall(&Ask::charge(key, units), false);
+        policy.charge_shortfall(&Ask::charge(key, units), false, None);
     }
 
     /// 25 units are charged to a bucket of ten: fifteen are owed.

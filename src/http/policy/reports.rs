@@ -129,6 +129,11 @@ impl Policy {
         self.report_some(Transition::Banned { key, ban }, self.limited_keys());
     }
 
+    /// Reports that the use of a key has crossed a share of its limit, unless there are too many such events.
+    pub(super) fn report_limited(&self, transition: Transition<'_>) {
+        self.report_some(transition, self.limited_keys());
+    }
+
     /// Reports an event that clients can cause, unless there are too many.
     fn report_some(&self, transition: Transition<'_>, record: &LimitedKeys) {
         if let Some(left_out) = record.admit() {
@@ -159,6 +164,9 @@ impl Policy {
         let line = |key| log::KeyLine { policy: event.policy, route: event.route, key, left_out };
         match transition {
             Transition::Limited { key, decision } => log::key_limited(line(key), self.shadow, decision.retry_after()),
+            Transition::Crossed { crossing } => {
+                log::share_crossed(line(crossing.key()), self.shadow, &crossing.watched_share());
+            }
             Transition::Banned { key, ban } => log::key_banned(line(key), &ban),
             Transition::Allowed { key, allowance } => log::key_allowed(line(key), &allowance),
             Transition::Lifted { key } => log::key_let_in(line(key)),

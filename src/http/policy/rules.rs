@@ -11,8 +11,8 @@ use crate::http::policy::who::MissingKey;
 
 use Fact::{
     ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, MaxKeysOfChargeOnce, NoQuota,
-    NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead,
-    SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds, WeightFn,
+    NotInFlight, NotShedding, OnCrossing, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer,
+    ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds, WeightFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -100,6 +100,17 @@ const RULES: &[PairRule] = &[
          `charge_once`",
     ),
     PairRule(
+        OnCrossing,
+        InFlight,
+        "its units are released when requests are over, so their use rises and falls all the time; remove the option, or \
+         use a bucket or a window",
+    ),
+    PairRule(
+        OnCrossing,
+        Delays,
+        "requests wait in place of a rejection; use a limiter that does not delay, or remove the option",
+    ),
+    PairRule(
         MaxKeysOfChargeOnce,
         RecordsOnServer,
         "time alone bounds the records there; remove `max_keys`, or set a shorter `within`",
@@ -143,7 +154,9 @@ impl Policy {
         let terms = self.description.terms();
         match fact {
             Cost | CostFn | PriorityFn | WeightFn | QuotaFn | ChargeWhen | CostAfter | SettleByHandler
-            | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => self.options.has(fact),
+            | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce | OnCrossing => {
+                self.options.has(fact)
+            }
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,

@@ -59,6 +59,11 @@ impl KeyNames {
         self.with_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
     }
 
+    /// Returns the name of a crossing of a key that was reported: `w` ("warned") and its number.
+    pub(crate) fn crossing(&self, tag: KeyTag, number: u32) -> Key {
+        self.with_kind(tag, &["w", &number.to_string()])
+    }
+
     /// Returns the name of the reports of processes on this limiter: `offenders`, beside the key that clients share.
     pub(crate) fn reports(&self) -> Key {
         self.with_kind(self.tag(&PartitionKey::SHARED), &["offenders"])
