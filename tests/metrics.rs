@@ -103,8 +103,8 @@ async fn crossings_are_counted_by_share() {
         send(&layer, key).await;
     }
     metrics.assert_results(&[("p allowed", 3), ("p rejected", 1)]);
-    let counted: Vec<_> = metrics.series().into_iter().filter(|(name, _)| name.contains("_crossings")).collect();
-    let name = |share| format!("tower_sluice_rate_limiting_crossings{{policy=\"p\",warn_at=\"{share}\"}}");
+    let counted: Vec<_> = metrics.series().into_iter().filter(|(name, _)| name.starts_with("crossings")).collect();
+    let name = |share| format!("crossings_total{{policy=\"p\",warn_at=\"{share}\"}}");
     assert_eq!(counted, [(name("0.5"), "2".to_owned()), (name("1"), "1".to_owned())]);
 }
 

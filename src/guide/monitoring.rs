@@ -140,7 +140,8 @@
 //!
 //! [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition) calls a function of yours when a key begins to
 //! be limited, is banned, or is let in again, and when a limiter fails or works again: to write to a customer before she
-//! calls, for example. Only rejections and [crossings](super::warnings) look for events, and clients cause at most ten per second and policy.
+//! calls, for example. So is a [crossing](super::warnings). Admitted requests look for no other events, and clients cause
+//! at most ten per second and policy.
 //!
 //! # What is logged
 //!

@@ -21,8 +21,8 @@ pub(crate) trait SharesReports: Send + Sync + 'static {
     /// Reads the reports of all processes, also of this one.
     fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>>;
 
-    /// Claims the report on the `crossing` of a key, which a number distinguishes from others of the key. Returns whether
-    /// no process has claimed it within the `span` of an earlier claim.
+    /// Claims the report on the `crossing` of a key, which a number distinguishes from others of the key. Returns
+    /// whether no process has claimed it within the `span` of an earlier claim.
     fn claim(
         &self,
         key: &PartitionKey,

@@ -1,155 +1,13 @@
-//! Crossings: the use of a key passes a share of its limit.
+//! Crossings: finds the charges that take the use of a key past a share of its limit, and reports them.
 
-use std::fmt;
-use std::num::NonZeroU32;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::http::policy::definition::Policy;
 use crate::http::policy::facts::Fact;
+use crate::http::policy::shares::{Crossing, Share};
 use crate::http::policy::transitions::Transition;
 use crate::values::{Decision, PartitionKey};
-
-/// A share of a limit, in millionths: above 0, and at most 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Share(NonZeroU32);
-
-const WHOLE: u32 = 1_000_000;
-
-impl Share {
-    /// `None` for shares outside of (0, 1], and for shares that are rounded to zero millionths.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to a million")]
-    pub(crate) fn new(share: f64) -> Option<Self> {
-        if !(share > 0.0 && share <= 1.0) {
-            return None;
-        }
-        NonZeroU32::new((share * f64::from(WHOLE)).round() as u32).map(Self)
-    }
-
-    pub(crate) fn to_f64(self) -> f64 {
-        f64::from(self.0.get()) / f64::from(WHOLE)
-    }
-
-    pub(crate) const fn millionths(self) -> u32 {
-        self.0.get()
-    }
-
-    /// The fewest units of `limit` that are at least this share of it.
-    fn units_of(self, limit: u64) -> u64 {
-        let units = (u128::from(limit) * u128::from(self.0.get())).div_ceil(WHOLE.into());
-        u64::try_from(units).expect("at most the limit")
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.to_f64().fmt(f)
-    }
-}
-
-/// Reports a crossing to the program.
-type CrossingHook = Box<dyn Fn(&Crossing<'_>) + Send + Sync>;
-
-/// The shares of a policy at which it reports crossings, in ascending order, each with its function, if it has one.
-#[derive(Default)]
-pub(super) struct WatchedShares(Vec<(Share, Option<CrossingHook>)>);
-
-impl WatchedShares {
-    /// Adds a share. The function of the last call for a share with one counts.
-    fn watch(&mut self, share: Share, hook: Option<CrossingHook>) {
-        match self.0.binary_search_by_key(&share, |(share, _)| *share) {
-            Ok(index) if hook.is_some() => self.0[index].1 = hook,
-            Ok(_) => {}
-            Err(index) => self.0.insert(index, (share, hook)),
-        }
-    }
-
-    /// The shares that an admission has crossed, as a range of indices: `charged` units were charged.
-    fn crossed_by(&self, admission: &Decision, charged: u64) -> Range<usize> {
-        let limit = admission.limit();
-        let after = limit.saturating_sub(admission.remaining());
-        let before = after.saturating_sub(charged);
-        let reached_by = |used| self.0.partition_point(|(share, _)| share.units_of(limit) <= used);
-        reached_by(before)..reached_by(after)
-    }
-}
-
-/// The use of a key has passed a share of its limit: see [`Policy::on_crossing`].
-#[derive(Clone, Copy)]
-pub struct Crossing<'a> {
-    policy: &'a Policy,
-    key: &'a PartitionKey,
-    share: Share,
-    decision: &'a Decision,
-}
-
-impl<'a> Crossing<'a> {
-    /// The name of the policy.
-    #[must_use]
-    pub fn policy(&self) -> &'a str {
-        self.policy.name()
-    }
-
-    /// The key.
-    #[must_use]
-    pub const fn key(&self) -> &'a PartitionKey {
-        self.key
-    }
-
-    /// The key as an operator types it, if its extractor can write it. Keys may be personal data.
-    #[must_use]
-    pub fn key_text(&self) -> Option<String> {
-        self.policy.who.text_of(self.key)
-    }
-
-    /// The share that was crossed, rounded to a millionth.
-    #[must_use]
-    pub fn share(&self) -> f64 {
-        self.share.to_f64()
-    }
-
-    /// The units that are used after the charge, rounded up to whole units.
-    #[must_use]
-    pub const fn used(&self) -> u64 {
-        self.limit().saturating_sub(self.decision.remaining())
-    }
-
-    /// The [limit](Decision::limit) of the key: of a bucket, its burst.
-    #[must_use]
-    pub const fn limit(&self) -> u64 {
-        self.decision.limit()
-    }
-
-    /// The time until the key is [as if it had never been seen](Decision::reset_after), if it sends no more requests:
-    /// the end of its window, or the time in which its bucket fills up.
-    #[must_use]
-    pub const fn reset_after(&self) -> Duration {
-        self.decision.reset_after()
-    }
-
-    /// Whether the policy is a [shadow](Policy::shadow), which rejects no request.
-    #[must_use]
-    pub const fn is_shadow(&self) -> bool {
-        self.policy.shadow
-    }
-
-    pub(super) const fn watched_share(&self) -> Share {
-        self.share
-    }
-}
-
-/// Without the key.
-impl fmt::Debug for Crossing<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crossing")
-            .field("policy", &self.policy())
-            .field("share", &self.share())
-            .field("used", &self.used())
-            .field("limit", &self.limit())
-            .finish_non_exhaustive()
-    }
-}
 
 impl Policy {
     /// Calls `report` when the use of a key passes `share` of its limit: with 0.8, when a charge takes its use from
@@ -184,7 +42,8 @@ impl Policy {
     ///
     /// Charges of admitted requests count, also of a [shadow](Self::shadow), and charges at the end of a response above
     /// the first ([settlements](Self::settle_by_handler)). A settlement on a server that leaves a
-    /// [debt](Self::owe_shortfalls) counts as if all of it had been charged at once. Rejections and peeks cross nothing.
+    /// [debt](Self::owe_shortfalls) counts as if all of it had been charged at once. Rejections and peeks cross
+    /// nothing.
     ///
     /// A charge that is rolled back, since another policy rejects the request, is not reported. If it was the one that
     /// crossed, and others of the key came before it was taken back, the crossing is not reported. Nor is it if the
@@ -194,9 +53,9 @@ impl Policy {
     ///
     /// After a report, the same share of the same key is not reported again before the
     /// [`reset_after`](crate::Decision::reset_after) of its decision is over: a refund may take a key below the share,
-    /// and a later charge above it again. For a fixed window or a window of the calendar, that is the end of the window;
-    /// for a sliding window, the instant at which the charge counts no more; for a bucket, the time in which it fills
-    /// up, so that a key that keeps sending at the rate of its limit is reported once in that time. A live change
+    /// and a later charge above it again. For a fixed window or a window of the calendar, that is the end of the
+    /// window; for a sliding window, the instant at which the charge counts no more; for a bucket, the time in which it
+    /// fills up, so that a key that keeps sending at the rate of its limit is reported once in that time. A live change
     /// keeps this, a restart does not, and a [reset](crate::LimitsHandle::reset) of the key does not end it.
     ///
     /// # On several machines
@@ -241,12 +100,12 @@ impl Policy {
     /// Whether it reports crossings.
     #[inline]
     pub(crate) const fn watches_shares(&self) -> bool {
-        !self.watched.0.is_empty()
+        !self.watched.is_empty()
     }
 
     /// The shares that an admission has crossed, the lowest first: `charged` units were charged.
     pub(crate) fn crossed_by(&self, admission: &Decision, charged: u64) -> impl Iterator<Item = Share> {
-        self.watched.0[self.watched.crossed_by(admission, charged)].iter().map(|(share, _)| *share)
+        self.watched.crossed_by(admission, charged)
     }
 
     /// Records that a key has crossed a share. Returns whether this process is to report it: it has not done so within
@@ -263,12 +122,11 @@ impl Policy {
     /// Reports a crossing to the log, the metrics, the hook of the layer and the function of the share.
     #[cold]
     pub(crate) fn report_crossing(&self, key: &PartitionKey, share: Share, decision: &Decision) {
-        let crossing = Crossing { policy: self, key, share, decision };
+        let crossing = Crossing { policy: &self.name, shadow: self.shadow, who: &self.who, key, share, decision };
         self.heritage.meter.crossed(share);
         // The request is admitted and charged, whatever a function of the program does.
         let _ = catch_unwind(AssertUnwindSafe(|| self.report_limited(Transition::Crossed { crossing })));
-        let hook = self.watched.0.iter().find(|(watched, _)| *watched == share).and_then(|(_, hook)| hook.as_ref());
-        if let Some(hook) = hook {
+        if let Some(hook) = self.watched.hook_of(share) {
             let _ = catch_unwind(AssertUnwindSafe(|| hook(&crossing)));
         }
     }
@@ -283,28 +141,10 @@ fn checked(share: f64) -> Share {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::values::Quota;
     use proptest::prelude::*;
 
-    #[test]
-    fn shares_are_kept_in_millionths() {
-        for (share, kept) in [(0.8, 800_000), (0.95, 950_000), (1.0, 1_000_000), (0.000_001, 1), (1.0 / 3.0, 333_333)] {
-            assert_eq!(Share::new(share).map(Share::millionths), Some(kept));
-        }
-        for share in [0.0, -0.5, 1.000_000_1, 80.0, f64::NAN, f64::INFINITY, 0.000_000_4] {
-            assert_eq!(Share::new(share), None, "{share}");
-        }
-        assert_eq!(Share::new(0.8).unwrap().to_string(), "0.8");
-    }
-
-    #[test]
-    fn a_share_of_a_limit_is_rounded_up_to_whole_units() {
-        let units = |share, limit| Share::new(share).unwrap().units_of(limit);
-        assert_eq!([units(0.8, 10), units(0.8, 11), units(0.8, 1), units(1.0, 7)], [8, 9, 1, 7]);
-        assert_eq!(units(1.0, Quota::MAX_UNITS), Quota::MAX_UNITS);
-        assert_eq!(units(0.000_001, Quota::MAX_UNITS), 1_000_000_000);
-    }
+    use super::*;
+    use crate::values::Quota;
 
     #[test]
     #[should_panic(expected = "a share of 80: it must be above 0 and at most 1; 80 % is 0.8")]
@@ -315,9 +155,10 @@ mod tests {
     #[test]
     fn a_function_stays_if_the_share_is_set_again_without_one() {
         let policy = Policy::new("p", Quota::per_second(10)).on_crossing(0.5, |_| ()).warn_at(0.9).warn_at(0.5);
-        let watched: Vec<_> =
-            policy.watched.0.iter().map(|(share, hook)| (share.millionths(), hook.is_some())).collect();
-        assert_eq!(watched, [(500_000, true), (900_000, false)]);
+        let hooked = |share| policy.watched.hook_of(Share::new(share).unwrap()).is_some();
+        assert_eq!([hooked(0.5), hooked(0.9)], [true, false]);
+        let all = policy.crossed_by(&Decision::allow(10, 0), 10);
+        assert_eq!(all.map(Share::to_f64).collect::<Vec<_>>(), [0.5, 0.9]);
     }
 
     proptest! {
@@ -326,10 +167,10 @@ mod tests {
         fn each_share_is_crossed_by_the_charge_that_reaches_it(
             limit in 1..1_000_u64,
             costs in prop::collection::vec(0..50_u64, 0..100),
-            millionths in prop::collection::vec(1..=WHOLE, 0..4),
+            millionths in prop::collection::vec(1..=1_000_000_u32, 0..4),
         ) {
             let policy = millionths.iter().fold(Policy::new("p", Quota::per_second(1)), |policy, share| {
-                policy.warn_at(f64::from(*share) / f64::from(WHOLE))
+                policy.warn_at(f64::from(*share) / 1_000_000.0)
             });
             let mut used = 0;
             for cost in costs.into_iter().filter(|cost| *cost <= limit) {
@@ -337,10 +178,10 @@ mod tests {
                     used = 0;
                 }
                 let is_reached = |share: u32, used: u64| {
-                    u128::from(used) * u128::from(WHOLE) >= u128::from(share) * u128::from(limit)
+                    u128::from(used) * 1_000_000 >= u128::from(share) * u128::from(limit)
                 };
-                let mut expected: Vec<_> =
-                    millionths.iter().copied().filter(|share| !is_reached(*share, used) && is_reached(*share, used + cost)).collect();
+                let is_crossed = |share: &u32| !is_reached(*share, used) && is_reached(*share, used + cost);
+                let mut expected: Vec<_> = millionths.iter().copied().filter(is_crossed).collect();
                 expected.sort_unstable();
                 expected.dedup();
                 used += cost;

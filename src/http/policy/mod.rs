@@ -8,7 +8,7 @@
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `inherit` the policy's part of a live
 //!   change, `reports` the metrics and logs, `transitions` the events for operators, and `offenders` the keys that are
 //!   rejected most.
-//! - `crossings` reports that the use of a key has passed a share of its limit.
+//! - `crossings` reports that the use of a key has passed a share of its limit (`shares`).
 //! - `precedence` finds the class and the weight of a request, for limiters that shed.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
@@ -30,6 +30,7 @@ mod owed;
 mod precedence;
 mod reports;
 mod rules;
+mod shares;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -38,8 +39,6 @@ mod who;
 
 pub use self::after::ChargeOnce;
 pub(crate) use self::after::{Attempt, DebtCharge};
-pub use self::crossings::Crossing;
-pub(crate) use self::crossings::Share;
 pub use self::definition::{IntoPolicies, Policy};
 pub use self::error::PolicyError;
 pub(crate) use self::heritage::{Fate, Scheduled};
@@ -49,6 +48,8 @@ pub use self::offenders::{Offender, Offenders};
 pub(crate) use self::owed::NoteCharge;
 pub(crate) use self::precedence::Precedence;
 pub(crate) use self::rules::validate_name;
+pub use self::shares::Crossing;
+pub(crate) use self::shares::Share;
 pub(crate) use self::snapshot::{PolicySink, SavedPolicy};
 pub(crate) use self::transitions::Hook;
 pub use self::transitions::{Event, Transition};

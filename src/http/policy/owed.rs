@@ -106,8 +106,8 @@ impl Policy {
         });
     }
 
-    /// Charges the units that are left, and adds the rest to the debt of the key, which it pays by `quota`; without one,
-    /// the rest is forgiven. A limiter that calls a server is
+    /// Charges the units that are left, and adds the rest to the debt of the key, which it pays by `quota`; without
+    /// one, the rest is forgiven. A limiter that calls a server is
     /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
     /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Option<Quota>, note: Option<NoteCharge>) {

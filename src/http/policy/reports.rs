@@ -165,7 +165,7 @@ impl Policy {
         match transition {
             Transition::Limited { key, decision } => log::key_limited(line(key), self.shadow, decision.retry_after()),
             Transition::Crossed { crossing } => {
-                log::share_crossed(line(crossing.key()), self.shadow, &crossing.watched_share());
+                log::share_crossed(line(crossing.key()), self.shadow, &crossing.share());
             }
             Transition::Banned { key, ban } => log::key_banned(line(key), &ban),
             Transition::Allowed { key, allowance } => log::key_allowed(line(key), &allowance),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::http::policy::crossings::Crossing;
+use crate::http::policy::shares::Crossing;
 use crate::http::policy::who::Who;
 use crate::values::{Decision, Exception, LimiterError, PartitionKey};
 

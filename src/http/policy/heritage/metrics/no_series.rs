@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::PolicyMeter;
 use super::labels::Fate;
-use crate::http::policy::crossings::Share;
+use crate::http::policy::shares::Share;
 use crate::store::Stats;
 
 #[derive(Clone, Debug, Default)]

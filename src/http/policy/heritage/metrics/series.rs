@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use super::PolicyMeter;
 use super::labels::{Fate, Labels};
 use super::observed::{self, Observed};
-use crate::http::policy::crossings::Share;
+use crate::http::policy::shares::Share;
 use crate::store::Stats;
 use crate::util::lock::Lock;
 
