@@ -507,6 +507,8 @@ tables! {
             "What has a budget of its own: global, client-ip, header:NAME, user, path, or a list of these.")
             .default("\"global\"");
         cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
+        suspended: Option<Spanned<bool>> = flag(
+            "Reject every request with 403, and charge none, until this is removed. What keys have used stays.").aside();
         shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
         store: Option<Spanned<NamedValue<StoreName>>> = word::<StoreName>("\"memory\"",
             "Left out: redis if there is one.");

@@ -96,6 +96,9 @@ pub(super) fn build(
     if let Some(raw) = &raw.weight {
         policy = policy.weight_fn(precedence::weight(source, raw, client_ip)?);
     }
+    if raw.suspended.as_ref().is_some_and(|suspended| *suspended.get_ref()) {
+        policy = policy.quota_fn(|_| Some(Quota::suspended()));
+    }
     if raw.shadow == Some(true) {
         policy = policy.shadow();
     }
@@ -122,7 +125,7 @@ pub(super) fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
 
-/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after` and `quota_fn`.
+/// Where the file sets an option, by the name of its method. A file has no `cost_fn` and no `cost_after`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
         "cost" => span_of(&raw.cost),
@@ -134,6 +137,7 @@ fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
         "weight_fn" => raw.weight.as_ref().map(|weight| weight.by.span()),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
         "on_crossing" => span_of(&raw.warn_at),
+        "quota_fn" => span_of(&raw.suspended),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
     }
@@ -155,6 +159,7 @@ fn in_words_of_file(error: &PolicyError) -> String {
         "Concurrency" => "`concurrency`".to_owned(),
         "Overload" => "`overload`".to_owned(),
         "on_crossing" => "`warn-at`".to_owned(),
+        "quota_fn" => "`suspended`".to_owned(),
         "priority_fn" => "`priority`".to_owned(),
         "weight_fn" => "`weight`".to_owned(),
         "cost_after" => "`cost_after` (in code)".to_owned(),

@@ -98,7 +98,8 @@ impl<'a> Ask<'a> {
     /// The key keeps its used units when its quota changes, as after a [live change](crate::Limiter::inherit): the
     /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge,
     /// even if it is rejected). Only limiters that [take quotas](crate::limiter::Description::takes_quotas) look at it.
-    /// [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
+    /// [`Policy::quota_fn`](crate::Policy::quota_fn) asks so. Under a [suspended](Quota::suspended) quota, every request
+    /// is rejected, and the key is neither read nor converted.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -118,6 +119,15 @@ impl<'a> Ask<'a> {
     /// ```
     pub const fn under(self, quota: Option<Quota>) -> Self {
         Self { quota, ..self }
+    }
+
+    /// Whether the key has a quota of its own that is [suspended](Quota::suspended).
+    #[inline]
+    pub(crate) const fn is_suspended(&self) -> bool {
+        match self.quota {
+            Some(quota) => quota.is_suspended(),
+            None => false,
+        }
     }
 
     /// Sets the class of the request, [`Priority::Normal`] unless set. Only limiters that

@@ -82,6 +82,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("token-bucket", "charge-once", "{ header = \"k\", within = \"1h\", free-retries = 1 }"),
         ("token-bucket", "track-offenders", "\"hash\""),
         ("token-bucket", "warn-at", "[0.8]"),
+        ("token-bucket", "suspended", "true"),
         ("token-bucket", "exempt", "{ paths = [\"/healthz\"] }"),
         ("token-bucket", "penalty", "{ rejections = 3, per = \"1m\", ban = \"1m\" }"),
     ] {

@@ -88,6 +88,8 @@ async fn charge_on_and_penalty_apply() {
         let answers = answers(&format!("{used_up}{line}\n"), 0, "text/plain").await;
         assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), statuses, "{line}");
     }
+    let suspended: [_; 2] = answers(&format!("{used_up}suspended = true\n"), 0, "text/plain").await;
+    assert_eq!(suspended.each_ref().map(|answer| answer.status().as_u16()), [403, 403]);
     // The first rejection advertises the wait, one early retry is free, and the next begins the ban.
     let banned = used_up.replace(
         "key = \"global\"",

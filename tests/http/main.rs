@@ -31,6 +31,7 @@ mod policy_options;
 #[cfg(feature = "reqwest")]
 mod reqwest;
 mod settlement;
+mod suspended;
 mod transitions;
 mod true_waits;
 mod wide_units;

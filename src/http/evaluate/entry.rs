@@ -271,6 +271,11 @@ impl PolicyEntry {
         }
     }
 
+    /// Whether the quota of the key is suspended, so that its limiter rejects every request.
+    fn is_suspended(&self) -> bool {
+        self.quota.is_some_and(|quota| quota.is_suspended())
+    }
+
     pub(super) fn is_rejected(&self) -> bool {
         self.decision.is_some_and(|decision| !decision.is_allowed())
     }
@@ -343,9 +348,14 @@ impl PolicyEntry {
         true
     }
 
-    /// Combines the decision with a ban.
+    /// Combines the decision with a ban. A suspended quota outlasts it.
     #[cold]
     pub(super) fn impose(&mut self, policy: &Policy, ban: Exception) {
+        if self.is_suspended() {
+            self.decision = Some(Decision::suspended());
+            self.ban = None;
+            return;
+        }
         // If the limiter cannot be peeked at, the wait that an earlier rejection advertised counts.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban.left)));

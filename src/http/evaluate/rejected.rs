@@ -61,16 +61,17 @@ impl Scope<'_> {
         if self.in_force.is_open_ended {
             self.charge_after_wait(entries);
         }
-        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a rate
-        // limit, before an overloaded server; then a policy that no wait helps; then a policy whose wait is not known;
-        // then the longest wait.
+        // One policy sets the status and the reason: a suspended quota goes first, since no wait helps; then a ban, so
+        // that the response names it; then a rate limit, before an overloaded server; then a policy that no wait helps;
+        // then a policy whose wait is not known; then the longest wait.
         let is_shed = |entry: &PolicyEntry| {
             entry.policy_of(policies).description.sheds() && entry.decision.is_some_and(|decision| decision.is_shed())
         };
         let rank = |entry: &&PolicyEntry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after());
             let is_known = !entry.decision.is_some_and(|decision| decision.is_until_released());
-            (entry.ban.is_some(), !is_shed(entry), wait.is_none() && is_known, wait.is_none(), wait)
+            let is_suspended = entry.decision.is_some_and(|decision| decision.is_suspended());
+            (is_suspended, entry.ban.is_some(), !is_shed(entry), wait.is_none() && is_known, wait.is_none(), wait)
         };
         // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
@@ -80,13 +81,19 @@ impl Scope<'_> {
         // The ban of a penalty is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_due_to_others = is_shared(policy, &decisive.key) && (decisive.ban.is_none() || is_by_hand);
         let is_overloaded = decisive.ban.is_none() && is_shed(decisive);
-        let status = policy.rejection_status(is_due_to_others || is_overloaded);
         let decisive_ban = decisive.ban;
+        let is_suspended = decisive_ban.is_none() && decisive.decision.is_some_and(|decision| decision.is_suspended());
+        let status = if is_suspended {
+            policy.suspended_status()
+        } else {
+            policy.rejection_status(is_due_to_others || is_overloaded)
+        };
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
         let rejection = match decisive_ban {
             Some(_) if is_by_hand => Rejection::banned_by_hand(status, verdict),
             Some(_) => Rejection::banned(status, verdict),
+            None if is_suspended => Rejection::suspended(status, verdict),
             None if is_overloaded => Rejection::overloaded(status, verdict),
             None => Rejection::limit_exceeded(status, verdict),
         };
@@ -106,9 +113,15 @@ impl Scope<'_> {
     #[cold]
     pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
         self.note_rejected(policy, Fate::Rejected, decided.key, decided.decision);
-        let status = policy.rejection_status(is_shared(policy, decided.key));
+        let is_suspended = decided.decision.is_suspended();
+        let is_shared = is_shared(policy, decided.key);
         let decided = std::iter::once(decided);
-        let rejection = Rejection::limit_exceeded(status, self.plain_verdict(decided.clone()));
+        let verdict = self.plain_verdict(decided.clone());
+        let rejection = if is_suspended {
+            Rejection::suspended(policy.suspended_status(), verdict)
+        } else {
+            Rejection::limit_exceeded(policy.rejection_status(is_shared), verdict)
+        };
         Rejected { rejection, fields: self.plain_fields(decided), waited: None }
     }
 

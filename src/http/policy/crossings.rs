@@ -157,7 +157,8 @@ mod tests {
         let policy = Policy::new("p", Quota::per_second(10)).on_crossing(0.5, |_| ()).warn_at(0.9).warn_at(0.5);
         let hooked = |share| policy.watched.hook_of(Share::new(share).unwrap()).is_some();
         assert_eq!([hooked(0.5), hooked(0.9)], [true, false]);
-        let all = policy.crossed_by(&Decision::allow(10, 0), 10);
+        let used_up = Decision::allow(10, 0);
+        let all = policy.crossed_by(&used_up, 10);
         assert_eq!(all.map(Share::to_f64).collect::<Vec<_>>(), [0.5, 0.9]);
     }
 

@@ -131,7 +131,8 @@ impl Policy {
     }
 
     /// Gives each key a quota of its own: the quota of the customer's plan, say, which an authentication layer has
-    /// put into the request. `None` stands for the policy's own quota.
+    /// put into the request. `None` stands for the policy's own quota, and [`Quota::suspended`] rejects all requests of
+    /// the key.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -525,9 +526,9 @@ impl Policy {
 
     /// Sets the status of a rejection, any 4xx or 5xx.
     ///
-    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
-    /// clients share the budget, or if the server is [overloaded](crate::Overload), since the client may have done
-    /// nothing wrong.
+    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), 403 Forbidden if the quota of the key
+    /// is [suspended](Quota::suspended), or 503 Service Unavailable if all clients share the budget, or if the server
+    /// is [overloaded](crate::Overload), since the client may have done nothing wrong.
     pub fn status(self, status: StatusCode) -> Self {
         Self { status: Some(status), ..self }
     }
@@ -608,6 +609,11 @@ impl Policy {
     pub(crate) fn rejection_status(&self, is_due_to_others: bool) -> StatusCode {
         let usual = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
         self.status.unwrap_or(usual)
+    }
+
+    /// The status of the rejection of a request whose key has a suspended quota.
+    pub(crate) fn suspended_status(&self) -> StatusCode {
+        self.status.unwrap_or(StatusCode::FORBIDDEN)
     }
 
     /// Whether the policy is enforced, decides without waiting, and can be peeked at.

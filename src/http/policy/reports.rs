@@ -113,8 +113,8 @@ impl Policy {
             }
             return;
         }
-        // A ban has an event of its own.
-        if self.hook.is_none() || decision.ban().is_some() {
+        // A ban has an event of its own, and a suspended quota is the operator's doing.
+        if self.hook.is_none() || decision.ban().is_some() || decision.is_suspended() {
             return;
         }
         let record = self.limited_keys();

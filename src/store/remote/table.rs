@@ -91,6 +91,10 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             let decision: Decision = self.inner.fallback.charge(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
         }
+        // Its key is not even read.
+        if ask.is_suspended() && ask.mode() != Mode::Reset {
+            return Decision::suspended().into();
+        }
         let query = match KeyQuery::for_ask(&self.inner, algorithm, ask) {
             Ok(query) => query,
             Err(error) => return Answer::Ready(Err(error)),
