@@ -568,6 +568,11 @@ tables! {
         rejections: Spanned<i64> = number(COUNT, "30", "So many rejections of one key");
         per: Spanned<String> = time("\"1m\"", "in this time ban it");
         ban: Spanned<String> = time("\"10m\"", "for this time.");
+        factor: Option<Spanned<i64>> = number(KeyKind::Number(2, 1_000), "2",
+            "Each further ban is so many times as long, up to up-to. Left out: all are equal.");
+        up_to: Option<Spanned<String>> = time("\"1day\"", "With factor: the longest ban.");
+        forgetting_after: Option<Spanned<String>> = time("\"7days\"",
+            "With factor: the bans of a key are forgotten if it was not banned for so long. Left out: up-to.");
     }
 
     RawChargeOnce, "charge-once" {

@@ -169,14 +169,35 @@ fn in_words_of_file(error: &PolicyError) -> String {
 }
 
 fn penalty(source: &SourceText<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
-    let RawPenalty { rejections, per, ban } = raw;
+    let RawPenalty { rejections, per, ban, factor, up_to, forgetting_after } = raw;
     let rejections = quota(source, number(source, "penalty.rejections", rejections)?, "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
     // A ban is kept as the period of a quota.
-    let ban = quota(source, 1, "ban", ban)?.period();
-    Ok(Penalty::new(rejections, ban))
+    let first = quota(source, 1, "ban", ban)?.period();
+    let penalty = Penalty::new(rejections, first);
+    let (factor, up_to) = match (factor, up_to) {
+        (Some(factor), Some(up_to)) => (factor, up_to),
+        (Some(factor), None) => {
+            return Err(source.error(&factor.span(), "factor needs up-to, the longest ban; add up-to = \"1day\""));
+        }
+        (None, Some(it)) => return Err(source.error(&it.span(), "up-to needs factor; add factor = 2, or remove it")),
+        (None, None) => {
+            let alone = forgetting_after.as_ref().map(Spanned::span);
+            let problem = "forgetting-after needs factor and up-to; add factor = 2 and up-to = \"1day\", or remove it";
+            return alone.map_or(Ok(penalty), |at| Err(source.error(&at, problem)));
+        }
+    };
+    let factor = u32::try_from(number(source, "penalty.factor", factor)?).expect("in the range");
+    let most = quota(source, 1, "up-to", up_to)?.period();
+    if most < first {
+        let problem = format!("up-to = \"{}\" is shorter than ban = \"{}\"", up_to.get_ref(), ban.get_ref());
+        return Err(source.error(&up_to.span(), problem));
+    }
+    let quiet = forgetting_after.as_ref().map(|quiet| quota(source, 1, "forgetting-after", quiet)).transpose()?;
+    let growing = penalty.growing(factor, most);
+    Ok(set_if_some(growing, quiet.map(|quiet| quiet.period()), Penalty::forgetting_after))
 }
 
 fn warn_at(source: &SourceText<'_>, policy: Policy, shares: &Spanned<Vec<f64>>) -> Result<Policy, ConfigError> {

@@ -49,6 +49,7 @@
 //! | [bans](crate::Penalty#on-several-machines) and [debts](crate::Policy::owe_shortfalls) | each | shared | shared |
 //! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared |
 //! | early retries, which are counted for a ban | each | each | each |
+//! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | each |
 //! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` |
 //! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |

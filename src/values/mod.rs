@@ -4,6 +4,7 @@
 mod answer;
 mod ask;
 mod backlog;
+mod ban_growth;
 mod batch;
 mod charge_once;
 #[cfg(all(test, not(sluice_loom)))]
@@ -29,6 +30,8 @@ pub use self::answer::{Answer, LimiterError, Pending};
 pub(crate) use self::ask::Now;
 pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
+#[cfg_attr(not(any(feature = "http", feature = "remote")), allow(unused_imports))]
+pub use self::ban_growth::BanGrowth;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::batch::{Answers, Claim};

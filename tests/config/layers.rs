@@ -22,6 +22,7 @@ fn valid_configurations_are_accepted() {
         "on-failure = \"allow\"",
         "charge-when = [401, 403]",
         "warn-at = [0.8, 1]",
+        "key = \"user\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
         "key = \"header:x-api-key\"\npenalty = { rejections = 30, per = \"1m\", ban = \"10m\" }",
         "key = [\"client-ip\", \"header:X-Api-Key\", \"user\", \"path\", \"global\"]",
         "per = \"1day\"",

@@ -99,7 +99,7 @@ impl Policy {
 
     /// Whether it reports crossings.
     #[inline]
-    pub(crate) const fn watches_shares(&self) -> bool {
+    pub(crate) fn watches_shares(&self) -> bool {
         !self.watched.is_empty()
     }
 
@@ -170,9 +170,8 @@ mod tests {
             costs in prop::collection::vec(0..50_u64, 0..100),
             millionths in prop::collection::vec(1..=1_000_000_u32, 0..4),
         ) {
-            let policy = millionths.iter().fold(Policy::new("p", Quota::per_second(1)), |policy, share| {
-                policy.warn_at(f64::from(*share) / 1_000_000.0)
-            });
+            let mut policy = Policy::new("p", Quota::per_second(1));
+            millionths.iter().for_each(|share| policy.watched.watch(Share::of_millionths(*share), None));
             let mut used = 0;
             for cost in costs.into_iter().filter(|cost| *cost <= limit) {
                 if used + cost > limit {

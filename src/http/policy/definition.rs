@@ -601,7 +601,7 @@ impl Policy {
 
     /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
     /// cost that is known later, no free retries, no units that are held, no precedence, and reports no crossings.
-    pub(crate) const fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended() && !self.watches_shares()
     }
 

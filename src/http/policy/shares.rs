@@ -15,6 +15,7 @@ const WHOLE: u32 = 1_000_000;
 
 impl Share {
     /// `None` for shares outside of (0, 1], and for shares that are rounded to zero millionths.
+    #[allow(clippy::float_arithmetic, reason = "programs write 0.8; it is rounded here, once")]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to a million")]
     pub(crate) fn new(share: f64) -> Option<Self> {
         if !(share > 0.0 && share <= 1.0) {
@@ -23,8 +24,14 @@ impl Share {
         NonZeroU32::new((share * f64::from(WHOLE)).round() as u32).map(Self)
     }
 
+    #[allow(clippy::float_arithmetic, reason = "for reports alone")]
     pub(crate) fn to_f64(self) -> f64 {
         f64::from(self.0.get()) / f64::from(WHOLE)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_millionths(millionths: u32) -> Self {
+        Self(NonZeroU32::new(millionths).unwrap())
     }
 
     pub(crate) const fn millionths(self) -> u32 {
@@ -61,7 +68,7 @@ impl WatchedShares {
         }
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

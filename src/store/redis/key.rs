@@ -59,6 +59,11 @@ impl KeyNames {
         self.with_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
     }
 
+    /// Returns the name of the number of bans of a key, if they grow.
+    pub(crate) fn bans(&self, tag: KeyTag) -> Key {
+        self.with_kind(tag, &["x"])
+    }
+
     /// Returns the name of a crossing of a key that was reported: `w` ("warned") and its number.
     pub(crate) fn crossing(&self, tag: KeyTag, number: u32) -> Key {
         self.with_kind(tag, &["w", &number.to_string()])

@@ -55,7 +55,7 @@ pub(crate) mod variant;
 mod window;
 
 pub(super) use self::arguments::{
-    OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_all, decide_once, is_charge, is_once,
+    OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_all, decide_once, growing_ban, is_charge, is_once,
     raise_record, refund_budget, reset, swap,
 };
 pub(crate) use self::bucket::{Grid, MicrosSpan};
