@@ -121,7 +121,8 @@ impl Config {
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
     /// the other. Policies that the text no longer has, and optional fields that a policy no longer has (except
-    /// `shadow` and `suspended`), are logged by name at `WARN`: a file that was truncated while it was written may still be valid.
+    /// `shadow` and `suspended`), are logged by name at `WARN`: a file that was truncated while it was written may
+    /// still be valid.
     ///
     /// ```
     /// use tower_sluice::config::Config;

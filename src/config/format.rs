@@ -530,8 +530,10 @@ tables! {
         release_at: Option<Spanned<NamedValue<ReleaseAt>>> = word::<ReleaseAt>("\"head\"",
             "concurrency: when a request is over, at the head of its response or at the end of the body.")
             .default("\"body\"").aside();
-        penalty: Option<RawPenalty> = inline("penalty", "{ rejections = 30, per = \"1m\", ban = \"10m\" }",
-            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share.");
+        penalty: Option<RawPenalty> = inline("penalty",
+            "{ rejections = 30, per = \"1m\", ban = \"10m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
+            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share. \
+             The last three may be left out: all bans are then equally long.");
         charge_once: Option<RawChargeOnce> = inline("charge-once",
             "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
             "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \

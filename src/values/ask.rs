@@ -98,8 +98,8 @@ impl<'a> Ask<'a> {
     /// The key keeps its used units when its quota changes, as after a [live change](crate::Limiter::inherit): the
     /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge,
     /// even if it is rejected). Only limiters that [take quotas](crate::limiter::Description::takes_quotas) look at it.
-    /// [`Policy::quota_fn`](crate::Policy::quota_fn) asks so. Under a [suspended](Quota::suspended) quota, every request
-    /// is rejected, and the key is neither read nor converted.
+    /// [`Policy::quota_fn`](crate::Policy::quota_fn) asks so. Under a [suspended](Quota::suspended) quota, every
+    /// request is rejected, and the key is neither read nor converted.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;

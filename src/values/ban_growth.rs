@@ -16,12 +16,12 @@ pub struct BanGrowth {
 const MOST_REPETITIONS: u32 = 94;
 
 impl BanGrowth {
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "a penalty makes it"))]
+    #[cfg(feature = "http")]
     pub(crate) const fn new(first: Duration, factor: u32, most: Duration) -> Self {
         Self { first, factor, most, forgotten_after: most }
     }
 
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "a penalty makes it"))]
+    #[cfg(feature = "http")]
     pub(crate) const fn with_forgotten_after(self, forgotten_after: Duration) -> Self {
         Self { forgotten_after, ..self }
     }

@@ -9,8 +9,8 @@ use crate::values::{Ask, BanGrowth, Override, PartitionKey, Pending};
 /// forgets both.
 pub(crate) trait KeepsStanding: Send + Sync + 'static {
     /// Bans a key, unless it is banned: all its requests are rejected, with a decision that [says
-    /// so](crate::Decision::ban). If bans grow, and the server counts them, the ban is as long as they say; otherwise, it
-    /// lasts for `span`.
+    /// so](crate::Decision::ban). If bans grow, and the server counts them, it computes the length of the ban;
+    /// otherwise, the ban lasts for `span`.
     fn ban(&self, key: &PartitionKey, span: Duration, growth: Option<BanGrowth>) -> Pending;
 
     /// Bans or allows a key as an operator says, or lifts both.

@@ -4,6 +4,7 @@
 mod answer;
 mod ask;
 mod backlog;
+#[cfg_attr(not(feature = "remote"), allow(dead_code, unreachable_pub, reason = "backends have it in their interface"))]
 mod ban_growth;
 mod batch;
 mod charge_once;
@@ -30,8 +31,10 @@ pub use self::answer::{Answer, LimiterError, Pending};
 pub(crate) use self::ask::Now;
 pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
-#[cfg_attr(not(any(feature = "http", feature = "remote")), allow(unused_imports))]
+#[cfg(feature = "remote")]
 pub use self::ban_growth::BanGrowth;
+#[cfg(not(feature = "remote"))]
+pub(crate) use self::ban_growth::BanGrowth;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::batch::{Answers, Claim};

@@ -152,8 +152,9 @@ impl Penalty {
     }
 
     /// Makes each further ban of a key `factor` times as long as the one before it, up to `up_to`: with 2 and a day, a
-    /// first ban of ten minutes is followed by 20 minutes, 40 minutes, and so on. Once a key was not banned for the time
-    /// `up_to`, or [another](Self::forgetting_after), its bans are forgotten, and the next one is a first one again.
+    /// first ban of ten minutes is followed by 20 minutes, 40 minutes, and so on. Once a key was not banned for the
+    /// time `up_to`, or [another](Self::forgetting_after), its bans are forgotten, and the next one is a first one
+    /// again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -161,7 +162,8 @@ impl Penalty {
     ///
     /// const DAY: Duration = Duration::from_secs(86_400);
     ///
-    /// let penalty = Penalty::new(Quota::per_minute(30), Duration::from_secs(600)).growing(2, DAY).forgetting_after(7 * DAY);
+    /// let penalty = Penalty::new(Quota::per_minute(30), Duration::from_secs(600));
+    /// let penalty = penalty.growing(2, DAY).forgetting_after(7 * DAY);
     /// ```
     ///
     /// An operator who [lifts](crate::LimitsHandle::unban) a ban, allows a key or resets it makes the key's bans
