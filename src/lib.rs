@@ -159,8 +159,8 @@ pub mod layer {
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, Policies, PolicyError, PolicyStatus,
-        ResponseHead, SettleError, ShowKey, TakenPermits, Transition,
+        Crossing, Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, Policies, PolicyError,
+        PolicyStatus, ResponseHead, SettleError, ShowKey, TakenPermits, Transition,
     };
 }
 

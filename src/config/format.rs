@@ -521,6 +521,8 @@ tables! {
             "What has a budget of its own: global, client-ip, header:NAME, user, path, or a list of these.")
             .default("\"global\"");
         cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
+        suspended: Option<Spanned<bool>> = flag(
+            "Reject every request with 403, and charge none, until this is removed. What keys have used stays.").aside();
         shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
         store: Option<Spanned<NamedValue<StoreName>>> = word::<StoreName>("\"memory\"",
             "Left out: redis if there is one. slow-down and overload are in memory.");
@@ -542,8 +544,10 @@ tables! {
         release_at: Option<Spanned<NamedValue<ReleaseAt>>> = word::<ReleaseAt>("\"head\"",
             "concurrency: when a request is over, at the head of its response or at the end of the body.")
             .default("\"body\"").aside();
-        penalty: Option<RawPenalty> = inline("penalty", "{ rejections = 30, per = \"1m\", ban = \"10m\" }",
-            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share.");
+        penalty: Option<RawPenalty> = inline("penalty",
+            "{ rejections = 30, per = \"1m\", ban = \"10m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
+            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share. \
+             The last three may be left out: all bans are then equally long.");
         charge_once: Option<RawChargeOnce> = inline("charge-once",
             "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
             "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \
@@ -551,6 +555,10 @@ tables! {
         track_offenders: Option<NamedValue<ShownForm>> = word::<ShownForm>("\"hash\"",
             "Track the keys that are rejected most, and show them to operators in this form: 16 digits of a SHA-256, the \
              first 6 characters, or the whole key. Left out: track none.").aside();
+        warn_at: Option<Spanned<Vec<f64>>> = list("[0.8, 0.95]",
+            "Log and count when the use of a key passes one of these shares of its limit, once per window. Above 0, and at \
+             most 1. Left out: none.").aside()
+            .schema("\"minItems\": 1, \"items\": { \"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 1 }");
         exempt: Option<Spanned<RawExempt>> = TableKey::new(KeyKind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that are not charged, and count as skipped: those that meet any of these.");
     }
@@ -576,6 +584,11 @@ tables! {
         rejections: Spanned<i64> = number(COUNT, "30", "So many rejections of one key");
         per: Spanned<String> = time("\"1m\"", "in this time ban it");
         ban: Spanned<String> = time("\"10m\"", "for this time.");
+        factor: Option<Spanned<i64>> = number(KeyKind::Number(2, 1_000), "2",
+            "Each further ban is so many times as long, up to up-to. Left out: all are equal.");
+        up_to: Option<Spanned<String>> = time("\"1day\"", "With factor: the longest ban.");
+        forgetting_after: Option<Spanned<String>> = time("\"7days\"",
+            "With factor: the bans of a key are forgotten if it was not banned for so long. Left out: up-to.");
     }
 
     RawChargeOnce, "charge-once" {

@@ -21,6 +21,7 @@ use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, set_if_some, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
+use crate::http::policy::Share;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead, ShowKey};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::overload::Overload;
@@ -82,6 +83,9 @@ pub(super) fn build(
         Some(ShownForm::Whole) => policy = policy.track_offenders(ShowKey::whole()),
         None => {}
     }
+    if let Some(shares) = &raw.warn_at {
+        policy = warn_at(source, policy, shares)?;
+    }
     let exemptions = match &raw.exempt {
         Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
@@ -92,6 +96,9 @@ pub(super) fn build(
     }
     if let Some(raw) = &raw.weight {
         policy = policy.weight_fn(precedence::weight(source, raw, client_ip)?);
+    }
+    if raw.suspended.as_ref().is_some_and(|suspended| *suspended.get_ref()) {
+        policy = policy.quota_fn(|_| Some(Quota::suspended()));
     }
     if raw.shadow == Some(true) {
         policy = policy.shadow();
@@ -119,8 +126,8 @@ pub(super) fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
 
-/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after`, `quota_fn`,
-/// `window_fn` and `limit_fn`.
+/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after`, `window_fn` and
+/// `limit_fn`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
         "cost" => span_of(&raw.cost),
@@ -131,6 +138,8 @@ fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
         "priority_fn" => raw.priority.as_ref().map(|priority| priority.by.span()),
         "weight_fn" => raw.weight.as_ref().map(|weight| weight.by.span()),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
+        "on_crossing" => span_of(&raw.warn_at),
+        "quota_fn" => span_of(&raw.suspended),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
     }
@@ -151,6 +160,8 @@ fn in_words_of_file(error: &PolicyError) -> String {
         "ChargeOnce::max_keys" => "`max-keys` of `charge-once`".to_owned(),
         "Concurrency" => "`concurrency`".to_owned(),
         "Overload" => "`overload`".to_owned(),
+        "on_crossing" => "`warn-at`".to_owned(),
+        "quota_fn" => "`suspended`".to_owned(),
         "priority_fn" => "`priority`".to_owned(),
         "weight_fn" => "`weight`".to_owned(),
         "cost_after" => "`cost_after` (in code)".to_owned(),
@@ -160,14 +171,45 @@ fn in_words_of_file(error: &PolicyError) -> String {
 }
 
 fn penalty(source: &SourceText<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
-    let RawPenalty { rejections, per, ban } = raw;
+    let RawPenalty { rejections, per, ban, factor, up_to, forgetting_after } = raw;
     let rejections = quota(source, number(source, "penalty.rejections", rejections)?, "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
     // A ban is kept as the period of a quota.
-    let ban = quota(source, 1, "ban", ban)?.period();
-    Ok(Penalty::new(rejections, ban))
+    let first = quota(source, 1, "ban", ban)?.period();
+    let penalty = Penalty::new(rejections, first);
+    let (factor, up_to) = match (factor, up_to) {
+        (Some(factor), Some(up_to)) => (factor, up_to),
+        (Some(factor), None) => {
+            return Err(source.error(&factor.span(), "factor needs up-to, the longest ban; add up-to = \"1day\""));
+        }
+        (None, Some(it)) => return Err(source.error(&it.span(), "up-to needs factor; add factor = 2, or remove it")),
+        (None, None) => {
+            let alone = forgetting_after.as_ref().map(Spanned::span);
+            let problem = "forgetting-after needs factor and up-to; add factor = 2 and up-to = \"1day\", or remove it";
+            return alone.map_or(Ok(penalty), |at| Err(source.error(&at, problem)));
+        }
+    };
+    let factor = u32::try_from(number(source, "penalty.factor", factor)?).expect("in the range");
+    let most = quota(source, 1, "up-to", up_to)?.period();
+    if most < first {
+        let problem = format!("up-to = \"{}\" is shorter than ban = \"{}\"", up_to.get_ref(), ban.get_ref());
+        return Err(source.error(&up_to.span(), problem));
+    }
+    let quiet = forgetting_after.as_ref().map(|quiet| quota(source, 1, "forgetting-after", quiet)).transpose()?;
+    let growing = penalty.growing(factor, most);
+    Ok(set_if_some(growing, quiet.map(|quiet| quiet.period()), Penalty::forgetting_after))
+}
+
+fn warn_at(source: &SourceText<'_>, policy: Policy, shares: &Spanned<Vec<f64>>) -> Result<Policy, ConfigError> {
+    let all = shares.get_ref();
+    if all.is_empty() || all.iter().any(|share| Share::new(*share).is_none()) {
+        let problem =
+            format!("warn-at = {all:?}: write shares of the limit, above 0 and at most 1, such as [0.8, 0.95]");
+        return Err(source.error(&shares.span(), problem));
+    }
+    Ok(all.iter().fold(policy, |policy, share| policy.warn_at(*share)))
 }
 
 fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, ConfigError> {

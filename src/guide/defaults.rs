@@ -57,6 +57,9 @@
 //! | [`charge_once`](crate::Policy::charge_once) | off: a retry is charged again |
 //! | [`release_at_head`](crate::Policy::release_at_head) | no: what is in flight is so until its body has ended |
 //! | [`penalty`](crate::Policy::penalty) | none: no key is banned |
+//! | [`Penalty::growing`](crate::Penalty::growing) | no: all bans are equally long |
+//! | [`Penalty::forgetting_after`](crate::Penalty::forgetting_after) | the longest ban |
+//! | [`on_crossing`](crate::Policy::on_crossing), [`warn_at`](crate::Policy::warn_at) | no reports |
 //! | [`track_offenders`](crate::Policy::track_offenders) | no: the names of keys are not kept |
 //! | [`when`](crate::Policy::when), [`exempt`](crate::Policy::exempt) | all requests |
 //! | [`shadow`](crate::Policy::shadow) | no: it is enforced |

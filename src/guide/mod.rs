@@ -35,6 +35,7 @@
 //! |---|---|
 //! | try a limit out before it rejects | [`shadow`] |
 //! | monitor limits: metrics, logs | [`monitoring`] |
+//! | warn a customer at 80 % of her limit | [`warnings`] |
 //! | show support staff why a customer is limited, and let her in | [`support`] |
 //! | change a limit while the server runs | [`hot_reload`] |
 //! | shut down without waiting for queues | [`shutdown`] |
@@ -128,3 +129,4 @@ pub mod support;
 pub mod tenants;
 pub mod testing;
 pub mod top_ups;
+pub mod warnings;

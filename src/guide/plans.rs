@@ -232,6 +232,8 @@
 //!   is a request, too.
 //! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
 //!   changing plans to and fro, and an upgrade helps at once.
+//! - **A plan that is paused** is [`Quota::suspended`](crate::Quota::suspended): its customer gets 403, nothing is
+//!   charged, and what was used counts again when the plan resumes.
 //! - **A plan is the customer's**, and not the path's: [`quota_fn`](crate::Policy::quota_fn) must return the same quota
 //!   for all requests of a key. With another one per path, a generous path
 //!   [forgives](super::quotas#a-quota-per-customer) what a strict one has counted.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Extensions;
 use smallvec::SmallVec;
 
-use crate::http::policy::Policy;
+use crate::http::policy::{Policy, Share};
 use crate::values::{Decision, Exception};
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
@@ -57,6 +57,8 @@ pub struct PolicyVerdict {
     shadow: bool,
     fell_back: bool,
     is_passed_over: bool,
+    /// The greatest share of its limit that the charge has crossed.
+    crossed: Option<Share>,
 }
 
 impl Verdict {
@@ -110,12 +112,17 @@ impl Verdict {
 impl PolicyVerdict {
     /// `fell_back`: whether the local fallback made the decision.
     pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
-        Self { name: Arc::clone(&policy.name), decision, shadow: policy.shadow, fell_back, is_passed_over: false }
+        let name = Arc::clone(&policy.name);
+        Self { name, decision, shadow: policy.shadow, fell_back, is_passed_over: false, crossed: None }
+    }
+
+    pub(crate) fn crossing(self, crossed: Option<Share>) -> Self {
+        Self { crossed, ..self }
     }
 
     /// The decision of a limiter that a handler has asked.
     pub(crate) const fn named(name: Arc<str>, decision: Decision) -> Self {
-        Self { name, decision, shadow: false, fell_back: false, is_passed_over: false }
+        Self { name, decision, shadow: false, fell_back: false, is_passed_over: false, crossed: None }
     }
 
     /// The same decision, of a policy that was [passed over](Self::is_passed_over).
@@ -145,6 +152,13 @@ impl PolicyVerdict {
     #[must_use]
     pub const fn is_passed_over(&self) -> bool {
         self.is_passed_over
+    }
+
+    /// The greatest [share](crate::Policy::on_crossing) of its limit that the charge of the request has crossed on its
+    /// arrival, whether or not that was reported; `None` if it has crossed none, or the policy reports no crossings.
+    #[must_use]
+    pub fn crossed(&self) -> Option<f64> {
+        self.crossed.map(Share::to_f64)
     }
 
     /// Whether its limiter failed, so that its [local fallback](crate::FailureMode::LocalFallback) decided.

@@ -192,6 +192,7 @@ impl LeakyQueue {
     /// Creates a queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30 seconds
     /// each, and 65,536 over all keys; 65,536 keys are remembered.
     pub fn new(quota: Quota) -> Self {
+        quota.assert_in_force();
         Self { queue: LocalQueue::new(quota, QueueBounds::new(WaitBounds::of_queue(&quota)), None) }
     }
 

@@ -139,6 +139,10 @@ pub(crate) fn key_limited(KeyLine { policy, route, key, left_out }: KeyLine<'_>,
     );
 }
 
+pub(crate) fn share_crossed(KeyLine { policy, route, key, left_out }: KeyLine<'_>, shadow: bool, share: &dyn Display) {
+    event!(info: policy, http.route = route, key.hash = %KeyHash::new(key), shadow, warn_at = %share, left_out, "a key has used a share of its limit");
+}
+
 pub(crate) fn key_banned(KeyLine { policy, route, key, left_out }: KeyLine<'_>, ban: &Exception) {
     let reason = if ban.is_by_hand() { ban.reason.as_str() } else { "early retries" };
     event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), span = ?ban.left, reason, left_out, "a key is banned");

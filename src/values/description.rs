@@ -89,7 +89,8 @@ impl Description {
 
     /// Declares that the limiter decides [under quotas](crate::limiter::Ask::under) of the keys' own, so that a policy
     /// may have a [`quota_fn`](crate::Policy::quota_fn), or, by the terms of the limiter, a `window_fn` or a
-    /// [`limit_fn`](crate::Policy::limit_fn).
+    /// [`limit_fn`](crate::Policy::limit_fn). Under a [suspended](crate::Quota::suspended) one, whose
+    /// limit and period are zero, it answers [`Decision::suspended`](crate::Decision::suspended).
     pub const fn taking_quotas(mut self) -> Self {
         self.takes_quotas = true;
         self

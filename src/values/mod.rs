@@ -5,6 +5,8 @@ mod adjusting;
 mod answer;
 mod ask;
 mod backlog;
+#[cfg_attr(not(feature = "remote"), allow(dead_code, unreachable_pub, reason = "backends have it in their interface"))]
+mod ban_growth;
 mod batch;
 mod charge_once;
 #[cfg(all(test, not(sluice_loom)))]
@@ -34,6 +36,10 @@ pub use self::answer::{Answer, LimiterError, Pending};
 pub(crate) use self::ask::Now;
 pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
+#[cfg(feature = "remote")]
+pub use self::ban_growth::BanGrowth;
+#[cfg(not(feature = "remote"))]
+pub(crate) use self::ban_growth::BanGrowth;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::batch::{Answers, Claim, MemberAnswers, MemberDecision};

@@ -21,6 +21,8 @@ fn valid_configurations_are_accepted() {
         "on-missing-key = \"share\"",
         "on-failure = \"allow\"",
         "charge-when = [401, 403]",
+        "warn-at = [0.8, 1]",
+        "key = \"user\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
         "key = \"header:x-api-key\"\npenalty = { rejections = 30, per = \"1m\", ban = \"10m\" }",
         "key = [\"client-ip\", \"header:X-Api-Key\", \"user\", \"path\", \"global\"]",
         "per = \"1day\"",
@@ -87,6 +89,8 @@ async fn charge_on_and_penalty_apply() {
         let answers = answers(&format!("{used_up}{line}\n"), 0, "text/plain").await;
         assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), statuses, "{line}");
     }
+    let suspended: [_; 2] = answers(&format!("{used_up}suspended = true\n"), 0, "text/plain").await;
+    assert_eq!(suspended.each_ref().map(|answer| answer.status().as_u16()), [403, 403]);
     // The first rejection advertises the wait, one early retry is free, and the next begins the ban.
     let banned = used_up.replace(
         "key = \"global\"",

@@ -33,6 +33,14 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
             "f.toml:7: policy `p`: `charge-when` cannot be combined with a limit of requests in flight",
         ),
         (
+            "limit = 4\nsuspended = true",
+            "f.toml:7: policy `p`: `suspended` cannot be combined with a limiter that has one quota for all keys",
+        ),
+        (
+            "limit = 4\nwarn-at = [0.8]",
+            "f.toml:7: policy `p`: `warn-at` cannot be combined with a limit of requests in flight",
+        ),
+        (
             "limit = 4\nkey = \"client-ip\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\" }",
             "f.toml:8: policy `p`: `penalty` cannot be combined with a limit of requests in flight",
         ),

@@ -9,6 +9,7 @@ mod change;
 mod charge_once;
 #[cfg(feature = "http")]
 mod client_ip;
+mod crossings;
 mod disguises;
 mod ecosystem;
 mod exemptions;
@@ -33,6 +34,7 @@ mod policy_options;
 #[cfg(feature = "reqwest")]
 mod reqwest;
 mod settlement;
+mod suspended;
 mod transitions;
 mod true_waits;
 mod wide_units;

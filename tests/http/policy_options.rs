@@ -20,9 +20,9 @@ use tower_sluice::{
 use tower_sluice::{RateLimiter, RedisBalance, RedisConcurrency, RedisQueue};
 
 use Opt::{
-    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnFailure,
-    OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey,
-    SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
+    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnCrossing,
+    OnFailure, OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow,
+    ShareWithoutKey, SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
 };
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
@@ -54,10 +54,11 @@ enum Opt {
     WeightFn,
     WindowFn,
     LimitFn,
+    OnCrossing,
 }
 
 /// Each option, with its name in the table and its lines in TOML, if a file can have it.
-const OPTIONS: [(Opt, &str, Option<&str>); 26] = [
+const OPTIONS: [(Opt, &str, Option<&str>); 27] = [
     (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
     (SharedKey, "`key` that all share", Some("key = \"global\"")),
     (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
@@ -96,6 +97,7 @@ const OPTIONS: [(Opt, &str, Option<&str>); 26] = [
     (WeightFn, "`weight_fn`", Some("weight = { by = \"header:x-plan\", weights = { gold = 10 } }")),
     (WindowFn, "`window_fn`", None),
     (LimitFn, "`limit_fn`", None),
+    (OnCrossing, "`on_crossing`", Some("warn-at = [0.8]")),
 ];
 
 /// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
@@ -198,6 +200,7 @@ fn set(policy: Policy, option: Opt) -> Policy {
         WeightFn => policy.weight_fn(|_| NonZeroU32::MIN),
         WindowFn => policy.window_fn(|_| None),
         LimitFn => policy.limit_fn(|_| Some(9)),
+        OnCrossing => policy.on_crossing(0.8, |_| ()),
     }
 }
 

@@ -4,6 +4,7 @@ mod balance;
 mod bundles;
 mod calendar;
 mod charge_once;
+mod crossings;
 mod deadlines;
 mod faults;
 mod in_flight;

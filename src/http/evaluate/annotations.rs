@@ -207,6 +207,7 @@ fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> 
 pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
     Verdict::new(entries.iter().filter_map(|entry| {
         let decided = PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back);
+        let decided = decided.crossing(entry.crossed);
         Some(if entry.progress == Progress::PassedOver { decided.passed_over() } else { decided })
     }))
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::scope::Scope;
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence};
+use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence, Share};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -32,6 +32,8 @@ pub(super) struct PolicyEntry {
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
     pub(super) progress: Progress,
+    /// The greatest share of the limit that the charge has crossed, if the policy reports crossings.
+    pub(super) crossed: Option<Share>,
     /// Boxed, since few entries have a stake.
     pub(super) stake: Option<Box<Stake>>,
 }
@@ -135,6 +137,7 @@ impl PolicyEntry {
             is_open: false,
             is_preview: false,
             progress: Progress::Uncharged,
+            crossed: None,
             stake: None,
         }
     }
@@ -311,6 +314,11 @@ impl PolicyEntry {
         }
     }
 
+    /// Whether the quota of the key is suspended, so that its limiter rejects every request.
+    fn is_suspended(&self) -> bool {
+        self.quota.is_some_and(|quota| quota.is_suspended())
+    }
+
     /// Whether the policy rejects the request, and no alternative was charged.
     pub(super) fn is_rejected(&self) -> bool {
         self.progress != Progress::PassedOver && self.decision.is_some_and(|decision| !decision.is_allowed())
@@ -384,9 +392,14 @@ impl PolicyEntry {
         true
     }
 
-    /// Combines the decision with a ban.
+    /// Combines the decision with a ban. A suspended quota outlasts it.
     #[cold]
     pub(super) fn impose(&mut self, policy: &Policy, ban: Exception) {
+        if self.is_suspended() {
+            self.decision = Some(Decision::suspended());
+            self.ban = None;
+            return;
+        }
         // If the limiter cannot be peeked at, the wait that an earlier rejection advertised counts.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban.left)));

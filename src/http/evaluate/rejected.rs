@@ -62,11 +62,14 @@ impl Scope<'_> {
         if self.in_force.is_open_ended() {
             self.charge_after_wait(entries);
         }
-        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a rate
-        // limit, before an overloaded server; then a policy that no wait helps; then a policy whose wait is not known;
-        // then the longest wait.
+        // One policy sets the status and the reason: a suspended quota goes first, since no wait helps; then a ban, so
+        // that the response names it; then a rate limit, before an overloaded server; then a policy that no wait helps;
+        // then a policy whose wait is not known; then the longest wait.
         let is_shed = |entry: &PolicyEntry| wait_of(policies, entry) < Wait::After(Duration::ZERO);
-        let rank = |entry: &PolicyEntry| (entry.ban.is_some(), wait_of(policies, entry));
+        let rank = |entry: &PolicyEntry| {
+            let is_suspended = entry.decision.is_some_and(|decision| decision.is_suspended());
+            (is_suspended, entry.ban.is_some(), wait_of(policies, entry))
+        };
         let (_, decisive) = self.greatest(entries, rank).expect("one is rejected");
         let (wait, _) = self.greatest(entries, |entry| wait_of(policies, entry)).expect("one is rejected");
         let policy = decisive.policy_of(policies);
@@ -74,13 +77,19 @@ impl Scope<'_> {
         // The ban of a penalty is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_due_to_others = is_shared(policy, &decisive.key) && (decisive.ban.is_none() || is_by_hand);
         let is_overloaded = decisive.ban.is_none() && is_shed(decisive);
-        let status = policy.rejection_status(is_due_to_others || is_overloaded);
         let decisive_ban = decisive.ban;
+        let is_suspended = decisive_ban.is_none() && decisive.decision.is_some_and(|decision| decision.is_suspended());
+        let status = if is_suspended {
+            policy.suspended_status()
+        } else {
+            policy.rejection_status(is_due_to_others || is_overloaded)
+        };
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
         let rejection = match decisive_ban {
             Some(_) if is_by_hand => Rejection::banned_by_hand(status, wait, verdict),
             Some(_) => Rejection::banned(status, wait, verdict),
+            None if is_suspended => Rejection::suspended(status, verdict),
             None if is_overloaded => Rejection::overloaded(status, wait, verdict),
             None => Rejection::limit_exceeded(status, wait, verdict),
         };
@@ -100,10 +109,16 @@ impl Scope<'_> {
     #[cold]
     pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
         self.note_rejected(policy, Fate::Rejected, decided.key, decided.decision);
-        let status = policy.rejection_status(is_shared(policy, decided.key));
+        let is_suspended = decided.decision.is_suspended();
+        let is_shared = is_shared(policy, decided.key);
         let wait = Wait::of(decided.decision, false);
         let decided = std::iter::once(decided);
-        let rejection = Rejection::limit_exceeded(status, wait, self.plain_verdict(decided.clone()));
+        let verdict = self.plain_verdict(decided.clone());
+        let rejection = if is_suspended {
+            Rejection::suspended(policy.suspended_status(), verdict)
+        } else {
+            Rejection::limit_exceeded(policy.rejection_status(is_shared), wait, verdict)
+        };
         Rejected { rejection, fields: self.plain_fields(decided), waited: None }
     }
 

@@ -56,11 +56,6 @@ impl Transaction {
         Self { entries, next: charged, context, ..Self::default() }
     }
 
-    /// The entries that are charged so far. (Of shadows, those that have decided.)
-    pub(super) fn charged(&self) -> impl Iterator<Item = &PolicyEntry> {
-        self.entries.iter().filter(|entry| entry.progress == Progress::Charged)
-    }
-
     /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
     /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not
     /// peeked at, since nothing has to be refunded if its charge is rejected. Shadows are not peeked at, since they
@@ -144,7 +139,7 @@ impl Transaction {
             }
         }
         // All entries are charged: commit.
-        scope.note_committed(self.entries.iter());
+        scope.note_committed(&mut self.entries);
         if is_open_ended {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
             if OpenRequest::is_needed(scope, &self.entries) {

@@ -120,7 +120,7 @@ impl Drop for WaitingRequest {
         }
         // What is charged stays charged.
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
-        scope.note_committed(self.transaction.charged());
+        scope.note_committed(&mut self.transaction.entries);
         self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
     }
 }

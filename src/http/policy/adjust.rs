@@ -81,7 +81,7 @@ impl Policy {
         if let Some(server) = self.description.keeps_standing() {
             return server.owe(ask).await.map(drop);
         }
-        let charged = self.charge_left(ask, self.mode_of_shortfalls(false)).await?;
+        let (charged, _) = self.charge_left(ask, self.mode_of_shortfalls(false)).await?;
         let record = &self.heritage.record;
         record.debts_by(|| self.clock()).add(ask.key(), quota, charged, ask.cost() - charged);
         Ok(())

@@ -14,6 +14,7 @@ use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
 use crate::http::policy::how_much::{Cost, HowMuch, QuotaOf};
 use crate::http::policy::precedence::{Precedence, PrecedenceOf};
+use crate::http::policy::shares::WatchedShares;
 use crate::http::policy::transitions::Hook;
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -69,6 +70,8 @@ pub struct Policy {
     pub(crate) heritage: PolicyHeritage,
     /// The hook of the layer, once the policy is in one.
     pub(crate) hook: Option<Hook>,
+    /// The shares of its limits at which it reports crossings.
+    pub(super) watched: WatchedShares,
     /// The options that were set, for the rules about their combinations.
     pub(super) options: Options,
 }
@@ -99,6 +102,7 @@ impl Policy {
             precedence: PrecedenceOf::default(),
             after: After::default(),
             hook: None,
+            watched: WatchedShares::default(),
             options: Options::default(),
         }
     }
@@ -128,7 +132,8 @@ impl Policy {
     }
 
     /// Gives each key a quota of its own: the quota of the customer's plan, say, which an authentication layer has
-    /// put into the request. `None` stands for the policy's own quota.
+    /// put into the request. `None` stands for the policy's own quota, and [`Quota::suspended`] rejects all requests of
+    /// the key.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -612,9 +617,9 @@ impl Policy {
 
     /// Sets the status of a rejection, any 4xx or 5xx.
     ///
-    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
-    /// clients share the budget, or if the server is [overloaded](crate::Overload), since the client may have done
-    /// nothing wrong.
+    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), 403 Forbidden if the quota of the key
+    /// is [suspended](Quota::suspended), or 503 Service Unavailable if all clients share the budget, or if the server
+    /// is [overloaded](crate::Overload), since the client may have done nothing wrong.
     pub fn status(self, status: StatusCode) -> Self {
         Self { status: Some(status), ..self }
     }
@@ -686,15 +691,20 @@ impl Policy {
     }
 
     /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
-    /// cost that is known later, no free retries, no units that are held, and no precedence.
-    pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
+    /// cost that is known later, no free retries, no units that are held, no precedence, and reports no crossings.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended() && !self.watches_shares()
     }
 
     /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.
     pub(crate) fn rejection_status(&self, is_due_to_others: bool) -> StatusCode {
         let usual = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
         self.status.unwrap_or(usual)
+    }
+
+    /// The status of the rejection of a request whose key has a suspended quota.
+    pub(crate) fn suspended_status(&self) -> StatusCode {
+        self.status.unwrap_or(StatusCode::FORBIDDEN)
     }
 
     /// Whether the policy is enforced, decides without waiting, and can be peeked at.

@@ -22,6 +22,7 @@ named! {
         ReleaseAtHead = "release_at_head",
         Penalty = "penalty",
         ChargeOnce = "charge_once",
+        OnCrossing = "on_crossing",
         /// The number of its records is bounded.
         MaxKeysOfChargeOnce = "ChargeOnce::max_keys",
         SharedKey = "a key that clients share",

@@ -9,6 +9,7 @@
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `adjust` the credits and charges by hand,
 //!   `inherit` the policy's part of a live change, `reports` the metrics and logs, `transitions` the events for
 //!   operators, and `offenders` the keys that are rejected most.
+//! - `crossings` reports that the use of a key has passed a share of its limit (`shares`).
 //! - `precedence` finds the class and the weight of a request, for limiters that shed.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
@@ -17,6 +18,7 @@ mod adjust;
 mod after;
 mod asks;
 mod combined;
+mod crossings;
 mod definition;
 mod error;
 mod expiring;
@@ -31,6 +33,7 @@ mod owed;
 mod precedence;
 mod reports;
 mod rules;
+mod shares;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -46,8 +49,11 @@ pub(crate) use self::heritage::{Fate, Scheduled};
 pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
 pub use self::offenders::{Offender, Offenders};
+pub(crate) use self::owed::NoteCharge;
 pub(crate) use self::precedence::Precedence;
 pub(crate) use self::rules::validate_name;
+pub use self::shares::Crossing;
+pub(crate) use self::shares::Share;
 pub(crate) use self::snapshot::{PolicySink, SavedPolicy};
 pub(crate) use self::transitions::Hook;
 pub use self::transitions::{Event, Transition};

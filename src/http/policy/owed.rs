@@ -12,6 +12,9 @@ use crate::store::TableStats;
 use crate::values::time::Monotonic;
 use crate::values::{Ask, Decision, KeepsStanding, LimiterError, Mode, PartitionKey, Quota, Shape};
 
+/// Learns of a charge beyond the first: the decision on it, and its units.
+pub(crate) type NoteCharge = Box<dyn FnOnce(&Decision, u64) + Send>;
+
 impl Policy {
     /// The quota by which a key pays its debt, if time restores its units.
     pub(super) fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
@@ -78,8 +81,9 @@ impl Policy {
     }
 
     /// Charges the cost of a request beyond its charge, as far as units are left. The rest is forgiven, or
-    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback.
-    pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool) {
+    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback. Then
+    /// `note` is called, if there is one, with the decision and the units that were charged.
+    pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool, note: Option<NoteCharge>) {
         let owes = self.after.owes_shortfalls;
         if let Some(balance) = self.description.adjusts().filter(|_| owes && self.description.keeps_credits()) {
             // One in memory is charged by now, and the answer of a server need not be awaited.
@@ -92,9 +96,10 @@ impl Policy {
         // A key that owes something owes its further charges as well.
         match self.quota_of_debts(ask.quota()).filter(|_| owes || self.has_debts()) {
             Some(quota) => match self.description.keeps_standing().filter(|_| owes && !fell_back) {
-                Some(server) => self.owe_on(server, ask, quota),
-                None => self.charge_or_owe(ask, fell_back, quota),
+                Some(server) => self.owe_on(server, ask, quota, note),
+                None => self.charge_or_owe(ask, fell_back, Some(quota), note),
             },
+            None if note.is_some() => self.charge_or_owe(ask, fell_back, None, note),
             // The limiter failed on this request, so the rest is charged where the first part was.
             None if fell_back => self.fall_back_up_to(ask),
             None => self.charge_up_to(ask),
@@ -102,22 +107,25 @@ impl Policy {
     }
 
     /// Adds to the debt of a key on the server that keeps debts; if the call fails, in this process.
-    fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota) {
+    fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.heritage.record);
         let owed = server.owe(ask);
         let key = ask.key().clone();
         let units = ask.cost();
         crate::util::spawn(async move {
-            if owed.await.is_err() {
-                record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units);
+            match (owed.await, note) {
+                (Ok(decision), Some(note)) => note(&decision, units),
+                (Ok(_), None) => {}
+                (Err(_), _) => record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units),
             }
         });
     }
 
-    /// Charges the units that are left, and adds the rest to the debt of the key. A limiter that calls a server is
+    /// Charges the units that are left, and adds the rest to the debt of the key, which it pays by `quota`; without
+    /// one, the rest is forgiven. A limiter that calls a server is
     /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
     /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
-    fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
+    fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Option<Quota>, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.heritage.record);
         let clock = self.clock();
         let key = ask.key().clone();
@@ -125,9 +133,14 @@ impl Policy {
         let owes = self.after.owes_shortfalls;
         let charged = self.charge_left(ask, self.mode_of_shortfalls(fell_back));
         let mut charge = Box::pin(async move {
-            let charged = charged.await.unwrap_or(0);
-            let owed = if owes { units - charged } else { 0 };
-            record.debts_by(|| clock).add(&key, quota, charged, owed);
+            let (charged, decision) = charged.await.unwrap_or_default();
+            if let Some((note, decision)) = note.zip(decision) {
+                note(&decision, charged);
+            }
+            if let Some(quota) = quota {
+                let owed = if owes { units - charged } else { 0 };
+                record.debts_by(|| clock).add(&key, quota, charged, owed);
+            }
         });
         // A limiter in memory answers at once.
         if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -135,12 +148,13 @@ impl Policy {
         }
     }
 
-    /// Charges the units that are left, up to the cost, and waits for the answers. Returns the units.
+    /// Charges the units that are left, up to the cost, and waits for the answers. Returns the units, and the decision
+    /// that charged them.
     pub(super) fn charge_left(
         &self,
         ask: &Ask<'_>,
         mode: Mode,
-    ) -> impl Future<Output = Result<u64, LimiterError>> + Send + use<> {
+    ) -> impl Future<Output = Result<(u64, Option<Decision>), LimiterError>> + Send + use<> {
         let limiter = Arc::clone(&self.limiter);
         let key = ask.key().clone();
         let quota = ask.quota();
@@ -151,11 +165,11 @@ impl Policy {
             while units > 0 {
                 let decision = limiter.decide(&Ask::charge(&key, units).under(quota).to(mode)).decided().await?;
                 if decision.is_allowed() {
-                    break;
+                    return Ok((units, Some(decision)));
                 }
                 units = decision.partial_cost(units).filter(|left| *left < units).unwrap_or(0);
             }
-            Ok(units)
+            Ok((0, None))
         }
     }
 }
@@ -178,7 +192,7 @@ mod tests {
     }
 
     fn owe(policy: &Policy, key: &PartitionKey, units: u64) {
-        policy.charge_shortfall(&Ask::charge(key, units), false);
+        policy.charge_shortfall(&Ask::charge(key, units), false, None);
     }
 
     /// 25 units are charged to a bucket of ten: fifteen are owed.

@@ -12,9 +12,9 @@ use crate::values::Shape;
 
 use Fact::{
     ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, IsBalance, KeepsNoDebts,
-    LimitFn, MaxKeysOfChargeOnce, NoCalendar, NoLimits, NoQuota, NotInFlight, NotShedding, OneQuota, OweShortfalls,
-    Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey,
-    SharedWithoutKey, Sheds, WeightFn, WindowFn,
+    LimitFn, MaxKeysOfChargeOnce, NoCalendar, NoLimits, NoQuota, NotInFlight, NotShedding, OnCrossing, OneQuota,
+    OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler,
+    SharedKey, SharedWithoutKey, Sheds, WeightFn, WindowFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -103,6 +103,17 @@ const RULES: &[PairRule] = &[
          `charge_once`",
     ),
     PairRule(
+        OnCrossing,
+        InFlight,
+        "its units are released when requests are over, so their use rises and falls all the time; remove the option, or \
+         use a bucket or a window",
+    ),
+    PairRule(
+        OnCrossing,
+        Delays,
+        "requests wait in place of a rejection; use a limiter that does not delay, or remove the option",
+    ),
+    PairRule(
         MaxKeysOfChargeOnce,
         RecordsOnServer,
         "time alone bounds the records there; remove `max_keys`, or set a shorter `within`",
@@ -147,9 +158,8 @@ impl Policy {
         let has_shape = |shape| terms.is_some_and(|terms| terms.shape() == Some(shape));
         match fact {
             Cost | CostFn | PriorityFn | WeightFn | QuotaFn | WindowFn | LimitFn | ChargeWhen | CostAfter
-            | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => {
-                self.options.has(fact)
-            }
+            | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce
+            | OnCrossing => self.options.has(fact),
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,

@@ -8,8 +8,8 @@ use crate::http::verdict::PolicyVerdict;
 
 /// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status for an exceeded limit.
 pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
-    // The limit of an overloaded server is no quota of the client's.
-    let is_quota = rejection.reason() != Reason::Overloaded;
+    // The limit of an overloaded server is no quota of the client's, and a suspended quota is not used up.
+    let is_quota = !matches!(rejection.reason(), Reason::Overloaded | Reason::Suspended);
     let violations: Vec<_> = rejection.verdict().violated().filter(|_| is_quota).map(violation).collect();
     let status = Status {
         code: code_of(rejection, exceeded),
@@ -33,6 +33,8 @@ fn code_of(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
         Reason::LimitExceeded => exceeded.into(),
         // UNAVAILABLE also means an outage of the server, and a ban is the client's own doing.
         Reason::Banned | Reason::BannedByHand => Code::ResourceExhausted,
+        // Not RESOURCE_EXHAUSTED: nothing is used up.
+        Reason::Suspended => Code::PermissionDenied,
         Reason::Overloaded | Reason::LimiterFailed => Code::Unavailable,
         Reason::MissingKey | Reason::AmbiguousKey => Code::InvalidArgument,
         Reason::Misconfigured => Code::Internal,
@@ -71,6 +73,7 @@ mod tests {
             (banned(Wait::Never), ["8", "8"], Some("-1")),
             (overloaded(Wait::Estimate(Duration::from_millis(5))), ["14", "14"], Some("5")),
             (overloaded(Wait::UnknownEstimate), ["14", "14"], None),
+            (Rejection::suspended(StatusCode::FORBIDDEN, Verdict::default()), ["7", "7"], Some("-1")),
             (failed(LimiterError::new("lost")), ["14", "14"], Some("1000")),
             (failed(LimiterError::closed("closed")), ["14", "14"], Some("1000")),
             (without_key(KeyError::Missing { what: what.into() }), ["3", "3"], Some("-1")),

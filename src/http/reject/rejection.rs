@@ -89,6 +89,8 @@ pub(super) const EXCEEDED: &str = "The limit is used up; retry in ";
 pub(super) const BANNED: &str = "Too many retries before the advertised wait was over; retry in ";
 pub(super) const OVERLOADED: &str = "The server is overloaded; retry in ";
 pub(super) const BANNED_BY_HAND: &str = "Access is suspended; retry in ";
+/// Without a wait.
+const SUSPENDED: &str = "The quota is suspended; do not retry.";
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -149,6 +151,8 @@ pub enum Reason {
     Banned,
     /// An operator has [banned](crate::LimitsHandle::ban) the client.
     BannedByHand,
+    /// The quota of the key is [suspended](crate::Quota::suspended).
+    Suspended,
     /// The request lacks the key of a policy.
     MissingKey,
     /// The request has the key more than once.
@@ -167,7 +171,7 @@ impl Rejection {
     /// Returns an answer that admits (a decision, or a permit), or a rejection with status 429 in the name of `policy`,
     /// boxed, since it is large. For handlers that ask a limiter themselves; a layer does all this by itself. A permit
     /// of a limiter that [sheds](crate::limiter::Description::shedding), such as [`Overload`](crate::Overload), is
-    /// rejected with status 503.
+    /// rejected with status 503, and a [suspended](crate::Quota::suspended) key with 403.
     ///
     /// # Errors
     ///
@@ -190,7 +194,9 @@ impl Rejection {
         let is_shed = decision.receipt().is_shed() && decision.is_shed();
         let wait = Wait::of(decision, is_shed);
         let verdict = Verdict::new([PolicyVerdict::named(policy.into(), *decision)]);
-        Err(Box::new(if is_shed {
+        Err(Box::new(if decision.is_suspended() {
+            Self::suspended(StatusCode::FORBIDDEN, verdict)
+        } else if is_shed {
             Self::overloaded(StatusCode::SERVICE_UNAVAILABLE, wait, verdict)
         } else {
             Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, wait, verdict)
@@ -212,6 +218,12 @@ impl Rejection {
 
     pub(crate) fn banned_by_hand(status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
         Self::by_policies(Reason::BannedByHand, BANNED_BY_HAND, status, wait, verdict)
+    }
+
+    /// No wait helps, whatever other policies say.
+    pub(crate) fn suspended(status: StatusCode, verdict: Verdict) -> Self {
+        let suspended = Self::plain(Reason::Suspended, status, SUSPENDED.into(), GrpcRetry::Never);
+        Self { verdict: verdict.rejected(), ..suspended }
     }
 
     /// Makes a rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait

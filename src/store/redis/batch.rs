@@ -29,9 +29,12 @@ pub(super) struct Batcher<A: Scripted> {
 
 impl<A: Scripted> Batching for Batcher<A> {
     /// Returns `None` if a lease pays, or if a call of the key's own would take one, since a call for several keys
-    /// takes no lease. Also returns `None` for a quota that Redis cannot keep, so that the key's own call reports the
-    /// error.
+    /// takes no lease. Also returns `None` for a suspended quota, which needs no call, and for a quota that Redis
+    /// cannot keep, so that the key's own call reports the error.
     fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
+        if ask.is_suspended() {
+            return None;
+        }
         let query = KeyQuery::for_ask(&self.inner, &self.algorithm, ask).ok()?;
         if query.is_in_demand(ask.cost()) {
             return None;

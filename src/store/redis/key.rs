@@ -65,6 +65,16 @@ impl KeyNames {
         self.with_kind(tag, &["h", std::str::from_utf8(&reference.text()).expect("base64 is ASCII")])
     }
 
+    /// Returns the name of the number of bans of a key, if they grow.
+    pub(crate) fn bans(&self, tag: KeyTag) -> Key {
+        self.with_kind(tag, &["x"])
+    }
+
+    /// Returns the name of a crossing of a key that was reported: `w` ("warned") and its number.
+    pub(crate) fn crossing(&self, tag: KeyTag, number: u32) -> Key {
+        self.with_kind(tag, &["w", &number.to_string()])
+    }
+
     /// Returns the name of the reports of processes on this limiter: `offenders`, beside the key that clients share.
     pub(crate) fn reports(&self) -> Key {
         self.with_kind(self.tag(&PartitionKey::SHARED), &["offenders"])

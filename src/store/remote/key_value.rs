@@ -336,7 +336,7 @@ impl<A: Portable> KeyContent<A> {
                 (Applied { old: None, ..applied }, refunded.map(|state| (Standing::NONE, Some(state), under)))
             }
             Transition::Reset => change((Standing::NONE, None)),
-            Transition::Ban { span } => change((self.standing.ban(now, span), applied.old)),
+            Transition::Ban { span, .. } => change((self.standing.ban(now, span), applied.old)),
             Transition::Override(by_hand) => change((self.standing.overridden(now, by_hand), applied.old)),
             Transition::Owe { units } => change(self.standing.charge(algorithm, applied.old, now, units)),
         }

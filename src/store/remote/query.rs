@@ -92,7 +92,7 @@ impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
-    /// Creates the query for a request: under the key's own quota, if `ask` has one.
+    /// Creates the query for a request: under the key's own quota, if `ask` has one that is not suspended.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         ask: &Ask<'_>,
     ) -> Result<Self, LimiterError> {
         let key = ask.key();
-        let quota = ask.quota();
+        let quota = ask.quota().filter(|quota| !quota.is_suspended());
         let limiter = algorithm.quota();
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {

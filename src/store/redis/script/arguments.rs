@@ -11,7 +11,7 @@ use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::values::time::Timestamp;
-use crate::values::{Quota, Receipt};
+use crate::values::{BanGrowth, Quota, Receipt};
 
 /// The charge or the refund of one key in a call.
 pub(crate) struct ScriptCharge {
@@ -256,15 +256,24 @@ pub(crate) fn refund_budget<A: Scripted>(
 }
 
 /// Deletes the debt of a key. The reply is the same as for a [`decide`] on an empty key.
-pub(crate) fn reset(key: Key) -> ScriptCall {
-    ScriptCall::new(&RESET, [key], [])
+pub(crate) fn reset<const K: usize>(keys: [Key; K]) -> ScriptCall {
+    ScriptCall::new(&RESET, keys, [])
 }
 
 /// Bans a key for this time, rounded up to a microsecond. The reply has the text of the banned key.
 pub(crate) fn ban(key: Key, span: Duration) -> ScriptCall {
-    // The sum of this and any time of a server is exact.
-    let micros = u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1);
-    ScriptCall::new(&BAN, [key], [micros])
+    ScriptCall::new(&BAN, [key], [micros(span)])
+}
+
+/// Bans a key by the number of its bans, which the key `bans` holds. The reply has the texts of both.
+pub(crate) fn growing_ban(key: Key, bans: Key, growth: &BanGrowth) -> ScriptCall {
+    let [first, most, forgotten] = [growth.first(), growth.most(), growth.forgotten_after()].map(micros);
+    ScriptCall::new(&BAN, [key, bans], [first, growth.factor().into(), most, forgotten])
+}
+
+/// Rounded up. The sum of this and any time of a server is exact.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1)
 }
 
 /// Replaces the text of a key, unless the text has changed: then the reply has the new text. If `swap` is `None`, the

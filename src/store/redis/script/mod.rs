@@ -57,8 +57,8 @@ mod window;
 
 pub(super) use self::alternatives::{Alternatives, ChosenKeys};
 pub(super) use self::arguments::{
-    Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_first, decide_once, raise_record,
-    refund_budget, reset, swap, swap_once,
+    Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_first, decide_once, growing_ban,
+    raise_record, refund_budget, reset, swap, swap_once,
 };
 pub(crate) use self::bucket::{Grid, MicrosSpan};
 pub(crate) use self::reply::{BadReply, ScriptReply};

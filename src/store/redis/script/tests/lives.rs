@@ -86,7 +86,7 @@ pub(super) fn a_key_that_is_reset_is_as_if_it_had_never_been() {
     for _ in 0..2 {
         let answer = server.run(START + 7, &charge);
         assert!(answer.replay(&window, 5, 1).unwrap().0[0].is_allowed());
-        let answer = server.run(START + 7, &reset(key("a")));
+        let answer = server.run(START + 7, &reset([key("a")]));
         assert_eq!((answer.now, answer.admitted, answer.old(0).unwrap()), (at(START + 7), 0, None));
         assert_eq!(server.expiry(&key("a")), -2);
     }
