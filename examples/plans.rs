@@ -1,8 +1,10 @@
-//! An API that is sold: keys with plans, a pace and a month per customer, requests in flight, and tokens of a language
-//! model. Page `plans` of the guide explains the program.
+//! An API that is sold: keys with plans, a pace, a month by the customer's clocks, a pool for teams, overage, units that
+//! are bought, warnings, requests in flight, and tokens of a language model. Page `plans` of the guide explains the
+//! program.
 //!
 //! ```sh
-//! cargo run -p examples --features calendar --bin plans
+//! cargo run -p examples --features calendar,redis --bin plans
+//! cargo run -p examples --features calendar,redis --bin plans -- 127.0.0.1:3000 redis://127.0.0.1
 //! ```
 
 use std::net::SocketAddr;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
@@ -19,33 +21,68 @@ use axum::{
     routing::{get, post},
 };
 use futures_util::{StreamExt, stream};
-use tower_sluice::key::{KeyExtractor, PeerIp, User};
-use tower_sluice::limiter::IntoLimiter;
+use tower_sluice::algorithm::UnknownZone;
+use tower_sluice::key::{KeyExtractor, PeerIp, User, key_fn};
+use tower_sluice::limiter::{Credit, IntoLimiter, RedisBalance};
+use tower_sluice::policy::Crossing;
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{
-    CalendarWindow, Concurrency, Limiter, LimiterExt, Policy, Quota, RateLimitLayer, Rejection, RequestHead,
-    Settlement, SlidingWindow, Verdict,
+    Balance, CalendarWindow, Concurrency, Limiter, LimiterError, LimiterExt, LimitsHandle, MissingKey, PartitionKey,
+    Policy, Quota, RateLimitLayer, RateLimiter, Rejection, RequestHead, Settlement, SlidingWindow, Verdict,
 };
 
-/// What a plan allows.
+/// What a plan allows. A row that is read is a unit.
 #[derive(Clone, Copy)]
 struct Plan {
     pace: Quota,
-    per_month: u64,
+    in_flight: u64,
+    /// Units per billing month.
+    included: u64,
+    /// Further units per billing month, at a price.
+    overage: u64,
     tokens: Quota,
 }
 
-const FREE: Plan = Plan { pace: Quota::per_minute(60), per_month: 1_000, tokens: Quota::per_minute(20_000) };
-const PRO: Plan =
-    Plan { pace: Quota::per_minute(6_000).burst(500), per_month: 1_000_000, tokens: Quota::per_minute(500_000) };
-const MONTH: Duration = Duration::from_secs(30 * 86_400);
+const FREE: Plan =
+    Plan { pace: Quota::per_minute(60), in_flight: 2, included: 1_000, overage: 0, tokens: Quota::per_minute(20_000) };
+const PRO: Plan = Plan {
+    pace: Quota::per_minute(6_000).burst(500),
+    in_flight: 20,
+    included: 10_000,
+    overage: 5_000,
+    tokens: Quota::per_minute(500_000),
+};
+const TEAM: Plan = Plan { included: 2_000, overage: 0, ..PRO };
+/// The members of a team share so many units per month, when they have used their own ...
+const POOL: u64 = 6_000;
+/// ... of which one of them takes at most so many.
+const OF_POOL: u64 = 4_000;
+
+/// A customer, as an extension of its requests.
+#[derive(Clone)]
+struct Account {
+    plan: Plan,
+    team: Option<&'static str>,
+    /// The plan's units, in months that begin on the billing day, by the clocks of the customer.
+    included: CalendarWindow,
+    /// Without overage, `None`.
+    overage: Option<CalendarWindow>,
+}
 
 /// Stands for your table of accounts.
-fn account(api_key: &str) -> Option<(User, Plan)> {
-    match api_key {
-        "key-of-ada" => Some((User::new("ada"), PRO)),
-        "key-of-bob" => Some((User::new("bob"), FREE)),
-        _ => None,
-    }
+fn account(api_key: &str) -> Option<(User, Account)> {
+    let (name, plan, team, zone, billing_day) = match api_key {
+        "key-of-ada" => ("ada", PRO, None, "Europe/Berlin", 17),
+        "key-of-bob" => ("bob", FREE, None, "UTC", 1),
+        "key-of-cyd" => ("cyd", TEAM, Some("engines"), "America/New_York", 31),
+        "key-of-dee" => ("dee", TEAM, Some("engines"), "Asia/Kolkata", 1),
+        "key-of-eve" => ("eve", TEAM, Some("sails"), "Pacific/Auckland", 30),
+        "key-of-fay" => ("fay", PRO, None, "America/St_Johns", 29),
+        _ => return None,
+    };
+    let month = |limit| Some(CalendarWindow::monthly(limit).anchor(billing_day).zone(zone).ok()?);
+    let overage = if plan.overage > 0 { Some(month(plan.overage)?) } else { None };
+    Some((User::new(name), Account { plan, team, included: month(plan.included)?, overage }))
 }
 
 /// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has
@@ -59,20 +96,30 @@ async fn authenticate(
     let guess = guesses.acquire(&address, 1).await.map_err(Box::<Rejection>::from)?;
     let guess = Rejection::unless_allowed("guesses", guess)?;
     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
-    let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
+    let (user, account) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
     guess.refund();
     request.extensions_mut().insert(user);
-    request.extensions_mut().insert(plan);
+    request.extensions_mut().insert(account);
     Ok(next.run(request).await)
 }
 
-fn plan(request: &RequestHead<'_>) -> Option<Plan> {
-    request.extensions().get().copied()
+fn account_of<'a>(request: &'a RequestHead<'_>) -> Option<&'a Account> {
+    request.extensions().get()
 }
 
-/// The cost of a request: nothing for one that only asks what is left.
-fn unless_usage(cost: u64) -> impl Fn(&RequestHead<'_>) -> u64 {
-    move |request| if request.uri().path() == "/v1/usage" { 0 } else { cost }
+/// The units of a request: the rows of `/v1/rows/{count}`, nothing for `/v1/usage`, and else one.
+fn units(request: &RequestHead<'_>) -> u64 {
+    match request.uri().path().split('/').collect::<Vec<_>>()[..] {
+        ["", "v1", "rows", count] => count.parse().unwrap_or(1),
+        ["", "v1", "usage"] => 0,
+        _ => 1,
+    }
+}
+
+/// Stands for a mail to the customer.
+fn warn(crossing: &Crossing<'_>) {
+    let customer = crossing.key_text().unwrap_or_default();
+    println!("mail to {customer}: you have used {} of {} units", crossing.used(), crossing.limit());
 }
 
 /// Shows a customer what is left.
@@ -92,48 +139,95 @@ async fn chat(settlement: Settlement, prompt: String) -> Body {
     Body::from_stream(answer)
 }
 
-fn app() -> Result<Router, Box<dyn std::error::Error>> {
-    // Each quota of a policy is that of a customer without a plan of his own.
-    let month = CalendarWindow::monthly(FREE.per_month).zone("Europe/Berlin")?;
-    // One layer, so that a request is charged to all of these policies or to none.
-    let plans = RateLimitLayer::builder([
-        Policy::new("pace", FREE.pace).key(User::key()).quota_fn(|request| Some(plan(request)?.pace)),
-        // Of a quota for a window of the calendar, only the limit counts.
-        Policy::new("month", month)
-            .key(User::key())
-            .quota_fn(|request| Some(Quota::per(plan(request)?.per_month, MONTH)))
-            .cost_fn(unless_usage(1)),
-        Policy::new("in-flight", Concurrency::new(8)).key(User::key()),
-        Policy::new("tokens", SlidingWindow::new(FREE.tokens))
-            .key(User::key())
-            .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
-            .quota_fn(|request| Some(plan(request)?.tokens))
-            .cost_fn(unless_usage(500)) // what an answer usually takes; corrected when it has ended
-            .settle_by_handler()
-            .owe_shortfalls(),
-    ])
-    .verdict() // for `usage`
-    .build();
+/// What the payment provider calls when a customer has bought units, which can be used for 90 days. It may call twice.
+/// Verify its signature here.
+async fn paid(
+    State(limits): State<LimitsHandle>,
+    Path((customer, units, invoice)): Path<(String, u64, String)>,
+) -> Result<String, (StatusCode, String)> {
+    let credit = Credit::units(units).expires_in(Duration::from_secs(90 * 86_400)).reference(invoice);
+    let failed = |error: LimiterError| (StatusCode::SERVICE_UNAVAILABLE, format!("{error}; call again"));
+    let balance = limits.credit("bought", &*customer, credit).await.map_err(failed)?;
+    Ok(if balance.is_repeated() { "was bought before" } else { "bought" }.to_owned())
+}
+
+/// Where budgets are: on Redis, which processes share, or in memory.
+fn limiter<A: Scripted>(redis: Option<&Redis>, name: &str, algorithm: A) -> Arc<dyn Limiter> {
+    match redis {
+        Some(redis) => RateLimiter::new(algorithm, RedisStore::new(redis, name)).into_limiter(),
+        None => RateLimiter::in_memory(algorithm).into_limiter(),
+    }
+}
+
+fn app(redis: Option<&Redis>) -> Result<Router, UnknownZone> {
+    let in_units = |name: &'static str, window| Policy::new(name, limiter(redis, name, window)).cost_fn(units);
+    // Each limit of a policy is that of a customer without one of his own.
+    let included = in_units("included", CalendarWindow::monthly(FREE.included))
+        .key(User::key())
+        .window_fn(|request| Some(account_of(request)?.included.clone()))
+        .on_crossing(0.8, warn);
+    let pool = in_units("pool", CalendarWindow::monthly(POOL))
+        .key(key_fn(|request| Some(PartitionKey::from(account_of(request)?.team?))))
+        .on_missing_key(MissingKey::Skip);
+    let of_pool = in_units("of-pool", CalendarWindow::monthly(OF_POOL))
+        .key(User::key())
+        .when(|request| account_of(request).is_some_and(|account| account.team.is_some()));
+    let overage = in_units("overage", CalendarWindow::monthly(PRO.overage))
+        .key(User::key())
+        .when(|request| account_of(request).is_some_and(|account| account.overage.is_some()))
+        .window_fn(|request| account_of(request)?.overage.clone());
+    let bought = match redis {
+        Some(redis) => Policy::new("bought", RedisBalance::new(redis, "bought")),
+        None => Policy::new("bought", Balance::new()),
+    };
+    let bought = bought.key(User::key()).cost_fn(units);
+
+    let pace = Policy::new("pace", limiter(redis, "pace", tower_sluice::TokenBucket::new(FREE.pace)))
+        .key(User::key())
+        .quota_fn(|request| Some(account_of(request)?.plan.pace));
+    let in_flight = Policy::new("in-flight", Concurrency::new(FREE.in_flight))
+        .key(User::key())
+        .limit_fn(|request| Some(account_of(request)?.plan.in_flight));
+    let tokens = Policy::new("tokens", limiter(redis, "tokens", SlidingWindow::new(FREE.tokens)))
+        .key(User::key())
+        .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
+        .quota_fn(|request| Some(account_of(request)?.plan.tokens))
+        // What an answer usually takes; corrected when it has ended.
+        .cost_fn(|request| if request.uri().path() == "/v1/usage" { 0 } else { 500 })
+        .settle_by_handler()
+        .owe_shortfalls();
+
+    // One layer, so that a request is charged to all of these policies or to none, and to one of the alternatives.
+    let units = included.or_else(pool.and(of_pool)).or_else(overage).or_else(bought);
+    let plans = RateLimitLayer::builder(pace.and(in_flight).and(units).and(tokens))
+        .verdict() // for `usage`
+        .build();
+    let limits = plans.handle();
     let guesses = SlidingWindow::new(Quota::per_hour(10)).into_limiter();
 
     Ok(Router::new()
-        .route("/v1/orders", get(|| async { "[]" }))
+        .route("/v1/rows/{count}", get(|| async { "[]" }))
         .route("/v1/chat", post(chat))
         .route("/v1/usage", get(usage))
         .layer(plans)
-        .layer(from_fn_with_state(guesses, authenticate))) // The last is the outermost.
+        .layer(from_fn_with_state(guesses, authenticate)) // The last is the outermost.
+        .merge(Router::new().route("/paid/{customer}/{units}/{invoice}", post(paid)).with_state(limits)))
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    // A quota that is sold is worth a wait: an answer of this process alone could give it away twice.
+    let open = |url: String| Redis::single(url).timeout(Duration::from_secs(2)).open();
+    let redis = arguments.next().map(open).transpose()?;
     let listener = tokio::net::TcpListener::bind(address).await?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("listening on {url}");
-    println!("try: curl -si -H 'x-api-key: key-of-bob' {url}/v1/orders | grep -i ratelimit");
+    println!("try: curl -si -H 'x-api-key: key-of-bob' {url}/v1/rows/1 | grep -i ratelimit");
     println!("try: curl -s -H 'x-api-key: key-of-bob' -d 'how are you' {url}/v1/chat");
-    println!("try: curl -si -H 'x-api-key: key-of-ada' {url}/v1/orders | grep -i ratelimit");
+    println!("try: curl -si -H 'x-api-key: key-of-ada' {url}/v1/rows/1 | grep -i ratelimit");
     println!("try: curl -s -H 'x-api-key: key-of-bob' {url}/v1/usage");
-    axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(listener, app(redis.as_ref())?.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

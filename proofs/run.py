@@ -16,7 +16,7 @@ from lemma import LEMMAS
 
 HERE = Path(__file__).resolve().parent
 FILE = HERE / "counterexamples.json"
-SUBJECTS = ["gcra", "ticks", "windows", "lua", "dynamodb", "leases", "refunds"]
+SUBJECTS = ["gcra", "ticks", "windows", "lua", "dynamodb", "leases", "refunds", "formula"]
 
 
 def functions_that_are_missing(lemmas):

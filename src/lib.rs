@@ -33,12 +33,13 @@
 //! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or
 //!   [your own](algorithm::Algorithm).
 //! - [`Limiter`]: keeps a state per key, and decides on requests. A [`RateLimiter`] is an algorithm with a table of
-//!   states; a [`LeakyQueue`] delays requests, in FIFO order; a [`Concurrency`] limits the requests in flight; or write
-//!   your own. To write a limiter, or to call one without a layer, see [`limiter`].
+//!   states; a [`LeakyQueue`] and a [`SlowDown`] delay requests, in FIFO order; a [`Concurrency`] limits the requests in
+//!   flight; or write your own. To write a limiter, or to call one without a layer, see [`limiter`].
 //! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on Redis.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions. Its parts are in [`policy`].
 //! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
-//! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets and bans single keys.
+//! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets, bans, credits and charges single
+//!   keys.
 //! - `admin` (feature `admin`): the same as a service with a page, for operators.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
@@ -56,7 +57,7 @@
 //!    response names every policy that would reject it.
 //! 3. Then each policy is charged in turn. If a concurrent request has used up the units that the precheck saw, the
 //!    charges made so far are refunded, and the request is rejected.
-//! 4. A [`LeakyQueue`] is charged last, so that a request waits only after all other policies have admitted it.
+//! 4. A [`LeakyQueue`] or [`SlowDown`] is charged last, so that a request waits only after all other policies have admitted it.
 //! 5. The inner service is called. The charge stays, even if the client disconnects, unless it
 //!    [depends on the response](Policy::charge_when).
 //! 6. When the body of the response has ended, the units that the request [held](Concurrency) are released, and charges
@@ -72,8 +73,10 @@
 //! | a steady rate, with room for bursts after silence | [`TokenBucket`] |
 //! | the same, thinking in how full the bucket is | [`LeakyBucket`] (identical decisions) |
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
+//! | requests to wait longer the more a client sends | [`SlowDown`] |
 //! | at most *n* of a client at once, however long they take | [`Concurrency`] |
 //! | no more than the server can do, whoever asks | `Overload` (feature `queue`) |
+//! | only what was credited, such as bought units | [`Balance`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`] |
 //! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`] (admits up to twice the limit around a window's edge) |
 //! | quotas per day, week or month of a time zone | `CalendarWindow` (feature `calendar`; also up to twice the limit around an edge) |
@@ -94,7 +97,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
-//! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
+//! | `queue` | yes | [`LeakyQueue`] and [`SlowDown`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
 //! | `metrics` | no | requests by policy and result, outgoing calls, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
@@ -106,7 +109,7 @@
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
-//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue`, `RedisConcurrency` and `RedisBalance`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `reqwest` | no | `PacerLayer::reqwest`: a middleware of `reqwest-middleware` 0.5, and a Tower layer around the client of reqwest 0.13 |
 //! | `test-util` | no | [`testing`] |
@@ -123,6 +126,7 @@
 )]
 
 pub mod algorithm;
+mod balance;
 mod concurrency;
 #[cfg(feature = "config")]
 pub mod config;
@@ -155,8 +159,8 @@ pub mod layer {
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, PolicyError, PolicyStatus, ResponseHead,
-        SettleError, ShowKey, TakenPermits, Transition,
+        Crossing, Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, Policies, PolicyError,
+        PolicyStatus, ResponseHead, SettleError, ShowKey, TakenPermits, Transition,
     };
 }
 
@@ -175,6 +179,9 @@ pub mod snapshot {
 #[cfg(feature = "calendar")]
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+pub use self::balance::Balance;
+#[cfg(feature = "redis")]
+pub use self::balance::RedisBalance;
 pub use self::concurrency::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;
@@ -193,10 +200,10 @@ pub use self::limiter::throttle::ThrottleLayer;
 pub use self::limiter::traits::Limiter;
 #[cfg(feature = "queue")]
 pub use self::overload::Overload;
-#[cfg(feature = "queue")]
-pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
+#[cfg(feature = "queue")]
+pub use self::queue::{LeakyQueue, SlowDown};
 pub use self::values::{Decision, FailureMode, LimiterError, Outcome, PartitionKey, Quota, time};
 
 /// Compiles the README's examples.

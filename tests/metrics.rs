@@ -96,6 +96,19 @@ async fn one_policy() {
 }
 
 #[tokio::test]
+async fn crossings_are_counted_by_share() {
+    let metrics = Metrics::record();
+    let layer = RateLimitLayer::new(policy("p", bucket(2)).warn_at(0.5).on_crossing(1.0, |_| ()));
+    for key in ["a", "a", "a", "b"] {
+        send(&layer, key).await;
+    }
+    metrics.assert_results(&[("p allowed", 3), ("p rejected", 1)]);
+    let counted: Vec<_> = metrics.series().into_iter().filter(|(name, _)| name.starts_with("crossings")).collect();
+    let name = |share| format!("crossings_total{{policy=\"p\",warn_at=\"{share}\"}}");
+    assert_eq!(counted, [(name("0.5"), "2".to_owned()), (name("1"), "1".to_owned())]);
+}
+
+#[tokio::test]
 async fn requests_without_a_key() {
     let metrics = Metrics::record();
     for layer in [

@@ -117,7 +117,7 @@ impl<A: Kept> KeyItem<A> {
             Transition::Charge { cost, count } => self.charge(cost, count, attempts).await,
             Transition::Refund { cost, receipt } => self.refund(cost, receipt, attempts).await,
             Transition::Reset => self.reset().await,
-            Transition::Ban { span } => {
+            Transition::Ban { span, .. } => {
                 self.change(|standing, state, now| (standing.ban(now, span), state), attempts).await
             }
             Transition::Override(by_hand) => {

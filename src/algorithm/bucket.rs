@@ -64,8 +64,18 @@ pub type LeakyBucket = TokenBucket;
 
 impl TokenBucket {
     /// Makes a bucket that holds the quota's [burst](Quota::max_burst).
+    ///
+    /// # Panics
+    ///
+    /// If the quota is [suspended](Quota::suspended).
     #[must_use]
+    #[track_caller]
     pub const fn new(quota: Quota) -> Self {
+        quota.assert_in_force();
+        Self::with(quota)
+    }
+
+    const fn with(quota: Quota) -> Self {
         Self { quota, gcra: Gcra::new(&quota, quota.max_burst()) }
     }
 }
@@ -107,6 +117,6 @@ impl Algorithm for TokenBucket {
     }
 
     fn under(&self, quota: Quota) -> Option<Self> {
-        Some(Self::new(quota))
+        Some(Self::with(quota))
     }
 }

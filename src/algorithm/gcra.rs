@@ -169,6 +169,12 @@ impl Gcra {
     pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
         div(units + u128::from(self.limit - 1), self.limit)
     }
+
+    /// Returns `units` in nanoseconds, rounded down.
+    #[cfg(feature = "queue")]
+    pub(crate) fn nanos_floor(&self, units: u128) -> u128 {
+        div(units, self.limit)
+    }
 }
 
 /// Divides by the processor's 64-bit instruction if the dividend fits into 64 bits: a 128-bit division is a call of a

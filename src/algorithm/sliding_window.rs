@@ -90,9 +90,11 @@ impl SlidingWindow {
     ///
     /// # Panics
     ///
-    /// If the quota has a burst other than its limit, which a window cannot enforce.
+    /// If the quota has a burst other than its limit, which a window cannot enforce, or is
+    /// [suspended](Quota::suspended).
     #[track_caller]
     pub const fn new(quota: Quota) -> Self {
+        quota.assert_in_force();
         assert!(quota.max_burst() == quota.limit(), "{}", NO_BURST);
         Self { quota, staggered: false }
     }

@@ -121,7 +121,8 @@ impl Config {
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
     /// the other. Policies that the text no longer has, and optional fields that a policy no longer has (except
-    /// `shadow`), are logged by name at `WARN`: a file that was truncated while it was written may still be valid.
+    /// `shadow` and `suspended`), are logged by name at `WARN`: a file that was truncated while it was written may
+    /// still be valid.
     ///
     /// ```
     /// use tower_sluice::config::Config;
@@ -220,14 +221,14 @@ impl Route {
     }
 }
 
-/// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy
-/// becomes enforced.
+/// Returns the optional fields of a policy that the file sets. Without `shadow` and `suspended`: removing one is how a
+/// policy is enforced again.
 ///
 /// `has_exemptions` says whether its route has exemptions, which apply to its policies, too.
 pub(super) fn optional_fields(raw: &RawPolicy, has_exemptions: bool) -> Vec<&'static str> {
     // `per` is optional for one algorithm alone.
     let mut fields = raw.optional();
-    fields.retain(|field| !matches!(*field, "per" | "shadow"));
+    fields.retain(|field| !matches!(*field, "per" | "shadow" | "suspended"));
     if has_exemptions && raw.exempt.is_none() {
         fields.push("exempt");
     }

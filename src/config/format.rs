@@ -216,9 +216,10 @@ words! {
     }
     AlgorithmName {
         "token-bucket": AlgorithmName::TokenBucket, "leaky-bucket": AlgorithmName::LeakyBucket,
-        "leaky-queue": AlgorithmName::LeakyQueue, "fixed-window": AlgorithmName::FixedWindow,
+        "leaky-queue": AlgorithmName::LeakyQueue, "slow-down": AlgorithmName::SlowDown,
+        "fixed-window": AlgorithmName::FixedWindow,
         "sliding-window": AlgorithmName::SlidingWindow, "concurrency": AlgorithmName::Concurrency,
-        "overload": AlgorithmName::Overload
+        "overload": AlgorithmName::Overload, "balance": AlgorithmName::Balance
     }
     Priority {
         "low": Priority::Low, "normal": Priority::Normal, "high": Priority::High, "critical": Priority::Critical
@@ -255,10 +256,12 @@ pub(super) enum AlgorithmName {
     TokenBucket,
     LeakyBucket,
     LeakyQueue,
+    SlowDown,
     FixedWindow,
     SlidingWindow,
     Concurrency,
     Overload,
+    Balance,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -449,6 +452,11 @@ tables! {
             "A separate budget for CORS preflights. Left out: all count.");
         exempt: Option<Spanned<RawExempt>> = inline("exempt", "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that no policy of the route charges: as in a policy.");
+        alternatives: Option<Spanned<Vec<Spanned<OneOrMany>>>> = TableKey::new(KeyKind::List,
+            "[\"included\", [\"pool\", \"share-of-pool\"]]",
+            "Names of policies of the route, or lists of them: the first that have room are charged, and the others are not. \
+             The other policies of the route have to admit a request in any case.")
+            .aside().schema("\"minItems\": 2, \"items\": { \"$ref\": \"#/$defs/one-or-many\" }");
         #[serde(default)]
         policy: Vec<RawPolicy> = TableKey::new(
             KeyKind::Tables("policy"), "", "A limit. A route without one is not limited.");
@@ -460,10 +468,10 @@ tables! {
         algorithm: NamedValue<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"", "How requests are counted.");
         limit: Option<Spanned<i64>> = number(UNITS, "10",
             "Units per period; of concurrency, units in flight at once, of which there are 2147483647 at most in memory. Not \
-             for overload, which finds its limit itself.");
+             for overload, which finds its limit itself, and balance, whose keys have what is credited to them.");
         per: Option<Spanned<String>> = time("\"1s\"",
             "The period: a time such as 250ms, 1s, 1m, 1h or 1day, or for fixed-window also day, week or month of the \
-             calendar. Not for concurrency and overload.")
+             calendar. Not for concurrency, overload and balance.")
             .schema("\"examples\": [\"250ms\", \"1s\", \"1m\", \"1h\", \"1day\", \"day\", \"week\", \"month\"]");
         zone: Option<Spanned<String>> = text("\"Europe/Berlin\"",
             "per = day, week or month: the time zone, by its IANA name.").default("\"UTC\"").aside();
@@ -479,6 +487,11 @@ tables! {
         max_wait: Option<Spanned<String>> = time("\"5s\"",
             "leaky-queue: requests that would wait longer are rejected. concurrency and overload: those that have waited so \
              long. Left out: 30s, or 500ms for overload.").aside();
+        free: Option<Spanned<i64>> = number(KeyKind::Number(0, Quota::MAX_UNITS), "50",
+            "slow-down: units of a key that are not delayed. Left out: half of the burst.").aside();
+        step: Option<Spanned<String>> = time("\"200ms\"",
+            "slow-down: by how much each further unit lengthens the delay.").default("\"1s\"").aside();
+        max_delay: Option<Spanned<String>> = time("\"10s\"", "slow-down: the longest delay.").default("\"30s\"").aside();
         limits: Option<Spanned<Vec<i64>>> = list("[4, 1024]",
             "overload: the lowest and the highest limit of units in flight that it may find, for the route.").aside()
             .schema("\"minItems\": 2, \"maxItems\": 2, \"items\": { \"type\": \"integer\", \"minimum\": 1, \"maximum\": 2147483647 }, \"default\": [4, 1024]");
@@ -494,22 +507,25 @@ tables! {
             "{ by = \"header:x-plan\", weights = { gold = 10 }, default = 1 }",
             "overload: the weight of the key of a request. Of those that wait, a key of weight 10 is served ten times as much.");
         max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
-            "leaky-queue in memory: the most keys with a queue of their own at a time. concurrency in memory: the most keys \
-             with requests in flight.").default("65536").aside();
+            "leaky-queue in memory, slow-down: the most keys with a queue of their own at a time. concurrency in memory: the \
+             most keys with requests in flight. balance in memory: the most keys with a balance. Left out: 65536, or 1048576 \
+             for balance.").aside();
         lease: Option<Spanned<String>> = time("\"10s\"",
             "concurrency on Redis: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
              restart.").default("\"10s\"").aside();
         when_full: Option<Spanned<NamedValue<WhenFull>>> = word::<WhenFull>("\"overflow\"",
-            "leaky-queue in memory: how requests of further keys are handled.").default("\"reject\"").aside();
+            "leaky-queue in memory, slow-down: how requests of further keys are handled.").default("\"reject\"").aside();
         staggered: Option<Spanned<bool>> = flag(
             "fixed-window, sliding-window in memory: the windows of each key begin at another instant.").aside();
         key: Option<Spanned<OneOrMany>> = texts("\"client-ip\"",
             "What has a budget of its own: global, client-ip, header:NAME, user, path, or a list of these.")
             .default("\"global\"");
         cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
+        suspended: Option<Spanned<bool>> = flag(
+            "Reject every request with 403, and charge none, until this is removed. What keys have used stays.").aside();
         shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
         store: Option<Spanned<NamedValue<StoreName>>> = word::<StoreName>("\"memory\"",
-            "Left out: redis if there is one.");
+            "Left out: redis if there is one. slow-down and overload are in memory.");
         on_failure: Option<NamedValue<FailureMode>> = word::<FailureMode>("\"reject\"",
             "How requests are decided while the store fails: by limits of this process, or all allowed, or all rejected.")
             .default("\"local-fallback\"");
@@ -528,8 +544,10 @@ tables! {
         release_at: Option<Spanned<NamedValue<ReleaseAt>>> = word::<ReleaseAt>("\"head\"",
             "concurrency: when a request is over, at the head of its response or at the end of the body.")
             .default("\"body\"").aside();
-        penalty: Option<RawPenalty> = inline("penalty", "{ rejections = 30, per = \"1m\", ban = \"10m\" }",
-            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share.");
+        penalty: Option<RawPenalty> = inline("penalty",
+            "{ rejections = 30, per = \"1m\", ban = \"10m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
+            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share. \
+             The last three may be left out: all bans are then equally long.");
         charge_once: Option<RawChargeOnce> = inline("charge-once",
             "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
             "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \
@@ -537,6 +555,10 @@ tables! {
         track_offenders: Option<NamedValue<ShownForm>> = word::<ShownForm>("\"hash\"",
             "Track the keys that are rejected most, and show them to operators in this form: 16 digits of a SHA-256, the \
              first 6 characters, or the whole key. Left out: track none.").aside();
+        warn_at: Option<Spanned<Vec<f64>>> = list("[0.8, 0.95]",
+            "Log and count when the use of a key passes one of these shares of its limit, once per window. Above 0, and at \
+             most 1. Left out: none.").aside()
+            .schema("\"minItems\": 1, \"items\": { \"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 1 }");
         exempt: Option<Spanned<RawExempt>> = TableKey::new(KeyKind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
             "Requests that are not charged, and count as skipped: those that meet any of these.");
     }
@@ -562,6 +584,11 @@ tables! {
         rejections: Spanned<i64> = number(COUNT, "30", "So many rejections of one key");
         per: Spanned<String> = time("\"1m\"", "in this time ban it");
         ban: Spanned<String> = time("\"10m\"", "for this time.");
+        factor: Option<Spanned<i64>> = number(KeyKind::Number(2, 1_000), "2",
+            "Each further ban is so many times as long, up to up-to. Left out: all are equal.");
+        up_to: Option<Spanned<String>> = time("\"1day\"", "With factor: the longest ban.");
+        forgetting_after: Option<Spanned<String>> = time("\"7days\"",
+            "With factor: the bans of a key are forgotten if it was not banned for so long. Left out: up-to.");
     }
 
     RawChargeOnce, "charge-once" {

@@ -16,13 +16,18 @@ fn rules_of(table: &str) -> &'static str {
         "exempt" => "  \"minProperties\": 1,\n",
         "policy" => {
             r#"  "dependentRequired": { "penalty": ["key"] },
-  "if": { "properties": { "algorithm": { "enum": ["concurrency", "overload"] } } },
+  "if": { "properties": { "algorithm": { "enum": ["concurrency", "overload", "balance"] } } },
   "then": { "properties": { "per": false, "burst": false, "when-full": false } },
   "else": { "required": ["per"], "properties": { "lease": false, "release-at": false } },
   "allOf": [
     {
       "if": { "properties": { "algorithm": { "enum": ["leaky-queue", "concurrency", "overload"] } } },
       "else": { "properties": { "max-queue": false, "max-wait": false } }
+    },
+    {
+      "if": { "properties": { "algorithm": { "const": "slow-down" } } },
+      "then": { "properties": { "store": { "const": "memory" } } },
+      "else": { "properties": { "free": false, "step": false, "max-delay": false } }
     },
     {
       "if": { "properties": { "algorithm": { "const": "overload" } } },
@@ -32,11 +37,22 @@ fn rules_of(table: &str) -> &'static str {
         }
       },
       "else": {
-        "required": ["limit"],
         "properties": {
           "limits": false, "starting-at": false, "queue-target": false, "priority": false, "weight": false
         }
       }
+    },
+    {
+      "if": { "properties": { "algorithm": { "const": "balance" } } },
+      "then": {
+        "properties": {
+          "limit": false, "lease": false, "release-at": false, "penalty": false, "charge-once": false
+        }
+      }
+    },
+    {
+      "if": { "properties": { "algorithm": { "enum": ["overload", "balance"] } } },
+      "else": { "required": ["limit"] }
     }
   ],
 "#

@@ -67,6 +67,7 @@
 
 #[cfg(feature = "admin")]
 mod admin;
+mod alternatives;
 mod calendar;
 mod change;
 mod error;
@@ -106,7 +107,7 @@ use self::source::SourceText;
 use self::store::{Redis, StoreSpec};
 use self::value::{number, set_if_some, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
-use crate::http::{Enforceable, Exemptions, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
+use crate::http::{Enforceable, Exemptions, IntoPolicies, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
 use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed. Write it to a file such
@@ -325,6 +326,10 @@ impl SharedSettings<'_> {
         let policies = if policies.is_empty() {
             None
         } else {
+            let policies = match &raw.alternatives {
+                Some(alternatives) => alternatives::combine(source, policies, alternatives)?,
+                None => policies.into_policies(),
+            };
             // Returns no error: each policy and the names are checked above, where their lines are known.
             Some(Enforceable::new(policies).map_err(|error| source.error(&span, error))?)
         };
@@ -393,6 +398,7 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
         (policy::span_of(&route.response), "its [response] has no effect", "it"),
         (policy::span_of(&route.exempt_preflights), "all requests pass uncounted", "exempt-preflights"),
         (policy::span_of(&route.exempt), "all requests pass uncounted", "exempt"),
+        (policy::span_of(&route.alternatives), "there is nothing to choose from", "alternatives"),
     ] {
         if let Some(span) = span {
             let cure = format!("remove {key}, or give the route a [[route.policy]]");

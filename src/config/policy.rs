@@ -21,9 +21,11 @@ use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, set_if_some, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
+use crate::http::policy::Share;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead, ShowKey};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::overload::Overload;
+use crate::queue::SlowDown;
 use crate::values::Quota;
 
 /// Builds a policy, on `store`, with the exemptions of its route and its own.
@@ -81,6 +83,9 @@ pub(super) fn build(
         Some(ShownForm::Whole) => policy = policy.track_offenders(ShowKey::whole()),
         None => {}
     }
+    if let Some(shares) = &raw.warn_at {
+        policy = warn_at(source, policy, shares)?;
+    }
     let exemptions = match &raw.exempt {
         Some(exempt) => Some(exempt::add(source, exemptions.unwrap_or_default(), exempt, client_ip)?),
         None => exemptions,
@@ -91,6 +96,9 @@ pub(super) fn build(
     }
     if let Some(raw) = &raw.weight {
         policy = policy.weight_fn(precedence::weight(source, raw, client_ip)?);
+    }
+    if raw.suspended.as_ref().is_some_and(|suspended| *suspended.get_ref()) {
+        policy = policy.quota_fn(|_| Some(Quota::suspended()));
     }
     if raw.shadow == Some(true) {
         policy = policy.shadow();
@@ -118,8 +126,8 @@ pub(super) fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
 
-/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after`, `quota_fn`,
-/// `window_fn` and `limit_fn`.
+/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after`, `window_fn` and
+/// `limit_fn`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
         "cost" => span_of(&raw.cost),
@@ -130,6 +138,8 @@ fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
         "priority_fn" => raw.priority.as_ref().map(|priority| priority.by.span()),
         "weight_fn" => raw.weight.as_ref().map(|weight| weight.by.span()),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
+        "on_crossing" => span_of(&raw.warn_at),
+        "quota_fn" => span_of(&raw.suspended),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
     }
@@ -150,6 +160,8 @@ fn in_words_of_file(error: &PolicyError) -> String {
         "ChargeOnce::max_keys" => "`max-keys` of `charge-once`".to_owned(),
         "Concurrency" => "`concurrency`".to_owned(),
         "Overload" => "`overload`".to_owned(),
+        "on_crossing" => "`warn-at`".to_owned(),
+        "quota_fn" => "`suspended`".to_owned(),
         "priority_fn" => "`priority`".to_owned(),
         "weight_fn" => "`weight`".to_owned(),
         "cost_after" => "`cost_after` (in code)".to_owned(),
@@ -159,14 +171,45 @@ fn in_words_of_file(error: &PolicyError) -> String {
 }
 
 fn penalty(source: &SourceText<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
-    let RawPenalty { rejections, per, ban } = raw;
+    let RawPenalty { rejections, per, ban, factor, up_to, forgetting_after } = raw;
     let rejections = quota(source, number(source, "penalty.rejections", rejections)?, "per", per)?;
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
     // A ban is kept as the period of a quota.
-    let ban = quota(source, 1, "ban", ban)?.period();
-    Ok(Penalty::new(rejections, ban))
+    let first = quota(source, 1, "ban", ban)?.period();
+    let penalty = Penalty::new(rejections, first);
+    let (factor, up_to) = match (factor, up_to) {
+        (Some(factor), Some(up_to)) => (factor, up_to),
+        (Some(factor), None) => {
+            return Err(source.error(&factor.span(), "factor needs up-to, the longest ban; add up-to = \"1day\""));
+        }
+        (None, Some(it)) => return Err(source.error(&it.span(), "up-to needs factor; add factor = 2, or remove it")),
+        (None, None) => {
+            let alone = forgetting_after.as_ref().map(Spanned::span);
+            let problem = "forgetting-after needs factor and up-to; add factor = 2 and up-to = \"1day\", or remove it";
+            return alone.map_or(Ok(penalty), |at| Err(source.error(&at, problem)));
+        }
+    };
+    let factor = u32::try_from(number(source, "penalty.factor", factor)?).expect("in the range");
+    let most = quota(source, 1, "up-to", up_to)?.period();
+    if most < first {
+        let problem = format!("up-to = \"{}\" is shorter than ban = \"{}\"", up_to.get_ref(), ban.get_ref());
+        return Err(source.error(&up_to.span(), problem));
+    }
+    let quiet = forgetting_after.as_ref().map(|quiet| quota(source, 1, "forgetting-after", quiet)).transpose()?;
+    let growing = penalty.growing(factor, most);
+    Ok(set_if_some(growing, quiet.map(|quiet| quiet.period()), Penalty::forgetting_after))
+}
+
+fn warn_at(source: &SourceText<'_>, policy: Policy, shares: &Spanned<Vec<f64>>) -> Result<Policy, ConfigError> {
+    let all = shares.get_ref();
+    if all.is_empty() || all.iter().any(|share| Share::new(*share).is_none()) {
+        let problem =
+            format!("warn-at = {all:?}: write shares of the limit, above 0 and at most 1, such as [0.8, 0.95]");
+        return Err(source.error(&shares.span(), problem));
+    }
+    Ok(all.iter().fold(policy, |policy, share| policy.warn_at(*share)))
 }
 
 fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, ConfigError> {
@@ -191,27 +234,43 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let is_queue = algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = algorithm == AlgorithmName::Concurrency;
     let is_overload = algorithm == AlgorithmName::Overload;
-    let is_over_time = !is_concurrency && !is_overload;
+    let is_slow_down = algorithm == AlgorithmName::SlowDown;
+    let is_balance = algorithm == AlgorithmName::Balance;
+    let is_over_time = !is_concurrency && !is_overload && !is_balance;
+    let may_wait = is_queue || is_concurrency || is_overload;
     let is_window = matches!(algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
-    let is_in_memory = is_queue && store.is_memory();
+    let has_queues = is_slow_down || (is_queue && store.is_memory());
     let staggered = raw.staggered.as_ref().filter(|staggered| *staggered.get_ref());
     for (field, at, is_fit, what) in [
-        ("limit", span_of(&raw.limit), !is_overload, "all algorithms but overload, which finds its limit itself"),
+        (
+            "limit",
+            span_of(&raw.limit),
+            !is_overload && !is_balance,
+            "all algorithms but overload, which finds its limit itself, and balance",
+        ),
         ("per", span_of(&raw.per), is_over_time, "limits over time"),
-        ("burst", span_of(&raw.burst), !is_window && is_over_time, "token-bucket, leaky-bucket and leaky-queue"),
-        ("max-queue", span_of(&raw.max_queue), is_queue || !is_over_time, "leaky-queue, concurrency and overload"),
-        ("max-wait", span_of(&raw.max_wait), is_queue || !is_over_time, "leaky-queue, concurrency and overload"),
+        (
+            "burst",
+            span_of(&raw.burst),
+            !is_window && is_over_time,
+            "token-bucket, leaky-bucket, leaky-queue and slow-down",
+        ),
+        ("max-queue", span_of(&raw.max_queue), may_wait, "leaky-queue, concurrency and overload"),
+        ("max-wait", span_of(&raw.max_wait), may_wait, "leaky-queue, concurrency and overload"),
+        ("free", span_of(&raw.free), is_slow_down, "slow-down"),
+        ("step", span_of(&raw.step), is_slow_down, "slow-down"),
+        ("max-delay", span_of(&raw.max_delay), is_slow_down, "slow-down"),
         ("limits", span_of(&raw.limits), is_overload, "overload"),
         ("starting-at", span_of(&raw.starting_at), is_overload, "overload"),
         ("queue-target", span_of(&raw.queue_target), is_overload, "overload"),
         (
             "max-keys",
             span_of(&raw.max_keys),
-            is_in_memory || (is_concurrency && store.is_memory()),
-            "leaky-queue and concurrency in memory",
+            has_queues || ((is_concurrency || is_balance) && store.is_memory()),
+            "leaky-queue, concurrency and balance in memory, and for slow-down",
         ),
         ("lease", span_of(&raw.lease), is_concurrency, "concurrency on Redis"),
-        ("when-full", span_of(&raw.when_full), is_in_memory, "leaky-queue in memory"),
+        ("when-full", span_of(&raw.when_full), has_queues, "leaky-queue in memory and slow-down"),
         ("staggered", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
         if let Some(at) = at.filter(|_| !is_fit) {
@@ -219,8 +278,18 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
             return Err(source.error(&at, problem));
         }
     }
+    let on_redis = raw.store.as_ref().filter(|store| store.get_ref().value() == StoreName::Redis);
+    if let Some((at, name)) = on_redis.zip(is_overload.then_some("overload").or(is_slow_down.then_some("slow-down"))) {
+        let problem =
+            format!("store = \"redis\": {name} is the state of this process; remove it, or write store = \"memory\"");
+        return Err(source.error(&at.span(), problem));
+    }
     if is_overload {
         return overload(source, raw);
+    }
+    if is_balance {
+        let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
+        return Ok(store.balance(max_keys));
     }
     let Some(raw_limit) = &raw.limit else {
         return Err(source.error(&raw.name.span(), "missing field `limit`; add limit = 10"));
@@ -240,13 +309,16 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     let quota = set_if_some(quota(source, limit, "per", per)?, burst, Quota::burst);
 
     let limiter = match algorithm {
-        AlgorithmName::Concurrency | AlgorithmName::Overload => unreachable!("it has no quota, and returned above"),
+        AlgorithmName::Concurrency | AlgorithmName::Overload | AlgorithmName::Balance => {
+            unreachable!("it has no quota, and returned above")
+        }
         AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota)),
         AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota)),
         AlgorithmName::FixedWindow if staggered.is_some() => store.limiter(FixedWindow::new(quota).staggered()),
         AlgorithmName::FixedWindow => store.limiter(FixedWindow::new(quota)),
         AlgorithmName::SlidingWindow if staggered.is_some() => store.limiter(SlidingWindow::new(quota).staggered()),
         AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota)),
+        AlgorithmName::SlowDown => return slow_down(source, raw, quota),
         AlgorithmName::LeakyQueue => {
             let queue = QueueSpec {
                 quota,
@@ -262,13 +334,22 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     limiter.map_err(|problem| source.error(&at, problem))
 }
 
+/// Delays requests of this process, wherever other policies keep their budgets.
+fn slow_down(source: &SourceText<'_>, raw: &RawPolicy, quota: Quota) -> Result<Arc<dyn Limiter>, ConfigError> {
+    let free = raw.free.as_ref().map(|free| number(source, "policy.free", free)).transpose()?;
+    let step = raw.step.as_ref().map(|step| duration(source, "step", step)).transpose()?;
+    let max_delay = raw.max_delay.as_ref().map(|delay| duration(source, "max-delay", delay)).transpose()?;
+    let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
+    let when_full = raw.when_full.as_ref().map(|when_full| when_full.get_ref().value());
+    let slow_down = set_if_some(SlowDown::new(quota), free, SlowDown::free);
+    let slow_down = set_if_some(slow_down, step, SlowDown::step);
+    let slow_down = set_if_some(slow_down, max_delay, SlowDown::max_delay);
+    let slow_down = set_if_some(slow_down, max_keys, SlowDown::max_keys);
+    Ok(set_if_some(slow_down, when_full, SlowDown::when_full).into_limiter())
+}
+
 /// Protects this process, wherever other policies keep their budgets.
 fn overload(source: &SourceText<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, ConfigError> {
-    if let Some(store) = raw.store.as_ref().filter(|store| store.get_ref().value() == StoreName::Redis) {
-        let problem =
-            "store = \"redis\": overload is the state of this process; remove it, or write store = \"memory\"";
-        return Err(source.error(&store.span(), problem));
-    }
     let limits = raw.limits.as_ref().map(|limits| self::limits(source, limits)).transpose()?;
     let start = raw.starting_at.as_ref().map(|start| number(source, "policy.starting-at", start)).transpose()?;
     let bounds = limits.clone().unwrap_or(DEFAULT_LIMITS);

@@ -7,6 +7,7 @@ use super::error::ConfigError;
 use super::format::{RawPolicy, RawRedis, StoreName};
 use super::source::SourceText;
 use super::value::set_if_some;
+use crate::balance::Balance;
 use crate::concurrency::Concurrency;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::LeakyQueue;
@@ -16,7 +17,10 @@ use crate::values::Quota;
 #[cfg(feature = "redis")]
 pub(super) use crate::store::redis::{Redis, Scripted as Storable};
 #[cfg(feature = "redis")]
-use crate::{concurrency::RedisConcurrency, limiter::RateLimiter, queue::RedisQueue, store::redis::RedisStore};
+use crate::{
+    balance::RedisBalance, concurrency::RedisConcurrency, limiter::RateLimiter, queue::RedisQueue,
+    store::redis::RedisStore,
+};
 
 /// Without the feature there is no Redis.
 #[cfg(not(feature = "redis"))]
@@ -160,6 +164,15 @@ impl StoreSpec {
                 let concurrency = set_if_some(concurrency, spec.max_queue, RedisConcurrency::max_queue);
                 set_if_some(concurrency, spec.max_wait, RedisConcurrency::max_wait).into_limiter()
             }
+        }
+    }
+
+    /// Makes balances, in memory for up to this number of keys.
+    pub(super) fn balance(self, max_keys: Option<usize>) -> Arc<dyn Limiter> {
+        match self {
+            Self::Memory => set_if_some(Balance::new(), max_keys, Balance::max_keys).into_limiter(),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis, name) => RedisBalance::new(&redis, &name).into_limiter(),
         }
     }
 

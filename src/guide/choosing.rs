@@ -22,10 +22,12 @@
 //! | a steady rate, with bursts after idle times; or you do not know yet | [`TokenBucket`] |
 //! | the same, in terms of how full a bucket is | [`LeakyBucket`]: the same decisions |
 //! | requests to wait and depart evenly spaced, in order | [`LeakyQueue`] |
+//! | requests to wait longer the more a client sends | [`SlowDown`](super::slow_down) |
 //! | about *n* in any minute | [`SlidingWindow`] |
 //! | *n* per calendar hour, counted from the full hour | [`FixedWindow`] |
 //! | *n* per day, week or month of a time zone | [`CalendarWindow`](super::calendar): a fixed window of the calendar |
 //! | *n* of a client at the same time | [`Concurrency`](super::in_flight) |
+//! | units that a client has bought, until they are used | [`Balance`](super::top_ups) |
 //! | a server that stays fast, however many clients there are | [`Overload`](super::overload): it needs no number |
 //!
 //! The pictures below show the same traffic with all five. Each is set to ten per second: the buckets hold ten, the
@@ -85,6 +87,7 @@
 //! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 52 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`CalendarWindow`](super::calendar) | 2 × limit around an edge | one count | 52 bytes |
 //! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
+//! | [`SlowDown`](super::slow_down) | burst + rate × (*t* + the longest delay) | one number, and the waiters | the same |
 //!
 //! All advertised waits are exact: a client that waits that long, alone on its key, is admitted.
 //!

@@ -57,6 +57,9 @@
 //! | [`charge_once`](crate::Policy::charge_once) | off: a retry is charged again |
 //! | [`release_at_head`](crate::Policy::release_at_head) | no: what is in flight is so until its body has ended |
 //! | [`penalty`](crate::Policy::penalty) | none: no key is banned |
+//! | [`Penalty::growing`](crate::Penalty::growing) | no: all bans are equally long |
+//! | [`Penalty::forgetting_after`](crate::Penalty::forgetting_after) | the longest ban |
+//! | [`on_crossing`](crate::Policy::on_crossing), [`warn_at`](crate::Policy::warn_at) | no reports |
 //! | [`track_offenders`](crate::Policy::track_offenders) | no: the names of keys are not kept |
 //! | [`when`](crate::Policy::when), [`exempt`](crate::Policy::exempt) | all requests |
 //! | [`shadow`](crate::Policy::shadow) | no: it is enforced |
@@ -113,10 +116,15 @@
 //! | [`LeakyQueue::max_keys`](crate::LeakyQueue::max_keys) | 65,536 |
 //! | [`LeakyQueue::when_full`](crate::LeakyQueue::when_full) | [`Reject`](crate::store::WhenFull::Reject) |
 //! | `LeakyQueue::precise` (feature `precise-timer`) | no: tokio's timer, in milliseconds |
+//! | [`SlowDown::free`](crate::SlowDown::free) | half of the quota's burst |
+//! | [`SlowDown::step`](crate::SlowDown::step) | 1 s |
+//! | [`SlowDown::max_delay`](crate::SlowDown::max_delay) | 30 s |
+//! | [`SlowDown::max_waiters`](crate::SlowDown::max_waiters), [`max_keys`](crate::SlowDown::max_keys), [`when_full`](crate::SlowDown::when_full) | as of `LeakyQueue` |
 //! | [`Concurrency::max_queue`](crate::Concurrency::max_queue) | 0: none waits |
 //! | [`Concurrency::max_wait`](crate::Concurrency::max_wait) | 30 s |
 //! | [`Concurrency::max_waiters`](crate::Concurrency::max_waiters) | 65,536 over all keys |
 //! | [`Concurrency::max_keys`](crate::Concurrency::max_keys) | 65,536 |
+//! | [`Balance::max_keys`](crate::Balance::max_keys) | 1,048,576 |
 //! | [`Overload::limits`](crate::Overload::limits) | 4 to 1,024 units in flight, over all keys |
 //! | [`Overload::starting_at`](crate::Overload::starting_at) | 20 |
 //! | [`Overload::queue_target`](crate::Overload::queue_target) | 20 ms |

@@ -54,6 +54,7 @@
 //! | `limiter.resetKey(key)`, `getKey(key)` | [`LimitsHandle::reset`](crate::LimitsHandle::reset), [`peek`](crate::LimitsHandle::peek) |
 //! | `validate` | always: [mistakes in the set-up](super::misconfigured) are logged once each |
 //! | two instances in a row | two policies of one layer |
+//! | `express-slow-down` in front of it | a [`SlowDown`](super::slow_down), which does both |
 //!
 //! # What is different
 //!

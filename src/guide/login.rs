@@ -193,6 +193,9 @@
 //!
 //! - **Two layers.** A layer charges all of its policies or none. A guess that the account's policy rejects should
 //!   still count against the address, so the count of attempts is a layer of its own, further out.
+//! - **Bans that grow.** A client that goes on after its ban is over can be banned for longer each time:
+//!   `Penalty::new(EARLY_RETRIES, BAN).growing(2, DAY)` doubles each further ban, up to a day, until the client was not
+//!   banned for as long ([`growing`](crate::Penalty::growing)).
 //! - **Three penalties.** A policy's penalty counts that policy's own rejections only. `attempts` admits one guess per
 //!   two seconds, also if `account-here` rejects each: without a penalty there, such a client would never be banned.
 //! - **Only failures are charged.** Each request is [charged when it comes, and refunded](crate::Policy::charge_when)

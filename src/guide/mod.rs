@@ -7,11 +7,15 @@
 //! | limit each client of a service | [start here](start) |
 //! | protect a login | [`login`] |
 //! | sell an API: plans, months, requests in flight, tokens | [`plans`] |
+//! | sell included units, then overage | [`overage`] |
+//! | give a team a pool of units | [`pool`] |
 //! | charge the tokens of a language model | [`streams`] |
+//! | sell units beyond the quota, and charge work by hand | [`top_ups`] |
 //! | limit clients behind nginx, Caddy, HAProxy, Envoy or a cloud's load balancer | [`proxies`] |
 //! | share one limit between several machines | [`machines`] |
 //! | know which processes share what | [`sharing`] |
 //! | let requests wait instead of rejecting them | [`queue`] |
+//! | slow clients down before they are rejected | [`slow_down`] |
 //! | protect a server from overload | [`overload`] |
 //! | share the capacity of a server between tenants | [`tenants`] |
 //! | serve important requests first under overload | [`priorities`] |
@@ -31,6 +35,7 @@
 //! |---|---|
 //! | try a limit out before it rejects | [`shadow`] |
 //! | monitor limits: metrics, logs | [`monitoring`] |
+//! | warn a customer at 80 % of her limit | [`warnings`] |
 //! | show support staff why a customer is limited, and let her in | [`support`] |
 //! | change a limit while the server runs | [`hot_reload`] |
 //! | shut down without waiting for queues | [`shutdown`] |
@@ -101,10 +106,12 @@ pub mod look_ups;
 pub mod machines;
 pub mod misconfigured;
 pub mod monitoring;
+pub mod overage;
 pub mod overload;
 pub mod own_stores;
 pub mod partners;
 pub mod plans;
+pub mod pool;
 pub mod priorities;
 pub mod proxies;
 pub mod queue;
@@ -115,8 +122,11 @@ pub mod restarts;
 pub mod shadow;
 pub mod sharing;
 pub mod shutdown;
+pub mod slow_down;
 pub mod start;
 pub mod streams;
 pub mod support;
 pub mod tenants;
 pub mod testing;
+pub mod top_ups;
+pub mod warnings;

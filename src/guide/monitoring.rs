@@ -35,6 +35,7 @@
 //! | `tower_sluice_rate_limiting_…` | type | labels | meaning |
 //! |---|---|---|---|
 //! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `rejected`, `shadow-rejected`, `skipped`, `missing-key`, `limiter-failed`, `cancelled` |
+//! | `crossings_total` | a counter | `route`, `policy`, `warn_at` | times that a key has passed a [share](super::warnings) of its limit |
 //! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
 //! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
@@ -139,7 +140,8 @@
 //!
 //! [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition) calls a function of yours when a key begins to
 //! be limited, is banned, or is let in again, and when a limiter fails or works again: to write to a customer before she
-//! calls, for example. Only rejections look for events, and clients cause at most ten per second and policy.
+//! calls, for example. So is a [crossing](super::warnings). Admitted requests look for no other events, and clients cause
+//! at most ten per second and policy.
 //!
 //! # What is logged
 //!
@@ -179,6 +181,7 @@
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | the server is overloaded: requests are shed; the server is overloaded no more | add servers, or find out [what takes so much](crate::Overload) |
 //! | a key is limited | nothing. Logged at `info`, if a layer has `on_transition` |
+//! | a key has used a share of its limit | nothing, or [warn the customer](super::warnings). Logged at `info` |
 //! | a key is banned; a key is allowed by hand; the ban or the allowance of a key was ended by hand | nothing; an operator's reason is in the line. To find the client: [support](super::support) |
 //! | store: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |

@@ -220,6 +220,7 @@
 //! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
 //! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`); from the customer's billing day by [`window_fn`](crate::Policy::window_fn) | [calendar](super::calendar), [billing days](super::billing_days) |
 //! | what is in flight | [`Concurrency`](crate::Concurrency), the number from the plan by [`limit_fn`](crate::Policy::limit_fn) | [in flight](super::in_flight#a-limit-per-customer) |
+//! | units that are bought beyond the plan | [`Balance`](crate::Balance) | [top-ups](super::top_ups) |
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! # What happens
@@ -231,6 +232,8 @@
 //!   is a request, too.
 //! - **A plan that changes** holds from the next request on, and what was used stays used: there is no fresh budget in
 //!   changing plans to and fro, and an upgrade helps at once.
+//! - **A plan that is paused** is [`Quota::suspended`](crate::Quota::suspended): its customer gets 403, nothing is
+//!   charged, and what was used counts again when the plan resumes.
 //! - **A plan is the customer's**, and not the path's: [`quota_fn`](crate::Policy::quota_fn) must return the same quota
 //!   for all requests of a key. With another one per path, a generous path
 //!   [forgives](super::quotas#a-quota-per-customer) what a strict one has counted.

@@ -166,6 +166,6 @@
 //! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-shared-queue), for one
 //! that they share.
 //!
-//! Next: [protect a server from overload](super::overload).
+//! Next: [slow clients down before they are rejected](super::slow_down).
 //!
 //! [`LeakyQueue`]: crate::LeakyQueue

@@ -13,6 +13,7 @@
 //! fn json(rejection: &Rejection, request: &RequestHead<'_>) -> Response<String> {
 //!     let code = match rejection.reason() {
 //!         Reason::LimitExceeded | Reason::Banned | Reason::BannedByHand => "rate_limited",
+//!         Reason::Suspended => "plan_paused",
 //!         Reason::Overloaded => "overloaded",
 //!         Reason::MissingKey | Reason::AmbiguousKey => "no_credentials",
 //!         _ => "unavailable",

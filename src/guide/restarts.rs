@@ -62,8 +62,8 @@
 //! | starts after the wall clock was set back | nothing is forgiven, and no ban gets longer |
 //! | finds a file that is damaged, or of another format | the file is refused with the reason, and kept beside |
 //!
-//! Requests in flight and waiters are not in a snapshot, nor is what a server keeps: see
-//! [`Snapshots`](crate::snapshot::Snapshots), which also has the size of the file and the time that it takes.
+//! Requests in flight, waiters and [bought units](super::top_ups) are not in a snapshot, nor is what a server keeps:
+//! see [`Snapshots`](crate::snapshot::Snapshots), which also has the size of the file and the time that it takes.
 //!
 //! # One process, one file
 //!

@@ -49,11 +49,16 @@
 //! | [bans](crate::Penalty#on-several-machines) and [debts](crate::Policy::owe_shortfalls) | each | shared | shared |
 //! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared |
 //! | early retries, which are counted for a ban | each | each | each |
+//! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | each |
 //! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` |
 //! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each |
+//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](crate::RedisBalance) | each: use `Balance` |
+//! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |
-//! | bans, allowances and debts of queues and of limits in flight | each | each | each |
+//! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each |
+//! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each |
+//! | the report that a key [has used 80 %](super::warnings) | each | once, by the process whose charge crosses | each |
 //! | [free retries](crate::ChargeOnce) | each | shared | each |
 //! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each |
 //! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | each: ask every process |

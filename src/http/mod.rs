@@ -33,8 +33,8 @@ pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::pacer::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
-    ChargeOnce, Event, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty, Policy,
-    PolicyError, Replaced, ShowKey, Transition,
+    ChargeOnce, Crossing, Event, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty,
+    Policies, Policy, PolicyError, Replaced, ShowKey, Transition,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Extensions;
 use smallvec::SmallVec;
 
-use crate::http::policy::Policy;
+use crate::http::policy::{Policy, Share};
 use crate::values::{Decision, Exception};
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
@@ -40,8 +40,8 @@ use crate::values::{Decision, Exception};
 /// Policies appear in the order in which they are charged: as declared, except that policies in memory come first,
 /// delaying policies after rejecting ones, and shadows last. Policies that one call to Redis decides are next to one
 /// another, in any order. Only policies that have decided appear. A policy is missing if it was skipped, if its
-/// limiter failed without a [local fallback](crate::FailureMode::LocalFallback), or if it was not asked since the
-/// request was rejected before. No policy appears if the request lacks a key, or is an exempt CORS preflight.
+/// limiter failed without a [local fallback](crate::FailureMode::LocalFallback), if it was not asked since the
+/// request was rejected before, or if an [alternative](crate::policy::Policies) before it was charged. No policy appears if the request lacks a key, or is an exempt CORS preflight.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     // Most layers have one policy, and a verdict is behind a pointer wherever it waits for its response.
@@ -56,8 +56,9 @@ pub struct PolicyVerdict {
     decision: Decision,
     shadow: bool,
     fell_back: bool,
-    /// Whether the limiter sheds: its rejections are the server's fault.
-    sheds: bool,
+    is_passed_over: bool,
+    /// The greatest share of its limit that the charge has crossed.
+    crossed: Option<Share>,
 }
 
 impl Verdict {
@@ -80,7 +81,7 @@ impl Verdict {
     /// The enforced policies that rejected the request. Empty if it was rejected for another
     /// [reason](crate::Rejection::reason): it has no usable key, or a limiter could not decide.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
-        self.policies.iter().filter(|policy| !policy.shadow && !policy.decision.is_allowed())
+        self.policies.iter().filter(|policy| !policy.shadow && !policy.is_passed_over && !policy.decision.is_allowed())
     }
 
     /// Whether the request was admitted, by this layer and by all inner layers that attach their verdicts. Otherwise a
@@ -111,18 +112,22 @@ impl Verdict {
 impl PolicyVerdict {
     /// `fell_back`: whether the local fallback made the decision.
     pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
-        let sheds = policy.description.sheds();
-        Self { name: Arc::clone(&policy.name), decision, shadow: policy.shadow, fell_back, sheds }
+        let name = Arc::clone(&policy.name);
+        Self { name, decision, shadow: policy.shadow, fell_back, is_passed_over: false, crossed: None }
+    }
+
+    pub(crate) fn crossing(self, crossed: Option<Share>) -> Self {
+        Self { crossed, ..self }
     }
 
     /// The decision of a limiter that a handler has asked.
     pub(crate) const fn named(name: Arc<str>, decision: Decision) -> Self {
-        Self { name, decision, shadow: false, fell_back: false, sheds: decision.receipt().is_shed() }
+        Self { name, decision, shadow: false, fell_back: false, is_passed_over: false, crossed: None }
     }
 
-    /// Whether the request is rejected since the server is overloaded, so that a later one may pass.
-    pub(crate) fn is_shed(&self) -> bool {
-        self.sheds && self.decision.is_shed()
+    /// The same decision, of a policy that was [passed over](Self::is_passed_over).
+    pub(crate) fn passed_over(self) -> Self {
+        Self { is_passed_over: true, ..self }
     }
 
     /// The policy's name.
@@ -141,6 +146,19 @@ impl PolicyVerdict {
     #[must_use]
     pub fn ban(&self) -> Option<Exception> {
         self.decision.ban()
+    }
+
+    /// Whether it had no room, and an [alternative](crate::policy::Policies) has, so that it rejects nothing.
+    #[must_use]
+    pub const fn is_passed_over(&self) -> bool {
+        self.is_passed_over
+    }
+
+    /// The greatest [share](crate::Policy::on_crossing) of its limit that the charge of the request has crossed on its
+    /// arrival, whether or not that was reported; `None` if it has crossed none, or the policy reports no crossings.
+    #[must_use]
+    pub fn crossed(&self) -> Option<f64> {
+        self.crossed.map(Share::to_f64)
     }
 
     /// Whether its limiter failed, so that its [local fallback](crate::FailureMode::LocalFallback) decided.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::{Acquire, Limiter};
-use crate::values::{Ask, Decision, LimiterError, PartitionKey};
+use crate::values::{Ask, Credit, Decision, LimiterError, PartitionKey};
 
 /// Limits work that is not an HTTP request: a job, a message, a call to a partner.
 pub trait LimiterExt: Limiter {
@@ -72,6 +72,43 @@ pub trait LimiterExt: Limiter {
     /// [`LimiterError::unsupported`].
     fn reset(&self, key: &PartitionKey) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         decide_if_supported(self, &Ask::reset(key))
+    }
+
+    /// Adds units to a key of a [`Balance`](crate::Balance), unless the [reference](Credit::reference) of the credit
+    /// was used before. Returns the decision on a request of cost 0 after that, which has the units that are left.
+    ///
+    /// ```
+    /// use tower_sluice::limiter::Credit;
+    /// use tower_sluice::{Balance, LimiterExt};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bought = Balance::new();
+    /// let alice = "alice".into();
+    /// assert!(!bought.acquire(&alice, 1).await?.is_allowed());
+    /// assert_eq!(bought.credit(&alice, Credit::units(20)).await?.remaining(), 20);
+    /// assert!(bought.acquire(&alice, 20).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the limiter is no balance ([`LimiterError::is_unsupported`]), if it has no room for the units, if they are
+    /// zero or have expired already, if the reference is none, or if the limiter fails: then repeat the credit, with
+    /// its reference.
+    fn credit(
+        &self,
+        key: &PartitionKey,
+        credit: Credit,
+    ) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
+        let pending = self.describe().adjusts().and_then(|adjusting| adjusting.credit(key, &credit));
+        async move {
+            match pending {
+                Some(pending) => Ok(pending.await?.decision),
+                None => Err(LimiterError::no_balance("the limiter")),
+            }
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::values::Quota;
 
 /// Conversion into a limiter: of a [`Quota`] (a [`TokenBucket`] in memory), an [`Algorithm`] (over a
 /// [`MemoryStore`](crate::store::MemoryStore) of its own), a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), a
-/// [`Concurrency`](crate::Concurrency), their kin on Redis, or a shared `Arc` of any [`Limiter`].
+/// [`SlowDown`](crate::SlowDown), a [`Concurrency`](crate::Concurrency), a [`Balance`](crate::Balance), their kin on
+/// Redis, or a shared `Arc` of any [`Limiter`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     note = "pass a quota, an algorithm, or `Arc::new(...)` of a limiter; to share one budget between policies, \

@@ -15,7 +15,9 @@ use crate::values::{Answer, Ask, Description, Inheritance, Receipt, RequestEnd};
 /// |---|---|
 /// | [`RateLimiter`](crate::RateLimiter) | is rejected, with the exact time to wait |
 /// | [`LeakyQueue`](crate::LeakyQueue) | waits its turn, and is rejected only if the queue is too long |
+/// | [`SlowDown`](crate::SlowDown) | waits longer the more its key sends, and is rejected beyond the quota |
 /// | [`Concurrency`](crate::Concurrency) | is rejected, or waits until others are over |
+/// | [`Balance`](crate::Balance) | is rejected, until the key is credited |
 /// | a custom limiter | is decided by your code |
 ///
 /// # Custom limiters
@@ -90,7 +92,10 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// | a window in a `MemoryStore` | one of the same type. If one of the two is staggered, so must be the other, with the same period | what counts at the moment of the change |
     /// | a bucket or a window in a `MemoryStore` whose keys have [quotas of their own](Ask::under) | one of the same kind, whether its keys have such quotas or not | each state with its quota, until the key is asked about under another. The reverse as well: then all keys are converted at the change |
     /// | a [`LeakyQueue`](crate::LeakyQueue) without a schedule of its own | any other | all waiters in their order, and what was spent |
+    /// | a [`SlowDown`](crate::SlowDown) without levels of its own | any other | all waiters with their turns, and what was spent |
     /// | a [`Concurrency`](crate::Concurrency) that was not used yet | any other | what is in flight, and all waiters |
+    /// | a [`Balance`](crate::Balance) that was not used yet | any other | the lots of every key, and what it owes |
+    /// | a `RedisBalance` | one of the same name on the same `Redis` | the lots on the server |
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](crate::algorithm::Algorithm::can_inherit) | the states that it converts |
     /// | a `RedisStore` | one of the same name on the same `Redis`: a bucket from any bucket, a window from one of the same type | the state on the server |
     /// | a `RedisQueue` | one of the same name on the same `Redis` | the reservations on the server; requests that wait depart as scheduled |

@@ -1,17 +1,14 @@
 //! [`LeakyQueue`]: a queue whose waiters are all in this process.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::driver::{SharedQueue, WaiterFuture, current_runtime};
-use super::monitor::{Arrival, Request, RequestKind};
-use super::schedule::{QueueBounds, Schedule};
+use super::local::LocalQueue;
+use super::schedule::QueueBounds;
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::{Stats, WhenFull};
-use crate::values::time::nanos_of;
-use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms};
+use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
@@ -188,49 +185,19 @@ use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, P
 #[must_use]
 #[doc(alias("leaky bucket", "traffic shaper", "fifo", "delay"))]
 pub struct LeakyQueue {
-    quota: Quota,
-    bounds: QueueBounds,
-    /// Whether it uses a timer that is finer than tokio's, see `precise`.
-    is_precise: bool,
-    /// The schedule and its drivers. Made on first use, since a queue that inherits shares its predecessor's instead.
-    shared: OnceLock<Arc<SharedQueue>>,
+    queue: LocalQueue,
 }
 
 impl LeakyQueue {
     /// Creates a queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30 seconds
     /// each, and 65,536 over all keys; 65,536 keys are remembered.
     pub fn new(quota: Quota) -> Self {
-        Self::build(quota, QueueBounds::new(WaitBounds::of_queue(&quota)), false)
+        quota.assert_in_force();
+        Self { queue: LocalQueue::new(quota, QueueBounds::new(WaitBounds::of_queue(&quota)), None) }
     }
 
-    const fn build(quota: Quota, bounds: QueueBounds, is_precise: bool) -> Self {
-        Self { quota, bounds, is_precise, shared: OnceLock::new() }
-    }
-
-    fn shared(&self) -> &Arc<SharedQueue> {
-        self.shared.get_or_init(|| Arc::new(SharedQueue::new(self.empty_schedule(), self.is_precise)))
-    }
-
-    /// Makes an empty schedule with this queue's quota and bounds.
-    fn empty_schedule(&self) -> Schedule {
-        Schedule::new(&self.quota, self.bounds)
-    }
-
-    /// Answers a request that accepts a wait of `max_wait` nanoseconds.
-    fn arrive(&self, key: &PartitionKey, kind: RequestKind, cost: u64, max_wait: u64) -> Answer {
-        let shared = self.shared();
-        let request = Request { id: shared.id(key), cost, max_wait, kind };
-        shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, current_runtime, deferred) {
-            Ok(Arrival::Decided(decision)) => decision.into(),
-            Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
-            Err(error) => error.into(),
-        })
-    }
-
-    /// Changes a bound. The queue is replaced by one without a schedule: its first use makes one with these bounds.
-    fn with_bound(mut self, set: impl FnOnce(&mut QueueBounds)) -> Self {
-        set(&mut self.bounds);
-        Self::build(self.quota, self.bounds, self.is_precise)
+    fn with_bound(self, set: impl FnOnce(&mut QueueBounds)) -> Self {
+        Self { queue: self.queue.with(|queue| set(&mut queue.bounds)) }
     }
 
     /// Sets how many requests of one key may wait. Zero rejects requests that cannot depart at once.
@@ -304,7 +271,7 @@ impl LeakyQueue {
     /// crate, and one user must not change the timers of the others.
     #[cfg(feature = "precise-timer")]
     pub fn precise(self) -> Self {
-        Self::build(self.quota, self.bounds, true)
+        Self { queue: self.queue.precise() }
     }
 
     /// Ends all waits at once with a [`LimiterError`], and answers later arrivals with one, too; a layer responds with
@@ -335,13 +302,13 @@ impl LeakyQueue {
     ///
     /// [`LimiterError`]: crate::LimiterError
     pub fn close(&self) {
-        self.shared().enter(|monitor, _, deferred| monitor.close(deferred));
+        self.queue.close();
     }
 
     /// Returns how many requests are waiting, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.get().map_or(0, |shared| shared.enter(|monitor, _, _| monitor.schedule.waiting()))
+        self.queue.waiting()
     }
 
     /// Returns the time from now until the next waiter may depart, over all keys; zero if it is just departing, `None`
@@ -362,20 +329,15 @@ impl LeakyQueue {
     /// ```
     #[must_use]
     pub fn next_release(&self) -> Option<Duration> {
-        self.shared.get()?.enter(|monitor, now, _| monitor.backlog(now)).next_release()
+        self.queue.next_release()
     }
 
     /// For the tests of this crate: panics if an invariant of the schedule is broken.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.shared().enter(|monitor, _, _| monitor.schedule.check_invariants());
+        self.queue.check_invariants();
     }
-}
-
-/// Returns the longest wait that a request accepts, in whole nanoseconds: it must be less than its patience.
-fn longest_wait(patience: Option<Duration>) -> u64 {
-    patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1))
 }
 
 impl Limiter for LeakyQueue {
@@ -385,41 +347,17 @@ impl Limiter for LeakyQueue {
     /// A [shadow](Mode::Shadow) joins without a future, so that the waiters behind it wait exactly as they would behind
     /// a request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let key = ask.key();
-        let cost = ask.cost();
-        match ask.mode() {
-            Mode::Charge => self.arrive(key, RequestKind::Waiter, cost, longest_wait(ask.patience())),
-            Mode::Peek => self.arrive(key, RequestKind::Peek, cost, longest_wait(ask.patience())),
-            Mode::Shadow => self.arrive(key, RequestKind::Detached, cost, u64::MAX),
-            // If the whole cost is rejected, the part that fits is charged.
-            Mode::UpTo => match self.arrive(key, RequestKind::Detached, cost, u64::MAX) {
-                Answer::Ready(Ok(decision)) => match decision.partial_cost(cost) {
-                    Some(part) => self.arrive(key, RequestKind::Detached, part, u64::MAX),
-                    None => decision.into(),
-                },
-                answer => answer,
-            },
-            mode @ (Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
-        }
+        self.queue.decide(ask)
     }
 
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
-        let shared = self.shared();
-        let id = shared.id(charged.key());
-        shared.enter(|monitor, now, deferred| monitor.refund(now, id, units, receipt, deferred));
+        self.queue.refund(charged, receipt, units);
     }
 
     /// Advertises a bucket. Its burst is the number of requests that may depart or wait at once, which is the limit
     /// that decisions report.
     fn describe(&self) -> Description {
-        let schedule = self.empty_schedule();
-        Description::new()
-            .advertising(Terms::bucket(self.quota.burst(schedule.limit().max(1))))
-            .admitting_at_most(schedule.max_cost())
-            .delaying()
-            .answering(Mode::Peek)
-            .answering(Mode::Shadow)
-            .answering(Mode::UpTo)
+        self.queue.describe()
     }
 
     /// See [`LeakyQueue::close`].
@@ -429,25 +367,14 @@ impl Limiter for LeakyQueue {
 
     /// See [another quota](Self#another-quota).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
-        let theirs = predecessor.downcast_ref::<Self>()?.shared();
-        // A queue that was used before has a schedule of its own, and cannot inherit another. If it shares the
-        // predecessor's, it has inherited before, and only takes over the quota and the bounds again.
-        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(theirs)), theirs) {
-            return None;
-        }
-        theirs.is_precise.store(self.is_precise, Ordering::Relaxed);
-        let rules = self.empty_schedule();
-        theirs.enter(|monitor, now, deferred| monitor.change(now, &rules, deferred));
-        Some(Inheritance::in_place())
+        self.queue.inherit(&predecessor.downcast_ref::<Self>()?.queue)
     }
 
     /// Counts exactly how many keys are remembered, of [`max_keys`](Self::max_keys). `evicted_live` and `turned_away`
     /// count requests of keys that found no room, see [`when_full`](Self::when_full). Takes some microseconds, and ten
     /// more for each thousand keys that have paid since and are still in memory.
     fn stats(&self) -> Stats {
-        let shared = self.shared();
-        let backlog = shared.enter(|monitor, now, _| monitor.backlog(now));
-        Stats { table: Some(shared.table()), backlog: Some(backlog), ..Stats::default() }
+        self.queue.stats()
     }
 }
 
@@ -459,9 +386,10 @@ impl IntoLimiter for LeakyQueue {
 
 impl fmt::Debug for LeakyQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let QueueBounds { waits: WaitBounds { max_queue, max_wait, max_waiters }, max_keys, when_full } = &self.bounds;
+        let LocalQueue { quota, bounds, .. } = &self.queue;
+        let QueueBounds { waits: WaitBounds { max_queue, max_wait, max_waiters }, max_keys, when_full } = bounds;
         f.debug_struct("LeakyQueue")
-            .field("quota", &self.quota)
+            .field("quota", quota)
             .field("max_queue", max_queue)
             .field("max_wait", max_wait)
             .field("max_waiters", max_waiters)

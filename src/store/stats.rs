@@ -104,9 +104,9 @@ pub struct ByHand {
 pub struct TableStats {
     /// How many live keys it holds without losing one.
     pub capacity: u64,
-    /// How many keys owe something now. Counted if there is room for up to 2,048 keys; otherwise estimated from 4,096
-    /// of the slots, mostly to within 2 % of the capacity: so a few keys in a large table may show as zero. In a queue
-    /// always counted.
+    /// How many keys owe something now; of a [`Balance`](crate::Balance), how many have one. Counted if there is room
+    /// for up to 2,048 keys; otherwise estimated from 4,096 of the slots, mostly to within 2 % of the capacity: so a
+    /// few keys in a large table may show as zero. In a queue always counted.
     pub live_keys: u64,
     /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull). After a [live
     /// change](crate::LimitsHandle), this includes the keys of the tables before.

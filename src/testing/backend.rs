@@ -93,7 +93,9 @@ where
         let transition = match random.below(64) {
             0..2 => Transition::Reset,
             2..16 => Transition::Read,
-            16 if backend.keeps_standing(algorithm) => Transition::Ban { span: quota.period() / (1 + count * 4) },
+            16 if backend.keeps_standing(algorithm) => {
+                Transition::Ban { span: quota.period() / (1 + count * 4), growth: None }
+            }
             17..19 if backend.keeps_standing(algorithm) => Transition::Owe { units: cost.saturating_mul(count.into()) },
             19..22 if backend.keeps_standing(algorithm) => Transition::Override(some_override(random, quota.period())),
             _ => Transition::Charge { cost, count },
@@ -104,7 +106,7 @@ where
         let standing = if standing.is_in_force(now) { standing } else { Standing::default() };
         match transition {
             Transition::Reset => drop(model.remove(&id)),
-            Transition::Ban { span } => drop(model.insert(id, (standing.ban(now, span), state))),
+            Transition::Ban { span, .. } => drop(model.insert(id, (standing.ban(now, span), state))),
             Transition::Override(by_hand) => drop(model.insert(id, (standing.overridden(now, by_hand), state))),
             Transition::Owe { units } => drop(model.insert(id, standing.charge(algorithm, state, now, units))),
             _ if standing.is_in_force(now) => {

@@ -139,6 +139,10 @@ pub(crate) fn key_limited(KeyLine { policy, route, key, left_out }: KeyLine<'_>,
     );
 }
 
+pub(crate) fn share_crossed(KeyLine { policy, route, key, left_out }: KeyLine<'_>, shadow: bool, share: &dyn Display) {
+    event!(info: policy, http.route = route, key.hash = %KeyHash::new(key), shadow, warn_at = %share, left_out, "a key has used a share of its limit");
+}
+
 pub(crate) fn key_banned(KeyLine { policy, route, key, left_out }: KeyLine<'_>, ban: &Exception) {
     let reason = if ban.is_by_hand() { ban.reason.as_str() } else { "early retries" };
     event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), span = ?ban.left, reason, left_out, "a key is banned");
@@ -151,6 +155,17 @@ pub(crate) fn key_allowed(KeyLine { policy, route, key, .. }: KeyLine<'_>, allow
 
 pub(crate) fn key_let_in(KeyLine { policy, route, key, .. }: KeyLine<'_>) {
     event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "the ban or the allowance of a key was ended by hand");
+}
+
+/// Logs a credit by hand, or a charge.
+pub(crate) fn key_adjusted(
+    KeyLine { policy, route, key, .. }: KeyLine<'_>,
+    is_credit: bool,
+    units: u64,
+    reference: Option<&str>,
+) {
+    let what = if is_credit { "units were credited to a key by hand" } else { "units were charged to a key by hand" };
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), units, reference, "{what}");
 }
 
 /// The hash of a key, by a secret that lasts until the process ends.

@@ -20,6 +20,7 @@ pub(crate) mod keyed_hash;
 pub(crate) mod lock;
 pub(crate) mod log;
 pub(crate) mod random;
+pub(crate) mod references;
 #[cfg(feature = "http")]
 pub(crate) mod space_saving;
 pub(crate) mod stripes;

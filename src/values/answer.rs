@@ -128,6 +128,44 @@ impl LimiterError {
         Self::with_kind(AnswerKind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
     }
 
+    /// The error of a limiter that cannot do what an operator asks for, with this reason. It has changed nothing.
+    pub(crate) fn cannot(reason: impl Into<String>) -> Self {
+        Self::with_kind(AnswerKind::Unsupported, reason)
+    }
+
+    /// The error of a limiter that keeps no units that are credited to keys. `what` is the limiter.
+    pub(crate) fn no_balance(what: &str) -> Self {
+        let reason = format!(
+            "{what} keeps no credits: bought units are in a `Balance`; add a policy with one, as the second member of an \
+             alternative (`or_else`), and credit that"
+        );
+        Self::cannot(reason)
+    }
+
+    /// The error of a charge by hand to a key that an operator allows, to which nothing is charged.
+    pub(crate) fn allowed_by_hand() -> Self {
+        Self::cannot("the key is allowed by hand, so that nothing is charged to it; end the allowance first")
+    }
+
+    /// The error of a charge by hand to a key of a policy with a quota for each key.
+    #[cfg(feature = "http")]
+    pub(crate) fn quota_unknown(policy: &str) -> Self {
+        Self::cannot(format!(
+            "policy `{policy}` has a quota for each key (`quota_fn`), and no request says which one this key has; name the \
+             key by a request in place of a text"
+        ))
+    }
+
+    /// The error of a policy whose limiter cannot be charged by hand.
+    #[cfg(feature = "http")]
+    pub(crate) fn not_charged_by_hand(policy: &str) -> Self {
+        let reason = format!(
+            "policy `{policy}` cannot be charged by hand: its limiter delays requests, or lets them hold their units, or \
+             advertises no quota by which time would pay a debt"
+        );
+        Self::cannot(reason)
+    }
+
     /// The error of a layer that has no policy of this name.
     pub(crate) fn unknown_policy(name: &str) -> Self {
         Self::with_kind(AnswerKind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
@@ -139,7 +177,8 @@ impl LimiterError {
         Self::with_kind(AnswerKind::NoKey, format!("policy `{policy}`: {problem}"))
     }
 
-    /// Whether the limiter does not [response](Self::unsupported) the mode in which it was asked.
+    /// Whether the limiter does not [answer](Self::unsupported) the mode in which it was asked, or cannot do what an
+    /// operator asked for, such as to credit a key.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.0.kind == AnswerKind::Unsupported

@@ -98,7 +98,8 @@ impl<'a> Ask<'a> {
     /// The key keeps its used units when its quota changes, as after a [live change](crate::Limiter::inherit): the
     /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge,
     /// even if it is rejected). Only limiters that [take quotas](crate::limiter::Description::takes_quotas) look at it.
-    /// [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
+    /// [`Policy::quota_fn`](crate::Policy::quota_fn) asks so. Under a [suspended](Quota::suspended) quota, every
+    /// request is rejected, and the key is neither read nor converted.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -138,6 +139,15 @@ impl<'a> Ask<'a> {
         match limit {
             Some(limit) => self.under(Some(Quota::in_flight(limit))),
             None => self.under(None),
+        }
+    }
+
+    /// Whether the key has a quota of its own that is [suspended](Quota::suspended).
+    #[inline]
+    pub(crate) const fn is_suspended(&self) -> bool {
+        match self.quota {
+            Some(quota) => quota.is_suspended(),
+            None => false,
         }
     }
 

@@ -208,6 +208,18 @@ impl Decision {
         Self::admit(at_most_max(limit), at_most_max(remaining))
     }
 
+    /// Rejects a request of a key whose quota is [suspended](crate::Quota::suspended): there are no units, and no wait
+    /// helps.
+    pub const fn suspended() -> Self {
+        Self::never(0, 0).with_receipt(Receipt::SUSPENDED)
+    }
+
+    /// Whether the request is rejected since the quota of its key is [suspended](crate::Quota::suspended).
+    #[must_use]
+    pub const fn is_suspended(&self) -> bool {
+        self.receipt.is_suspended()
+    }
+
     /// [`allow`](Self::allow), for numbers of a quota.
     #[inline(always)]
     pub(crate) const fn admit(limit: u64, remaining: u64) -> Self {

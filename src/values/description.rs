@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::values::time::Clock;
-use crate::values::{Batching, ChargingOnce, KeepsStanding, KeepsStates, Mode, SharesReports, Terms};
+use crate::values::{Adjusting, Batching, ChargingOnce, KeepsStanding, KeepsStates, Mode, SharesReports, Terms};
 
 /// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
 ///
@@ -24,6 +24,7 @@ pub struct Description {
     batching: Option<Arc<dyn Batching>>,
     charging_once: Option<Arc<dyn ChargingOnce>>,
     keeps_standing: Option<Arc<dyn KeepsStanding>>,
+    adjusting: Option<Arc<dyn Adjusting>>,
     shares_reports: Option<Arc<dyn SharesReports>>,
     clock: Option<Arc<dyn Clock>>,
 }
@@ -43,6 +44,7 @@ impl Description {
             batching: None,
             charging_once: None,
             keeps_standing: None,
+            adjusting: None,
             shares_reports: None,
             clock: None,
         }
@@ -87,7 +89,8 @@ impl Description {
 
     /// Declares that the limiter decides [under quotas](crate::limiter::Ask::under) of the keys' own, so that a policy
     /// may have a [`quota_fn`](crate::Policy::quota_fn), or, by the terms of the limiter, a `window_fn` or a
-    /// [`limit_fn`](crate::Policy::limit_fn).
+    /// [`limit_fn`](crate::Policy::limit_fn). Under a [suspended](crate::Quota::suspended) one, whose
+    /// limit and period are zero, it answers [`Decision::suspended`](crate::Decision::suspended).
     pub const fn taking_quotas(mut self) -> Self {
         self.takes_quotas = true;
         self
@@ -131,6 +134,11 @@ impl Description {
 
     pub(crate) fn keeping_standing(mut self, limiter: impl KeepsStanding) -> Self {
         self.keeps_standing = Some(Arc::new(limiter));
+        self
+    }
+
+    pub(crate) fn adjusting(mut self, limiter: impl Adjusting) -> Self {
+        self.adjusting = Some(Arc::new(limiter));
         self
     }
 
@@ -223,6 +231,16 @@ impl Description {
     /// The limiter, if its server keeps bans and debts.
     pub(crate) const fn keeps_standing(&self) -> Option<&Arc<dyn KeepsStanding>> {
         self.keeps_standing.as_ref()
+    }
+
+    /// The limiter, if it enters credits or charges by hand itself.
+    pub(crate) const fn adjusts(&self) -> Option<&Arc<dyn Adjusting>> {
+        self.adjusting.as_ref()
+    }
+
+    /// Whether its keys have the units that are credited to them.
+    pub(crate) fn keeps_credits(&self) -> bool {
+        self.adjusting.as_ref().is_some_and(|limiter| limiter.keeps_credits())
     }
 
     /// The limiter, if its server passes the reports of processes on.

@@ -1,16 +1,22 @@
 //! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No I/O, and
 //! no locks but the one of the texts of `OverrideReason`.
 
+mod adjusting;
 mod answer;
 mod ask;
 mod backlog;
+#[cfg_attr(not(feature = "remote"), allow(dead_code, unreachable_pub, reason = "backends have it in their interface"))]
+mod ban_growth;
 mod batch;
 mod charge_once;
 #[cfg(all(test, not(sluice_loom)))]
 pub(crate) mod counterexamples;
+mod credit;
 mod decision;
 mod description;
 mod failure_mode;
+#[cfg(any(feature = "http", feature = "redis"))]
+mod formula;
 mod inheritance;
 mod keeps_standing;
 mod overrides;
@@ -24,21 +30,30 @@ pub(crate) mod snapshot;
 mod terms;
 pub mod time;
 
+pub(crate) use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
 pub use self::answer::{Answer, LimiterError, Pending};
 #[cfg(feature = "http")]
 pub(crate) use self::ask::Now;
 pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
+#[cfg(feature = "remote")]
+pub use self::ban_growth::BanGrowth;
+#[cfg(not(feature = "remote"))]
+pub(crate) use self::ban_growth::BanGrowth;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
-pub(crate) use self::batch::{Answers, Claim};
+pub(crate) use self::batch::{Answers, Claim, MemberAnswers, MemberDecision};
 pub(crate) use self::charge_once::ChargingOnce;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::charge_once::Retry;
+pub use self::credit::{Credit, Debit};
+pub(crate) use self::credit::{CreditExpiry, Expiry, REFERENCE_KEPT};
 pub(crate) use self::decision::DeferredTime;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
 pub use self::failure_mode::FailureMode;
+#[cfg(any(feature = "http", feature = "redis"))]
+pub(crate) use self::formula::{Formula, Rest, Room};
 pub use self::inheritance::Inheritance;
 pub(crate) use self::inheritance::{Finish, Heritage, KeepsStates};
 pub(crate) use self::keeps_standing::KeepsStanding;

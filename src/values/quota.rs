@@ -46,6 +46,7 @@ pub struct Quota {
     limit: NonZeroU64,
     /// The burst. Above [`MAX_UNITS`]: [`NONE_IN_FLIGHT`], or the [number of the calendar](Self::calendar) of a key.
     burst: Option<NonZeroU64>,
+    /// Zero for a suspended quota alone.
     period_nanos: u64,
 }
 
@@ -142,14 +143,69 @@ impl Quota {
         }
     }
 
+    /// The quota of a key that is suspended, such as a customer whose plan is paused: every request is rejected without
+    /// a wait, of cost 0 included, and nothing is charged. Its limit, its burst and its period are zero.
+    ///
+    /// ```
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::{MissingKey, Policy, Quota};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone, Copy)]
+    /// struct Plan {
+    ///     quota: Quota,
+    ///     is_paused: bool,
+    /// }
+    ///
+    /// let api = Policy::new("api", Quota::per_minute(60))
+    ///     .key(User::key())
+    ///     .on_missing_key(MissingKey::Share)
+    ///     .quota_fn(|request| {
+    ///         let plan = request.extensions().get::<Plan>()?;
+    ///         Some(if plan.is_paused { Quota::suspended() } else { plan.quota })
+    ///     });
+    /// ```
+    ///
+    /// It is for [`quota_fn`](crate::Policy::quota_fn) and [`Ask::under`](crate::limiter::Ask::under); no algorithm can
+    /// be made of it. To suspend all keys of a policy, return it for each: in TOML, `suspended = true`.
+    ///
+    /// What the key has used stays, and time restores it as before: once the key has a quota again, it continues with
+    /// that. A server is not called. So an [allowance](crate::LimitsHandle::allow) by hand lets a suspended key in only
+    /// if this process keeps the allowance, and the rejection of a suspended key does not say whether it is banned.
+    ///
+    /// A layer answers 403 Forbidden, not 429, unless the policy has a [status](crate::Policy::status): the client has
+    /// not sent too many requests, no wait helps, and clients repeat a 429 by themselves, but not a 403 (RFC 9110,
+    /// section 15.5.4). gRPC clients get PERMISSION_DENIED.
+    pub const fn suspended() -> Self {
+        Self { limit: NonZeroU64::MIN, burst: None, period_nanos: 0 }
+    }
+
+    /// Whether this is [`suspended`](Self::suspended).
+    #[must_use]
+    #[inline]
+    pub const fn is_suspended(&self) -> bool {
+        self.period_nanos == 0
+    }
+
+    /// Panics if a limiter is made of a suspended quota.
+    #[track_caller]
+    pub(crate) const fn assert_in_force(&self) {
+        assert!(
+            !self.is_suspended(),
+            "a suspended quota is for keys, and a limiter needs another; return it from `quota_fn`, or ask under it"
+        );
+    }
+
     /// Lets up to `burst` units pass at once, the first included.
     ///
     /// # Panics
     ///
-    /// If `burst` is zero, so that nothing would ever pass, or above [`MAX_UNITS`](Self::MAX_UNITS).
+    /// If `burst` is zero, so that nothing would ever pass, or above [`MAX_UNITS`](Self::MAX_UNITS), or if the quota is
+    /// [suspended](Self::suspended).
     #[track_caller]
     #[doc(alias = "capacity")]
     pub const fn burst(self, burst: u64) -> Self {
+        self.assert_in_force();
         assert!(burst > 0, "a burst counts the first request, so it must be at least 1");
         assert!(burst <= MAX_UNITS, "a quota's burst must not exceed 999,999,999,999,999");
         Self { burst: NonZeroU64::new(burst), ..self }
@@ -171,7 +227,7 @@ impl Quota {
     /// Units per period.
     #[must_use]
     pub const fn limit(&self) -> u64 {
-        self.limit.get()
+        if self.is_suspended() { 0 } else { self.limit.get() }
     }
 
     /// The period.
@@ -183,7 +239,7 @@ impl Quota {
     /// The most units that may be taken at once: the burst if one was set, else the limit.
     #[must_use]
     pub const fn max_burst(&self) -> u64 {
-        self.explicit_burst_or(self.limit.get())
+        self.explicit_burst_or(self.limit())
     }
 
     pub(crate) const fn explicit_burst_or(&self, default: u64) -> u64 {
@@ -261,6 +317,9 @@ impl Quota {
 
 impl fmt::Debug for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_suspended() {
+            return f.write_str("suspended");
+        }
         write!(f, "{} per {:?}", self.limit, self.period())?;
         match self.burst {
             Some(burst) if burst.get() == NONE_IN_FLIGHT => f.write_str(", and none in flight"),
@@ -379,6 +438,15 @@ mod tests {
             Quota::try_per(Quota::MAX_UNITS, second).unwrap().try_burst(Quota::MAX_UNITS).unwrap().limit(),
             999_999_999_999_999
         );
+    }
+
+    #[test]
+    fn a_suspended_quota_has_no_units() {
+        const PAUSED: Quota = Quota::suspended();
+        assert_eq!((PAUSED.limit(), PAUSED.max_burst(), PAUSED.period()), (0, 0, Duration::ZERO));
+        assert!(PAUSED.is_suspended() && PAUSED.without_burst() == PAUSED && !Quota::per_second(1).is_suspended());
+        assert_eq!(format!("{PAUSED:?}"), "suspended");
+        assert!(panic::catch_unwind(|| PAUSED.burst(5)).is_err());
     }
 
     #[test]

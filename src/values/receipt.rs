@@ -46,6 +46,8 @@ enum Origin {
     Allowance,
     /// Nobody: the server is overloaded.
     Shed,
+    /// Nobody: the quota of the key is suspended.
+    Suspended,
 }
 
 /// The issuer of a receipt, which determines the [`Proof`] in it.
@@ -66,6 +68,7 @@ pub(crate) enum Issuer {
     Concurrency,
     RedisConcurrency,
     Overload,
+    Balance,
 }
 
 /// The content of the receipts of one kind of issuer.
@@ -86,6 +89,14 @@ impl Receipt {
     /// charged.
     pub(crate) const SHED: Self = Self { origin: Origin::Shed, ..Self::NONE };
 
+    /// A mark in place of a receipt, in the decision on a key whose quota is suspended: nothing was charged.
+    pub(crate) const SUSPENDED: Self = Self { origin: Origin::Suspended, ..Self::NONE };
+
+    /// Whether this is the mark [`SUSPENDED`](Self::SUSPENDED).
+    pub(crate) const fn is_suspended(self) -> bool {
+        matches!(self.origin, Origin::Suspended)
+    }
+
     /// Whether this is the mark [`SHED`](Self::SHED).
     #[cfg(feature = "http")]
     pub(crate) const fn is_shed(self) -> bool {
@@ -105,7 +116,9 @@ impl Receipt {
         let is_ban = match self.origin {
             Origin::Ban => true,
             Origin::Allowance => false,
-            Origin::Limiter | Origin::Fallback | Origin::FreeRetry | Origin::Shed => return None,
+            Origin::Limiter | Origin::Fallback | Origin::FreeRetry | Origin::Shed | Origin::Suspended => {
+                return None;
+            }
         };
         #[allow(clippy::cast_possible_truncation, reason = "each part is read by itself")]
         let (number, nanos) = ((self.value >> 64) as u16, self.value as u64);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::values::{LimiterError, PartitionKey};
 
-/// A limiter whose server keeps a text of each process for the others: the keys that it rejects most.
+/// A limiter whose server keeps a text of each process for the others: the keys that it rejects most. And which process
+/// reports that a key has crossed a share of its limit.
 ///
 /// No request waits for it. A process writes in the background, and reads when somebody looks.
 pub(crate) trait SharesReports: Send + Sync + 'static {
@@ -19,6 +20,15 @@ pub(crate) trait SharesReports: Send + Sync + 'static {
 
     /// Reads the reports of all processes, also of this one.
     fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>>;
+
+    /// Claims the report on the `crossing` of a key, which a number distinguishes from others of the key. Returns
+    /// whether no process has claimed it within the `span` of an earlier claim.
+    fn claim(
+        &self,
+        key: &PartitionKey,
+        crossing: u32,
+        span: Duration,
+    ) -> Pin<Box<dyn Future<Output = Result<bool, LimiterError>> + Send>>;
 }
 
 /// The report of one process on one hour. It replaces an earlier one of the same process and hour, and may be forgotten

@@ -65,7 +65,9 @@ impl Terms {
     }
 
     const fn restored_over_time(quota: Quota, shape: Shape) -> Self {
-        Self { limit: quota.limit(), restored: Some((quota, shape)) }
+        // Time restores nothing of a suspended quota.
+        let restored = if quota.is_suspended() { None } else { Some((quota, shape)) };
+        Self { limit: quota.limit(), restored }
     }
 
     /// The terms of a limiter of this shape with another quota.

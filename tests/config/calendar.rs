@@ -84,7 +84,7 @@ fn mistakes_are_reported_with_their_line_and_the_cure() {
         ),
         (
             fixed(&format!("{calendar}burst = 3")),
-            "f.toml:8: burst is for token-bucket, leaky-bucket and leaky-queue; remove it or choose that algorithm",
+            "f.toml:8: burst is for token-bucket, leaky-bucket, leaky-queue and slow-down; remove it or choose that algorithm",
         ),
         (fixed("per = \"months\""), "f.toml:7: per = \"months\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
     ] {

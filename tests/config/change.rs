@@ -70,6 +70,9 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("token-bucket", "settle-by", "\"handler\""),
         ("token-bucket", "owe-shortfalls", "false"),
         (queue, "max-keys", "9"),
+        ("slow-down", "free", "3"),
+        ("slow-down", "step", "\"200ms\""),
+        ("slow-down", "max-delay", "\"10s\""),
         (queue, "when-full", "\"overflow\""),
         ("fixed-window", "staggered", "true"),
         ("token-bucket", "key", "\"user\""),
@@ -81,6 +84,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("token-bucket", "charge-when", "[401]"),
         ("token-bucket", "charge-once", "{ header = \"k\", within = \"1h\", free-retries = 1 }"),
         ("token-bucket", "track-offenders", "\"hash\""),
+        ("token-bucket", "warn-at", "[0.8]"),
         ("token-bucket", "exempt", "{ paths = [\"/healthz\"] }"),
         ("token-bucket", "penalty", "{ rejections = 3, per = \"1m\", ban = \"1m\" }"),
     ] {
@@ -102,12 +106,14 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
             assert!(warning.contains(part), "{part}: {warning}");
         }
     }
-    // A shadow that ends is meant to.
-    let shadow = with("shadow = true");
-    let mut config = Config::parse("f.toml", &shadow).unwrap();
-    let (log, _guard) = Log::start();
-    config.change("f.toml", &shadow.replace("shadow = true", "")).unwrap();
-    assert_eq!(log.lines(), [""; 0]);
+    // A shadow or a suspension that ends is meant to.
+    for line in ["shadow = true", "suspended = true"] {
+        let before = with(line);
+        let mut config = Config::parse("f.toml", &before).unwrap();
+        let (log, _guard) = Log::start();
+        config.change("f.toml", &before.replace(line, "")).unwrap();
+        assert_eq!(log.lines(), [""; 0]);
+    }
 }
 
 #[test]

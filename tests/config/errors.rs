@@ -116,7 +116,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (
             instead("algorithm", "algorithm = \"leaky\""),
             5,
-            "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"fixed-window\", \"sliding-window\", \"concurrency\" or \"overload\"",
+            "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"slow-down\", \"fixed-window\", \"sliding-window\", \"concurrency\", \"overload\" or \"balance\"",
         ),
         (in_policy("store = { redis = 1 }"), 8, "store"),
         (in_policy("store = { disk = 1 }"), 8, "store = { disk = 1 }: write \"memory\" or \"redis\""),
@@ -131,6 +131,42 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (client_ip("ipv6-prefix = 300"), 2, "ipv6-prefix = 300 is out of range; write a number from 32 to 128"),
         (in_policy("status = 70000"), 8, "status = 70000 is out of range; write a number from 400 to 599"),
         (in_policy("charge-when = [70000]"), 8, "charge-when = [70000]: no response has that status; write 200 to 599"),
+        (
+            in_policy("penalty = { rejections = 3, per = \"1m\", ban = \"1h\", factor = 2 }"),
+            8,
+            "factor needs up-to, the longest ban; add up-to = \"1day\"",
+        ),
+        (
+            in_policy("penalty = { rejections = 3, per = \"1m\", ban = \"1h\", up-to = \"1day\" }"),
+            8,
+            "up-to needs factor; add factor = 2, or remove it",
+        ),
+        (
+            in_policy("penalty = { rejections = 3, per = \"1m\", ban = \"1h\", forgetting-after = \"1day\" }"),
+            8,
+            "forgetting-after needs factor and up-to; add factor = 2 and up-to = \"1day\", or remove it",
+        ),
+        (
+            in_policy("penalty = { rejections = 3, per = \"1m\", ban = \"1h\", factor = 2, up-to = \"5m\" }"),
+            8,
+            "up-to = \"5m\" is shorter than ban = \"1h\"",
+        ),
+        (
+            in_policy("penalty = { rejections = 3, per = \"1m\", ban = \"1h\", factor = 1, up-to = \"1day\" }"),
+            8,
+            "factor = 1 is out of range; write a number from 2 to 1000",
+        ),
+        (
+            in_policy("warn-at = [0.8, 95]"),
+            8,
+            "warn-at = [0.8, 95.0]: write shares of the limit, above 0 and at most 1, such as [0.8, 0.95]",
+        ),
+        (
+            in_policy("warn-at = []"),
+            8,
+            "warn-at = []: write shares of the limit, above 0 and at most 1, such as [0.8, 0.95]",
+        ),
+        (in_policy("warn-at = 0.8"), 8, "warn-at = 0.8: write a list in brackets, such as [0.8, 0.95]"),
         (client_ip("source = \"forwarded\"\ntrusted = []"), 3, "trusted: no proxy is trusted; write their addresses"),
         (redis("prefix = \"{x}\""), 3, "prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out"),
         // Values without sense.

@@ -21,6 +21,8 @@ fn valid_configurations_are_accepted() {
         "on-missing-key = \"share\"",
         "on-failure = \"allow\"",
         "charge-when = [401, 403]",
+        "warn-at = [0.8, 1]",
+        "key = \"user\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
         "key = \"header:x-api-key\"\npenalty = { rejections = 30, per = \"1m\", ban = \"10m\" }",
         "key = [\"client-ip\", \"header:X-Api-Key\", \"user\", \"path\", \"global\"]",
         "per = \"1day\"",
@@ -87,6 +89,8 @@ async fn charge_on_and_penalty_apply() {
         let answers = answers(&format!("{used_up}{line}\n"), 0, "text/plain").await;
         assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), statuses, "{line}");
     }
+    let suspended: [_; 2] = answers(&format!("{used_up}suspended = true\n"), 0, "text/plain").await;
+    assert_eq!(suspended.each_ref().map(|answer| answer.status().as_u16()), [403, 403]);
     // The first rejection advertises the wait, one early retry is free, and the next begins the ban.
     let banned = used_up.replace(
         "key = \"global\"",
@@ -337,4 +341,30 @@ async fn the_class_in_a_file_decides_which_request_is_shed() {
     assert_eq!((gold.status().as_u16(), in_flight()), (200, 1));
     drop(gold);
     assert_eq!(in_flight(), 0);
+}
+
+#[tokio::test]
+async fn alternatives_are_tried_in_their_order_and_other_policies_have_to_admit_in_any_case() {
+    let policy = |name: &str, limit: u64| {
+        format!("[[route.policy]]\nname = \"{name}\"\nalgorithm = \"fixed-window\"\nlimit = {limit}\nper = \"1day\"\n")
+    };
+    let policies: String =
+        [("rate", 5), ("share", 1), ("included", 2), ("pool", 9)].map(|(name, limit)| policy(name, limit)).concat();
+    let text = |alternatives: &str| format!("[[route]]\npath = \"/a\"\nalternatives = {alternatives}\n{policies}");
+    let mut config = Config::parse("f.toml", &text("[\"included\", [\"pool\", \"share\"]]")).unwrap();
+    let layer = config.routes()[0].layer().unwrap().clone();
+    let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    let charged = || async {
+        let response = service.clone().oneshot(Request::new(())).await.unwrap();
+        let field = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+        let names = field.split(", ").map(|policy| policy.split('"').nth(1).unwrap().to_owned());
+        (response.status().as_u16(), names.collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(charged().await, (200, "rate included".to_owned()));
+    assert_eq!(charged().await, (200, "rate included".to_owned()));
+    assert_eq!(charged().await, (200, "rate pool share".to_owned()));
+    assert_eq!(charged().await.0, 503);
+    // A change may alter them.
+    config.change("f.toml", &text("[\"included\", \"pool\", \"share\"]")).unwrap();
+    assert_eq!(charged().await, (200, "rate pool".to_owned()));
 }

@@ -8,7 +8,10 @@ use crate::{error, with};
 fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
     for (lines, expected) in [
         ("limit = 4\nper = \"1s\"", "f.toml:7: per is for limits over time; remove it or choose that algorithm"),
-        ("limit = 4\nburst = 9", "f.toml:7: burst is for token-bucket, leaky-bucket and leaky-queue; remove it"),
+        (
+            "limit = 4\nburst = 9",
+            "f.toml:7: burst is for token-bucket, leaky-bucket, leaky-queue and slow-down; remove it",
+        ),
         ("limit = 3000000000", "f.toml:6: limit = 3000000000 is out of range; write a number from 1 to 2147483647"),
         (
             "limit = 1000000000000000",
@@ -28,6 +31,14 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
         (
             "limit = 4\ncharge-when = [401]",
             "f.toml:7: policy `p`: `charge-when` cannot be combined with a limit of requests in flight",
+        ),
+        (
+            "limit = 4\nsuspended = true",
+            "f.toml:7: policy `p`: `suspended` cannot be combined with a limiter that has one quota for all keys",
+        ),
+        (
+            "limit = 4\nwarn-at = [0.8]",
+            "f.toml:7: policy `p`: `warn-at` cannot be combined with a limit of requests in flight",
         ),
         (
             "limit = 4\nkey = \"client-ip\"\npenalty = { rejections = 3, per = \"1m\", ban = \"1m\" }",
@@ -51,10 +62,13 @@ fn every_mistake_in_an_overload_is_reported() {
     for (line, expected) in [
         (
             "limit = 4".to_owned(),
-            "f.toml:6: limit is for all algorithms but overload, which finds its limit itself; remove it",
+            "f.toml:6: limit is for all algorithms but overload, which finds its limit itself, and balance; remove it",
         ),
         ("per = \"1s\"".to_owned(), "f.toml:6: per is for limits over time; remove it or choose that algorithm"),
-        ("max-keys = 4".to_owned(), "f.toml:6: max-keys is for leaky-queue and concurrency in memory; remove it"),
+        (
+            "max-keys = 4".to_owned(),
+            "f.toml:6: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it",
+        ),
         (
             "limits = [4]".to_owned(),
             "f.toml:6: limits = [4]: write the lowest and the highest limit, from 1 to 2147483647, such as [4, 1024]",
@@ -237,12 +251,15 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "max-keys = 9",
-            "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it or choose that algorithm",
         ),
         (
             "max-queue = 3",
             "f.toml:9: max-queue is for leaky-queue, concurrency and overload; remove it or choose that algorithm",
         ),
+        ("free = 3", "f.toml:9: free is for slow-down; remove it or choose that algorithm"),
+        ("step = \"1s\"", "f.toml:9: step is for slow-down; remove it or choose that algorithm"),
+        ("max-delay = \"1s\"", "f.toml:9: max-delay is for slow-down; remove it or choose that algorithm"),
         ("settle-by = \"later\"", "f.toml:9: settle-by = \"later\": write \"handler\" or \"content-bytes\""),
         (
             "charge-when = [401]\nsettle-by = \"handler\"",
@@ -258,7 +275,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "when-full = \"reject\"",
-            "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",
+            "f.toml:9: when-full is for leaky-queue in memory and slow-down; remove it or choose that algorithm",
         ),
         ("algorithm = \"tocken-bucket\"", "f.toml:5: algorithm = \"tocken-bucket\": write \"token-bucket\", "),
         (
@@ -314,7 +331,7 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ),
         (
             format!("[[route]]\npath = \"/a\"\n{policy}burst = 3"),
-            "f.toml:8: burst is for token-bucket, leaky-bucket and leaky-queue",
+            "f.toml:8: burst is for token-bucket, leaky-bucket, leaky-queue and slow-down",
         ),
         (format!("[[route]]\n{policy}"), "f.toml:1: missing field `path`"),
         ("[[route]]\npath = \"a\"".into(), "f.toml:2: path `a` must begin with a slash; write \"/a\""),
@@ -479,7 +496,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         ),
         (
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),
-            "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it or choose that algorithm",
         ),
         // Redis can keep it without waiters, and not with the one of the default `max-queue`.
         (
@@ -493,6 +510,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
     for fine in [
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\nmax-queue = 3\nmax-wait = \"9s\""),
+        policy("algorithm = \"slow-down\"\nper = \"1s\"\nmax-keys = 5"),
         policy("algorithm = \"concurrency\""),
         // Of bytes, which in memory are more than a slot holds.
         policy("algorithm = \"concurrency\"").replace("limit = 1", "limit = 10000000000000"),
@@ -530,4 +548,28 @@ fn a_field_with_an_earlier_name_is_reported_with_its_present_name() {
         assert_eq!(error(&text), format!("f.toml:{line}: unknown field `{old}`: it is called `{new}` now"), "{text}");
         assert!(SCHEMA.contains(&format!("\"{new}\": {{")), "{new}");
     }
+}
+
+#[test]
+fn every_mistake_in_alternatives_is_reported() {
+    let policies = ["a", "b"].map(|name| {
+        format!("[[route.policy]]\nname = \"{name}\"\nalgorithm = \"fixed-window\"\nlimit = 4\nper = \"1s\"\n")
+    });
+    for (alternatives, expected) in [
+        ("[\"a\"]", "f.toml:3: alternatives needs two at least; write the names of policies"),
+        ("[\"a\", \"c\"]", "f.toml:3: alternatives names `c`, which is no policy of this route, or is named twice"),
+        (
+            "[\"a\", [\"b\", \"a\"]]",
+            "f.toml:3: alternatives names `a`, which is no policy of this route, or is named twice",
+        ),
+        ("[\"a\", []]", "f.toml:3: an alternative without a policy would always have room"),
+        ("\"a\"", "f.toml:3: alternatives"),
+    ] {
+        let text = format!("[[route]]\npath = \"/a\"\nalternatives = {alternatives}\n{}", policies.concat());
+        let message = error(&text);
+        assert!(message.starts_with(expected), "{alternatives}: {message}");
+    }
+    let message = error("[[route]]\npath = \"/a\"\nalternatives = [\"a\", \"b\"]\n");
+    let expected = "f.toml:3: the route has no policy, so that there is nothing to choose from; remove alternatives";
+    assert!(message.starts_with(expected), "{message}");
 }

@@ -180,6 +180,20 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
+    let slow_down = WHOLE.replace("token-bucket", "slow-down");
+    for (line, is_taken) in [
+        ("", true),
+        ("burst = 20\nfree = 0\nstep = \"200ms\"\nmax-delay = \"10s\"\nmax-keys = 9\nwhen-full = \"overflow\"", true),
+        ("store = \"memory\"", true),
+        ("store = \"redis\"", false),
+        ("max-queue = 3", false),
+        ("free = -1", false),
+        ("step = 3", false),
+    ] {
+        let text = format!("{slow_down}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
     let concurrency = WHOLE.replace("token-bucket", "concurrency").replace("per = \"1s\"\n", "");
     for (line, is_taken) in [
         ("", true),
@@ -210,6 +224,21 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("store = \"redis\"", false),
     ] {
         let text = format!("{overload}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    let balance = overload.replace("overload", "balance");
+    for (line, is_taken) in [
+        ("", true),
+        ("max-keys = 9\nshadow = true\nstore = \"memory\"", true),
+        ("limit = 10", false),
+        ("per = \"1s\"", false),
+        ("burst = 3", false),
+        ("max-queue = 9", false),
+        ("release-at = \"head\"", false),
+        ("charge-once = { header = \"k\", within = \"1h\", free-retries = 1 }", false),
+    ] {
+        let text = format!("{balance}{line}\n");
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }

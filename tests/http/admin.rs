@@ -17,7 +17,7 @@ use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Concurrency, FixedWindow, LeakyQueue, MissingKey, Overload, PartitionKey, Policy, Quota, RateLimitLayer,
+    Balance, Concurrency, FixedWindow, LeakyQueue, MissingKey, Overload, PartitionKey, Policy, Quota, RateLimitLayer,
     RateLimiter, SlidingWindow, TokenBucket,
 };
 
@@ -258,6 +258,42 @@ fn a_key_is_reset_banned_allowed_and_let_in_again() {
 }
 
 /// Each mistake has a status and a cure, and changes nothing.
+#[test]
+fn units_are_credited_and_charged_by_hand_once_for_a_reference() {
+    let bought = Policy::new("bought", Balance::new()).key(User::key());
+    let api = Policy::new("api", FixedWindow::new(Quota::per_day(10))).key(User::key());
+    let admin = Admin::new([("app", RateLimitLayer::new([api, bought]).handle())]);
+    let payment =
+        json!({ "policy": "bought", "key": "alice", "units": 500, "expires_in": "1h", "reference": "invoice-17" });
+    for is_repeated in [false, true] {
+        let state = done(&admin, "credit", &payment);
+        assert_eq!(
+            (&state["kind"], &state["left"], &state["repeated"]),
+            (&json!("balance"), &json!(500), &json!(is_repeated))
+        );
+    }
+    let job = json!({ "policy": "api", "key": "alice", "units": 12, "reference": "job-1" });
+    for is_repeated in [false, true] {
+        let state = done(&admin, "charge", &job);
+        assert_eq!((&state["state"], &state["repeated"]), (&json!("limited"), &json!(is_repeated)));
+    }
+    for (call, body, problem) in [
+        ("credit", json!({ "policy": "api", "key": "alice", "units": 1, "reference": "x" }), "keeps no credits"),
+        ("credit", json!({ "policy": "bought", "key": "alice", "units": 1 }), "`reference` is missing"),
+        ("credit", json!({ "policy": "bought", "key": "alice", "units": 0, "reference": "x" }), "`units` is 0"),
+        ("charge", json!({ "policy": "api", "key": "alice", "reference": "x" }), "`units` is missing"),
+        (
+            "charge",
+            json!({ "policy": "api", "key": "alice", "units": 1, "reference": "x", "expires_in": "1h" }),
+            "`expires_in`",
+        ),
+    ] {
+        let (status, answer) = post(&admin, call, body.to_string());
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(answer["detail"].as_str().unwrap().contains(problem), "{answer}");
+    }
+}
+
 #[test]
 fn what_is_wrong_with_a_call_is_said() {
     let layers = layers(&clock());

@@ -66,6 +66,30 @@ fn a_ban_ends_when_its_first_response_said_whatever_follows() {
 }
 
 #[test]
+fn repeated_bans_grow_and_are_forgotten_after_a_quiet_time() {
+    let clock = clock();
+    let seconds = Duration::from_secs;
+    let penalty = || penalty(&clock, 10).growing(2, seconds(35)).forgetting_after(seconds(100));
+    let layer = RateLimitLayer::new(policy(&clock).penalty(penalty()));
+    ban(&layer, "a");
+    assert_eq!(wait_of(&layer, "a"), 10);
+    let mut pause = 10;
+    for (further, length) in [(0, 20), (0, 35), (0, 35), (99, 35), (100, 10), (0, 20)] {
+        clock.advance(seconds(pause + further));
+        // One request passes, one is rejected, and one retries early.
+        assert_eq!([(); 3].map(|()| wait_of(&layer, "a")), [0, 1, length]);
+        pause = length;
+        // A live change forgets nothing.
+        let _ = layer.handle().replace(policy(&clock).penalty(penalty())).unwrap();
+    }
+    let _ = layer.handle().unban("api", "a").now_or_never().unwrap().unwrap();
+    clock.advance(seconds(20));
+    // A key that an operator lets in begins anew.
+    ban(&layer, "a");
+    assert_eq!(wait_of(&layer, "a"), 10);
+}
+
+#[test]
 fn a_changed_length_is_for_bans_that_begin_after_the_change() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));

@@ -63,7 +63,7 @@ async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
     let error = limits.replace([policy(20), policy(20)]).unwrap_err();
     assert!(matches!(error, PolicyError::DuplicateName { name, .. } if name == "p"));
     assert!(matches!(limits.replace(policy(20).cost(21)), Err(PolicyError::CostAboveBurst { .. })));
-    assert!(matches!(limits.replace(Vec::new()), Err(PolicyError::NoPolicy)));
+    assert!(matches!(limits.replace(Vec::<Policy>::new()), Err(PolicyError::NoPolicy)));
     assert_eq!(call(&mut before, "/").await.headers()["ratelimit-policy"], "\"p\";q=10;w=3600");
 
     // A lowered limit grants no more than what is left of the new burst.

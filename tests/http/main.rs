@@ -2,11 +2,14 @@
 
 #[cfg(feature = "admin")]
 mod admin;
+mod alternatives;
 mod bans;
+mod by_hand;
 mod change;
 mod charge_once;
 #[cfg(feature = "http")]
 mod client_ip;
+mod crossings;
 mod disguises;
 mod ecosystem;
 mod exemptions;
@@ -31,6 +34,7 @@ mod policy_options;
 #[cfg(feature = "reqwest")]
 mod reqwest;
 mod settlement;
+mod suspended;
 mod transitions;
 mod true_waits;
 mod wide_units;

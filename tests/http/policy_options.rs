@@ -13,16 +13,16 @@ use tower_sluice::policy::ShowKey;
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter, MissingKey,
-    Overload, Penalty, Policy, Quota, RateLimitLayer,
+    Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
+    MissingKey, Overload, Penalty, Policy, Quota, RateLimitLayer, SlowDown,
 };
 #[cfg(feature = "redis")]
-use tower_sluice::{RateLimiter, RedisConcurrency, RedisQueue};
+use tower_sluice::{RateLimiter, RedisBalance, RedisConcurrency, RedisQueue};
 
 use Opt::{
-    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnFailure,
-    OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow, ShareWithoutKey,
-    SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
+    Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnCrossing,
+    OnFailure, OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow,
+    ShareWithoutKey, SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
 };
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
@@ -54,10 +54,11 @@ enum Opt {
     WeightFn,
     WindowFn,
     LimitFn,
+    OnCrossing,
 }
 
 /// Each option, with its name in the table and its lines in TOML, if a file can have it.
-const OPTIONS: [(Opt, &str, Option<&str>); 26] = [
+const OPTIONS: [(Opt, &str, Option<&str>); 27] = [
     (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
     (SharedKey, "`key` that all share", Some("key = \"global\"")),
     (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
@@ -96,6 +97,7 @@ const OPTIONS: [(Opt, &str, Option<&str>); 26] = [
     (WeightFn, "`weight_fn`", Some("weight = { by = \"header:x-plan\", weights = { gold = 10 } }")),
     (WindowFn, "`window_fn`", None),
     (LimitFn, "`limit_fn`", None),
+    (OnCrossing, "`on_crossing`", Some("warn-at = [0.8]")),
 ];
 
 /// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
@@ -125,6 +127,11 @@ const KINDS: &[Kind] = &[
         || LeakyQueue::new(QUOTA.burst(2)).into_limiter(),
         Some("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2"),
     ),
+    (
+        "queue",
+        || SlowDown::new(QUOTA.burst(2)).into_limiter(),
+        Some("algorithm = \"slow-down\"\nper = \"1s\"\nburst = 2"),
+    ),
     #[cfg(feature = "redis")]
     (
         "queue on a server",
@@ -139,6 +146,13 @@ const KINDS: &[Kind] = &[
         Some("algorithm = \"concurrency\"\nstore = \"redis\""),
     ),
     ("`Overload`", || Overload::new().into_limiter(), Some("algorithm = \"overload\"")),
+    ("`Balance`", || Balance::new().into_limiter(), Some("algorithm = \"balance\"")),
+    #[cfg(feature = "redis")]
+    (
+        "`RedisBalance`",
+        || RedisBalance::new(&redis(), "p").into_limiter(),
+        Some("algorithm = \"balance\"\nstore = \"redis\""),
+    ),
     ("custom", || Arc::new(Custom), None),
     (
         "`CalendarWindow`",
@@ -186,6 +200,7 @@ fn set(policy: Policy, option: Opt) -> Policy {
         WeightFn => policy.weight_fn(|_| NonZeroU32::MIN),
         WindowFn => policy.window_fn(|_| None),
         LimitFn => policy.limit_fn(|_| Some(9)),
+        OnCrossing => policy.on_crossing(0.8, |_| ()),
     }
 }
 
@@ -380,7 +395,7 @@ mod toml {
         let text = format!(
             "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\n{}\
              {kind}\n{}\n{}",
-            if kind.contains("overload") { "" } else { "limit = 9\n" },
+            if kind.contains("overload") || kind.contains("balance") { "" } else { "limit = 9\n" },
             if kind.contains("store") { "" } else { "store = \"memory\"" },
             lines.join("\n")
         );

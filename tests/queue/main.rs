@@ -12,6 +12,7 @@ mod oracle;
 mod order;
 mod runtimes;
 mod schedules;
+mod slow_down;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,8 +1,10 @@
 //! Redis: against real servers, and against servers that fail.
 
+mod balance;
 mod bundles;
 mod calendar;
 mod charge_once;
+mod crossings;
 mod deadlines;
 mod faults;
 mod in_flight;

@@ -37,6 +37,58 @@ async fn ask(limiter: &impl Limiter, key: u64, cost: u64, quota: Quota) -> Decis
     limiter.decide(&Ask::charge(&key, cost).under(Some(quota))).decided().await.unwrap()
 }
 
+/// One process suspends a key, which costs no call, and another one goes on with what it has used.
+#[tokio::test]
+async fn a_suspended_key_is_rejected_without_a_call_and_keeps_what_it_has_used() {
+    let server = RedisServer::start();
+    let [one, other] = [(); 2].map(|()| limiter(&redis(&server), TokenBucket::new(quota(10))));
+    assert_eq!(ask(&one, 1, 4, quota(10)).await.remaining(), 6);
+    let calls = || server.info("total_commands_processed").parse::<u64>().unwrap();
+    let before = calls();
+    let key = PartitionKey::from(1_u64);
+    for mode in [Mode::Charge, Mode::Peek, Mode::Shadow, Mode::UpTo, Mode::Fallback] {
+        for cost in [0, 1, 20] {
+            let decision = one.decide(&Ask::charge(&key, cost).under(Some(Quota::suspended())).to(mode)).at_once();
+            assert_eq!(decision, Some(Decision::suspended()), "{mode:?} {cost}");
+        }
+    }
+    assert_eq!(calls(), before + 1, "but for this look");
+    assert_eq!(ask(&other, 1, 4, quota(20)).await.remaining(), 12);
+    assert_eq!(ask(&one, 1, 4, quota(20)).await.remaining(), 8);
+}
+
+/// Two policies on one server, which are charged in one call. A request of a suspended key charges neither.
+#[tokio::test]
+async fn policies_in_one_call_are_not_charged_for_a_suspended_key() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let policy = |name: &'static str| {
+        let limiter = RateLimiter::new(TokenBucket::new(quota(10)), RedisStore::new(&redis, name));
+        Policy::new(name, limiter).key(HeaderKey::from_static("x-client"))
+    };
+    let with_plan = || {
+        let is_paused = |request: &tower_sluice::RequestHead<'_>| request.headers().contains_key("x-paused");
+        policy("plan").quota_fn(move |request| is_paused(request).then(Quota::suspended))
+    };
+    for policies in [[with_plan(), policy("other")], [policy("other"), with_plan()]] {
+        let layer = RateLimitLayer::new(policies);
+        let send = async |is_paused: bool| {
+            let ok = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+            let mut request = Request::get("/").header("x-client", "a").body(()).unwrap();
+            if is_paused {
+                request.headers_mut().insert("x-paused", "1".parse().unwrap());
+            }
+            layer.clone().layer(ok).oneshot(request).await.unwrap().status().as_u16()
+        };
+        let left = async |name: &str| layer.handle().peek(name, "a").await.unwrap().decision().remaining();
+        let before = [left("plan").await, left("other").await];
+        assert_eq!([send(true).await, send(true).await], [403, 403]);
+        eventually("nothing is charged", async || [left("plan").await, left("other").await] == before).await;
+        assert_eq!(send(false).await, 200);
+        assert_eq!([left("plan").await, left("other").await], before.map(|left| left - 1));
+    }
+}
+
 const LIMITS: [u64; 8] = [1, 2, 5, 7, 12, 20, 60, 144];
 
 /// Asks two processes about keys whose quotas change, and compares with a naive model: per key what was used.

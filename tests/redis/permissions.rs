@@ -6,11 +6,12 @@ use crate::support::clients::{PLENTY, at_most, charged, is_decided, key, per_cli
 use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
 use http::HeaderName;
-use tower_sluice::limiter::{Ask, Permit};
+use tower_sluice::limiter::{Ask, Credit, Debit, Permit};
 use tower_sluice::policy::ShowKey;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
-    ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, RedisConcurrency, RedisQueue,
+    ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, RedisBalance, RedisConcurrency,
+    RedisQueue,
 };
 
 /// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in
@@ -72,6 +73,15 @@ async fn the_documented_permissions_are_enough() {
     queue.refund(&Ask::charge(&key("a"), 1), middle.receipt(), 1);
     let left = async || queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining();
     eventually("it is refunded", async || left().await == 4).await;
+    let balance = RedisBalance::new(&redis, "bought");
+    let _ = balance.credit(&key("a"), Credit::units(5).expires_in(PLENTY).reference("invoice-17")).await.unwrap();
+    let _ = balance.credit(&key("a"), Credit::units(5)).await.unwrap();
+    let receipt = balance.decide(&Ask::charge(&key("a"), 7)).decided().await.unwrap().receipt();
+    balance.refund(&Ask::charge(&key("a"), 7), receipt, 7);
+    let left = async || balance.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining();
+    eventually("it is given back", async || left().await == 10).await;
+    let hand = RateLimitLayer::new(per_client(&redis, "hand", at_most(5))).handle();
+    assert!(!hand.charge("hand", &key("a"), Debit::units(9).reference("job-1")).await.unwrap().is_repeated());
     let in_flight = RedisConcurrency::new(&redis, "in-flight", 1).lease(Duration::from_secs(1));
     let mut permit = None;
     // In such a short lease, a call may take a quarter of a second.

@@ -239,3 +239,49 @@ async fn what_is_owed_in_an_outage_is_owed_to_this_process() {
     assert_eq!(pending.await.unwrap().0, 200);
     eventually("it is owed here", async || respond(&layer, request(1)).await.0 == 429).await;
 }
+
+/// A ban of a week, then of two weeks: the second process repeats what the first one began.
+#[tokio::test]
+async fn processes_count_bans_together() {
+    let server = RedisServer::start();
+    let week = Duration::from_secs(7 * 86_400);
+    let policy = |name: &'static str, redis: &Redis| {
+        let penalty = Penalty::new(Quota::per_day(1), week).growing(2, 3 * week).forgetting_after(week);
+        Policy::new(name, limiter(redis, name, TokenBucket::new(Quota::per_day(1)))).key(User::key()).penalty(penalty)
+    };
+    let connections = [redis(&server), redis(&server)];
+    let [first, second] = [0, 1].map(|index| RateLimitLayer::new(policy("api", &connections[index])));
+    let ban_of = async |layer: &RateLimitLayer| {
+        let status = layer.handle().peek("api", "alice").await.unwrap();
+        status.ban().map_or(0, |ban| ban.left().as_secs().div_ceil(86_400))
+    };
+    // Premature retries, until the ban has begun on the server.
+    let misbehave = async |layer: &RateLimitLayer| {
+        for _ in 0..4 {
+            let _ = respond(layer, request(1)).await;
+        }
+    };
+    misbehave(&first).await;
+    eventually("it is banned", async || ban_of(&second).await == 7).await;
+    let names = || server.run::<Vec<String>>(&["KEYS", "*:api:x"]);
+    let [bans] = &names()[..] else { panic!("{:?}", names()) };
+    // The ban is over, and not forgotten: its deadline on the server is that of the bans, and the key owes its unit.
+    let times: String = server.run(&["GET", bans]);
+    assert!(times.starts_with("1:"), "{times}");
+    let left: u64 = server.run(&["PTTL", bans]);
+    assert!(left.div_ceil(86_400_000) == 14, "a week of ban, and a week of quiet: {left}");
+    let budget = server.run::<Vec<String>>(&["KEYS", "*:api:b"]).pop().unwrap();
+    let text: String = server.run(&["GET", &budget]);
+    let state = text.rsplit('!').next().unwrap();
+    server.run::<()>(&["SET", &budget, state]);
+    // For a while, the second process believes that the first ban lasts.
+    eventually("the second ban is longer", async || {
+        misbehave(&second).await;
+        ban_of(&second).await == 14
+    })
+    .await;
+    // An operator lets the key in, and its bans are forgotten.
+    let _ = first.handle().unban("api", "alice").await.unwrap();
+    eventually("they are forgotten", async || names().is_empty()).await;
+    eventually("it is let in", async || ban_of(&second).await == 0).await;
+}

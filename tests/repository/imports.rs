@@ -17,19 +17,23 @@ const ROOMS: Picture = &[
     ("algorithm", &["values"]),
     ("store", &["algorithm", "util", "values"]),
     ("limiter", &["algorithm", "store", "util", "values"]),
+    ("balance", &["limiter", "store", "util", "values"]),
     ("concurrency", &["limiter", "store", "util", "values"]),
     ("overload", &["limiter", "store", "util", "values"]),
     ("queue", &["algorithm", "limiter", "store", "util", "values"]),
     ("testing", &["algorithm", "limiter", "store", "util", "values"]),
     ("http", &["algorithm", "limiter", "store", "util", "values"]),
-    ("config", &["algorithm", "concurrency", "http", "limiter", "overload", "queue", "store", "util", "values"]),
+    (
+        "config",
+        &["algorithm", "balance", "concurrency", "http", "limiter", "overload", "queue", "store", "util", "values"],
+    ),
     // Text.
     ("guide", &[]),
 ];
 
 /// The rooms that compile without any HTTP type, for workers and for clients of other protocols.
 const BELOW_HTTP: &[&str] =
-    &["values", "util", "algorithm", "store", "limiter", "concurrency", "overload", "queue", "testing"];
+    &["values", "util", "algorithm", "store", "limiter", "balance", "concurrency", "overload", "queue", "testing"];
 
 /// The rooms within `http`.
 const HTTP: Picture = &[
@@ -70,12 +74,15 @@ const POLICY: Picture = &[
     ("who", &[]),
     ("how_much", &[]),
     ("precedence", &[]),
+    ("shares", &["who"]),
     ("after", &["expiring"]),
-    ("heritage", &["after", "expiring", "named"]),
-    ("transitions", &["who"]),
-    ("definition", &["after", "facts", "heritage", "how_much", "precedence", "transitions", "who"]),
+    ("heritage", &["after", "expiring", "named", "shares"]),
+    ("transitions", &["shares", "who"]),
+    ("definition", &["after", "facts", "heritage", "how_much", "precedence", "shares", "transitions", "who"]),
     ("rules", &["definition", "error", "facts", "names", "who"]),
+    ("crossings", &["definition", "facts", "shares", "transitions"]),
     ("owed", &["after", "definition"]),
+    ("adjust", &["definition"]),
     ("asks", &["definition", "heritage"]),
     ("inherit", &["definition", "heritage"]),
     ("offenders", &["definition", "heritage"]),
@@ -153,7 +160,8 @@ const REDIS: Picture = &[
     ("batch", &["backend", "connection", "conversation", "key", "script"]),
     ("reports", &["backend", "connection", "evalsha", "key", "script"]),
     ("charge_once", &["backend", "connection", "conversation", "key", "script"]),
-    ("store", &["backend", "batch", "charge_once", "connection", "reports", "script"]),
+    ("by_hand", &["backend", "connection", "key", "script"]),
+    ("store", &["backend", "batch", "by_hand", "charge_once", "connection", "reports", "script"]),
 ];
 
 const QUEUE: Picture = &[
@@ -162,7 +170,9 @@ const QUEUE: Picture = &[
     ("timer", &[]),
     ("monitor", &["schedule"]),
     ("driver", &["monitor", "schedule", "timer"]),
-    ("leaky_queue", &["driver", "monitor", "schedule"]),
+    ("local", &["driver", "monitor", "schedule"]),
+    ("leaky_queue", &["local", "schedule"]),
+    ("slow_down", &["local", "schedule"]),
 ];
 
 /// All pictures, by their folders.

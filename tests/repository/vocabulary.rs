@@ -153,7 +153,7 @@ fn takes_and_returns_itself(signature: &str) -> bool {
 
 /// The types whose settings are the interface of limits. The values of a limiter's own code (`Decision`, `Ask`, …) are
 /// not set up by users of limits.
-const SET_UP: [&str; 28] = [
+const SET_UP: [&str; 29] = [
     "AdaptiveThrottle",
     "CalendarWindow",
     "ChargeOnce",
@@ -178,6 +178,7 @@ const SET_UP: [&str; 28] = [
     "RedisStore",
     "RemoteStore",
     "SlidingWindow",
+    "SlowDown",
     "ThrottleLayer",
     "TokenBucket",
     "TrustedProxies",

@@ -17,6 +17,36 @@ use crate::heirs::inherit;
 
 const SECOND: u64 = 1_000_000_000;
 
+/// In each mode and with each kind of table, a suspended key is rejected and stays as it is.
+#[test]
+fn a_suspended_key_is_rejected_and_keeps_what_it_has_used() {
+    fn holds(algorithm: impl Algorithm, has_quotas: bool) {
+        let limiter = RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock()));
+        let key = PartitionKey::from("a");
+        let ask = |cost| Ask::charge(&key, cost).under(has_quotas.then(|| Quota::per_hour(20)));
+        let before = decided(limiter.decide(&ask(4)));
+        for mode in [Mode::Charge, Mode::Peek, Mode::Shadow, Mode::UpTo, Mode::Fallback] {
+            for cost in [0, 1, 30] {
+                let decision =
+                    decided(limiter.decide(&Ask::charge(&key, cost).under(Some(Quota::suspended())).to(mode)));
+                assert_eq!(decision, Decision::suspended(), "{mode:?} {cost}");
+                limiter.refund(&Ask::charge(&key, cost).under(Some(Quota::suspended())), decision.receipt(), cost);
+            }
+        }
+        assert_eq!(decided(limiter.decide(&ask(0))).remaining(), before.remaining());
+        // A reset clears the key, and the answer is that of the quota.
+        let reset = decided(limiter.decide(&Ask::reset(&key).under(Some(Quota::suspended()))));
+        assert_eq!((reset, decided(limiter.decide(&ask(0))).remaining()), (Decision::suspended(), before.limit()));
+    }
+    let quota = Quota::per_hour(20);
+    for has_quotas in [false, true] {
+        holds(TokenBucket::new(quota), has_quotas);
+        holds(FixedWindow::new(quota), has_quotas);
+        holds(SlidingWindow::new(quota), has_quotas);
+        holds(SlidingWindow::new(quota).staggered(), has_quotas);
+    }
+}
+
 /// One key of a naive model.
 trait Model: Clone {
     fn new(quota: Quota) -> Self;

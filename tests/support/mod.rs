@@ -4,6 +4,7 @@
 pub mod busy;
 pub mod clients;
 pub mod effort;
+pub mod ledger;
 pub mod log;
 #[cfg(feature = "metrics")]
 pub mod metrics;

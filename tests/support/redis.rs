@@ -14,6 +14,7 @@ pub struct RedisServer {
     port: u16,
     folder: PathBuf,
     settings: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl RedisServer {
@@ -24,7 +25,12 @@ impl RedisServer {
 
     /// A server with further settings, as on its command line: `["--maxmemory", "8mb"]`.
     pub fn with(settings: &[&str]) -> Self {
-        let server = Self::begin(settings);
+        Self::with_environment(settings, Vec::new())
+    }
+
+    /// A server with these variables in its environment.
+    pub fn with_environment(settings: &[&str], environment: Vec<(String, String)>) -> Self {
+        let server = Self::begin(settings, environment);
         server.await_ready();
         server
     }
@@ -49,7 +55,9 @@ impl RedisServer {
         // It writes what it learns into its configuration.
         fs::write(folder.join("sentinel.conf"), text).expect("a configuration");
         let settings = vec!["sentinel.conf".to_owned(), "--sentinel".to_owned()];
-        let server = Self { process: spawn(&folder, &settings), port, folder, settings };
+        let environment = Vec::new();
+        let process = spawn(&folder, &settings, &environment);
+        let server = Self { process, port, folder, settings, environment };
         server.await_ready();
         server
     }
@@ -106,19 +114,19 @@ impl RedisServer {
     /// Starts it again on the same port, and as empty as at first.
     pub fn restart(&mut self) {
         self.kill();
-        self.process = spawn(&self.folder, &self.settings);
+        self.process = spawn(&self.folder, &self.settings, &self.environment);
         self.await_ready();
     }
 
-    fn begin(settings: &[&str]) -> Self {
+    fn begin(settings: &[&str], environment: Vec<(String, String)>) -> Self {
         let port = free_port();
         let folder = folder(port);
         let port_text = port.to_string();
         let usual = ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let for_tests = ["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"];
-        let settings = usual.iter().chain(&for_tests).chain(settings).map(|it| (*it).to_owned()).collect();
-        let process = spawn(&folder, &settings);
-        Self { process, port, folder, settings }
+        let settings: Vec<String> = usual.iter().chain(&for_tests).chain(settings).map(|it| (*it).to_owned()).collect();
+        let process = spawn(&folder, &settings, &environment);
+        Self { process, port, folder, settings, environment }
     }
 
     fn await_ready(&self) {
@@ -145,7 +153,8 @@ impl RedisCluster {
     pub fn start(primaries: usize, replicas_of_each: usize) -> Self {
         let start = |_| {
             let bus = free_port().to_string();
-            RedisServer::begin(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"])
+            let settings = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
+            RedisServer::begin(&settings, Vec::new())
         };
         let nodes: Vec<_> = (0..primaries * (1 + replicas_of_each)).map(start).collect();
         nodes.iter().for_each(RedisServer::await_ready);
@@ -203,10 +212,11 @@ fn folder(port: u16) -> PathBuf {
     folder
 }
 
-fn spawn(folder: &Path, settings: &Vec<String>) -> Child {
+fn spawn(folder: &Path, settings: &[String], environment: &[(String, String)]) -> Child {
     let log = fs::File::create(folder.join("log")).expect("a log");
     Command::new("redis-server")
         .args(settings)
+        .envs(environment.iter().cloned())
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(log)

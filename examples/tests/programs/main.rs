@@ -1,5 +1,7 @@
 //! Runs the examples as their readers would: starts each, and tries the commands that it prints. Needs `curl`.
 
+#[cfg(all(feature = "calendar", feature = "redis"))]
+mod moved_clock;
 mod program;
 #[cfg(feature = "redis")]
 #[path = "../../../tests/support/redis.rs"]
@@ -9,6 +11,8 @@ mod redis;
 #[path = "../../../tests/support/timing.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod timing;
+#[cfg(all(feature = "calendar", feature = "redis"))]
+mod year;
 
 use program::Program;
 #[cfg(feature = "grpc")]
@@ -32,17 +36,17 @@ fn login() {
     assert_eq!(program!("login").try_next(), "401 401 401 401 401 429 ");
 }
 
-#[cfg(feature = "calendar")]
+#[cfg(all(feature = "calendar", feature = "redis"))]
 #[test]
 fn plans() {
     let mut plans = program!("plans");
     let fields = plans.try_next();
-    assert!(fields.contains(r#""month";r=999;t="#), "{fields}");
+    assert!(fields.contains(r#""included";r=999;t="#), "{fields}");
     assert_eq!(plans.try_next(), "HOWAREYOU");
     let fields = plans.try_next();
-    assert!(fields.contains(r#""month";r=999999;t="#), "{fields}");
+    assert!(fields.contains(r#""included";r=9999;t="#), "{fields}");
     let usage = plans.try_next();
-    assert!(usage.contains("month: 998 left\n") && usage.contains("tokens: 19997 left\n"), "{usage}");
+    assert!(usage.contains("included: 998 left\n") && usage.contains("tokens: 19997 left\n"), "{usage}");
 }
 
 #[cfg(feature = "redis")]

@@ -12,7 +12,12 @@ pub(crate) struct Program {
 impl Program {
     /// Starts it, and waits until it says where it listens.
     pub(crate) fn start(path: &str, arguments: &[&str]) -> Self {
-        let mut process = Command::new(path).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(path, arguments, Vec::new())
+    }
+
+    /// Starts it with these variables in its environment.
+    pub(crate) fn start_with(path: &str, arguments: &[&str], environment: Vec<(String, String)>) -> Self {
+        let mut process = Command::new(path).args(arguments).envs(environment).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
         let mut program = Self { process, output, url: String::new() };
         let line = program.next_line();
@@ -24,6 +29,11 @@ impl Program {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// The process, and what it prints.
+    pub(crate) const fn parts(&mut self) -> (&mut Child, &mut BufReader<ChildStdout>) {
+        (&mut self.process, &mut self.output)
     }
 
     /// The command in the next line that it prints.

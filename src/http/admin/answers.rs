@@ -68,6 +68,9 @@ fn kind(status: &PolicyStatus) -> &'static str {
     if status.stats().overload.is_some() {
         return "overload";
     }
+    if status.keeps_credits() {
+        return "balance";
+    }
     let Some(terms) = status.terms() else { return "custom" };
     match terms.shape() {
         _ if status.delays() && terms.shape().is_some() => "queue",

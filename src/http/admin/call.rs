@@ -20,6 +20,14 @@ pub(super) struct Terms {
     pub(super) reason: String,
 }
 
+/// Units that are added or charged by hand.
+#[derive(Debug)]
+pub(super) struct Units {
+    pub(super) units: u64,
+    pub(super) reference: String,
+    pub(super) expires_in: Option<Duration>,
+}
+
 fn unfit(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
 }
@@ -48,20 +56,41 @@ impl Call {
         }
     }
 
-    /// Takes `for` and `reason`.
-    pub(super) fn terms(&mut self) -> Result<Terms, Problem> {
-        const NO_TIME: &str = "`for` is no time; write 30s, 15min, 3h or 2days";
-        let span = match self.members.remove("for") {
-            None => return Err(unfit("`for` is missing; write for how long: 30s, 15min, 3h or 2days")),
+    /// Takes a time that may be absent.
+    fn optional_time(&mut self, member: &str) -> Result<Option<Duration>, Problem> {
+        let no_time = || format!("`{member}` is no time; write 30s, 15min, 3h or 2days");
+        let span = match self.members.remove(member) {
+            None => return Ok(None),
             // A text of digits has no unit, so it is an error, too.
-            Some(Value::String(text)) => humantime::parse_duration(&text).map_err(|_| unfit(NO_TIME))?,
+            Some(Value::String(text)) => humantime::parse_duration(&text).map_err(|_| unfit(no_time()))?,
             Some(other) => {
-                let seconds = other.as_u64().ok_or_else(|| unfit(format!("{NO_TIME}, or a number of seconds")))?;
+                let seconds = other.as_u64().ok_or_else(|| unfit(format!("{}, or a number of seconds", no_time())))?;
                 Duration::from_secs(seconds)
             }
         };
         // As for the period of a quota: not zero, and less than a hundred years.
-        let _ = Quota::try_per(1, span).map_err(|_| unfit("`for` is zero, or more than a hundred years"))?;
+        let is_fit = Quota::try_per(1, span).is_ok();
+        let problem = || unfit(format!("`{member}` is zero, or more than a hundred years"));
+        is_fit.then_some(Some(span)).ok_or_else(problem)
+    }
+
+    /// Takes `units`, `reference`, and perhaps `expires_in`.
+    pub(super) fn units(&mut self, may_expire: bool) -> Result<Units, Problem> {
+        let units = self.members.remove("units").ok_or_else(|| unfit("`units` is missing; write a number"))?;
+        let most = Quota::MAX_UNITS;
+        let is_fit = |units: &u64| (1..=most).contains(units);
+        let problem = || unfit(format!("`units` is {units}; write a number from 1 to {most}"));
+        let units = units.as_u64().filter(is_fit).ok_or_else(problem)?;
+        // Required: a call that is sent twice must not count twice.
+        let reference = self.text("reference")?;
+        let expires_in = if may_expire { self.optional_time("expires_in")? } else { None };
+        Ok(Units { units, reference, expires_in })
+    }
+
+    /// Takes `for` and `reason`.
+    pub(super) fn terms(&mut self) -> Result<Terms, Problem> {
+        let span = self.optional_time("for")?;
+        let span = span.ok_or_else(|| unfit("`for` is missing; write for how long: 30s, 15min, 3h or 2days"))?;
         let reason = self.text("reason")?;
         // Checked before anything is looked up; the limiter checks it again.
         let _ = OverrideReason::new(&reason).map_err(|error| unfit(format!("`reason`: {error}")))?;

@@ -24,7 +24,8 @@
 //! - serve it on an address of its own, `127.0.0.1` or a private network, and never nest it in the router of the app;
 //! - on a network, put a guard before it: a proxy with mTLS or single sign-on, or a layer of yours that checks a token,
 //!   with [a limit on wrong ones](crate::guide::support);
-//! - keep the log: each reset, ban, allowance and unban is a line at `warn`, with a keyed hash of the key and the reason.
+//! - keep the log: each reset, ban, allowance, unban, credit and charge is a line at `warn`, with a keyed hash of the key
+//!   and the reason, or the units and the reference.
 //!   Who did it is known to your guard only, so let it log, too.
 //!
 //! Against pages of other sites that an operator has open, it guards itself:
@@ -52,8 +53,10 @@
 //! | `POST /api/ban` | the same, `for` and `reason` | the state afterwards |
 //! | `POST /api/allow` | the same | the state afterwards |
 //! | `POST /api/unban` | `policy`, `key`, perhaps `layer` | the state afterwards: no ban and no allowance; the budget as it was |
+//! | `POST /api/credit` | `policy`, `key`, `units`, `reference`, perhaps `layer` and `expires_in` | the state afterwards, and `repeated`: [the reference](crate::limiter::Credit::reference) was used before, and nothing was done |
+//! | `POST /api/charge` | `policy`, `key`, `units`, `reference`, perhaps `layer` | the same, after a [charge by hand](crate::LimitsHandle::charge) |
 //!
-//! `key` is text [as an operator types it](crate::policy::KeyOf). `for` is a text with units as in a configuration
+//! `key` is text [as an operator types it](crate::policy::KeyOf). `for`, as `expires_in`, is a text with units as in a configuration
 //! (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`). `layer` may be left out where one
 //! layer only has a policy of this name. In answers, times are milliseconds, rounded up.
 //!

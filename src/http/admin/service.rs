@@ -13,11 +13,12 @@ use tower_service::Service;
 
 use super::answers;
 use super::body::{AdminBody, read};
-use super::call::Call;
+use super::call::{Call, Units};
 use super::guard::{check_host, check_site, check_type};
 use super::problem::Problem;
 use super::{Admin, page};
 use crate::http::reload::{LimitsHandle, PolicyStatus};
+use crate::values::{Credit, Debit};
 
 /// The path of all calls. Other paths are files of the page.
 const API: &str = "/api/";
@@ -32,6 +33,13 @@ enum Act {
     Ban,
     Allow,
     Unban,
+}
+
+/// What is done to the units of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Adjustment {
+    Credit,
+    Charge,
 }
 
 impl<B> Service<Request<B>> for Admin
@@ -73,9 +81,9 @@ impl Admin {
         let name = &parts.uri.path()[API.len()..];
         let is_read = match name {
             "policies" | "stores" | "exceptions" | "offenders" => true,
-            "key" | "reset" | "ban" | "allow" | "unban" => false,
+            "key" | "reset" | "ban" | "allow" | "unban" | "credit" | "charge" => false,
             _ => {
-                let all = "policies, stores, exceptions, offenders, key, reset, ban, allow and unban";
+                let all = "policies, stores, exceptions, offenders, key, reset, ban, allow, unban, credit and charge";
                 return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no such call; there are {all}")));
             }
         };
@@ -94,6 +102,8 @@ impl Admin {
             "ban" => self.act(call, Act::Ban).await,
             "allow" => self.act(call, Act::Allow).await,
             "unban" => self.act(call, Act::Unban).await,
+            "credit" => self.adjust(call, Adjustment::Credit).await,
+            "charge" => self.adjust(call, Adjustment::Charge).await,
             _ => self.key(call).await,
         }
     }
@@ -137,11 +147,7 @@ impl Admin {
             Act::Reset | Act::Unban => None,
         };
         call.end()?;
-        let mut wanted = self.wanted(layer.as_deref(), Some(&policy))?;
-        let (Some((layer, handle, status)), true) = (wanted.pop(), wanted.is_empty()) else {
-            let detail = format!("several layers have a policy `{policy}`; write the `layer`, too");
-            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
-        };
+        let (layer, handle, status) = self.only(layer.as_deref(), &policy)?;
         if terms.is_some() && status.is_shadow() {
             let detail = format!("policy `{policy}` is a shadow: it rejects no request, so a ban would do nothing");
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
@@ -158,6 +164,36 @@ impl Admin {
             (Act::Unban | Act::Ban | Act::Allow, _) => handle.unban(&policy, &key).await?,
         };
         Ok(answers::key(layer, &status, Ok(done)))
+    }
+
+    /// Credits or charges a key of one policy by hand. Returns its state afterwards.
+    async fn adjust(&self, mut call: Call, adjustment: Adjustment) -> Result<Value, Problem> {
+        let (key, policy) = (call.text("key")?, call.text("policy")?);
+        let layer = call.optional_text("layer")?;
+        let Units { units, reference, expires_in } = call.units(adjustment == Adjustment::Credit)?;
+        call.end()?;
+        let (layer, handle, status) = self.only(layer.as_deref(), &policy)?;
+        let done = match adjustment {
+            Adjustment::Credit => {
+                let credit = Credit::units(units).reference(reference);
+                let credit = expires_in.into_iter().fold(credit, Credit::expires_in);
+                handle.credit(&policy, &key, credit).await?
+            }
+            Adjustment::Charge => handle.charge(&policy, &key, Debit::units(units).reference(reference)).await?,
+        };
+        let mut answer = answers::key(layer, &status, Ok(done));
+        answer["repeated"] = done.is_repeated().into();
+        Ok(answer)
+    }
+
+    /// The only policy of this name, in this layer if it is given.
+    fn only(&self, layer: Option<&str>, policy: &str) -> Result<InForce<'_>, Problem> {
+        let mut wanted = self.wanted(layer, Some(policy))?;
+        let only = wanted.pop().filter(|_| wanted.is_empty());
+        only.ok_or_else(|| {
+            let detail = format!("several layers have a policy `{policy}`; write the `layer`, too");
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+        })
     }
 
     /// All policies in force, with their layers.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{Extensions, Method, Request, Response};
 
-use super::entry::PolicyEntry;
+use super::entry::{PolicyEntry, Progress};
 use super::open_request::OpenRequest;
 use super::scope::Scope;
 use crate::http::headers::{self, PolicyReading, ResponseFields, Writer};
@@ -179,7 +179,8 @@ impl Scope<'_> {
 }
 
 fn reading_of<'a>(writer: &Writer, entry: &'a PolicyEntry) -> Option<PolicyReading<'a>> {
-    Some(reading(writer, entry.policy as usize, &entry.key, entry.quota, entry.decision.as_ref()?))
+    let decision = entry.decision.as_ref().filter(|_| entry.progress != Progress::PassedOver)?;
+    Some(reading(writer, entry.policy as usize, &entry.key, entry.quota, decision))
 }
 
 #[inline]
@@ -204,9 +205,9 @@ fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> 
 }
 
 pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
-    Verdict::new(
-        entries
-            .iter()
-            .filter_map(|entry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back))),
-    )
+    Verdict::new(entries.iter().filter_map(|entry| {
+        let decided = PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back);
+        let decided = decided.crossing(entry.crossed);
+        Some(if entry.progress == Progress::PassedOver { decided.passed_over() } else { decided })
+    }))
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::scope::Scope;
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence};
+use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence, Share};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Ask, Decision, Exception, Now, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, Claim, Decision, Exception, Now, PartitionKey, Quota, Receipt, Retry};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct PolicyEntry {
@@ -30,8 +31,27 @@ pub(super) struct PolicyEntry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
+    pub(super) progress: Progress,
+    /// The greatest share of the limit that the charge has crossed, if the policy reports crossings.
+    pub(super) crossed: Option<Share>,
     /// Boxed, since few entries have a stake.
     pub(super) stake: Option<Box<Stake>>,
+}
+
+/// How far an entry has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It was not charged so far, or its charge was refunded.
+    #[default]
+    Uncharged,
+    /// It was charged. Or it is a shadow, and was rejected.
+    Charged,
+    /// It passes without a charge: its key is allowed by hand, or its limiter fails and the policy fails open.
+    Exempt,
+    /// Its policy has no room, or cannot decide and fails closed.
+    Rejected,
+    /// Likewise, and an alternative was charged.
+    PassedOver,
 }
 
 /// The parts of an entry of an [open-ended](Policy::is_open_ended) policy beside its charge. Parts that are left when
@@ -116,8 +136,15 @@ impl PolicyEntry {
             fell_back: false,
             is_open: false,
             is_preview: false,
+            progress: Progress::Uncharged,
+            crossed: None,
             stake: None,
         }
+    }
+
+    /// The entry of a key that is allowed by hand.
+    pub(super) fn allowed_by_hand(policy: u32, key: PartitionKey) -> Self {
+        Self { progress: Progress::Exempt, ..Self::new(policy, key, 0, None) }
     }
 
     /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A retry that is known to be free
@@ -151,10 +178,29 @@ impl PolicyEntry {
         }
     }
 
+    /// The part of the entry in a call for several, if it can be in one.
+    pub(super) fn claim(&self, scope: Scope<'_>, context: &AskContext) -> Option<Box<dyn Claim>> {
+        let policy = scope.policy(self);
+        if policy.shadow || self.fell_back || self.may_be_free() {
+            return None;
+        }
+        scope.current(policy).description.batches()?.claim(&self.ask(context))
+    }
+
+    /// Records that the limiter has admitted and charged the request.
+    #[inline]
+    pub(super) fn admit(&mut self, policy: &Policy, admission: Decision, is_open_ended: bool) {
+        self.decision = Some(admission);
+        self.progress = Progress::Charged;
+        if is_open_ended {
+            self.begin(policy, &admission);
+        }
+    }
+
     /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now
     /// on the request holds its units, and its charge to the debt of its key stays.
     #[cold]
-    pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
+    fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description.holds() {
             let mut hold = Hold::new(Arc::clone(&policy.limiter), &self.key, admission, self.cost);
             // Until all policies admit the request. If one rejects it, or it is cancelled while it waits for one, the
@@ -171,7 +217,7 @@ impl PolicyEntry {
         if admission.receipt().is_free_retry() {
             self.make_free(admission);
         }
-        if policy.after.owes_shortfalls {
+        if policy.has_debts() {
             self.decision = self.decision.map(|decision| policy.after_debt(&self.key, self.quota, decision));
         }
     }
@@ -268,8 +314,14 @@ impl PolicyEntry {
         }
     }
 
+    /// Whether the quota of the key is suspended, so that its limiter rejects every request.
+    fn is_suspended(&self) -> bool {
+        self.quota.is_some_and(|quota| quota.is_suspended())
+    }
+
+    /// Whether the policy rejects the request, and no alternative was charged.
     pub(super) fn is_rejected(&self) -> bool {
-        self.decision.is_some_and(|decision| !decision.is_allowed())
+        self.progress != Progress::PassedOver && self.decision.is_some_and(|decision| !decision.is_allowed())
     }
 
     /// The decision, if it admits the request: a charge, or a [preview](Self::is_preview) of one.
@@ -340,9 +392,14 @@ impl PolicyEntry {
         true
     }
 
-    /// Combines the decision with a ban.
+    /// Combines the decision with a ban. A suspended quota outlasts it.
     #[cold]
     pub(super) fn impose(&mut self, policy: &Policy, ban: Exception) {
+        if self.is_suspended() {
+            self.decision = Some(Decision::suspended());
+            self.ban = None;
+            return;
+        }
         // If the limiter cannot be peeked at, the wait that an earlier rejection advertised counts.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban.left)));

@@ -15,6 +15,10 @@
 //! 4. **Commit**, or **roll back**: a concurrent request may have used up the units that the precheck saw. Then a
 //!    charge is rejected, and the charges made so far are refunded, the last one first.
 //!
+//! If there are [alternatives], a formula says which entries have to admit the request. Those that it chooses are
+//! prechecked and charged. If one of them rejects the request, it chooses others: the steps 2 and 3 are repeated, and only
+//! if there is no choice left, the transaction is rolled back.
+//!
 //! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
 //! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. In all other cases, the
 //! evaluation goes on as a transaction, from the answers that it has.
@@ -26,6 +30,7 @@
 //!
 //! A failure of a limiter is not a rejection. The policy's failure mode then decides on the request.
 
+mod alternatives;
 mod annotations;
 mod entry;
 mod observe;
@@ -189,10 +194,13 @@ impl Scope<'_> {
                     let ban = policy.exception_before_limiter(&key);
                     if ban.is_some_and(|exception| !exception.is_ban) {
                         entry::note_skipped(policy);
+                        if self.in_force.formula.is_some() {
+                            entries.push(PolicyEntry::allowed_by_hand(index, key));
+                        }
                         continue;
                     }
                     // Two calls of `push`, so that an entry in the common case is built in its place in `entries`.
-                    if self.in_force.is_open_ended {
+                    if self.in_force.is_open_ended() {
                         let entry = PolicyEntry::open_ended(index, policy, key, head);
                         entries.push(PolicyEntry { ban, ..entry });
                     } else {

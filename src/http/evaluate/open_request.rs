@@ -10,11 +10,12 @@ use http::{Extensions, HeaderMap, StatusCode};
 
 use super::annotations::Annotations;
 use super::entry::{Entries, PolicyEntry};
+use super::observe::{ChargeOf, note_crossings};
 use super::scope::Scope;
 use crate::http::grpc;
 use crate::http::head::ResponseHead;
 use crate::http::permits::{Held, Holds, Permits, release};
-use crate::http::policy::Policy;
+use crate::http::policy::{NoteCharge, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::http::settlement::{Reports, Settlement};
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -259,6 +260,22 @@ impl Scope<'_> {
     /// Charges a shortfall.
     fn charge_more(self, entry: &PolicyEntry, cost: u64) {
         let policy = self.current(self.policy(entry));
-        policy.charge_shortfall(&Ask::charge(&entry.key, cost).under(entry.quota), entry.fell_back);
+        let ask = Ask::charge(&entry.key, cost).under(entry.quota);
+        policy.charge_shortfall(&ask, entry.fell_back, self.crossing_note(entry));
+    }
+
+    /// Reports the shares that a charge beyond the first of an entry crosses, if its policy reports crossings.
+    fn crossing_note(self, entry: &PolicyEntry) -> Option<NoteCharge> {
+        if !self.policy(entry).watches_shares() {
+            return None;
+        }
+        let in_force = Arc::clone(self.in_force);
+        let PolicyEntry { policy, ref key, quota, fell_back, .. } = *entry;
+        let key = key.clone();
+        Some(Box::new(move |decision, units| {
+            let charge = ChargeOf { policy, key: &key, fell_back };
+            let decision = charge.policy_of(&in_force).after_debt(&key, quota, *decision);
+            note_crossings(&in_force, charge, &decision, units);
+        }))
     }
 }

@@ -12,7 +12,7 @@ use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
 use crate::http::headers::{LONGEST_ADVERTISED, ResponseFields, append_server_timing};
 use crate::http::policy::{Fate, Policy};
-use crate::http::reject::Rejection;
+use crate::http::reject::{Rejection, Wait};
 use crate::http::reload::LayerState;
 use crate::values::{LimiterError, PartitionKey};
 
@@ -53,42 +53,45 @@ impl Scope<'_> {
     #[cold]
     pub(super) fn reject(self, entries: &mut [PolicyEntry]) -> Rejected {
         let policies = &*self.in_force.policies;
+        self.mark_passed_over(entries);
         let is_rejected = |entry: &PolicyEntry| entry.is_rejected() && !entry.policy_of(policies).shadow;
         for entry in entries.iter_mut().filter(|entry| is_rejected(entry)) {
             entry.note_rejection(entry.policy_of(policies));
         }
         self.note_all_rejected(entries);
-        if self.in_force.is_open_ended {
+        if self.in_force.is_open_ended() {
             self.charge_after_wait(entries);
         }
-        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a rate
-        // limit, before an overloaded server; then a policy that no wait helps; then a policy whose wait is not known;
-        // then the longest wait.
-        let is_shed = |entry: &PolicyEntry| {
-            entry.policy_of(policies).description.sheds() && entry.decision.is_some_and(|decision| decision.is_shed())
+        // One policy sets the status and the reason: a suspended quota goes first, since no wait helps; then a ban, so
+        // that the response names it; then a rate limit, before an overloaded server; then a policy that no wait helps;
+        // then a policy whose wait is not known; then the longest wait.
+        let is_shed = |entry: &PolicyEntry| wait_of(policies, entry) < Wait::After(Duration::ZERO);
+        let rank = |entry: &PolicyEntry| {
+            let is_suspended = entry.decision.is_some_and(|decision| decision.is_suspended());
+            (is_suspended, entry.ban.is_some(), wait_of(policies, entry))
         };
-        let rank = |entry: &&PolicyEntry| {
-            let wait = entry.decision.and_then(|decision| decision.retry_after());
-            let is_known = !entry.decision.is_some_and(|decision| decision.is_until_released());
-            (entry.ban.is_some(), !is_shed(entry), wait.is_none() && is_known, wait.is_none(), wait)
-        };
-        // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
-        let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
-        let decisive = rejecting.max_by_key(rank).expect("one is rejected");
+        let (_, decisive) = self.greatest(entries, rank).expect("one is rejected");
+        let (wait, _) = self.greatest(entries, |entry| wait_of(policies, entry)).expect("one is rejected");
         let policy = decisive.policy_of(policies);
         let is_by_hand = decisive.ban.is_some_and(|ban| ban.is_by_hand());
         // The ban of a penalty is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_due_to_others = is_shared(policy, &decisive.key) && (decisive.ban.is_none() || is_by_hand);
         let is_overloaded = decisive.ban.is_none() && is_shed(decisive);
-        let status = policy.rejection_status(is_due_to_others || is_overloaded);
         let decisive_ban = decisive.ban;
+        let is_suspended = decisive_ban.is_none() && decisive.decision.is_some_and(|decision| decision.is_suspended());
+        let status = if is_suspended {
+            policy.suspended_status()
+        } else {
+            policy.rejection_status(is_due_to_others || is_overloaded)
+        };
         uncharge(policies, entries);
         let verdict = verdict_of(policies, entries);
         let rejection = match decisive_ban {
-            Some(_) if is_by_hand => Rejection::banned_by_hand(status, verdict),
-            Some(_) => Rejection::banned(status, verdict),
-            None if is_overloaded => Rejection::overloaded(status, verdict),
-            None => Rejection::limit_exceeded(status, verdict),
+            Some(_) if is_by_hand => Rejection::banned_by_hand(status, wait, verdict),
+            Some(_) => Rejection::banned(status, wait, verdict),
+            None if is_suspended => Rejection::suspended(status, verdict),
+            None if is_overloaded => Rejection::overloaded(status, wait, verdict),
+            None => Rejection::limit_exceeded(status, wait, verdict),
         };
         // The wait that the response advertises: waits of months are shortened.
         if let Some(wait) = rejection.retry_after().map(|wait| wait.min(LONGEST_ADVERTISED)) {
@@ -106,24 +109,31 @@ impl Scope<'_> {
     #[cold]
     pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
         self.note_rejected(policy, Fate::Rejected, decided.key, decided.decision);
-        let status = policy.rejection_status(is_shared(policy, decided.key));
+        let is_suspended = decided.decision.is_suspended();
+        let is_shared = is_shared(policy, decided.key);
+        let wait = Wait::of(decided.decision, false);
         let decided = std::iter::once(decided);
-        let rejection = Rejection::limit_exceeded(status, self.plain_verdict(decided.clone()));
+        let verdict = self.plain_verdict(decided.clone());
+        let rejection = if is_suspended {
+            Rejection::suspended(policy.suspended_status(), verdict)
+        } else {
+            Rejection::limit_exceeded(policy.rejection_status(is_shared), wait, verdict)
+        };
         Rejected { rejection, fields: self.plain_fields(decided), waited: None }
     }
 
     /// A free retry is charged once its record has ended. If the record ends before the wait is over, the wait must
     /// cover the charge, too.
     fn charge_after_wait(self, entries: &mut [PolicyEntry]) {
+        let policies = &*self.in_force.policies;
         // The estimate of an overloaded server counts for nothing.
         let is_enforced = |entry: &PolicyEntry| {
             let policy = self.policy(entry);
             !policy.shadow && !policy.description.sheds()
         };
         loop {
-            let rejecting = entries.iter().filter(|entry| is_enforced(entry));
-            let waits = rejecting.filter_map(|entry| entry.decision?.retry_after());
-            let Some(wait) = waits.max() else { return };
+            let wait = self.greatest(entries, |entry| wait_of(policies, entry));
+            let Some((Wait::After(wait), _)) = wait else { return };
             let mut enforced = entries.iter_mut().filter(|entry| is_enforced(entry));
             // Each retry is found at most once, so the loop ends.
             if !enforced.any(|entry| entry.charge_after(&self.current(self.policy(entry)), wait)) {
@@ -140,6 +150,12 @@ impl Scope<'_> {
         let rejection = Rejection::limiter_failed(policy, error, verdict);
         Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
     }
+}
+
+/// The wait of an entry that rejects the request.
+fn wait_of(policies: &[Policy], entry: &PolicyEntry) -> Wait {
+    let sheds = entry.policy_of(policies).description.sheds();
+    entry.decision.map_or(Wait::After(Duration::ZERO), |decision| Wait::of(&decision, sheds))
 }
 
 /// Whether all clients share the key.

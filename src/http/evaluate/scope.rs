@@ -36,6 +36,15 @@ impl<'a> Scope<'a> {
         self.layer.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
     }
 
+    /// Takes back the charge of an entry, if it was charged.
+    pub(super) fn take_back(self, entry: &mut PolicyEntry) {
+        // If the request held the units, `undo` has released them: a refund would give them back a second time.
+        let was_held = entry.undo();
+        if let Some(decision) = entry.admission().filter(|_| !was_held && !entry.is_preview) {
+            self.refund(entry, decision.receipt(), entry.cost);
+        }
+    }
+
     /// Refunds a part of an entry's charge.
     pub(super) fn refund(self, entry: &PolicyEntry, receipt: Receipt, cost: u64) {
         let policy = self.current(self.policy(entry));

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Evaluation;
 use super::annotations::PlainDecision;
-use super::entry::{self, AskContext, NoKey, PolicyEntry};
+use super::entry::{self, AskContext, NoKey, PolicyEntry, Progress};
 use super::rejected::Rejected;
 use super::scope::Scope;
 #[cfg(doc)]
@@ -106,9 +106,13 @@ impl Scope<'_> {
 #[cold]
 fn transaction_of(entries: SmallVec<[PlainEntry; 2]>, charged: &[Decision], context: AskContext) -> Transaction {
     let mut decisions = charged.iter();
-    let entries = entries.into_iter().map(|PlainEntry { key, cost, quota, policy }| PolicyEntry {
-        decision: decisions.next().copied(),
-        ..PolicyEntry::new(policy, key, cost, quota)
+    let entries = entries.into_iter().map(|PlainEntry { key, cost, quota, policy }| {
+        let mut entry = PolicyEntry::new(policy, key, cost, quota);
+        if let Some(decision) = decisions.next() {
+            entry.decision = Some(*decision);
+            entry.progress = Progress::Charged;
+        }
+        entry
     });
     Transaction::from_charged(entries.collect(), charged.len(), context)
 }

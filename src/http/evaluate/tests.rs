@@ -20,8 +20,8 @@ use crate::limiter::Limiter;
 use crate::util::captured_log;
 use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
 use crate::values::{
-    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Inheritance, LimiterError, Mode,
-    PartitionKey, Receipt, Terms,
+    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Formula, Inheritance, LimiterError,
+    MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Room, Terms,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -285,9 +285,18 @@ impl Limiter for Remote {
         }
     }
 
+    fn refund(&self, ask: &Ask<'_>, receipt: Receipt, units: u64) {
+        self.scripted.refund(ask, receipt, units);
+    }
+
     fn describe(&self) -> Description {
         let log = Arc::clone(&self.scripted.log);
-        self.scripted.describe().batching(Batched { name: self.scripted.name, log, store: self.store })
+        self.scripted.describe().batching(Batched {
+            name: self.scripted.name,
+            log,
+            admits: self.scripted.admits[1],
+            store: self.store,
+        })
     }
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
@@ -300,6 +309,7 @@ impl Limiter for Remote {
 struct Batched {
     name: &'static str,
     log: Log,
+    admits: bool,
     store: usize,
 }
 
@@ -321,6 +331,28 @@ impl Claim for Batched {
             Ok(Decision::allow(9, 8))
         };
         let answers: Answers = std::iter::once(self).chain(others).map(decide).collect();
+        Box::pin(ready(answers))
+    }
+
+    fn decide_by(
+        self: Box<Self>,
+        others: Vec<Box<dyn Claim>>,
+        formula: Formula,
+    ) -> Pin<Box<dyn Future<Output = MemberAnswers> + Send>> {
+        let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().unwrap());
+        let members: Vec<_> = std::iter::once(self).chain(others).collect();
+        let room = |member: usize| if members[member].admits { Room::Some } else { Room::None };
+        let mut chosen = Vec::new();
+        formula.choose(&room, &mut chosen);
+        let answers = members.iter().enumerate().map(|(member, claim)| {
+            let is_charged = chosen.contains(&member);
+            let done = if is_charged { "charged" } else { "read" };
+            claim.log.lock().unwrap().push(format!("{} {done} in a batch", claim.name));
+            let rejected = Decision::reject(9, 0, Some(Duration::from_secs(5)));
+            let decision = if claim.admits { Decision::allow(9, 8).with_receipt(Receipt::new(1)) } else { rejected };
+            Some(Ok(MemberDecision { decision, is_charged }))
+        });
+        let answers: MemberAnswers = answers.collect();
         Box::pin(ready(answers))
     }
 
@@ -376,4 +408,44 @@ fn a_rejection_after_a_wait_and_a_change_peeks_at_the_heirs() {
     layer.replace(enforceable([rejecting(), remote(&log, "b", "heir of b", [true; 2], 2)]));
     assert!(finish(waiting).is_err());
     assert_eq!(taken(&log), ["heir of b Peek 1"]);
+}
+
+/// Whether a request of these alternatives, each on the server with its number, passes, and what was asked.
+fn asked(log: &Log, tree: impl IntoPolicies) -> (bool, Vec<String>) {
+    let passes = finish(begin(&layer(tree))).is_ok();
+    (passes, taken(log))
+}
+
+#[test]
+fn alternatives_on_one_server_are_decided_in_one_call() {
+    let log = Log::default();
+    let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
+    let first_full = on("a", false, 1).or_else(on("b", true, 1));
+    assert_eq!(asked(&log, first_full), (true, vec!["a read in a batch".into(), "b charged in a batch".into()]));
+    let both = on("a", true, 1).and(on("b", false, 1)).or_else(on("c", true, 1));
+    let (passes, questions) = asked(&log, both);
+    assert!(passes);
+    assert_eq!(
+        questions,
+        ["b Peek 1", "a read in a batch", "b read in a batch", "c charged in a batch"].map(str::to_owned)
+    );
+    let none = on("a", false, 1).or_else(on("b", false, 1));
+    let (passes, questions) = asked(&log, none);
+    assert!(!passes);
+    assert_eq!(questions[..2], ["a read in a batch".to_owned(), "b read in a batch".to_owned()]);
+}
+
+#[test]
+fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
+    let log = Log::default();
+    let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
+    // A call for `a` and `c` would charge `c`, although `b` goes before it.
+    let tree = on("a", false, 1).or_else(on("b", true, 2)).or_else(on("c", true, 1));
+    assert_eq!(asked(&log, tree), (true, vec!["a Charge 1".into(), "b Charge 1".into()]));
+    // What is charged elsewhere is given back, if its partner turns out to have no room.
+    let tree = on("a", true, 1).and(on("b", false, 2)).or_else(on("c", true, 1));
+    let (passes, questions) = asked(&log, tree);
+    assert!(passes);
+    let in_one_call = ["b Peek 1", "a charged in a batch", "c read in a batch"];
+    assert_eq!(questions, [&in_one_call[..], &["b Charge 1", "a refund 1", "c Charge 1"]].concat());
 }

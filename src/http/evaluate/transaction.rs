@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::annotations::Annotations;
-use super::entry::{AskContext, Entries, PolicyEntry};
+use super::entry::{AskContext, Entries, PolicyEntry, Progress};
 use super::open_request::OpenRequest;
 use super::rejected::Rejected;
 use super::scope::Scope;
 use crate::http::policy::Fate;
-use crate::values::{Answer, Answers, Claim, Decision, FailureMode, LimiterError, Now, Pending};
+use crate::values::{Answer, Answers, Decision, FailureMode, LimiterError, MemberAnswers, Mode, Now, Pending};
 
 /// The decision of all policies together: the annotations of an admitted request, or the rejection.
 pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
@@ -26,6 +26,10 @@ pub(super) struct Transaction {
     pub(super) context: AskContext,
     /// The answers of a batch to the entries from `next` on, in reverse order, so that the next one is popped.
     answers: Answers,
+    /// The first failure of a limiter whose policy fails closed, with the index of the entry, if there are alternatives.
+    pub(super) failure: Option<(usize, LimiterError)>,
+    /// The policies that are to be charged, if there are alternatives.
+    pub(super) chosen: Vec<usize>,
 }
 
 /// The state of a transaction after [`reserve`](Transaction::reserve).
@@ -35,9 +39,12 @@ pub(super) enum TransactionProgress {
     One(Pending),
     /// It waits for the answers to a batch of entries.
     Several(PendingAnswers),
+    /// It waits for the answers to these entries, between which there is a choice.
+    Members(Vec<usize>, PendingMembers),
 }
 
 type PendingAnswers = Pin<Box<dyn Future<Output = Answers> + Send>>;
+pub(super) type PendingMembers = Pin<Box<dyn Future<Output = MemberAnswers> + Send>>;
 
 impl Transaction {
     pub(super) fn with_patience(patience: Option<Duration>) -> Self {
@@ -46,7 +53,7 @@ impl Transaction {
 
     /// A transaction whose first `charged` entries are charged already.
     pub(super) fn from_charged(entries: Entries, charged: usize, context: AskContext) -> Self {
-        Self { entries, next: charged, context, answers: Answers::new() }
+        Self { entries, next: charged, context, ..Self::default() }
     }
 
     /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
@@ -55,7 +62,10 @@ impl Transaction {
     /// reject nothing.
     #[inline]
     pub(super) fn precheck(&mut self, scope: Scope<'_>) -> bool {
-        let may_owe = scope.in_force.is_open_ended;
+        if let Some(formula) = &scope.in_force.formula {
+            return self.precheck_members(scope, formula);
+        }
+        let may_owe = scope.in_force.is_open_ended();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
             let is_in_debt = may_owe && entry.debt_wait().is_some() && !policy.shadow;
@@ -85,27 +95,33 @@ impl Transaction {
     /// if its limiter was asked before.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut known_answer: Option<Answer>) -> TransactionProgress {
-        let is_open_ended = scope.in_force.is_open_ended;
-        while let Some(entry) = self.entries.get_mut(self.next) {
+        let is_open_ended = scope.in_force.is_open_ended();
+        loop {
+            if let Some(formula) = scope.in_force.formula.as_ref().filter(|_| known_answer.is_none()) {
+                if let Err(cause) = self.choose_next(scope, formula) {
+                    return TransactionProgress::Done(Err(Box::new(self.roll_back(scope, cause))));
+                }
+            }
+            let Some(entry) = self.entries.get_mut(self.next) else { break };
             let policy = scope.policy(entry);
             let answer = match known_answer.take() {
                 Some(answer) => answer,
                 // Such a policy is charged before the first wait, so its heir after a live change is not looked up:
                 // `Scope::current` has the details, and one exception.
-                None if policy.answers_at_once() => policy.limiter.decide(&entry.ask(&self.context)),
+                None if policy.answers_at_once() && !entry.fell_back => {
+                    policy.limiter.decide(&entry.ask(&self.context))
+                }
                 None => match self.charge(scope) {
                     EntryCharge::One(answer) => answer,
                     EntryCharge::Several(pending) => return TransactionProgress::Several(pending),
+                    EntryCharge::Members(members, pending) => return TransactionProgress::Members(members, pending),
                 },
             };
             match answer {
                 // The common case: admitted.
                 Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
-                    entry.decision = Some(decision);
-                    if is_open_ended {
-                        entry.begin(policy, &decision);
-                    }
+                    entry.admit(policy, decision, is_open_ended);
                     if !entry.fell_back {
                         policy.report_health(None);
                     }
@@ -113,7 +129,8 @@ impl Transaction {
                 }
                 Answer::Ready(result) => match self.resolve(scope, result) {
                     Resolution::Continue => self.next += 1,
-                    Resolution::FallBack(answer) => known_answer = Some(answer),
+                    Resolution::FallBack => {}
+                    Resolution::RollBack(cause) if scope.in_force.formula.is_some() => self.pass_over(cause),
                     Resolution::RollBack(cause) => {
                         return TransactionProgress::Done(Err(Box::new(self.roll_back(scope, cause))));
                     }
@@ -122,7 +139,7 @@ impl Transaction {
             }
         }
         // All entries are charged: commit.
-        scope.note_committed(&self.entries);
+        scope.note_committed(&mut self.entries);
         if is_open_ended {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
             if OpenRequest::is_needed(scope, &self.entries) {
@@ -137,12 +154,16 @@ impl Transaction {
     /// of the same store.
     #[inline(never)]
     fn charge(&mut self, scope: Scope<'_>) -> EntryCharge {
+        let entry = &self.entries[self.next];
+        let policy = scope.current(scope.policy(entry));
+        if entry.fell_back {
+            let unsupported = || LimiterError::unsupported(Mode::Fallback).into();
+            return EntryCharge::One(policy.fall_back(&entry.ask(&self.context)).unwrap_or_else(unsupported));
+        }
         // Charged by the last batch already.
         if let Some(answer) = self.answers.pop() {
             return EntryCharge::One(Answer::Ready(answer));
         }
-        let entry = &self.entries[self.next];
-        let policy = scope.current(scope.policy(entry));
         // Perhaps a free retry: the limiter finds that out in a call of its own.
         if let Some(answer) = entry.charge_once(&policy, &self.context) {
             return EntryCharge::One(answer);
@@ -150,16 +171,12 @@ impl Transaction {
         if scope.policy(entry).shadow {
             return EntryCharge::One(entry.charge_shadow(&policy, &self.context));
         }
-        // A claim is the part of an entry in a batch, if it can be in one.
-        let claim = |entry: &PolicyEntry| -> Option<Box<dyn Claim>> {
-            let policy = scope.policy(entry);
-            if policy.shadow || entry.may_be_free() {
-                return None;
-            }
-            scope.current(policy).description.batches()?.claim(&entry.ask(&self.context))
-        };
-        let is_last = self.next + 1 == self.entries.len();
-        let first = if is_last { None } else { claim(entry) };
+        if let Some((members, pending)) = self.charge_members(scope) {
+            return EntryCharge::Members(members, pending);
+        }
+        let claim = |entry: &PolicyEntry| entry.claim(scope, &self.context);
+        let may_batch = scope.in_force.formula.is_none() && self.next + 1 < self.entries.len();
+        let first = if may_batch { claim(entry) } else { None };
         if let Some(first) = first {
             let mut others = Vec::new();
             for index in self.next + 1..self.entries.len() {
@@ -208,6 +225,7 @@ impl Transaction {
             // Rejected by a shadow: counted, and passes.
             Ok(decision) if policy.shadow => {
                 entry.decision = Some(decision);
+                entry.progress = Progress::Charged;
                 policy.heritage.record.shadow_rejected.fetch_add(1, Ordering::Relaxed);
                 return Resolution::Continue;
             }
@@ -227,31 +245,32 @@ impl Transaction {
         // Failed, and the policy is a shadow, even a closed one, or fails open: passes uncounted.
         if policy.shadow || (policy.on_failure == FailureMode::Allow && !is_closed) {
             policy.note(Fate::LimiterFailed, Some(&entry.key), None);
+            entry.progress = Progress::Exempt;
             return Resolution::Continue;
         }
-        // Failed for the first time, and the policy falls back: the fallback decides. If the limiter has no fallback,
-        // this function gets the same error again, and passes to the end.
-        if policy.on_failure == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
+        // Failed for the first time, and the policy falls back: the fallback decides.
+        let falls_back = policy.on_failure == FailureMode::LocalFallback && !entry.fell_back && !is_closed;
+        if falls_back && scope.current(policy).description.answers(Mode::Fallback) {
             entry.fell_back = true;
-            let fallback = scope.current(policy).fall_back(&entry.ask(&self.context));
-            return Resolution::FallBack(fallback.unwrap_or(Answer::Ready(Err(error))));
+            return Resolution::FallBack;
         }
         // Failed, and the policy fails closed, has no fallback, or was closed: answered 503.
         policy.note(Fate::LimiterFailed, Some(&entry.key), None);
         Resolution::RollBack(Cause::Failed(error))
     }
 
+    /// Records the rejection or the failure of the next entry, if there are alternatives.
+    pub(super) fn reject_next(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) {
+        if let Resolution::RollBack(cause) = self.resolve(scope, answer) {
+            self.pass_over(cause);
+        }
+    }
+
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).
     #[cold]
-    fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> Rejected {
-        for entry in self.entries.iter_mut().rev() {
-            // If the request held the units, `undo` has released them: a refund would give them back a second time.
-            let was_held = entry.undo();
-            // Of all entries, not only those before `next`: a batch may have charged later ones.
-            if let Some(decision) = entry.admission().filter(|_| !was_held) {
-                scope.refund(entry, decision.receipt(), entry.cost);
-            }
-        }
+    pub(super) fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> Rejected {
+        // Of all entries, not only those before `next`: a batch may have charged later ones.
+        self.entries.iter_mut().rev().for_each(|entry| scope.take_back(entry));
         match cause {
             Cause::Rejected => {
                 // The precheck was earlier: waits are advertised as of now, and by the policies of now.
@@ -271,6 +290,7 @@ impl Transaction {
 enum EntryCharge {
     One(Answer),
     Several(PendingAnswers),
+    Members(Vec<usize>, PendingMembers),
 }
 
 /// The consequence of a rejection or a failure of one entry.
@@ -278,12 +298,12 @@ enum Resolution {
     /// The request passes this entry nevertheless.
     Continue,
     /// The local fallback decides instead.
-    FallBack(Answer),
+    FallBack,
     RollBack(Cause),
 }
 
 /// The reason why a transaction is rolled back.
-enum Cause {
+pub(super) enum Cause {
     Rejected,
     Failed(LimiterError),
 }

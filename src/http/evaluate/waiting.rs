@@ -43,6 +43,14 @@ impl Future for WaitingRequest {
                     waiting.transaction.set_answers(answers);
                     None
                 }
+                TransactionProgress::Members(members, pending) => {
+                    let answers = ready!(pending.as_mut().poll(context));
+                    let members = std::mem::take(members);
+                    waiting.end_wait(None);
+                    let scope = Scope { layer: &waiting.layer, in_force: &waiting.in_force };
+                    waiting.transaction.set_member_answers(scope, &members, answers);
+                    None
+                }
                 TransactionProgress::Done(_) => panic!("polled after it was ready"),
             };
             // Time has passed since the first reading.
@@ -110,9 +118,9 @@ impl Drop for WaitingRequest {
             policy.heritage.meter.leave_queue();
             policy.heritage.meter.waited(Fate::Cancelled, since.elapsed());
         }
-        // Entries before this one stay charged.
+        // What is charged stays charged.
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
-        scope.note_committed(&self.transaction.entries[..self.transaction.next]);
+        scope.note_committed(&mut self.transaction.entries);
         self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
     }
 }

@@ -29,6 +29,7 @@ pub enum GrpcStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidArgument = 3,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Internal = 13,
     Unavailable = 14,

@@ -11,7 +11,7 @@ use crate::http::body::RejectionBody;
 use crate::http::grpc::GrpcStatus;
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
-use crate::http::policy::{Event, IntoPolicies, Policy, PolicyError};
+use crate::http::policy::{Event, IntoPolicies, Policies, PolicyError};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::{Rejection, RejectionFormat};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
@@ -31,7 +31,7 @@ use crate::values::Quota;
 /// ```
 #[must_use]
 pub struct RateLimitLayerBuilder {
-    policies: Vec<Policy>,
+    policies: Policies,
     settings: LayerSettings,
 }
 
@@ -228,6 +228,7 @@ impl RateLimitLayerBuilder {
     /// |---|---|---|
     /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `rejected`, `shadow-rejected` (passed), `skipped` (the policy did not apply), `missing-key` (rejected without a key), `limiter-failed` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
     /// | `limiter_failures_total` | | requests whose limiter failed, including those that the local fallback decided |
+    /// | `crossings_total` | `warn_at`: the share, such as `0.8` | times that the use of a key has passed a [share](Policy::on_crossing) of its limit |
     /// | `queued_requests` | | current number of waiters |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
     /// | `in_flight` | | units of a [`Concurrency`](crate::Concurrency) limit that are in flight |

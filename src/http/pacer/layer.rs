@@ -223,8 +223,13 @@ impl<B: 'static> PacerLayer<B> {
 
     /// Keeps to a quota of ours as well, per partner, whether the partner reports more or less: calls depart evenly
     /// spaced, or with the quota's [burst](Quota::burst) if one was set. For partners that report nothing.
+    ///
+    /// # Panics
+    ///
+    /// If the quota is [suspended](Quota::suspended).
     #[track_caller]
     pub fn quota(self, quota: Quota) -> Self {
+        quota.assert_in_force();
         let nanos = u128::from(quota.period_nanos());
         // Rounded up, so that no call departs too early.
         let interval = nanos.div_ceil(u128::from(quota.limit()) * 1_000);

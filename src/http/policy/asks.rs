@@ -87,10 +87,10 @@ impl Policy {
         self.heritage.record.overrides()?.age(key)
     }
 
-    /// Whether this process keeps a ban or an allowance by hand that its limiter does not know.
+    /// Whether this process keeps a ban or an allowance by hand, or a debt, that its limiter does not know.
     pub(crate) fn has_overrides(&self) -> bool {
         let is_here = self.description.keeps_standing().is_none();
-        is_here && self.heritage.record.overrides().is_some_and(|overrides| !overrides.are_over())
+        self.has_debts() || is_here && self.heritage.record.overrides().is_some_and(|overrides| !overrides.are_over())
     }
 
     /// The bans and allowances by hand that this process keeps or has seen, with their keys as text.

@@ -9,10 +9,12 @@ use http::StatusCode;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::KeyExtractor;
 use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
+use crate::http::policy::combined::{IntoPolicies, Policies};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
 use crate::http::policy::how_much::{Cost, HowMuch, QuotaOf};
 use crate::http::policy::precedence::{Precedence, PrecedenceOf};
+use crate::http::policy::shares::WatchedShares;
 use crate::http::policy::transitions::Hook;
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -68,6 +70,8 @@ pub struct Policy {
     pub(crate) heritage: PolicyHeritage,
     /// The hook of the layer, once the policy is in one.
     pub(crate) hook: Option<Hook>,
+    /// The shares of its limits at which it reports crossings.
+    pub(super) watched: WatchedShares,
     /// The options that were set, for the rules about their combinations.
     pub(super) options: Options,
 }
@@ -98,6 +102,7 @@ impl Policy {
             precedence: PrecedenceOf::default(),
             after: After::default(),
             hook: None,
+            watched: WatchedShares::default(),
             options: Options::default(),
         }
     }
@@ -127,7 +132,8 @@ impl Policy {
     }
 
     /// Gives each key a quota of its own: the quota of the customer's plan, say, which an authentication layer has
-    /// put into the request. `None` stands for the policy's own quota.
+    /// put into the request. `None` stands for the policy's own quota, and [`Quota::suspended`] rejects all requests of
+    /// the key.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -473,8 +479,10 @@ impl Policy {
     /// that are left after the debt. A debt survives a live change, and under another quota the key owes the same
     /// number of units. A [reset](crate::LimitsHandle::reset) forgives it.
     ///
+    /// A key of a [`Balance`](crate::Balance) owes the rest until a credit has paid it.
+    ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it without one of the three options above,
-    /// and with a limiter that advertises no quota, since there is no rate at which time would pay.
+    /// and with any other limiter that advertises no quota, since there is no rate at which time would pay.
     ///
     /// # Memory
     ///
@@ -570,6 +578,19 @@ impl Policy {
         self
     }
 
+    /// Requires that the other policies have room, too: both are charged, or neither is. As in an array, and for the parts
+    /// of [alternatives](Self::or_else).
+    pub fn and(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().and(others)
+    }
+
+    /// Charges other policies in place of this one if it has no room: an included quota, say, and then the overage. See
+    /// [`Policies`].
+    #[doc(alias("overage", "alternative", "any of"))]
+    pub fn or_else(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().or_else(others)
+    }
+
     /// Makes the policy a shadow: it counts and reports the requests that it would reject if it were enforced, but
     /// never rejects a request, or delays it in a queue. A remote limiter is still called, and the request waits for
     /// its answer.
@@ -596,9 +617,9 @@ impl Policy {
 
     /// Sets the status of a rejection, any 4xx or 5xx.
     ///
-    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
-    /// clients share the budget, or if the server is [overloaded](crate::Overload), since the client may have done
-    /// nothing wrong.
+    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), 403 Forbidden if the quota of the key
+    /// is [suspended](Quota::suspended), or 503 Service Unavailable if all clients share the budget, or if the server
+    /// is [overloaded](crate::Overload), since the client may have done nothing wrong.
     pub fn status(self, status: StatusCode) -> Self {
         Self { status: Some(status), ..self }
     }
@@ -670,15 +691,20 @@ impl Policy {
     }
 
     /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
-    /// cost that is known later, no free retries, no units that are held, and no precedence.
-    pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended()
+    /// cost that is known later, no free retries, no units that are held, no precedence, and reports no crossings.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended() && !self.watches_shares()
     }
 
     /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.
     pub(crate) fn rejection_status(&self, is_due_to_others: bool) -> StatusCode {
         let usual = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
         self.status.unwrap_or(usual)
+    }
+
+    /// The status of the rejection of a request whose key has a suspended quota.
+    pub(crate) fn suspended_status(&self) -> StatusCode {
+        self.status.unwrap_or(StatusCode::FORBIDDEN)
     }
 
     /// Whether the policy is enforced, decides without waiting, and can be peeked at.
@@ -719,35 +745,5 @@ pub(crate) enum ChargeOrder {
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
-    }
-}
-
-/// One policy, or several.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a policy, and no array or `Vec` of policies",
-    note = "a quota, an algorithm or a limiter becomes a policy by a name, and mostly a key: \
-            `Policy::new(\"per-client\", limiter).key(PeerIp::new())`, or in short `RateLimitLayer::per_client(limiter)`"
-)]
-pub trait IntoPolicies {
-    /// The policies. They are charged and reported in this order, with three exceptions: policies in memory come
-    /// first, delaying policies after rejecting ones, and shadows last.
-    fn into_policies(self) -> Vec<Policy>;
-}
-
-impl IntoPolicies for Policy {
-    fn into_policies(self) -> Vec<Policy> {
-        vec![self]
-    }
-}
-
-impl<const N: usize> IntoPolicies for [Policy; N] {
-    fn into_policies(self) -> Vec<Policy> {
-        self.into()
-    }
-}
-
-impl IntoPolicies for Vec<Policy> {
-    fn into_policies(self) -> Vec<Policy> {
-        self
     }
 }

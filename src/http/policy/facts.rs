@@ -22,6 +22,7 @@ named! {
         ReleaseAtHead = "release_at_head",
         Penalty = "penalty",
         ChargeOnce = "charge_once",
+        OnCrossing = "on_crossing",
         /// The number of its records is bounded.
         MaxKeysOfChargeOnce = "ChargeOnce::max_keys",
         SharedKey = "a key that clients share",
@@ -32,11 +33,15 @@ named! {
         /// Requests hold units until they are over.
         InFlight = "a limit of requests in flight",
         NotInFlight = "a limiter whose requests hold nothing",
+        /// It keeps units that are credited.
+        IsBalance = "a balance",
         Delays = "a limiter that delays requests",
         Sheds = "a limiter that sheds",
         NotShedding = "a limiter that does not shed",
         /// It advertises no quota.
         NoQuota = "a limiter that advertises no quota",
+        /// Nothing would pay a debt.
+        KeepsNoDebts = "a limiter whose keys cannot owe anything",
         /// It has one quota for all keys.
         OneQuota = "a limiter that has one quota for all keys",
         NoCalendar = "a limiter without windows of the calendar",

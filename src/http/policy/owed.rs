@@ -1,4 +1,5 @@
-//! Costs above the charge: a policy charges the units that are left, and forgives the rest or lets the key owe it.
+//! Costs above the charge: a policy charges the units that are left, and forgives the rest or lets the key owe it. A
+//! charge by hand lets the key owe in any case.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,19 +10,22 @@ use crate::http::policy::after::{DebtCharge, Debts};
 use crate::http::policy::definition::Policy;
 use crate::store::TableStats;
 use crate::values::time::Monotonic;
-use crate::values::{Ask, Decision, KeepsStanding, PartitionKey, Quota, Shape};
+use crate::values::{Ask, Decision, KeepsStanding, LimiterError, Mode, PartitionKey, Quota, Shape};
+
+/// Learns of a charge beyond the first: the decision on it, and its units.
+pub(crate) type NoteCharge = Box<dyn FnOnce(&Decision, u64) + Send>;
 
 impl Policy {
-    /// The quota by which a key pays its debt, if its policy lets keys owe.
-    fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
-        let terms = self.after.owes_shortfalls.then(|| self.terms_under(quota))??;
+    /// The quota by which a key pays its debt, if time restores its units.
+    pub(super) fn quota_of_debts(&self, quota: Option<Quota>) -> Option<Quota> {
+        let terms = self.terms_under(quota)?;
         let quota = terms.quota()?;
         Some(if terms.shape() == Some(Shape::Bucket) { quota } else { quota.without_burst() })
     }
 
     /// The table of debts, and the quota by which a key pays its debt, if a key may owe something.
     fn debts_of(&self, quota: Option<Quota>) -> Option<(&Arc<Debts>, Quota)> {
-        Some((self.heritage.record.debts().filter(|_| self.after.owes_shortfalls)?, self.quota_of_debts(quota)?))
+        Some((self.heritage.record.debts()?, self.quota_of_debts(quota)?))
     }
 
     /// Charges a request to the debt of its key, if there is one.
@@ -55,9 +59,13 @@ impl Policy {
 
     /// As [`after_debt`](Self::after_debt), under the quota that the key had when it last owed something.
     pub(super) fn after_debt_as_kept(&self, key: &PartitionKey, decision: Decision) -> Decision {
-        let debts = self.heritage.record.debts().filter(|_| self.after.owes_shortfalls);
-        let left = debts.and_then(|debts| debts.units_left(key, None));
+        let left = self.heritage.record.debts().and_then(|debts| debts.units_left(key, None));
         left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
+    }
+
+    /// Whether a key may owe something that this process knows of.
+    pub(crate) fn has_debts(&self) -> bool {
+        self.heritage.record.debts().is_some_and(|debts| !debts.is_over())
     }
 
     /// Forgives the debt of a key.
@@ -73,13 +81,25 @@ impl Policy {
     }
 
     /// Charges the cost of a request beyond its charge, as far as units are left. The rest is forgiven, or
-    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback.
-    pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool) {
-        match self.quota_of_debts(ask.quota()) {
-            Some(quota) => match self.description.keeps_standing().filter(|_| !fell_back) {
-                Some(server) => self.owe_on(server, ask, quota),
-                None => self.charge_or_owe(ask, fell_back, quota),
+    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback. Then
+    /// `note` is called, if there is one, with the decision and the units that were charged.
+    pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool, note: Option<NoteCharge>) {
+        let owes = self.after.owes_shortfalls;
+        if let Some(balance) = self.description.adjusts().filter(|_| owes && self.description.keeps_credits()) {
+            // One in memory is charged by now, and the answer of a server need not be awaited.
+            let mut charge = balance.charge(ask, None);
+            if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                crate::util::spawn(async move { drop(charge.await) });
+            }
+            return;
+        }
+        // A key that owes something owes its further charges as well.
+        match self.quota_of_debts(ask.quota()).filter(|_| owes || self.has_debts()) {
+            Some(quota) => match self.description.keeps_standing().filter(|_| owes && !fell_back) {
+                Some(server) => self.owe_on(server, ask, quota, note),
+                None => self.charge_or_owe(ask, fell_back, Some(quota), note),
             },
+            None if note.is_some() => self.charge_or_owe(ask, fell_back, None, note),
             // The limiter failed on this request, so the rest is charged where the first part was.
             None if fell_back => self.fall_back_up_to(ask),
             None => self.charge_up_to(ask),
@@ -87,45 +107,69 @@ impl Policy {
     }
 
     /// Adds to the debt of a key on the server that keeps debts; if the call fails, in this process.
-    fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota) {
+    fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.heritage.record);
         let owed = server.owe(ask);
         let key = ask.key().clone();
         let units = ask.cost();
         crate::util::spawn(async move {
-            if owed.await.is_err() {
-                record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units);
+            match (owed.await, note) {
+                (Ok(decision), Some(note)) => note(&decision, units),
+                (Ok(_), None) => {}
+                (Err(_), _) => record.debts_by(|| Arc::new(Monotonic)).add(&key, quota, 0, units),
             }
         });
     }
 
-    /// Charges the units that are left, and adds the rest to the debt of the key. A limiter that calls a server is
+    /// Charges the units that are left, and adds the rest to the debt of the key, which it pays by `quota`; without
+    /// one, the rest is forgiven. A limiter that calls a server is
     /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
     /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
-    fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Quota) {
+    fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Option<Quota>, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.heritage.record);
         let clock = self.clock();
         let key = ask.key().clone();
         let units = ask.cost();
-        let own_quota = ask.quota();
-        let limiter = Arc::clone(&self.limiter);
-        let mode = self.mode_of_shortfalls(fell_back);
+        let owes = self.after.owes_shortfalls;
+        let charged = self.charge_left(ask, self.mode_of_shortfalls(fell_back));
         let mut charge = Box::pin(async move {
-            // First asks for all units; if that is rejected, for the units that are left. The rest is owed.
-            let mut charged = units;
-            while charged > 0 {
-                let ask = Ask::charge(&key, charged).under(own_quota).to(mode);
-                charged = match limiter.decide(&ask).decided().await {
-                    Ok(decision) if decision.is_allowed() => break,
-                    Ok(decision) if charged == units => decision.partial_cost(units).unwrap_or(0),
-                    _ => 0,
-                };
+            let (charged, decision) = charged.await.unwrap_or_default();
+            if let Some((note, decision)) = note.zip(decision) {
+                note(&decision, charged);
             }
-            record.debts_by(|| clock).add(&key, quota, charged, units - charged);
+            if let Some(quota) = quota {
+                let owed = if owes { units - charged } else { 0 };
+                record.debts_by(|| clock).add(&key, quota, charged, owed);
+            }
         });
         // A limiter in memory answers at once.
         if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             crate::util::spawn(charge);
+        }
+    }
+
+    /// Charges the units that are left, up to the cost, and waits for the answers. Returns the units, and the decision
+    /// that charged them.
+    pub(super) fn charge_left(
+        &self,
+        ask: &Ask<'_>,
+        mode: Mode,
+    ) -> impl Future<Output = Result<(u64, Option<Decision>), LimiterError>> + Send + use<> {
+        let limiter = Arc::clone(&self.limiter);
+        let key = ask.key().clone();
+        let quota = ask.quota();
+        let mut units = ask.cost();
+        async move {
+            // First asks for all units, and if that is rejected, for those that are left. A concurrent request may have
+            // used them by then.
+            while units > 0 {
+                let decision = limiter.decide(&Ask::charge(&key, units).under(quota).to(mode)).decided().await?;
+                if decision.is_allowed() {
+                    return Ok((units, Some(decision)));
+                }
+                units = decision.partial_cost(units).filter(|left| *left < units).unwrap_or(0);
+            }
+            Ok((0, None))
         }
     }
 }
@@ -148,7 +192,7 @@ mod tests {
     }
 
     fn owe(policy: &Policy, key: &PartitionKey, units: u64) {
-        policy.charge_shortfall(&Ask::charge(key, units), false);
+        policy.charge_shortfall(&Ask::charge(key, units), false, None);
     }
 
     /// 25 units are charged to a bucket of ten: fifteen are owed.

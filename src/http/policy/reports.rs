@@ -113,8 +113,8 @@ impl Policy {
             }
             return;
         }
-        // A ban has an event of its own.
-        if self.hook.is_none() || decision.ban().is_some() {
+        // A ban has an event of its own, and a suspended quota is the operator's doing.
+        if self.hook.is_none() || decision.ban().is_some() || decision.is_suspended() {
             return;
         }
         let record = self.limited_keys();
@@ -127,6 +127,11 @@ impl Policy {
     #[cold]
     pub(super) fn note_banned(&self, key: &PartitionKey, ban: Exception) {
         self.report_some(Transition::Banned { key, ban }, self.limited_keys());
+    }
+
+    /// Reports that the use of a key has crossed a share of its limit, unless there are too many such events.
+    pub(super) fn report_limited(&self, transition: Transition<'_>) {
+        self.report_some(transition, self.limited_keys());
     }
 
     /// Reports an event that clients can cause, unless there are too many.
@@ -159,6 +164,9 @@ impl Policy {
         let line = |key| log::KeyLine { policy: event.policy, route: event.route, key, left_out };
         match transition {
             Transition::Limited { key, decision } => log::key_limited(line(key), self.shadow, decision.retry_after()),
+            Transition::Crossed { crossing } => {
+                log::share_crossed(line(crossing.key()), self.shadow, &crossing.share());
+            }
             Transition::Banned { key, ban } => log::key_banned(line(key), &ban),
             Transition::Allowed { key, allowance } => log::key_allowed(line(key), &allowance),
             Transition::Lifted { key } => log::key_let_in(line(key)),

@@ -11,10 +11,10 @@ use crate::http::policy::who::MissingKey;
 use crate::values::Shape;
 
 use Fact::{
-    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, LimitFn, MaxKeysOfChargeOnce,
-    NoCalendar, NoLimits, NoQuota, NotInFlight, NotShedding, OneQuota, OweShortfalls, Penalty, PriorityFn, QuotaFn,
-    RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SharedKey, SharedWithoutKey, Sheds,
-    WeightFn, WindowFn,
+    ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, IsBalance, KeepsNoDebts,
+    LimitFn, MaxKeysOfChargeOnce, NoCalendar, NoLimits, NoQuota, NotInFlight, NotShedding, OnCrossing, OneQuota,
+    OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler,
+    SharedKey, SharedWithoutKey, Sheds, WeightFn, WindowFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -26,6 +26,8 @@ const NOTHING_CHARGED: &str = "its units are released when the request is over, 
                                or use a bucket or a window";
 const UNKNOWN_COST: &str = "the cost of a retry must be known when it comes; remove one (`charge_when` can stay)";
 
+const NO_WAIT: &str = "a ban is for retries before the advertised wait is over, and such a limit advertises none; remove the \
+                       penalty, or add it to a policy with a quota";
 const IN_TURN: &str =
     "its requests have no classes and no weights; protect the server with `Overload`, or remove the option";
 
@@ -57,7 +59,7 @@ const RULES: &[PairRule] = &[
     ),
     PairRule(
         OweShortfalls,
-        NoQuota,
+        KeepsNoDebts,
         "time pays a debt at the rate of the quota; let the limiter advertise one (`Description::advertising`), or remove \
          `owe_shortfalls`",
     ),
@@ -67,12 +69,8 @@ const RULES: &[PairRule] = &[
         "a rejection is due to the load of the server, and not to the client; remove the penalty, or add it to a policy \
          with a quota",
     ),
-    PairRule(
-        Penalty,
-        InFlight,
-        "a ban is for retries before the advertised wait is over, and such a limit advertises none; remove the penalty, or \
-         add it to a policy with a quota",
-    ),
+    PairRule(Penalty, InFlight, NO_WAIT),
+    PairRule(Penalty, IsBalance, NO_WAIT),
     PairRule(Penalty, SharedKey, "one client would ban all others; key the policy by client, or remove the penalty"),
     PairRule(
         Penalty,
@@ -103,6 +101,17 @@ const RULES: &[PairRule] = &[
         NoQuota,
         "the quota bounds the free retries; let the limiter advertise one (`Description::advertising`), or remove \
          `charge_once`",
+    ),
+    PairRule(
+        OnCrossing,
+        InFlight,
+        "its units are released when requests are over, so their use rises and falls all the time; remove the option, or \
+         use a bucket or a window",
+    ),
+    PairRule(
+        OnCrossing,
+        Delays,
+        "requests wait in place of a rejection; use a limiter that does not delay, or remove the option",
     ),
     PairRule(
         MaxKeysOfChargeOnce,
@@ -149,19 +158,20 @@ impl Policy {
         let has_shape = |shape| terms.is_some_and(|terms| terms.shape() == Some(shape));
         match fact {
             Cost | CostFn | PriorityFn | WeightFn | QuotaFn | WindowFn | LimitFn | ChargeWhen | CostAfter
-            | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce => {
-                self.options.has(fact)
-            }
+            | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce
+            | OnCrossing => self.options.has(fact),
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,
             CostsAtMostCharge => !self.after.settles_later() || self.after.is_all_or_nothing(),
             InFlight => self.description.holds(),
             NotInFlight => !self.description.holds(),
+            IsBalance => self.description.keeps_credits(),
             Delays => self.description.delays(),
             Sheds => self.description.sheds(),
             NotShedding => !self.description.sheds(),
             NoQuota => terms.and_then(|terms| terms.quota()).is_none(),
+            KeepsNoDebts => self.has_fact(NoQuota) && !self.has_fact(IsBalance),
             OneQuota => !(self.description.takes_quotas() && terms.is_some_and(|terms| terms.shape().is_some())),
             NoCalendar => !(self.description.takes_quotas() && has_shape(Shape::CalendarWindow)),
             NoLimits => !(self.description.takes_quotas() && self.description.holds()),

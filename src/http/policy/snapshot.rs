@@ -24,6 +24,8 @@ pub(crate) enum Role {
     RetryRecords = 6,
     /// Bans and allowances by hand.
     Overrides = 7,
+    /// The numbers of bans, if they grow.
+    RepeatedBans = 8,
 }
 
 impl Role {
@@ -37,6 +39,7 @@ impl Role {
             Self::Debts,
             Self::RetryRecords,
             Self::Overrides,
+            Self::RepeatedBans,
         ];
         all.into_iter().find(|role| *role as u8 == number)
     }
@@ -52,6 +55,7 @@ impl Role {
             Self::Debts => "debts",
             Self::RetryRecords => "records of retries",
             Self::Overrides => "bans and allowances by hand",
+            Self::RepeatedBans => "numbers of bans",
         }
     }
 }
@@ -130,6 +134,7 @@ impl Policy {
         if let Some(record) = self.bans() {
             record.bans.save(&mut RoleSink(sink, Role::Bans))?;
             record.advised.save(&mut RoleSink(sink, Role::AdvisedWaits))?;
+            record.repeated.save(&mut RoleSink(sink, Role::RepeatedBans))?;
         }
         // A server that keeps them needs no copy.
         let is_here = self.description.keeps_standing().is_none();
@@ -189,8 +194,11 @@ impl Policy {
             }
             Role::Bans => entries(penalty.ok_or_else(absent)?.record(), |record| &record.bans, &saved, wall),
             Role::AdvisedWaits => entries(penalty.ok_or_else(absent)?.record(), |record| &record.advised, &saved, wall),
+            Role::RepeatedBans => {
+                entries(penalty.ok_or_else(absent)?.record(), |record| &record.repeated, &saved, wall)
+            }
             Role::RetryRecords => entries(retries.ok_or_else(absent)?.0, |records| records, &saved, wall),
-            Role::Debts if self.after.owes_shortfalls => {
+            Role::Debts => {
                 let saved = SavedEntries::read(&saved)?;
                 let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));
                 Ok(Box::new(move || {
@@ -198,7 +206,6 @@ impl Policy {
                     debts.restore(saved, &wall)
                 }))
             }
-            Role::Debts => Err(absent()),
             Role::Overrides => {
                 let saved = SavedOverrides::read(&saved)?;
                 let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));

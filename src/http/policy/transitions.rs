@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::http::policy::shares::Crossing;
 use crate::http::policy::who::Who;
 use crate::values::{Decision, Exception, LimiterError, PartitionKey};
 
@@ -29,6 +30,13 @@ pub enum Transition<'a> {
         key: &'a PartitionKey,
         /// The decision that rejects it.
         decision: &'a Decision,
+    },
+    /// The use of a key has passed a [share](crate::Policy::on_crossing) of its limit. Of a
+    /// [shadow](crate::Policy::shadow), too.
+    #[non_exhaustive]
+    Crossed {
+        /// The key, the share, and the use of the key.
+        crossing: Crossing<'a>,
     },
     /// A key is banned, by hand or for a [penalty](crate::Policy::penalty).
     #[non_exhaustive]
@@ -102,6 +110,7 @@ impl<'a> Event<'a> {
             | Transition::Banned { key, .. }
             | Transition::Allowed { key, .. }
             | Transition::Lifted { key } => self.who.text_of(key),
+            Transition::Crossed { crossing } => crossing.key_text(),
             Transition::Failing { .. } | Transition::Recovered | Transition::Shedding | Transition::SheddingEnded => {
                 None
             }
@@ -120,6 +129,7 @@ impl fmt::Debug for Event<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.transition {
             Transition::Limited { .. } => "Limited",
+            Transition::Crossed { .. } => "Crossed",
             Transition::Banned { .. } => "Banned",
             Transition::Allowed { .. } => "Allowed",
             Transition::Lifted { .. } => "Lifted",

@@ -8,8 +8,8 @@ use crate::http::verdict::PolicyVerdict;
 
 /// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status for an exceeded limit.
 pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
-    // The limit of an overloaded server is no quota of the client's.
-    let is_quota = rejection.reason() != Reason::Overloaded;
+    // The limit of an overloaded server is no quota of the client's, and a suspended quota is not used up.
+    let is_quota = !matches!(rejection.reason(), Reason::Overloaded | Reason::Suspended);
     let violations: Vec<_> = rejection.verdict().violated().filter(|_| is_quota).map(violation).collect();
     let status = Status {
         code: code_of(rejection, exceeded),
@@ -33,6 +33,8 @@ fn code_of(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
         Reason::LimitExceeded => exceeded.into(),
         // UNAVAILABLE also means an outage of the server, and a ban is the client's own doing.
         Reason::Banned | Reason::BannedByHand => Code::ResourceExhausted,
+        // Not RESOURCE_EXHAUSTED: nothing is used up.
+        Reason::Suspended => Code::PermissionDenied,
         Reason::Overloaded | Reason::LimiterFailed => Code::Unavailable,
         Reason::MissingKey | Reason::AmbiguousKey => Code::InvalidArgument,
         Reason::Misconfigured => Code::Internal,
@@ -49,31 +51,29 @@ mod tests {
     use crate::algorithm::TokenBucket;
     use crate::http::key::KeyError;
     use crate::http::policy::Policy;
+    use crate::http::reject::Wait;
     use crate::http::verdict::Verdict;
-    use crate::values::{Decision, LimiterError, Quota, Receipt};
+    use crate::values::{LimiterError, Quota};
 
     #[test]
     fn each_reason_has_its_status_and_pushback() {
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
-        let rejected = |wait| Verdict::new([PolicyVerdict::new(&policy, Decision::reject(1, 0, wait), false)]);
-        let short = Some(Duration::from_millis(5));
-        let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
-        let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, rejected(wait));
-        let overloaded = |decision: Decision| {
-            let shed = PolicyVerdict::named("overload".into(), decision.with_receipt(Receipt::SHED));
-            Rejection::overloaded(StatusCode::SERVICE_UNAVAILABLE, Verdict::new([shed]))
-        };
+        let short = Wait::After(Duration::from_millis(5));
+        let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, wait, Verdict::default());
+        let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, wait, Verdict::default());
+        let overloaded = |wait| Rejection::overloaded(StatusCode::SERVICE_UNAVAILABLE, wait, Verdict::default());
         let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
         // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of a layer that answers UNAVAILABLE.
         for (rejection, statuses, pushback) in [
             (exceeded(short), ["8", "14"], Some("5")),
-            (exceeded(None), ["8", "8"], Some("-1")),
+            (exceeded(Wait::Never), ["8", "8"], Some("-1")),
             (banned(short), ["8", "8"], Some("5")),
-            (banned(None), ["8", "8"], Some("-1")),
-            (overloaded(Decision::reject(1, 0, short)), ["14", "14"], Some("5")),
-            (overloaded(Decision::reject_until_released(1, 0)), ["14", "14"], None),
+            (banned(Wait::Never), ["8", "8"], Some("-1")),
+            (overloaded(Wait::Estimate(Duration::from_millis(5))), ["14", "14"], Some("5")),
+            (overloaded(Wait::UnknownEstimate), ["14", "14"], None),
+            (Rejection::suspended(StatusCode::FORBIDDEN, Verdict::default()), ["7", "7"], Some("-1")),
             (failed(LimiterError::new("lost")), ["14", "14"], Some("1000")),
             (failed(LimiterError::closed("closed")), ["14", "14"], Some("1000")),
             (without_key(KeyError::Missing { what: what.into() }), ["3", "3"], Some("-1")),

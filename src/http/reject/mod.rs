@@ -6,7 +6,9 @@ mod handlers;
 mod problem;
 mod rejection;
 mod responder;
+mod wait;
 
 pub use self::rejection::{Reason, Rejection};
 pub use self::responder::RejectionFormat;
 pub(crate) use self::responder::Responder;
+pub(crate) use self::wait::Wait;

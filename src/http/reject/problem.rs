@@ -79,6 +79,8 @@ fn beginning(base: Option<&str>, reason: Reason, status: StatusCode, before: &st
         Reason::LimitExceeded => Some(QUOTA),
         Reason::Overloaded | Reason::LimiterFailed => Some(CAPACITY),
         Reason::Banned | Reason::BannedByHand => Some(ABUSE),
+        // The draft has no type for it: `about:blank` with the status says what there is to say (RFC 9457, 4.2.1).
+        Reason::Suspended => None,
         Reason::MissingKey | Reason::AmbiguousKey | Reason::Misconfigured => None,
     };
     let blank = ("", status.canonical_reason().unwrap_or("Rejected"));

@@ -9,6 +9,7 @@ use crate::http::grpc::GrpcRetry;
 use crate::http::headers::{self, Jitter};
 use crate::http::key::KeyError;
 use crate::http::policy::{Policy, validate_name};
+use crate::http::reject::wait::Wait;
 use crate::http::text::Text;
 use crate::http::verdict::{PolicyVerdict, Verdict};
 use crate::values::{Decision, LimiterError};
@@ -88,6 +89,8 @@ pub(super) const EXCEEDED: &str = "The limit is used up; retry in ";
 pub(super) const BANNED: &str = "Too many retries before the advertised wait was over; retry in ";
 pub(super) const OVERLOADED: &str = "The server is overloaded; retry in ";
 pub(super) const BANNED_BY_HAND: &str = "Access is suspended; retry in ";
+/// Without a wait.
+const SUSPENDED: &str = "The quota is suspended; do not retry.";
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -148,6 +151,8 @@ pub enum Reason {
     Banned,
     /// An operator has [banned](crate::LimitsHandle::ban) the client.
     BannedByHand,
+    /// The quota of the key is [suspended](crate::Quota::suspended).
+    Suspended,
     /// The request lacks the key of a policy.
     MissingKey,
     /// The request has the key more than once.
@@ -166,7 +171,7 @@ impl Rejection {
     /// Returns an answer that admits (a decision, or a permit), or a rejection with status 429 in the name of `policy`,
     /// boxed, since it is large. For handlers that ask a limiter themselves; a layer does all this by itself. A permit
     /// of a limiter that [sheds](crate::limiter::Description::shedding), such as [`Overload`](crate::Overload), is
-    /// rejected with status 503.
+    /// rejected with status 503, and a [suspended](crate::Quota::suspended) key with 403.
     ///
     /// # Errors
     ///
@@ -185,36 +190,46 @@ impl Rejection {
         if answer.borrow().is_allowed() {
             return Ok(answer);
         }
-        let verdict = Verdict::new([PolicyVerdict::named(policy.into(), *answer.borrow())]);
-        let is_shed = verdict.violated().all(PolicyVerdict::is_shed);
-        Err(Box::new(if is_shed {
-            Self::overloaded(StatusCode::SERVICE_UNAVAILABLE, verdict)
+        let decision = answer.borrow();
+        let is_shed = decision.receipt().is_shed() && decision.is_shed();
+        let wait = Wait::of(decision, is_shed);
+        let verdict = Verdict::new([PolicyVerdict::named(policy.into(), *decision)]);
+        Err(Box::new(if decision.is_suspended() {
+            Self::suspended(StatusCode::FORBIDDEN, verdict)
+        } else if is_shed {
+            Self::overloaded(StatusCode::SERVICE_UNAVAILABLE, wait, verdict)
         } else {
-            Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict)
+            Self::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, wait, verdict)
         }))
     }
 
-    pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
-        Self::by_policies(Reason::LimitExceeded, EXCEEDED, status, verdict)
+    pub(crate) fn limit_exceeded(status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
+        Self::by_policies(Reason::LimitExceeded, EXCEEDED, status, wait, verdict)
     }
 
     /// All policies that reject the request shed.
-    pub(crate) fn overloaded(status: StatusCode, verdict: Verdict) -> Self {
-        Self::by_policies(Reason::Overloaded, OVERLOADED, status, verdict)
+    pub(crate) fn overloaded(status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
+        Self::by_policies(Reason::Overloaded, OVERLOADED, status, wait, verdict)
     }
 
-    pub(crate) fn banned(status: StatusCode, verdict: Verdict) -> Self {
-        Self::by_policies(Reason::Banned, BANNED, status, verdict)
+    pub(crate) fn banned(status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
+        Self::by_policies(Reason::Banned, BANNED, status, wait, verdict)
     }
 
-    pub(crate) fn banned_by_hand(status: StatusCode, verdict: Verdict) -> Self {
-        Self::by_policies(Reason::BannedByHand, BANNED_BY_HAND, status, verdict)
+    pub(crate) fn banned_by_hand(status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
+        Self::by_policies(Reason::BannedByHand, BANNED_BY_HAND, status, wait, verdict)
+    }
+
+    /// No wait helps, whatever other policies say.
+    pub(crate) fn suspended(status: StatusCode, verdict: Verdict) -> Self {
+        let suspended = Self::plain(Reason::Suspended, status, SUSPENDED.into(), GrpcRetry::Never);
+        Self { verdict: verdict.rejected(), ..suspended }
     }
 
     /// Makes a rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait
     /// helps.
-    fn by_policies(reason: Reason, before: &'static str, status: StatusCode, verdict: Verdict) -> Self {
-        let retry = latest_retry(&verdict);
+    fn by_policies(reason: Reason, before: &'static str, status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
+        let retry = GrpcRetry::from(wait);
         let detail = match retry {
             GrpcRetry::After(_) => Detail::Wait { before },
             GrpcRetry::Never => {
@@ -361,53 +376,18 @@ impl From<LimiterError> for Box<Rejection> {
     }
 }
 
-/// The longest wait of all violated policies, of which there is at least one. If for one of them no wait helps, that is
-/// so for all; and if for one the wait is not known, neither is the longest. The estimates of an overloaded server count
-/// only if no other policy is violated.
-fn latest_retry(verdict: &Verdict) -> GrpcRetry {
-    debug_assert!(verdict.violated().next().is_some(), "no policy has rejected");
-    let is_overloaded = verdict.violated().all(PolicyVerdict::is_shed);
-    let violated = verdict.violated().filter(|violated| is_overloaded || !violated.is_shed());
-    violated.fold(GrpcRetry::After(Duration::ZERO), |latest, violated| {
-        let decision = violated.decision();
-        match (latest, decision.retry_after()) {
-            (GrpcRetry::After(longest), Some(wait)) => GrpcRetry::After(longest.max(wait)),
-            (GrpcRetry::Never, _) => GrpcRetry::Never,
-            (_, None) if !decision.is_until_released() => GrpcRetry::Never,
-            _ => GrpcRetry::Unknown,
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
-    use crate::values::{Quota, Receipt};
+    use crate::values::Quota;
 
     fn policy(name: &'static str) -> Policy {
         Policy::new(name, TokenBucket::new(Quota::per_second(1)))
     }
 
-    /// The verdict of policies that reject, with these waits.
-    fn rejected(waits: &[Option<u64>]) -> Verdict {
-        let decision = |wait: &Option<u64>| Decision::reject(1, 0, wait.map(Duration::from_secs));
-        Verdict::new(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
-    }
-
-    /// The verdict of policies that reject with these waits, and of one with too many requests in flight.
-    fn until_released(waits: &[Option<u64>]) -> Verdict {
-        let waiting = PolicyVerdict::new(&policy("p"), Decision::reject_until_released(4, 0), false);
-        Verdict::new(std::iter::once(waiting).chain(rejected(waits).policies().iter().cloned()))
-    }
-
-    /// The verdict of limiters that shed, with these estimates.
-    fn shed(waits: &[Option<u64>]) -> Verdict {
-        Verdict::new(waits.iter().map(|wait| {
-            let unknown = || Decision::reject_until_released(4, 0);
-            let decision = wait.map_or_else(unknown, |wait| Decision::reject(4, 0, Some(Duration::from_secs(wait))));
-            PolicyVerdict::named("p".into(), decision.with_receipt(Receipt::SHED))
-        }))
+    fn seconds(seconds: u64) -> Wait {
+        Wait::After(Duration::from_secs(seconds))
     }
 
     /// A client was told to retry in 633743 seconds.
@@ -434,7 +414,8 @@ mod tests {
             // The longest wait that is advertised.
             (9_999_999, "24 days 21 hours"),
         ] {
-            let rejection = Rejection::limit_exceeded(status, rejected(&[Some(seconds)]));
+            let rejection =
+                Rejection::limit_exceeded(status, Wait::After(Duration::from_secs(seconds)), Verdict::default());
             assert_eq!(rejection.detail(), format!("The limit is used up; retry in {expected}."));
             let json = String::from_utf8(crate::http::reject::problem::Problem::new(None).json(&rejection)).unwrap();
             assert!(json.contains(&format!("retry in {expected}.\"")), "{json}");
@@ -447,33 +428,18 @@ mod tests {
     fn every_detail_is_a_sentence_and_no_rejection_counts_as_admitted() {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let without_key = |error| Rejection::without_key(&error);
+        let exceeded = |wait| Rejection::limit_exceeded(status, wait, Verdict::default());
+        let overloaded = |wait| Rejection::overloaded(status, wait, Verdict::default());
         for (rejection, detail) in [
-            (Rejection::limit_exceeded(status, rejected(&[Some(1)])), "The limit is used up; retry in 1 second."),
-            (Rejection::limit_exceeded(status, rejected(&[Some(0)])), "The limit is used up; retry in 1 second."),
+            (exceeded(seconds(1)), "The limit is used up; retry in 1 second."),
+            (exceeded(seconds(0)), "The limit is used up; retry in 1 second."),
+            (exceeded(seconds(9)), "The limit is used up; retry in 9 seconds."),
+            (exceeded(Wait::Never), "The request costs more than is ever admitted at once; do not retry it."),
+            (exceeded(Wait::UntilReleased), "Too many requests are in flight; retry when one of them has ended."),
+            (overloaded(Wait::Estimate(Duration::from_secs(9))), "The server is overloaded; retry in 9 seconds."),
+            (overloaded(Wait::UnknownEstimate), "The server is overloaded; retry later."),
             (
-                Rejection::limit_exceeded(status, rejected(&[Some(9), Some(2)])),
-                "The limit is used up; retry in 9 seconds.",
-            ),
-            (
-                Rejection::limit_exceeded(status, rejected(&[Some(9), None])),
-                "The request costs more than is ever admitted at once; do not retry it.",
-            ),
-            (
-                Rejection::limit_exceeded(status, until_released(&[])),
-                "Too many requests are in flight; retry when one of them has ended.",
-            ),
-            (
-                Rejection::limit_exceeded(status, until_released(&[Some(9)])),
-                "Too many requests are in flight; retry when one of them has ended.",
-            ),
-            (
-                Rejection::limit_exceeded(status, until_released(&[Some(9), None])),
-                "The request costs more than is ever admitted at once; do not retry it.",
-            ),
-            (Rejection::overloaded(status, shed(&[Some(9), Some(2)])), "The server is overloaded; retry in 9 seconds."),
-            (Rejection::overloaded(status, shed(&[None, Some(2)])), "The server is overloaded; retry later."),
-            (
-                Rejection::banned(status, rejected(&[Some(600)])),
+                Rejection::banned(status, seconds(600), Verdict::default()),
                 "Too many retries before the advertised wait was over; retry in 600 seconds.",
             ),
             (

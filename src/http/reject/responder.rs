@@ -203,6 +203,7 @@ mod tests {
 
     use super::*;
     use crate::http::headers::{Described, PolicyReading, QuotaUnit, RateLimitFields, Writer};
+    use crate::http::reject::Wait;
     use crate::http::verdict::{PolicyVerdict, Verdict};
     use crate::values::{Decision, Quota, Terms};
 
@@ -251,7 +252,12 @@ mod tests {
         let verdict =
             Verdict::new(NAMES.iter().zip(decisions).map(|(name, it)| PolicyVerdict::named((*name).into(), it)));
         let status = StatusCode::from_u16(case.status).unwrap();
-        if case.is_ban { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) }
+        let wait = verdict.violated().map(|violated| Wait::of(violated.decision(), false)).max().unwrap();
+        if case.is_ban {
+            Rejection::banned(status, wait, verdict)
+        } else {
+            Rejection::limit_exceeded(status, wait, verdict)
+        }
     }
 
     fn rendered(case: &Case) -> Rendered {

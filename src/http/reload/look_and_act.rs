@@ -2,12 +2,16 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::key_of::Target;
 use super::{InForce, KeyOf, LayerState, LimitsHandle, PolicyInForce};
 use crate::http::policy::Policy;
-use crate::values::{Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota, Shape, Terms};
+use crate::values::{
+    Adjusted, Credit, Debit, Decision, Exception, LimiterError, Override, OverrideReason, PartitionKey, Quota, Shape,
+    Terms,
+};
 
 /// The state of a key in a policy.
 #[derive(Clone, Copy, Debug)]
@@ -16,11 +20,17 @@ pub struct KeyStatus {
     decision: Decision,
     terms: Option<Terms>,
     override_age: Option<Duration>,
+    is_repeated: bool,
 }
 
 impl KeyStatus {
     fn of(policy: &Policy, key: &PartitionKey, decision: Decision) -> Self {
-        Self { decision, terms: policy.description.terms(), override_age: policy.override_age(key) }
+        let override_age = policy.override_age(key);
+        Self { decision, terms: policy.description.terms(), override_age, is_repeated: false }
+    }
+
+    fn adjusted(policy: &Policy, key: &PartitionKey, adjusted: Adjusted) -> Self {
+        Self { is_repeated: adjusted.is_repeated, ..Self::of(policy, key, adjusted.decision) }
     }
 
     /// The decision on a request of cost 0, which is rejected only if the key is banned. It has the limit, the units
@@ -47,6 +57,13 @@ impl KeyStatus {
     pub fn by_hand_since(&self) -> Option<Duration> {
         let exception = self.ban().or_else(|| self.allowance())?;
         self.override_age.filter(|_| exception.is_by_hand())
+    }
+
+    /// Whether the reference of the [credit](LimitsHandle::credit) or the [charge](LimitsHandle::charge) by hand was
+    /// used before, so that this one has done nothing.
+    #[must_use]
+    pub const fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     /// The time until a request of one unit passes: zero if it passes now. `None` if this is not known, as for a limit
@@ -83,7 +100,8 @@ impl KeyStatus {
 /// at the next request that they ask the server about. A process that has cached the key as used up or as banned asks
 /// again after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
 ///
-/// Otherwise (in memory, a queue, or a limit of requests in flight), each call acts in this process.
+/// Otherwise (in memory, a queue, a limit of requests in flight, or a balance), each call acts in this process; a
+/// credit or a charge of a `RedisBalance` acts on the server.
 ///
 /// # Errors
 ///
@@ -141,6 +159,98 @@ impl LimitsHandle {
             let (policy, target) = found?;
             let decision = policy.reset(&target.key).await?;
             Ok(KeyStatus::of(&policy, &target.key, decision))
+        }
+    }
+
+    /// Adds units to a key of a [`Balance`](crate::Balance), such as units that a customer has bought. Returns its
+    /// state afterwards.
+    ///
+    /// With a [reference](Credit::reference), such as the number of the payment, it is done once, however often it is
+    /// called, in however many processes that share the balance: [`is_repeated`](KeyStatus::is_repeated) says whether
+    /// it was done before. So repeat a credit that has failed. See [the guide](crate::guide::top_ups).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::limiter::Credit;
+    /// use tower_sluice::{Balance, Policy, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::new(Policy::new("bought", Balance::new()).key(User::key())).handle();
+    /// let payment = || Credit::units(500).reference("invoice-17");
+    /// assert!(!limits.credit("bought", "alice", payment()).await?.is_repeated());
+    /// assert!(limits.credit("bought", "alice", payment()).await?.is_repeated());
+    /// assert_eq!(limits.peek("bought", "alice").await?.decision().remaining(), 500);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Also if the limiter is no `Balance` ([`is_unsupported`](LimiterError::is_unsupported)), if it has no room for
+    /// the units, if they are zero or have expired already, or if the reference is none.
+    #[doc(alias("top up", "buy"))]
+    pub fn credit(
+        &self,
+        policy: &str,
+        key: impl KeyOf,
+        credit: Credit,
+    ) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        let found = self.find(policy, key);
+        async move {
+            let (policy, target) = found?;
+            let adjusted = policy.credit_by_hand(&target.key, &credit).await?;
+            Ok(KeyStatus::adjusted(&policy, &target.key, adjusted))
+        }
+    }
+
+    /// Charges units to a key, such as for work that was not a request. Units that are left are charged as by a
+    /// request, and the key owes the others: its requests are rejected until time has paid them at the rate of the
+    /// quota, as with [`owe_shortfalls`](crate::Policy::owe_shortfalls), which the policy need not have. A key of a
+    /// [`Balance`](crate::Balance) owes them until a [credit](Self::credit) has paid them. Returns the state of the key
+    /// afterwards.
+    ///
+    /// With a [reference](Debit::reference), it is done once, as a credit is: in all processes, if Redis keeps the
+    /// units; otherwise in this process.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::limiter::Debit;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::new(Policy::new("api", Quota::per_hour(10)).key(User::key())).handle();
+    /// assert_eq!(limits.charge("api", "alice", 4).await?.decision().remaining(), 6);
+    /// let job = Debit::units(20).reference("job-4711");
+    /// assert_eq!(limits.charge("api", "alice", job).await?.decision().remaining(), 0);
+    /// // In 1.4 hours, time will have paid the fourteen units that she owes.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Also if the limiter delays requests, lets them hold their units, or advertises no quota
+    /// ([`is_unsupported`](LimiterError::is_unsupported)); if the policy has a [`quota_fn`](crate::Policy::quota_fn),
+    /// and the key is not given by a request, which says what its quota is; if the key is [allowed](Self::allow) by
+    /// hand, so that nothing is charged to it; if the units are zero, or the reference is none.
+    #[doc(alias("debit"))]
+    pub fn charge(
+        &self,
+        policy: &str,
+        key: impl KeyOf,
+        units: impl Into<Debit>,
+    ) -> impl Future<Output = Result<KeyStatus, LimiterError>> + Send {
+        let layer = Arc::clone(&self.layer);
+        let found = self.find(policy, key);
+        let debit = units.into();
+        async move {
+            let (policy, target) = found?;
+            // Also if this is dropped before its end.
+            let _noted = DebtsNoted(layer);
+            let adjusted = policy.charge_by_hand(&target.key, target.quota, &debit).await?;
+            Ok(KeyStatus::adjusted(&policy, &target.key, adjusted))
         }
     }
 
@@ -253,6 +363,15 @@ fn checked(span: Duration, reason: &str) -> Result<OverrideReason, LimiterError>
     OverrideReason::new(reason).map_err(|error| LimiterError::new(error.to_string()))
 }
 
+/// Makes requests look for debts, when it is dropped.
+struct DebtsNoted(Arc<LayerState>);
+
+impl Drop for DebtsNoted {
+    fn drop(&mut self) {
+        self.0.note_debts();
+    }
+}
+
 impl LayerState {
     /// Bans or allows a key in this process.
     fn override_here(&self, policy: &Policy, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
@@ -263,9 +382,22 @@ impl LayerState {
         Ok(())
     }
 
-    /// Makes requests look for bans and allowances by hand. Called after some were made.
+    /// Makes requests look for bans and allowances by hand, and for debts. Called after some were made.
     pub(crate) fn note_overrides(&self) {
-        self.load().is_plain.clear();
+        let in_force = self.load();
+        if in_force.policies.iter().any(Policy::has_debts) {
+            in_force.is_open_ended.store(true, Ordering::Relaxed);
+        }
+        in_force.is_plain.clear();
+    }
+
+    /// Makes requests look for debts. Called after some were made by hand.
+    fn note_debts(&self) {
+        // Under the lock: policies that are put in force afterwards find the debts, and these are in force now.
+        let _past = self.past.lock();
+        if self.load().policies.iter().any(Policy::has_debts) {
+            self.note_overrides();
+        }
     }
 }
 
@@ -276,7 +408,8 @@ impl InForce {
         self.is_plain.is_set()
     }
 
-    /// Finds out whether the last ban or allowance by hand is over. Called by each request that takes the longer path.
+    /// Finds out whether the last ban or allowance by hand, and the last debt, is over. Called by each request that
+    /// takes the longer path.
     #[inline]
     pub(crate) fn look_for_overrides(&self) {
         if self.may_be_plain {

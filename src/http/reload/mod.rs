@@ -9,6 +9,7 @@ mod policy_status;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -19,13 +20,14 @@ pub use self::look_and_act::KeyStatus;
 pub use self::policy_status::PolicyStatus;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
-use crate::http::policy::{Hook, IntoPolicies, Policy, PolicyError, Replaced};
+use crate::http::policy::{Hook, IntoPolicies, Policies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
 use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
 use crate::util::log;
+use crate::values::Formula;
 
 /// Replaces the policies of a layer at run time, shows them, and shows, resets, bans and allows single keys; made by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
@@ -177,11 +179,15 @@ pub(crate) struct LayerSettings {
 }
 
 /// Validated policies that can be enforced together, in the order in which they are charged.
-pub(crate) struct Enforceable(Vec<Policy>);
+pub(crate) struct Enforceable {
+    policies: Vec<Policy>,
+    /// How they decide together, by their indices; `None` if all of them have to admit a request.
+    formula: Option<Formula>,
+}
 
 impl Enforceable {
     pub(crate) fn new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
-        let mut policies = policies.into_policies();
+        let Policies { policies, formula } = policies.into_policies();
         if policies.is_empty() {
             return Err(PolicyError::NoPolicy);
         }
@@ -192,14 +198,18 @@ impl Enforceable {
                 return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
             }
         }
-        policies.sort_by_key(Policy::charge_order);
-        Ok(Self(policies))
+        let mut policies: Vec<(usize, Policy)> = policies.into_iter().enumerate().collect();
+        policies.sort_by_key(|(_, policy)| policy.charge_order());
+        let place = |member| policies.iter().position(|(index, _)| *index == member).expect("each is a member");
+        let formula = formula.has_choices().then(|| formula.renumbered(&place));
+        Ok(Self { policies: policies.into_iter().map(|(_, policy)| policy).collect(), formula })
     }
 }
 
 impl IntoPolicies for Enforceable {
-    fn into_policies(self) -> Vec<Policy> {
-        self.0
+    fn into_policies(self) -> Policies {
+        let all = || Formula::All((0..self.policies.len()).map(Formula::Member).collect());
+        Policies { formula: self.formula.unwrap_or_else(all), policies: self.policies }
     }
 }
 
@@ -239,21 +249,24 @@ impl PastPolicies {
 /// The policies in force. Immutable: a change replaces it.
 pub(crate) struct InForce {
     pub(crate) policies: Box<[Policy]>,
+    /// How they decide together, by their indices; `None` if all of them have to admit a request.
+    pub(crate) formula: Option<Formula>,
     /// Whether the limiters alone decide on each request ([`Policy::is_plain`]). If there are several policies, whether
-    /// all of them also [answer at once](Policy::answers_at_once).
+    /// all of them also [answer at once](Policy::answers_at_once), and there are no alternatives.
     may_be_plain: bool,
-    /// Likewise, and no key is banned or allowed by hand in this process.
+    /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
     is_plain: IdleFlag,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
-    /// Whether a request may be [open](Policy::is_open_ended) once it is admitted.
-    pub(crate) is_open_ended: bool,
+    /// Whether a request may be [open](Policy::is_open_ended) once it is admitted, or its key may owe something.
+    is_open_ended: AtomicBool,
     /// `None` if no response has a field that reports quota.
     pub(crate) writer: Option<Arc<Writer>>,
 }
 
 impl InForce {
-    fn new(mut policies: Vec<Policy>, settings: &LayerSettings) -> Arc<Self> {
+    fn new(enforceable: Enforceable, settings: &LayerSettings) -> Arc<Self> {
+        let Enforceable { mut policies, formula } = enforceable;
         policies.iter_mut().for_each(|policy| policy.hook.clone_from(&settings.hook));
         if let Some(route) = &settings.route {
             policies.iter().for_each(|policy| policy.heritage.meter.set_route(route));
@@ -266,18 +279,27 @@ impl InForce {
             name: policy.name(),
             terms: advertised(policy),
             unit: unit(policy),
-            is_conditional: policy.who.is_conditional(),
+            // Members that were not charged are not reported, either.
+            is_conditional: policy.who.is_conditional() || formula.is_some(),
         });
         let writer = Writer::new(&settings.fields, described).map(Arc::new);
         let is_one = policies.len() == 1;
         let is_plain = |policy: &Policy| policy.is_plain() && (is_one || policy.answers_at_once());
-        let may_be_plain = !policies.is_empty() && policies.iter().all(is_plain);
+        let may_be_plain = formula.is_none() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
-        let is_open_ended = policies.iter().any(Policy::is_open_ended);
+        let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
         let is_plain = IdleFlag::new();
-        let in_force = Self { policies: policies.into(), may_be_plain, is_plain, delays, is_open_ended, writer };
+        let policies = policies.into();
+        let in_force = Self { policies, formula, may_be_plain, is_plain, delays, is_open_ended, writer };
         in_force.look_for_overrides();
         Arc::new(in_force)
+    }
+
+    /// Whether a request may be [open](Policy::is_open_ended) once it is admitted, or its key may owe something. The
+    /// load is relaxed: a thread that misses a debt decides as if its request had come just before.
+    #[inline]
+    pub(crate) fn is_open_ended(&self) -> bool {
+        self.is_open_ended.load(Ordering::Relaxed)
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
@@ -308,7 +330,7 @@ impl Deref for PolicyInForce {
 
 impl LayerState {
     pub(crate) fn new(policies: Enforceable, settings: LayerSettings) -> Arc<Self> {
-        let in_force = ArcSwap::new(InForce::new(policies.0, &settings));
+        let in_force = ArcSwap::new(InForce::new(policies, &settings));
         Arc::new(Self { in_force, settings, past: Lock::default(), mounting: Mounting::new() })
     }
 
@@ -338,8 +360,7 @@ impl LayerState {
     }
 
     /// Replaces the policies in force.
-    pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
-        let mut policies = policies.0;
+    pub(crate) fn replace(&self, mut enforceable: Enforceable) -> Replaced {
         // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which
         // would deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and
         // the charges made under the first replacement would be lost in the second.
@@ -347,14 +368,14 @@ impl LayerState {
         let before = Arc::clone(&self.load());
         let mut replaced = Replaced::default();
         let mut finish = Vec::new();
-        for policy in &mut policies {
+        for policy in &mut enforceable.policies {
             if let Some(old) = before.policy(policy.name()) {
                 policy.inherit(old, &mut replaced, &mut finish);
             }
         }
         // Remembered for `close`: requests may still wait in them.
         past.remember(&before.policies);
-        let after = InForce::new(policies, &self.settings);
+        let after = InForce::new(enforceable, &self.settings);
         self.in_force.store(Arc::clone(&after));
         let is_closed = past.is_closed;
         // Released before the debts are copied, which takes its time. This thread copies them, so that no request waits

@@ -16,6 +16,7 @@ pub struct PolicyStatus {
     terms: Option<Terms>,
     delays: bool,
     can_reset: bool,
+    keeps_credits: bool,
     is_shadow: bool,
     tracks_offenders: bool,
     shows_whole_keys: bool,
@@ -52,6 +53,7 @@ impl PolicyStatus {
             terms: policy.description.terms(),
             delays: policy.description.delays(),
             can_reset: policy.description.answers(Mode::Reset),
+            keeps_credits: policy.description.keeps_credits(),
             is_shadow: policy.shadow,
             tracks_offenders: policy.heritage.offenders.is_some(),
             shows_whole_keys: policy.heritage.offenders.as_ref().is_some_and(|offenders| offenders.show.is_whole()),
@@ -84,6 +86,12 @@ impl PolicyStatus {
     #[must_use]
     pub const fn can_reset(&self) -> bool {
         self.can_reset
+    }
+
+    /// Whether its keys have the units that are credited to them.
+    #[cfg(feature = "admin")]
+    pub(crate) const fn keeps_credits(&self) -> bool {
+        self.keeps_credits
     }
 
     /// Whether it is a [shadow](crate::Policy::shadow), which rejects no request.

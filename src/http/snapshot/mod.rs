@@ -59,8 +59,9 @@ use crate::values::time::nanos_of;
 /// towards a ban; debts; the records of [`charge_once`](crate::Policy::charge_once), and its budgets.
 ///
 /// These are not in it: requests in flight (queues, permits, and charges that [may be
-/// refunded](crate::Policy::charge_when), which stay charged); budgets that a server keeps; the local fallback of a
-/// limiter on a server; algorithms and limiters of your own. [`Saved`] names the policies that are left out.
+/// refunded](crate::Policy::charge_when), which stay charged); the units of a [`Balance`](crate::Balance); budgets that
+/// a server keeps; the local fallback of a limiter on a server; algorithms and limiters of your own. [`Saved`] names
+/// the policies that are left out.
 ///
 /// A file has bits of the keys' hashes, and the secret of these hashes: a reader of the file can choose keys that share
 /// a budget. It has keys themselves only of bans and allowances by hand. So it is for its owner alone (mode 0600).

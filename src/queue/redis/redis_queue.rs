@@ -155,6 +155,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn new(redis: &Redis, name: &str, quota: Quota) -> Self {
+        quota.assert_in_force();
         Self::build(redis, name, quota, WaitBounds::of_queue(&quota))
     }
 

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::waiter_slab::{SlabSlot, WaiterId};
-use super::{Fifo, FifoId, Schedule};
+use super::{Fifo, FifoId, Schedule, Spacing};
+use crate::values::time::Timestamp;
 
 impl Schedule {
     /// Checks every invariant, in time linear in the numbers of keys and slots.
@@ -23,7 +24,7 @@ impl Schedule {
 
     /// Invariant 1.
     fn check_index(&self, id: FifoId, fifo: &Fifo) {
-        let (has_waiters, entry) = self.pace.index_entry(id, fifo);
+        let (has_waiters, entry) = self.pace.index_entry(id, fifo, &self.slab);
         let is_in = [&self.idle, &self.due].map(|index| index.contains(&entry));
         assert_eq!(is_in, [!has_waiters, has_waiters], "{id:?} is in the wrong index, or under another time");
     }
@@ -34,18 +35,25 @@ impl Schedule {
         let mut older = WaiterId::NONE;
         let mut len = 0;
         let mut backlog = 0;
+        let mut turn = Timestamp::ZERO;
         while waiter_id != WaiterId::NONE {
             let waiter = self.slab.waiter(waiter_id).expect("a wait list links to a slot without a waiter");
             assert_eq!((waiter.fifo, waiter.older), (id, older), "{waiter_id:?} is linked into another list");
             assert!(waiter.since <= waiter.until, "{waiter_id:?} would have to depart before it came");
             len += 1;
             assert!(len <= self.waiting, "the wait list of {id:?} is a circle");
-            backlog += u128::from(waiter.cost);
+            match self.pace.spacing {
+                Spacing::Even { .. } => backlog += u128::from(waiter.cost),
+                Spacing::Growing(_) => {
+                    assert!(turn <= waiter.until, "{waiter_id:?} would overtake an older waiter");
+                    turn = waiter.until;
+                }
+            }
             older = waiter_id;
             waiter_id = waiter.newer;
         }
         assert_eq!((fifo.waiters.newest, fifo.waiters.len), (older, len), "{id:?}: the end of the list");
-        assert_eq!(fifo.backlog, backlog, "{id:?}: the cost of its waiters");
+        assert_eq!(fifo.backlog, backlog, "{id:?}: the cost of its waiters that are not charged yet");
     }
 
     /// The counts of invariant 2.

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::{Fifo, FifoId, Schedule};
+use super::{Fifo, FifoId, Schedule, Spacing};
 use crate::store::{TableStats, WhenFull, next_table_number};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
@@ -87,8 +87,12 @@ impl Schedule {
         let soonest = soonest.or_else(|| {
             let (_, id) = self.due.first()?;
             let fifo = self.fifos.get(id)?;
-            let nanos = self.pace.gcra.nanos_ceil(self.pace.all_paid_at(fifo, Timestamp::ZERO));
-            Some(u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos))
+            let paid = self.pace.ceil(self.pace.all_paid_at(fifo, Timestamp::ZERO));
+            Some(match self.pace.spacing {
+                // The last waiter is paid for after it departs.
+                Spacing::Even { .. } => paid,
+                Spacing::Growing(_) => paid.max(self.last_departs_at(fifo).unwrap_or(paid)),
+            })
         });
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
         self.describe(now, &Fifo::default(), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
@@ -132,7 +136,7 @@ impl Schedule {
     /// Forgets a FIFO without waiters.
     fn forget(&mut self, id: FifoId) {
         if let Some(fifo) = self.fifos.remove(&id) {
-            self.idle.remove(&self.pace.index_entry(id, &fifo).1);
+            self.idle.remove(&self.pace.index_entry(id, &fifo, &self.slab).1);
             self.counts.shared -= usize::from(id.is_shared());
         }
     }

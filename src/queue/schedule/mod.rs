@@ -1,10 +1,13 @@
 //! The schedule of a queue: for each key, a FIFO of waiters, whose turns follow from a [`Gcra`]. It reads no clock,
 //! takes no lock and wakes no task.
+//!
+//! Turns are spaced evenly (`LeakyQueue`), or delayed by a wait that grows with the debt (`SlowDown`): see [`Spacing`].
 
 mod change;
 #[cfg(feature = "test-util")]
 mod invariants;
 mod keys;
+mod pace;
 #[cfg(all(test, feature = "test-util", not(sluice_loom)))]
 mod tests;
 pub(super) mod waiter_slab;
@@ -15,8 +18,10 @@ use std::time::Duration;
 
 use self::change::History;
 use self::keys::FifoCounts;
+pub(super) use self::pace::GrowingDelay;
+use self::pace::{QueuePace, Spacing};
 use self::waiter_slab::{DriverId, LinkedWaiter, SlabSlot, WaitList, WaiterId, WaiterSlab};
-use crate::algorithm::gcra::{Gcra, GcraState};
+use crate::algorithm::gcra::Gcra;
 use crate::limiter::WaitBounds;
 use crate::store::WhenFull;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
@@ -45,13 +50,19 @@ pub(super) struct FifoId(pub(super) u128);
 /// The FIFOs of all keys: which waiters are in each, and when its head may depart. Every method gets the time as an
 /// argument, and returns wakers instead of waking.
 ///
-/// # Schedule
+/// # Even spacing
 ///
 /// Each departure adds its price to the debt of its FIFO, and time pays the debt. `tat` (the theoretical arrival time
 /// of [`Gcra`], in its units) is the instant at which all departures so far will be paid for. The head of the FIFO may
 /// depart at `tat − (burst − 1) × interval`, and then `tat` moves up by the price of the head. Waiters depart as soon
 /// as they may. So the turn of an arrival is known at once: it is the turn of a head whose `tat` has been moved up by
 /// the price of all waiters before it.
+///
+/// # Growing delays
+///
+/// Each request is charged when it arrives, and the debt after its charge determines its delay. Its turn comes when the
+/// delay has passed, or together with the last waiter before it, if that departs later. The turn does not move any
+/// more: it is the waiter's `until`.
 ///
 /// # Cost
 ///
@@ -63,14 +74,16 @@ pub(super) struct FifoId(pub(super) u128);
 ///
 /// 1. Every FIFO is in exactly one index: `due` if it has waiters, and `idle` otherwise.
 /// 2. `waiting` is the number of waiters in all FIFOs, and `waiting_by_driver` the number of waiters of each driver.
-///    The `backlog` of a FIFO is the cost of its own waiters.
-/// 3. A wait list is linked from the oldest to the newest waiter.
+///    The `backlog` of a FIFO is the cost of its own waiters, unless they were charged when they arrived.
+/// 3. A wait list is linked from the oldest to the newest waiter. With growing delays, no turn comes before the turn of
+///    an older waiter.
 pub(super) struct Schedule {
     pace: QueuePace,
-    /// The greatest cost that is admitted: the units that leak during the longest wait, plus the burst. A request of a
-    /// greater cost would block its FIFO for longer than the longest wait.
+    /// The greatest cost that is admitted. With even spacing, the units that leak during the longest wait, plus the
+    /// burst: a request of a greater cost would block its FIFO for longer than the longest wait. With growing delays,
+    /// the burst.
     max_cost: u64,
-    /// In nanoseconds.
+    /// The longest wait, or the longest delay. In nanoseconds.
     max_wait: u64,
     bounds: QueueBounds,
     /// The FIFOs with waiters or a debt, and some whose debt is paid by now.
@@ -87,20 +100,13 @@ pub(super) struct Schedule {
     counts: FifoCounts,
 }
 
-/// When the heads of FIFOs may depart. Instants and spans are in units of `gcra`, unless their type is [`Timestamp`].
-#[derive(Clone, Copy)]
-struct QueuePace {
-    gcra: Gcra,
-    /// (burst − 1) × interval: how long before the `tat` of its FIFO the head may depart.
-    ahead: u128,
-}
-
 /// The state of a key.
 #[derive(Clone, Copy, Default)]
 struct Fifo {
-    /// When all departures so far will be paid for, see [`Schedule`].
+    /// When all charges so far will be paid for, see [`Schedule`].
     tat: u128,
-    /// The cost of all waiters, in tokens. Cannot overflow: fewer than 2^32 waiters cost less than 2^50 each.
+    /// The cost of the waiters that are charged when they depart, in tokens. Cannot overflow: fewer than 2^32 waiters
+    /// cost less than 2^50 each.
     backlog: u128,
     waiters: WaitList,
 }
@@ -117,44 +123,8 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 /// and other tasks can run on the thread.
 const BATCH: usize = 256;
 
-impl QueuePace {
-    /// Returns when all waiters of a FIFO will be paid for, if its head departs at `earliest` or later.
-    ///
-    /// The sum does not overflow: a `tat` is below 2^121, as in a bucket, and the price of the backlog is cut at 2^125.
-    /// Such a price can only follow from a change to a slower quota, since a waiter whose turn is after the greatest
-    /// [`Timestamp`] does not join. With the price cut, the turn is still after that timestamp.
-    fn all_paid_at(&self, fifo: &Fifo, earliest: Timestamp) -> u128 {
-        fifo.tat.max(self.gcra.units(earliest)) + self.gcra.saturating_price(fifo.backlog).min(1 << 125)
-    }
-
-    /// Returns when the head of a FIFO with this `tat` may depart.
-    fn departs_at(&self, tat: u128) -> Timestamp {
-        let nanos = self.gcra.nanos_ceil(tat.saturating_sub(self.ahead));
-        u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
-    }
-
-    /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `paid_at`.
-    /// The first of them may depart at `paid_at` − `ahead`, and each further one a token's price later.
-    fn count_departures(&self, paid_at: u128, deadline: u128) -> u128 {
-        match (deadline + self.ahead).checked_sub(paid_at) {
-            Some(left) => left / self.gcra.price(1) + 1,
-            None => 0,
-        }
-    }
-
-    /// Returns whether a FIFO has waiters, and so belongs into the index `due` and not into `idle`; and its entry
-    /// there.
-    fn index_entry(&self, id: FifoId, fifo: &Fifo) -> (bool, (Timestamp, FifoId)) {
-        if fifo.waiters.len == 0 {
-            let paid = u64::try_from(self.gcra.nanos_ceil(fifo.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos);
-            (false, (paid, id))
-        } else {
-            (true, (self.departs_at(fifo.tat), id))
-        }
-    }
-}
-
 impl Schedule {
+    /// Creates a schedule with even spacing.
     pub(super) fn new(quota: &Quota, bounds: QueueBounds) -> Self {
         let burst = quota.explicit_burst_or(1);
         let gcra = Gcra::new(quota, burst);
@@ -162,10 +132,21 @@ impl Schedule {
         let max_wait = nanos_of(bounds.waits.max_wait);
         // The tokens that leak during the longest wait, plus burst − 1, plus 1.
         let max_cost = (gcra.units(Timestamp::from_nanos(max_wait)) + ahead) / gcra.price(1) + 1;
+        let max_cost = u64::try_from(max_cost).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
+        Self::empty(QueuePace { gcra, spacing: Spacing::Even { ahead } }, max_cost, bounds)
+    }
+
+    /// Creates a schedule with growing delays.
+    pub(super) fn slowing_down(quota: &Quota, delay: GrowingDelay, bounds: QueueBounds) -> Self {
+        let burst = quota.max_burst();
+        Self::empty(QueuePace { gcra: Gcra::new(quota, burst), spacing: Spacing::Growing(delay) }, burst, bounds)
+    }
+
+    fn empty(pace: QueuePace, max_cost: u64, bounds: QueueBounds) -> Self {
         Self {
-            pace: QueuePace { gcra, ahead },
-            max_cost: u64::try_from(max_cost).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS)),
-            max_wait,
+            pace,
+            max_cost,
+            max_wait: nanos_of(bounds.waits.max_wait),
             bounds,
             fifos: HashMap::new(),
             slab: WaiterSlab::new(),
@@ -240,19 +221,33 @@ impl Schedule {
         cost: u64,
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
-        let max_wait = max_wait.min(self.max_wait);
         let fifo = self.fifo(id);
-        let reject = |wait| self.describe(now, &fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
         if cost > self.max_cost {
             return Err(self.describe(now, &fifo, self.waiting, |limit, left| Decision::reject(limit, left, None)));
         }
+        match self.pace.spacing {
+            Spacing::Even { ahead } => self.check_even(now, &fifo, ahead, cost, max_wait.min(self.max_wait)),
+            Spacing::Growing(delay) => self.check_growing(now, &fifo, delay, cost, max_wait),
+        }
+    }
+
+    /// [`check_arrival`](Self::check_arrival) of a cost that may be admitted, with even spacing.
+    fn check_even(
+        &self,
+        now: Timestamp,
+        fifo: &Fifo,
+        ahead: u128,
+        cost: u64,
+        max_wait: u64,
+    ) -> Result<Timestamp, Decision> {
+        let reject = |wait| self.describe(now, fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
         // The turn of the head; without waiters, the turn of this arrival.
-        let head_departs_at = self.pace.departs_at(fifo.tat);
+        let head_departs_at = self.pace.departs_at(fifo.tat, ahead);
         if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
             return Ok(now);
         }
 
-        let departs_at = self.pace.departs_at(self.pace.all_paid_at(&fifo, Timestamp::ZERO));
+        let departs_at = self.pace.departs_at(self.pace.all_paid_at(fifo, Timestamp::ZERO), ahead);
         if departs_at == Timestamp::MAX {
             // The turn would come after the greatest timestamp, so no wait is long enough.
             return Err(reject(None));
@@ -275,11 +270,64 @@ impl Schedule {
         Ok(departs_at)
     }
 
+    /// [`check_arrival`](Self::check_arrival) of a cost that may be admitted, with growing delays.
+    fn check_growing(
+        &self,
+        now: Timestamp,
+        fifo: &Fifo,
+        delay: GrowingDelay,
+        cost: u64,
+        max_wait: u64,
+    ) -> Result<Timestamp, Decision> {
+        if cost == 0 {
+            return Ok(now);
+        }
+        let last_departs_at = self.last_departs_at(fifo).unwrap_or(now);
+        let departs_at = self.growing_turn(now, fifo, delay, cost);
+        // The greatest debt after the charge with which the delay is short enough.
+        let most_owed = match max_wait.checked_div(delay.step) {
+            Some(steps) if max_wait < self.max_wait => delay.free.saturating_add(steps).min(self.max_cost),
+            _ => self.max_cost,
+        };
+        // An arrival is accepted from the latest of three times on: when the debt is small enough, when the last waiter
+        // departs early enough, and when there is room for another waiter, or the arrival does not have to wait.
+        let in_time = Timestamp::from_nanos(last_departs_at.as_nanos().saturating_sub(max_wait));
+        let mut accepted_at = self.pace.fits_at(fifo, cost, most_owed).map(|fits_at| fits_at.max(in_time));
+        if departs_at > now && self.is_full() {
+            let soonest = Timestamp::from_nanos(now.as_nanos().saturating_add(1));
+            let has_room_at = self.next_release().map(|due| due.max(soonest));
+            let is_free_at = self.pace.fits_at(fifo, cost, delay.free).map(|fits_at| fits_at.max(last_departs_at));
+            let enters_at = has_room_at.into_iter().chain(is_free_at).min();
+            accepted_at = accepted_at.zip(enters_at).map(|(accepted_at, enters_at)| accepted_at.max(enters_at));
+        }
+        if accepted_at.is_some_and(|accepted_at| accepted_at <= now) {
+            return Ok(departs_at);
+        }
+        let wait = accepted_at.map(|accepted_at| accepted_at.saturating_since(now));
+        // What is left counts requests that accept the longest delay.
+        let counts = max_wait >= self.max_wait;
+        Err(self.describe(now, fifo, self.waiting, |limit, left| {
+            Decision::reject(limit, if counts { left } else { 0 }, wait)
+        }))
+    }
+
+    /// Returns the turn of an arrival with growing delays.
+    fn growing_turn(&self, now: Timestamp, fifo: &Fifo, delay: GrowingDelay, cost: u64) -> Timestamp {
+        let wait = delay.after(self.pace.tokens_owed(fifo, now, cost)).min(self.max_wait);
+        let turn = Timestamp::from_nanos(now.as_nanos().saturating_add(wait));
+        self.last_departs_at(fifo).map_or(turn, |last| last.max(turn))
+    }
+
+    /// Returns the turn of the newest waiter of a FIFO, if it has one, with growing delays.
+    fn last_departs_at(&self, fifo: &Fifo) -> Option<Timestamp> {
+        self.slab.waiter(fifo.waiters.newest).map(|newest| newest.until)
+    }
+
     /// Lets a request depart at once, as [`check_arrival`](Self::check_arrival) allowed.
     pub(super) fn depart_now(&mut self, now: Timestamp, id: FifoId, cost: u64) -> Decision {
         if cost > 0 {
             self.ensure_fifo(id);
-            self.edit(id, |gcra, fifo, _| fifo.tat = fifo.tat.max(gcra.units(now)) + gcra.price(cost));
+            self.edit(id, |pace, fifo, _| pace.charge(fifo, now, cost));
             self.forget_paid(now);
         }
         let fifo = self.fifo(id);
@@ -300,9 +348,11 @@ impl Schedule {
         self.waiting += 1;
         *self.waiting_by_driver_mut(driver) += 1;
         self.ensure_fifo(id);
-        let max_wait = max_wait.min(self.max_wait);
-        let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
-        let waiter = LinkedWaiter {
+        let until = match self.pace.spacing {
+            Spacing::Even { .. } => Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait.min(self.max_wait))),
+            Spacing::Growing(delay) => self.growing_turn(now, &self.fifo(id), delay, cost),
+        };
+        let mut waiter = LinkedWaiter {
             fifo: id,
             older: WaiterId::NONE,
             newer: WaiterId::NONE,
@@ -311,10 +361,17 @@ impl Schedule {
             has_future,
             since: now,
             until,
+            paid_at: Timestamp::ZERO,
             waker: None,
         };
-        let slot = self.edit(id, |_, fifo, slab| {
-            fifo.backlog += u128::from(cost);
+        let slot = self.edit(id, |pace, fifo, slab| {
+            match pace.spacing {
+                Spacing::Even { .. } => fifo.backlog += u128::from(cost),
+                Spacing::Growing(_) => {
+                    pace.charge(fifo, now, cost);
+                    waiter.paid_at = pace.floor(fifo.tat);
+                }
+            }
             slab.push(&mut fifo.waiters, waiter)
         });
         slot.expect("ensured above")
@@ -362,13 +419,18 @@ impl Schedule {
         })
     }
 
-    /// Removes a waiter that has a future, in any state. The waiters behind it move up without further work, because
-    /// the turn of a head does not depend on which waiter is the head. If the turn of the removed waiter has come, it
-    /// is refunded, and the FIFO is returned, since its next waiter may depart. The waker must be dropped outside of
-    /// the lock.
+    /// Removes a waiter that has a future, in any state. With even spacing, the waiters behind it move up without
+    /// further work, because the turn of a head does not depend on which waiter is the head. With growing delays, they
+    /// keep their turns. A charge is refunded. If the turn of the removed waiter has come, the FIFO is returned, since
+    /// its next waiter may depart. The waker must be dropped outside of the lock.
     pub(super) fn leave(&mut self, now: Timestamp, waiter_id: WaiterId) -> (Option<FifoId>, Option<Waker>) {
         // `Closed` only until the slot is freed, in the next line.
-        let waker = self.end_wait(waiter_id, |_, _, _| SlabSlot::Closed);
+        let waker = self.end_wait(waiter_id, |pace, fifo, waiter| {
+            if let Spacing::Growing(_) = pace.spacing {
+                pace.refund(fifo, now, waiter.cost, pace.gcra.units(waiter.paid_at));
+            }
+            SlabSlot::Closed
+        });
         match self.slab.free(waiter_id) {
             SlabSlot::Released { fifo, cost, receipt, .. } => {
                 self.refund(now, fifo, cost, receipt);
@@ -416,12 +478,18 @@ impl Schedule {
         let history = self.history;
         for _ in 0..BATCH {
             let first = only.or_else(|| self.due.first().map(|(_, id)| *id)).map(|id| (id, self.fifo(id)));
-            let due = first.filter(|(_, fifo)| fifo.waiters.len > 0 && self.pace.departs_at(fifo.tat) <= now);
+            let due = first.filter(|(_, fifo)| self.pace.head_departs_at(fifo, &self.slab).is_some_and(|at| at <= now));
             let Some((id, fifo)) = due else { return true };
-            woken.extend(self.end_wait(fifo.waiters.oldest, |gcra, fifo, waiter| {
-                fifo.tat = fifo.tat.max(gcra.units(earliest)) + gcra.price(waiter.cost);
+            woken.extend(self.end_wait(fifo.waiters.oldest, |pace, fifo, waiter| {
+                let paid_at = match pace.spacing {
+                    Spacing::Even { .. } => {
+                        pace.charge(fifo, earliest, waiter.cost);
+                        fifo.tat
+                    }
+                    Spacing::Growing(_) => pace.gcra.units(waiter.paid_at),
+                };
                 let delay = nanos_of(now.saturating_since(waiter.since));
-                SlabSlot::Released { fifo: id, cost: waiter.cost, delay, receipt: history.receipt(fifo.tat) }
+                SlabSlot::Released { fifo: id, cost: waiter.cost, delay, receipt: history.receipt(paid_at) }
             }));
             self.forget_paid(now);
         }
@@ -442,12 +510,10 @@ impl Schedule {
         }
     }
 
-    /// Undoes a departure, as far as it is not paid for yet.
+    /// Undoes a charge, as far as it is not paid for yet.
     pub(super) fn refund(&mut self, now: Timestamp, id: FifoId, cost: u64, receipt: Receipt) {
-        let departure = self.history.read(&self.pace.gcra, receipt);
-        self.edit(id, |gcra, fifo, _| {
-            fifo.tat = gcra.refund(GcraState { tat: fifo.tat }, now, cost, departure).tat;
-        });
+        let paid_at = self.history.read(&self.pace.gcra, receipt);
+        self.edit(id, |pace, fifo, _| pace.refund(fifo, now, cost, paid_at));
     }
 
     /// Removes a waiter from its FIFO, if it still waits, and returns its waker. If it has a future, the result of
@@ -455,13 +521,15 @@ impl Schedule {
     fn end_wait(
         &mut self,
         waiter_id: WaiterId,
-        outcome: impl FnOnce(&Gcra, &mut Fifo, &LinkedWaiter) -> SlabSlot,
+        outcome: impl FnOnce(&QueuePace, &mut Fifo, &LinkedWaiter) -> SlabSlot,
     ) -> Option<Waker> {
         let id = self.slab.waiter(waiter_id)?.fifo;
-        let waiter = self.edit(id, |gcra, fifo, slab| {
+        let waiter = self.edit(id, |pace, fifo, slab| {
             let waiter = slab.unlink(&mut fifo.waiters, waiter_id)?;
-            fifo.backlog -= u128::from(waiter.cost);
-            *slab.get_mut(waiter_id) = outcome(gcra, fifo, &waiter);
+            if let Spacing::Even { .. } = pace.spacing {
+                fifo.backlog -= u128::from(waiter.cost);
+            }
+            *slab.get_mut(waiter_id) = outcome(pace, fifo, &waiter);
             Some(waiter)
         })??;
         self.waiting -= 1;
@@ -499,19 +567,28 @@ impl Schedule {
     /// which are paid for at `paid_at`, and with `in_all` waiters over all keys.
     fn count_fitting(&self, start: u128, paid_at: u128, in_fifo: usize, in_all: usize) -> u64 {
         let waits = &self.bounds.waits;
-        let at_once = if in_fifo == 0 { self.pace.count_departures(paid_at, start) } else { 0 };
         let room = waits.max_queue.saturating_sub(in_fifo).min(waits.max_waiters.saturating_sub(in_all)) as u128;
-        let latest = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
-        let in_time = self.pace.count_departures(paid_at, latest);
+        let (at_once, in_time) = match self.pace.spacing {
+            Spacing::Even { ahead } => {
+                let latest = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
+                let count = |deadline| self.pace.count_departures(paid_at, deadline, ahead);
+                (count(start), count(latest))
+            }
+            Spacing::Growing(delay) => {
+                let count = |most_owed| self.pace.count_charges(paid_at - start, most_owed);
+                (count(delay.free), count(self.max_cost))
+            }
+        };
+        let at_once = if in_fifo == 0 { at_once } else { 0 };
         u64::try_from((at_once + room).min(in_time)).unwrap_or(u64::MAX)
     }
 
     /// Changes a FIFO, if it is stored, and keeps it in the right index (invariant 1).
-    fn edit<R>(&mut self, id: FifoId, change: impl FnOnce(&Gcra, &mut Fifo, &mut WaiterSlab) -> R) -> Option<R> {
+    fn edit<R>(&mut self, id: FifoId, change: impl FnOnce(&QueuePace, &mut Fifo, &mut WaiterSlab) -> R) -> Option<R> {
         let fifo = self.fifos.get_mut(&id)?;
-        let (had_waiters, old_entry) = self.pace.index_entry(id, fifo);
-        let result = change(&self.pace.gcra, fifo, &mut self.slab);
-        let (has_waiters, new_entry) = self.pace.index_entry(id, fifo);
+        let (had_waiters, old_entry) = self.pace.index_entry(id, fifo, &self.slab);
+        let result = change(&self.pace, fifo, &mut self.slab);
+        let (has_waiters, new_entry) = self.pace.index_entry(id, fifo, &self.slab);
         if (had_waiters, old_entry) != (has_waiters, new_entry) {
             self.index_mut(had_waiters).remove(&old_entry);
             self.index_mut(has_waiters).insert(new_entry);

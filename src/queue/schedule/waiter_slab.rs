@@ -79,8 +79,11 @@ pub(in crate::queue) struct LinkedWaiter {
     /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of the remaining units) has no future.
     pub(in crate::queue) has_future: bool,
     pub(in crate::queue) since: Timestamp,
-    /// The last instant at which its turn may come.
+    /// The last instant at which its turn may come; with growing delays, its turn.
     pub(in crate::queue) until: Timestamp,
+    /// With growing delays, when its charge is paid for, rounded down so that no refund is too large. Zero with even
+    /// spacing: it is charged when it departs.
+    pub(in crate::queue) paid_at: Timestamp,
     pub(in crate::queue) waker: Option<Waker>,
 }
 
@@ -99,6 +102,8 @@ impl Default for WaitList {
 }
 
 const CHUNK: usize = 256;
+
+const _: () = assert!(size_of::<SlabSlot>() <= 80, "the memory of a waiter");
 
 impl WaiterSlab {
     pub(in crate::queue) const fn new() -> Self {
@@ -254,6 +259,7 @@ mod tests {
             has_future: true,
             since: Timestamp::ZERO,
             until: Timestamp::ZERO,
+            paid_at: Timestamp::ZERO,
             waker: Some(Waker::noop().clone()),
         }
     }

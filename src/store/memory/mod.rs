@@ -162,7 +162,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let hash = tables.hash(ask.key());
         let now = ask.now(&self.store.clock);
         if let Some(under) = tables.judge_under_quota(algorithm, ask) {
-            return T::from(self.peek_under(&under, algorithm, (hash, ask.cost(), now)));
+            return T::from(self.peek_under(&under, algorithm, ask, (hash, now)));
         }
         match (&tables.key_table, algorithm.kind()) {
             (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),

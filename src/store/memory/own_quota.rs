@@ -21,12 +21,13 @@ pub(super) struct UnderQuota<A> {
 }
 
 impl<A: Algorithm> UnderQuota<A> {
-    /// Judges under the quota of a question, or under the limiter's if the question has no quota. Returns `None` if the
-    /// algorithm takes no quotas.
+    /// Judges under the quota of a question, or under the limiter's if the question has no quota, or a suspended one,
+    /// under which nothing is judged. Returns `None` if the algorithm takes no quotas.
     #[inline]
     pub(super) fn for_ask(algorithm: &A, ask: &Ask<'_>) -> Option<Self> {
         let own = algorithm.quota();
-        let algorithm = algorithm.under(ask.quota().unwrap_or(own))?;
+        let quota = ask.quota().filter(|quota| !quota.is_suspended());
+        let algorithm = algorithm.under(quota.unwrap_or(own))?;
         Some(Self { algorithm, own, converts: !ask.keeps_quota() })
     }
 

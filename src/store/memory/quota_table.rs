@@ -70,6 +70,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     #[cold]
     #[inline(never)]
     pub(super) fn charge_seldom<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>, hash: u64) -> Decision {
+        if ask.is_suspended() {
+            return Decision::suspended();
+        }
         let tables = self.tables(algorithm);
         // Before the charge: a reset in between must count as later than the charge (see `Resets::count`).
         let resets = tables.resets.count(hash);
@@ -90,8 +93,12 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         &self,
         under: &UnderQuota<A>,
         algorithm: &A,
-        (hash, cost, now): (u64, u64, Timestamp),
+        ask: &Ask<'_>,
+        (hash, now): (u64, Timestamp),
     ) -> Decision {
-        self.quota_table(algorithm, self.tables(algorithm)).peek(under, hash, cost, now)
+        if ask.is_suspended() {
+            return Decision::suspended();
+        }
+        self.quota_table(algorithm, self.tables(algorithm)).peek(under, hash, ask.cost(), now)
     }
 }

@@ -12,7 +12,7 @@ use super::key::{Key, KeyNames};
 use super::script::{self, BadReply, ScriptReply, Scripted, Swap, TextUnder};
 use crate::store::remote::{Answered, Applied, Attempts, CallLimits, KeyTag, Standing, Tags, Target, Transition};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answer, LimiterError};
+use crate::values::{Answer, LimiterError, Override};
 
 /// The keys of one limiter on Redis.
 pub struct RedisBackend {
@@ -105,6 +105,7 @@ impl RedisBackend {
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
         let key = || self.key::<A>(target.tag());
+        let bans = || self.names.bans(target.tag());
         let send = |call| self.scripts.call(call, limits);
         match transition {
             Transition::Charge { cost, count } => {
@@ -119,16 +120,26 @@ impl RedisBackend {
             }
             Transition::Read => self.read(target, limits).await,
             Transition::Reset => {
-                let now = send(script::reset(key())).await?.now;
+                let now = send(script::reset([key(), bans()])).await?.now;
                 Ok(Applied { now, old: None, standing: Standing::default(), kept: None, charged: 0 })
             }
-            Transition::Ban { span } => {
-                let answer = send(script::ban(key(), span)).await?;
+            Transition::Ban { span, growth } => {
+                let call = match growth {
+                    Some(growth) => script::growing_ban(key(), bans(), &growth),
+                    None => script::ban(key(), span),
+                };
+                let answer = send(call).await?;
                 Ok(in_force(&TextUnder::from_target(target), &answer)?)
             }
             Transition::Override(by_hand) => {
                 let under = TextUnder::from_target(target);
-                self.change_standing(target, limits, |holds, now| under.overriding(holds, now, by_hand)).await
+                let change = |holds: Option<&[u8]>, now| under.overriding(holds, now, by_hand);
+                let applied = self.change_standing(target, limits, change).await?;
+                if !matches!(by_hand, Override::Ban { .. }) {
+                    // Its bans are forgotten, too.
+                    send(script::reset([bans()])).await?;
+                }
+                Ok(applied)
             }
             Transition::Owe { units } => {
                 let under = TextUnder::from_target(target);
@@ -143,7 +154,7 @@ impl RedisBackend {
 fn in_force<A: Scripted>(under: &TextUnder<'_, A>, answer: &ScriptReply) -> Result<Applied<A::State>, BadReply> {
     let now = answer.now;
     let text = answer.text(0)?;
-    answer.charged_nothing()?;
+    answer.charged(0)?;
     if !text.standing.is_in_force(now) {
         return Err(BadReply::State);
     }

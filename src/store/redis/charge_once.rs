@@ -44,6 +44,9 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
     /// Decides in a call of its own: no lease pays, and no other request shares it. The negative cache knows no
     /// records, so it decides only on requests beyond the [look-ups](Lookups).
     fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer {
+        if ask.is_suspended() {
+            return Decision::suspended().into();
+        }
         let budget = A::budget(retry.budget);
         let query =
             KeyQuery::for_ask(&self.inner, &self.algorithm, ask).and_then(|query| check_fit(&budget).map(|()| query));

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::connection::Fault;
 use super::evalsha::ScriptCall;
 use super::key::Key;
-use super::script::{self, BadReply, OwnQuota, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
+use super::script::{BadReply, Charging, OwnQuota, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 use crate::store::remote::{Applied, Observation, Standing, Target};
 use crate::store::{SharingStats, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -102,8 +102,8 @@ pub(super) trait ConversationPart: Send {
     fn charge(&mut self, asked: Timestamp) -> ScriptCharge;
 
     /// Takes a call's answer about the key at `index`. Returns whether that is the outcome; if not, the call has
-    /// charged nothing, and is made again. `may_repeat` says whether it would have charged this key.
-    fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply>;
+    /// charged nothing, and is made again.
+    fn hear(&mut self, answer: &ScriptReply, index: usize, charging: &Charging) -> Result<bool, BadReply>;
 }
 
 impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
@@ -158,19 +158,21 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         charge.with_own_quota(OwnQuota { quota, conversion })
     }
 
-    fn hear(&mut self, answer: &ScriptReply, index: usize, may_repeat: bool) -> Result<bool, BadReply> {
+    fn hear(&mut self, answer: &ScriptReply, index: usize, charging: &Charging) -> Result<bool, BadReply> {
+        let may_repeat = charging.may_charge(index, answer);
+        let charged = charging.admitted(index, answer);
         let target = self.subject.target();
         let quotas = self.subject.quotas();
         let now = answer.now;
         let under = TextUnder::from_target(&target);
         let text = answer.text(index)?;
-        let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: answer.admitted };
+        let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged };
         self.found = found;
         self.is_foreign = false;
         if text.standing.is_in_force(now) {
             // Among several keys, one that is allowed passes, and is not charged.
-            if may_repeat && !text.standing.is_allowed(now) {
-                answer.charged_nothing()?;
+            if may_repeat && !text.standing.is_allowed(now) && charged > 0 {
+                return Err(BadReply::Disagreement);
             }
             self.found.charged = 0;
             self.found.standing = text.standing;
@@ -232,21 +234,18 @@ pub(super) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Re
 ) -> Result<(ScriptReply, Observation), Fault> {
     loop {
         let call = compose(parts.iter_mut().map(|part| part.charge(asked)).collect());
-        let are_charged: SmallVec<[bool; 4]> = (0..parts.len()).map(|index| script::is_charge(&call, index)).collect();
-        let is_once = script::is_once(&call);
+        let charging = Charging::of(&call);
         let sent = Monotonic.now();
         let answer = send(call).await?;
         let seen = Observation { server: answer.now, sent, answered: Monotonic.now() };
-        // A free retry has charged the budget, for any state of the key.
-        let may_repeat = !(is_once && answer.is_free_retry());
         let mut holds = true;
         for (index, part) in parts.iter_mut().enumerate() {
-            holds &= part.hear(&answer, index, may_repeat && are_charged[index])?;
+            holds &= part.hear(&answer, index, &charging)?;
         }
         if holds {
             return Ok((answer, seen));
         }
-        answer.charged_nothing()?;
+        answer.charged(0)?;
         asked = answer.now;
     }
 }

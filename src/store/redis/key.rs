@@ -44,7 +44,7 @@ impl KeyNames {
 
     /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets,
     /// `f` and `s` for fixed and sliding windows, `c` for calendar windows, `q` for queues, `p` for the pace of a
-    /// partner, `n` for the number of units in flight.
+    /// partner, `n` for the number of units in flight, `l` for the lots of a balance.
     pub(crate) fn key(&self, tag: KeyTag, kind: char) -> Key {
         self.with_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
     }
@@ -57,6 +57,22 @@ impl KeyNames {
     /// Returns the name of the record of a request by the key with this tag: `o` ("once") and the tag of the request.
     pub(crate) fn record(&self, tag: KeyTag, request: KeyTag) -> Key {
         self.with_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
+    }
+
+    /// Returns the name of the reference of a credit or a charge by hand to the key with this tag: `h` ("by hand") and
+    /// the tag of the reference.
+    pub(crate) fn reference(&self, tag: KeyTag, reference: KeyTag) -> Key {
+        self.with_kind(tag, &["h", std::str::from_utf8(&reference.text()).expect("base64 is ASCII")])
+    }
+
+    /// Returns the name of the number of bans of a key, if they grow.
+    pub(crate) fn bans(&self, tag: KeyTag) -> Key {
+        self.with_kind(tag, &["x"])
+    }
+
+    /// Returns the name of a crossing of a key that was reported: `w` ("warned") and its number.
+    pub(crate) fn crossing(&self, tag: KeyTag, number: u32) -> Key {
+        self.with_kind(tag, &["w", &number.to_string()])
     }
 
     /// Returns the name of the reports of processes on this limiter: `offenders`, beside the key that clients share.

@@ -5,7 +5,7 @@
 //! 1. `store` has the settings. The table that is made from them (`store::remote`) answers from a lease or from the
 //!    negative cache, and otherwise makes a query, which may share a call with others for its key.
 //! 2. `backend` holds a `conversation` about the key. So do `batch`, about the keys of several limiters, and
-//!    `charge_once`, about requests whose retries may be free.
+//!    `charge_once`, about requests whose retries may be free. `by_hand` charges a key for an operator.
 //! 3. `bundle` makes the calls. While others are in flight, it sends calls that differ only in their keys as one.
 //! 4. `script` has the Lua scripts: it makes the calls, and reads the replies. A call names its keys as `key` spells
 //!    them, and is plain data, see `evalsha`.
@@ -16,6 +16,7 @@
 mod backend;
 mod batch;
 mod bundle;
+mod by_hand;
 mod charge_once;
 mod connection;
 mod conversation;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::backend::{RedisBackend, failed};
 use super::batch::Batcher;
+use super::by_hand::HandCharger;
 use super::charge_once::OnceCharger;
 use super::connection::{Fault, Redis};
 use super::reports::RedisReports;
@@ -212,7 +213,9 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let algorithm = algorithm.clone();
         let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
         let reports = RedisReports::new(&self.redis, &self.names);
-        description.batching(Batcher { inner, algorithm }).charging_once(once).sharing_reports(reports)
+        let by_hand = HandCharger::new(Arc::clone(&inner), algorithm.clone());
+        let description = description.batching(Batcher { inner, algorithm });
+        description.charging_once(once).adjusting(by_hand).sharing_reports(reports)
     }
 
     fn stats(&self) -> SharingStats {

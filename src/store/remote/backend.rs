@@ -15,7 +15,7 @@ use super::tag::KeyTag;
 use crate::algorithm::Algorithm;
 use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Description, LimiterError, Override, Quota, Receipt};
+use crate::values::{BanGrowth, Decision, Description, LimiterError, Override, Quota, Receipt};
 
 /// The part of a [`RemoteStore`](super::RemoteStore) that knows its server: it applies one transition to one key.
 ///
@@ -192,8 +192,11 @@ pub enum Transition {
     Reset,
     /// [Bans](Standing::ban) the key from now on. Only for backends that [keep standings](Backend::keeps_standing).
     Ban {
-        /// For how long.
+        /// For how long, by the bans of the key that this process knows.
         span: Duration,
+        /// How bans grow, if they do. A backend that counts the bans of a key for all processes bans it by this, and
+        /// not for `span`.
+        growth: Option<BanGrowth>,
     },
     /// [Bans or allows](Standing::overridden) the key from now on, or lifts its ban and its allowance. Only for
     /// backends that [keep standings](Backend::keeps_standing).

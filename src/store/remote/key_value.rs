@@ -339,7 +339,7 @@ impl<A: Portable> KeyContent<A> {
                 (Applied { old: None, ..applied }, refunded.map(|state| (Standing::NONE, Some(state), under)))
             }
             Transition::Reset => change((Standing::NONE, None)),
-            Transition::Ban { span } => change((self.standing.ban(now, span), applied.old)),
+            Transition::Ban { span, .. } => change((self.standing.ban(now, span), applied.old)),
             // The key stays in its window, which may end later than the limiter's.
             Transition::Override(by_hand) => {
                 change((self.standing.overridden(now, by_hand), self.unmoved.or(applied.old)))

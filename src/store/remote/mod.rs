@@ -45,6 +45,7 @@ pub use self::key_value::{KeyValue, KeyValueBackend};
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 pub use self::table::RemoteTable;
+pub use crate::values::BanGrowth;
 
 #[cfg(test)]
 pub(crate) use self::backend::Decisions;

@@ -92,7 +92,7 @@ impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
-    /// Creates the query for a request: under the key's own quota, if `ask` has one.
+    /// Creates the query for a request: under the key's own quota, if `ask` has one that is not suspended.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         ask: &Ask<'_>,
     ) -> Result<Self, LimiterError> {
         let key = ask.key();
-        let quota = ask.quota();
+        let quota = ask.quota().filter(|quota| !quota.is_suspended());
         let limiter = algorithm.quota();
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
@@ -412,10 +412,15 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         // the server fails.
         let admitted = decisions.iter().filter(|decision| decision.is_allowed()).count() as u64;
         if admitted > 0 {
-            let ask = Ask::charge(&self.key, cost.saturating_mul(admitted)).under(self.quota);
-            let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
+            self.charge_fallback(cost.saturating_mul(admitted));
         }
         Ok((decisions, is_own_quota))
+    }
+
+    /// Charges the local fallback units that the server was charged, as far as it has them left.
+    pub(crate) fn charge_fallback(&self, units: u64) {
+        let ask = Ask::charge(&self.key, units).under(self.quota);
+        let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
     }
 
     /// Decides on one request by the outcome of a call, and records nothing.
@@ -550,12 +555,17 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Bans or allows the key, or adds to its debt. Returns the decision on a request of cost 0.
     pub(crate) async fn change_standing(self, change: Transition) -> Answered {
         let (applied, seen) = self.apply_one(change).await?;
+        Ok(self.note_change(&applied, seen))
+    }
+
+    /// Records the standing of the key after a change. Returns the decision on a request of cost 0.
+    pub(crate) fn note_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
         if applied.standing.is_in_force(applied.now) {
             self.learn_standing(applied.standing, applied.old, seen);
         } else {
             self.inner.negative_cache.note(self.tag, None, seen);
         }
-        Ok(self.judge(&applied, 0))
+        self.judge(applied, 0)
     }
 
     /// Deletes the key, on the server and in the tables of this process.

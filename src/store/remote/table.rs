@@ -13,8 +13,8 @@ use super::store::RemoteStore;
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, SharingStats, Stats, next_table_number};
 use crate::values::{
-    Answer, Ask, Decision, Description, Heritage, Inheritance, KeepsStanding, Mode, Override, PartitionKey, Pending,
-    Receipt,
+    Answer, Ask, BanGrowth, Decision, Description, Heritage, Inheritance, KeepsStanding, Mode, Override, PartitionKey,
+    Pending, Receipt,
 };
 
 /// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, and the knowledge of this process about them. Made
@@ -67,8 +67,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> StandingKeeper<A, B> {
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> KeepsStanding for StandingKeeper<A, B> {
-    fn ban(&self, key: &PartitionKey, span: Duration) -> Pending {
-        self.change(&Ask::peek(key, 1), Transition::Ban { span })
+    fn ban(&self, key: &PartitionKey, span: Duration, growth: Option<BanGrowth>) -> Pending {
+        self.change(&Ask::peek(key, 1), Transition::Ban { span, growth })
     }
 
     fn override_key(&self, key: &PartitionKey, by_hand: Override) -> Pending {
@@ -90,6 +90,10 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if ask.mode() == Mode::Fallback {
             let decision: Decision = self.inner.fallback.charge(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
+        }
+        // Its key is not even read.
+        if ask.is_suspended() && ask.mode() != Mode::Reset {
+            return Decision::suspended().into();
         }
         let query = match KeyQuery::for_ask(&self.inner, algorithm, ask) {
             Ok(query) => query,

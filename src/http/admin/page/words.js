@@ -51,6 +51,7 @@ function period(ms) {
 /** The limit of a policy in force. */
 export function limit({ kind, limit, period_ms: ms, burst, overload }) {
   if (kind === "overload") return `${count(overload.limit)} in flight, as found`;
+  if (kind === "balance") return "the units that are credited to a key";
   if (limit === null) return "not advertised";
   if (kind === "in-flight") return `${count(limit)} in flight`;
   const more = burst !== null && burst !== limit ? `, up to ${count(burst)} at once` : "";
@@ -96,6 +97,7 @@ export function says(answer, now, isKnown) {
   if (state === "allowed") return `Allowed by hand ${times(name, allowance, now)}, whatever it sends: ${allowance.reason}`;
   if (state === "unknown") return `Not known: ${answer.error}.`;
   if (kind === "overload") return `${count(limit - left)} of ${count(limit)} in flight, over all keys.`;
+  if (kind === "balance") return left > 0 ? `Passes: ${count(left)} units left.` : "No units left: nothing was credited, or all is used.";
   if (kind === "in-flight") {
     if (state === "passes") return `Passes: ${count(limit - left)} of ${count(limit)} in flight.`;
     return `All ${count(limit)} are in flight: the next request passes when one of them has ended.`;

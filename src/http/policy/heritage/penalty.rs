@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::TokenBucket;
-use crate::http::policy::expiring::{CAPACITY, ExpiringTable};
+use crate::http::policy::expiring::{CAPACITY, Ends, ExpiringTable, SavedValue};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::{MemoryStore, TableStats};
+use crate::values::snapshot::{Gap, Input, put_number};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, Quota};
+use crate::values::{Answer, Ask, BanGrowth, Decision, Finish, KeepsStanding, PartitionKey, Quota};
 
 /// Bans a key that keeps sending after being rejected; see [`Policy::penalty`](crate::Policy::penalty).
 ///
@@ -64,6 +65,8 @@ use crate::values::{Answer, Ask, Decision, Finish, KeepsStanding, PartitionKey, 
 pub struct Penalty {
     rejections: Quota,
     ban: Duration,
+    /// How bans become longer when they are repeated, if they do.
+    growth: Option<BanGrowth>,
     /// The budget of premature retries of a key. Once it is used up, the key is banned.
     misconduct: Arc<dyn Limiter>,
     record: Arc<PenaltyRecord>,
@@ -73,6 +76,8 @@ pub struct Penalty {
 pub(crate) struct PenaltyRecord {
     pub(in crate::http::policy) bans: Deadlines,
     pub(in crate::http::policy) advised: Deadlines,
+    /// The bans of keys, if they grow.
+    pub(in crate::http::policy) repeated: ExpiringTable<RepeatedBans>,
     /// The type of the clock. Penalties that share the record read the same clock, so a penalty with a clock of
     /// another type does not share it.
     clock: TypeId,
@@ -86,6 +91,49 @@ impl PenaltyRecord {
     pub(crate) fn lift(&self, key: &PartitionKey) {
         self.bans.forget(key);
         self.advised.forget(key);
+        self.repeated.forget(key);
+    }
+
+    /// The number of bans of a key that are not forgotten.
+    fn bans_of(&self, key: &PartitionKey) -> u32 {
+        self.repeated.get(key).map_or(0, |(bans, _)| bans.times)
+    }
+
+    /// Records that a ban of a key has begun, which lasts for another `left`: the first one after `before` others.
+    fn repeat(&self, key: &PartitionKey, growth: &BanGrowth, before: u32, left: Duration) {
+        self.repeated.update(key, |bans, now| {
+            let times = bans.map_or(0, |bans| bans.times).max(before.saturating_add(1));
+            *bans =
+                Some(RepeatedBans { times, until: now.saturating_add(left).saturating_add(growth.forgotten_after()) });
+        });
+    }
+}
+
+/// The number of bans of a key, and until when they are remembered.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::http::policy) struct RepeatedBans {
+    times: u32,
+    until: Timestamp,
+}
+
+impl Ends for RepeatedBans {
+    fn ends(&self) -> Timestamp {
+        self.until
+    }
+}
+
+impl SavedValue for RepeatedBans {
+    fn write(&self, then: Timestamp, bytes: &mut Vec<u8>) {
+        self.until.write(then, bytes);
+        put_number(bytes, self.times);
+    }
+
+    fn read(then: Timestamp, bytes: &mut Input<'_>) -> Option<Self> {
+        Some(Self { until: Timestamp::read(then, bytes)?, times: u32::try_from(bytes.u64()?).ok()? })
+    }
+
+    fn moved(self, gap: Gap) -> Option<Self> {
+        self.until.moved(gap).map(|until| Self { until, ..self })
     }
 }
 
@@ -103,18 +151,79 @@ impl Penalty {
         Self::with_parts(rejections, ban, Monotonic)
     }
 
+    /// Makes each further ban of a key `factor` times as long as the one before it, up to `up_to`: with 2 and a day, a
+    /// first ban of ten minutes is followed by 20 minutes, 40 minutes, and so on. Once a key was not banned for the
+    /// time `up_to`, or [another](Self::forgetting_after), its bans are forgotten, and the next one is a first one
+    /// again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sluice::{Penalty, Quota};
+    ///
+    /// const DAY: Duration = Duration::from_secs(86_400);
+    ///
+    /// let penalty = Penalty::new(Quota::per_minute(30), Duration::from_secs(600));
+    /// let penalty = penalty.growing(2, DAY).forgetting_after(7 * DAY);
+    /// ```
+    ///
+    /// An operator who [lifts](crate::LimitsHandle::unban) a ban, allows a key or resets it makes the key's bans
+    /// forgotten, too. A live change keeps them, and applies its own factor and times to the next ban. A
+    /// [snapshot](crate::snapshot::Snapshots) keeps them through a restart.
+    ///
+    /// # Memory
+    ///
+    /// 3 MiB more, from the first ban on, for the bans of 65,536 keys. If there are more, those that would be forgotten
+    /// first are.
+    ///
+    /// # On several machines
+    ///
+    /// On Redis, the call that begins a ban counts it there, so all processes that share the limit count bans together.
+    /// The response that begins a ban advertises it by the bans that its process knows, and may advertise less than the
+    /// ban that the server then makes; all later responses advertise the exact time. On other servers, and in memory,
+    /// each process counts the bans that it has begun.
+    ///
+    /// # Panics
+    ///
+    /// If `factor` is less than 2, or `up_to` is shorter than the first ban or longer than a [`Quota`]'s period may be.
+    #[track_caller]
+    #[doc(alias("escalation", "recidive", "backoff"))]
+    pub fn growing(self, factor: u32, up_to: Duration) -> Self {
+        assert!(factor >= 2, "a ban that grows by a factor of {factor} does not; choose 2 or more");
+        assert!(up_to >= self.ban, "bans that grow up to {up_to:?} must not begin with {:?}", self.ban);
+        if let Err(error) = Quota::try_per(1, up_to) {
+            panic!("bans that grow up to {up_to:?}: {error}");
+        }
+        Self { growth: Some(BanGrowth::new(self.ban, factor, up_to)), ..self }
+    }
+
+    /// Sets the time from the end of a ban after which the bans of a key are forgotten, if it was not banned again. Has
+    /// no effect unless bans are [growing](Self::growing): call it after that.
+    ///
+    /// # Panics
+    ///
+    /// If `quiet` is zero, or longer than a [`Quota`]'s period may be.
+    #[track_caller]
+    pub fn forgetting_after(self, quiet: Duration) -> Self {
+        if let Err(error) = Quota::try_per(1, quiet) {
+            panic!("bans that are forgotten after {quiet:?}: {error}");
+        }
+        Self { growth: self.growth.map(|growth| growth.with_forgotten_after(quiet)), ..self }
+    }
+
     /// Uses `clock`, for tests. Forgets all records.
     pub fn with_clock(self, clock: impl Clock + Clone) -> Self {
-        Self::with_parts(self.rejections, self.ban, clock)
+        Self { growth: self.growth, ..Self::with_parts(self.rejections, self.ban, clock) }
     }
 
     fn with_parts<C: Clock + Clone>(rejections: Quota, ban: Duration, clock: C) -> Self {
         let deadlines = || Deadlines::new(CAPACITY, Arc::new(clock.clone()));
-        let record = PenaltyRecord { bans: deadlines(), advised: deadlines(), clock: TypeId::of::<C>() };
+        let repeated = ExpiringTable::new(CAPACITY, Arc::new(clock.clone()));
+        let record = PenaltyRecord { bans: deadlines(), advised: deadlines(), repeated, clock: TypeId::of::<C>() };
         let store = MemoryStore::default().with_clock(clock);
         Self {
             rejections,
             ban,
+            growth: None,
             misconduct: RateLimiter::new(TokenBucket::new(rejections), store).into_limiter(),
             record: Arc::new(record),
         }
@@ -154,19 +263,39 @@ impl Penalty {
         if self.tolerates(key, rejection) {
             return None;
         }
+        let bans = self.record.bans_of(key);
+        let span = self.ban_after(bans);
         let Some(server) = server else {
-            let begins = self.record.bans.begin(key, self.ban);
+            let begins = self.record.bans.begin(key, span);
+            if let Some(growth) = self.growth.filter(|_| begins) {
+                self.record.repeat(key, &growth, bans, span);
+            }
             return self.banned_for(key).map(|left| (left, begins));
         };
-        // If several requests arrive at once, the first one begins the ban, and makes the call.
-        let has_begun = self.banned_for(key).is_some_and(|left| left > self.ban.saturating_sub(CALL_INTERVAL));
+        // If several requests arrive at once, the first one begins the ban, and makes the call. It counts once the
+        // server has answered; until then, it is the next one.
+        let begun_as = |span: Duration, left: Duration| left <= span && left > span.saturating_sub(CALL_INTERVAL);
+        let latest = self.ban_after(bans.saturating_sub(1));
+        let has_begun = self.banned_for(key).is_some_and(|left| begun_as(span, left) || begun_as(latest, left));
         if !has_begun {
-            self.remember(key, self.ban);
-            let ban = server.ban(key, self.ban);
-            // If it fails, the next premature retry makes it again.
-            crate::util::spawn(async move { drop(ban.await) });
+            self.remember(key, span);
+            let ban = server.ban(key, span, self.growth);
+            let (record, growth, key) = (Arc::clone(&self.record), self.growth, key.clone());
+            crate::util::spawn(async move {
+                // If it fails, the next premature retry makes it again.
+                let Ok(decision) = ban.await else { return };
+                if let Some((growth, ban)) = growth.zip(decision.ban()) {
+                    record.repeat(&key, &growth, growth.bans_before(ban.left), ban.left);
+                    record.bans.extend(&key, ban.left);
+                }
+            });
         }
         self.banned_for(key).map(|left| (left, !has_begun))
+    }
+
+    /// The ban of a key that was banned `before` times.
+    fn ban_after(&self, before: u32) -> Duration {
+        self.growth.map_or(self.ban, |growth| growth.ban_after(before))
     }
 
     /// Records the ban in a server's reply, for outages.
@@ -213,7 +342,11 @@ impl Penalty {
 
 impl fmt::Debug for Penalty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Penalty").field("rejections", &self.rejections).field("ban", &self.ban).finish()
+        f.debug_struct("Penalty")
+            .field("rejections", &self.rejections)
+            .field("ban", &self.ban)
+            .field("growth", &self.growth)
+            .finish()
     }
 }
 
@@ -246,9 +379,11 @@ impl Deadlines {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::values::time::ManualClock;
-    use crate::values::{Override, Pending};
+    use crate::values::{Exception, Override, Pending};
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -274,7 +409,7 @@ mod tests {
     struct Server(AtomicU64);
 
     impl KeepsStanding for Server {
-        fn ban(&self, _: &PartitionKey, _: Duration) -> Pending {
+        fn ban(&self, _: &PartitionKey, _: Duration, _: Option<BanGrowth>) -> Pending {
             self.0.fetch_add(1, Ordering::Relaxed);
             Box::pin(std::future::ready(Ok(Decision::reject(1, 0, Some(HOUR)))))
         }
@@ -311,6 +446,140 @@ mod tests {
         );
         clock.advance(millis(1));
         assert_eq!((note(), server.0.load(Ordering::Relaxed)), (Some(HOUR), 2));
+    }
+
+    /// What a key has done, written down plainly: when its bans began, and how long they were.
+    #[derive(Default)]
+    struct Model(Vec<(Timestamp, Duration)>);
+
+    impl Model {
+        /// A premature retry beyond the quota. Returns the rest of the ban, and whether it begins.
+        fn note(
+            &mut self,
+            now: Timestamp,
+            first: Duration,
+            factor: u32,
+            most: Duration,
+            quiet: Duration,
+        ) -> (Duration, bool) {
+            let end_of = |(begun, span): &(Timestamp, Duration)| begun.saturating_add(*span);
+            if let Some(end) = self.0.last().map(end_of).filter(|end| *end > now) {
+                return (end.saturating_since(now), false);
+            }
+            if self.0.last().is_some_and(|last| end_of(last).saturating_add(quiet) <= now) {
+                self.0.clear();
+            }
+            let times = u32::try_from(self.0.len()).unwrap();
+            let span = (0..times).fold(first, |span, _| (span * factor).min(most));
+            self.0.push((now, span));
+            (span, true)
+        }
+    }
+
+    proptest! {
+        /// Histories of three keys: premature retries, pauses of all lengths, and lifted bans.
+        #[test]
+        fn bans_grow_like_a_plain_list_of_them(
+            factor in 2..5_u32,
+            hours in (1..5_u32, 0..40_u32, 1..50_u32),
+            steps in prop::collection::vec((0..3_usize, 0..100_u32, 0..20_u32), 0..100),
+        ) {
+            let clock = ManualClock::new();
+            let (first, most, quiet) = (hours.0 * HOUR, (hours.0 + hours.1) * HOUR, hours.2 * HOUR);
+            // Each rejection beyond the first one bans a key that is not banned.
+            let rejections = Quota::per(1, Duration::from_secs(90 * 366 * 86_400));
+            let penalty = Penalty::new(rejections, first).growing(factor, most).forgetting_after(quiet);
+            let penalty = penalty.with_clock(clock.clone());
+            let keys = ["a", "b", "c"].map(PartitionKey::from);
+            let mut models: [Model; 3] = Default::default();
+            let rejection = Decision::reject(1, 0, Some(HOUR));
+            for key in &keys {
+                penalty.advise(key, 80 * 366 * 24 * HOUR);
+                penalty.note_rejection(None, key, &rejection);
+            }
+            for (index, pause, action) in steps {
+                clock.advance(HOUR / 2 * pause);
+                let key = &keys[index];
+                if action == 0 {
+                    penalty.record.lift(key);
+                    penalty.advise(key, 80 * 366 * 24 * HOUR);
+                    models[index].0.clear();
+                    continue;
+                }
+                let expected = models[index].note(clock.now(), first, factor, most, quiet);
+                prop_assert_eq!(penalty.note_rejection(None, key, &rejection), Some(expected));
+            }
+        }
+    }
+
+    /// As the bans before, they outlive a live change: the new penalty continues to count, by its own times.
+    #[test]
+    fn another_penalty_continues_to_count_the_bans() {
+        let clock = ManualClock::new();
+        let penalty = |first, factor| {
+            Penalty::new(Quota::per_hour(1), first).growing(factor, 100 * HOUR).with_clock(clock.clone())
+        };
+        let key = PartitionKey::from("a");
+        let rejection = Decision::reject(1, 0, Some(HOUR));
+        let old = penalty(HOUR, 2);
+        old.advise(&key, 1_000 * HOUR);
+        assert_eq!(old.note_rejection(None, &key, &rejection), None);
+        assert_eq!(old.note_rejection(None, &key, &rejection), Some((HOUR, true)));
+        let mut new = penalty(2 * HOUR, 5);
+        if let Some(finish) = new.inherit(old.record(), Some(&old)) {
+            finish();
+        }
+        assert_eq!(new.note_rejection(None, &key, &rejection), Some((HOUR, false)), "as it was advertised");
+        clock.advance(HOUR);
+        assert_eq!(new.note_rejection(None, &key, &rejection), None, "one is free again");
+        assert_eq!(new.note_rejection(None, &key, &rejection), Some((10 * HOUR, true)));
+    }
+
+    #[test]
+    fn nonsense_is_rejected() {
+        let reason = |build: fn(Penalty) -> Penalty| {
+            let built = std::panic::catch_unwind(|| build(penalty()));
+            *built.unwrap_err().downcast::<String>().unwrap()
+        };
+        assert!(reason(|penalty| penalty.growing(1, 2 * HOUR)).contains("choose 2 or more"));
+        assert!(reason(|penalty| penalty.growing(2, HOUR / 2)).contains("must not begin with 3600s"));
+        assert!(reason(|penalty| penalty.growing(2, Duration::MAX)).contains("a hundred years"));
+        assert!(reason(|penalty| penalty.forgetting_after(Duration::ZERO)).contains("the period is 0"));
+    }
+
+    /// A server that counts bans for all processes: the one that answers has seen three before.
+    #[tokio::test]
+    async fn a_process_learns_from_the_server_how_often_a_key_was_banned() {
+        struct Counting;
+
+        impl KeepsStanding for Counting {
+            fn ban(&self, _: &PartitionKey, span: Duration, growth: Option<BanGrowth>) -> Pending {
+                assert_eq!(span, HOUR, "as this process knows it");
+                let ban = Exception::of_penalty(growth.unwrap().ban_after(3));
+                Box::pin(std::future::ready(Ok(Decision::reject(1, 0, None).banned(&ban))))
+            }
+
+            fn override_key(&self, _: &PartitionKey, _: Override) -> Pending {
+                unreachable!("a penalty is no operator")
+            }
+
+            fn owe(&self, _: &Ask<'_>) -> Pending {
+                unreachable!("a penalty makes no debts")
+            }
+        }
+
+        let clock = ManualClock::new();
+        let penalty = Penalty::new(Quota::per_hour(1), HOUR).growing(2, 100 * HOUR).with_clock(clock.clone());
+        let key = PartitionKey::from("a");
+        let server: Arc<dyn KeepsStanding> = Arc::new(Counting);
+        let rejection = Decision::reject(1, 0, Some(HOUR));
+        penalty.advise(&key, HOUR);
+        assert_eq!(penalty.note_rejection(Some(&server), &key, &rejection), None);
+        assert_eq!(penalty.note_rejection(Some(&server), &key, &rejection), Some((HOUR, true)));
+        // The background task has not run yet.
+        assert_eq!(penalty.note_rejection(Some(&server), &key, &rejection), Some((HOUR, false)));
+        tokio::task::yield_now().await;
+        assert_eq!((penalty.banned_for(&key), penalty.record.bans_of(&key)), (Some(8 * HOUR), 4));
     }
 
     #[test]

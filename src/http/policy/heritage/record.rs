@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use crate::http::policy::after::{Debts, OpenCharges};
-use crate::http::policy::expiring::CAPACITY;
+use crate::http::policy::expiring::{CAPACITY, ExpiringTable};
 use crate::http::policy::heritage::{LimitedKeys, Overrides};
 use crate::limiter::Health;
-use crate::values::time::Clock;
+use crate::util::references::References;
+use crate::values::time::{Clock, Timestamp};
 
 /// The counters of a policy, the health of its limiter, its open charges, and the debts of its keys. Shared with the
 /// policy of its name that replaces it.
@@ -26,8 +27,12 @@ pub(crate) struct PolicyRecord {
     debts: OnceLock<Arc<Debts>>,
     /// Made for the first ban or allowance by hand.
     overrides: OnceLock<Overrides>,
+    /// The references of charges by hand that this process has made.
+    pub(in crate::http::policy) charges_by_hand: References,
     /// Made for the first event that clients can cause.
     limited_keys: OnceLock<Box<LimitedKeys>>,
+    /// Until when no further crossing of a share is reported, by the key and the share. Made for the first crossing.
+    crossed: OnceLock<Box<ExpiringTable<Timestamp>>>,
 }
 
 impl PolicyRecord {
@@ -55,6 +60,14 @@ impl PolicyRecord {
     /// The keys that are limited, for events. The first call makes the table, with this clock.
     pub(in crate::http::policy) fn limited_keys_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &LimitedKeys {
         self.limited_keys.get_or_init(|| Box::new(LimitedKeys::new(clock())))
+    }
+
+    /// The crossings that were reported. The first call makes the table, with this clock.
+    pub(in crate::http::policy) fn crossed_by(
+        &self,
+        clock: impl FnOnce() -> Arc<dyn Clock>,
+    ) -> &ExpiringTable<Timestamp> {
+        self.crossed.get_or_init(|| Box::new(ExpiringTable::new(CAPACITY, clock())))
     }
 
     /// The debts of keys. The first call makes the table, with this clock.

@@ -54,7 +54,9 @@ impl HowMuch {
         key: &PartitionKey,
     ) -> Option<Quota> {
         let quota = as_limited(limiter, self.quota.as_ref()?(head));
-        if self.quota_check.record(key, quota) {
+        // A plan may be paused and resumed at any time.
+        let is_suspended = quota.is_some_and(|quota| quota.is_suspended());
+        if !is_suspended && self.quota_check.record(key, quota) {
             log::quota_alternates(policy);
         }
         quota
@@ -63,6 +65,9 @@ impl HowMuch {
 
 /// The quota as the limiter applies it.
 fn as_limited(limiter: &Description, quota: Option<Quota>) -> Option<Quota> {
+    if quota.is_some_and(|quota| quota.is_suspended()) {
+        return quota;
+    }
     match limiter.terms().and_then(|terms| terms.shape()) {
         Some(Shape::FixedWindow | Shape::SlidingWindow) => quota.map(Quota::without_burst),
         #[cfg(feature = "calendar")]

@@ -21,7 +21,12 @@ use crate::values::{LimiterError, PartitionKey, Report, SharesReports};
 
 static PUBLISH: Script = Script::new(include_str!("lua/publish.lua"));
 
+static CLAIM: Script = Script::new(include_str!("lua/claim.lua"));
+
 static COLLECT: Script = Script::new(include_str!("lua/collect.lua"));
+
+/// In milliseconds, 35 years.
+const LONGEST_CLAIM: u64 = 1 << 40;
 
 /// Writes and reads the reports on one limiter.
 pub(crate) struct RedisReports {
@@ -62,6 +67,24 @@ impl SharesReports for RedisReports {
         let redis = self.redis.clone();
         let call = ScriptCall::new(&COLLECT, [self.names.reports()], []);
         Box::pin(async move { redis.call(&call).await.and_then(read).map_err(failed) })
+    }
+
+    fn claim(
+        &self,
+        key: &PartitionKey,
+        crossing: u32,
+        span: Duration,
+    ) -> Pin<Box<dyn Future<Output = Result<bool, LimiterError>> + Send>> {
+        let redis = self.redis.clone();
+        let millis = u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(LONGEST_CLAIM);
+        let name = self.names.crossing(self.names.tag(key), crossing);
+        let call = ScriptCall::new(&CLAIM, [name], [millis.clamp(1, LONGEST_CLAIM)]);
+        Box::pin(async move {
+            match redis.call(&call).await.map_err(failed)? {
+                Value::Int(claimed) => Ok(claimed == 1),
+                _ => Err(failed(BadReply::Shape)),
+            }
+        })
     }
 }
 

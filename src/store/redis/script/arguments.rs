@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::alternatives::Alternatives;
+use super::reply::ScriptReply;
 use super::text::{Swap, parts};
 use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, SWAP, Scripted, script_of};
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::values::time::Timestamp;
-use crate::values::{Quota, Receipt};
+use crate::values::{BanGrowth, Quota, Receipt};
 
 /// The charge or the refund of one key in a call.
 pub(crate) struct ScriptCharge {
@@ -70,6 +72,11 @@ impl ScriptCharge {
         Self { own, ..self }
     }
 
+    /// Returns a read of the same key.
+    fn reading(self) -> Self {
+        Self { algorithm: 0, ..self }
+    }
+
     const fn is_charge(&self) -> bool {
         self.algorithm > 0 && self.is_possible
     }
@@ -119,34 +126,72 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
     }
 }
 
-/// Makes a call of charges of any algorithms, with the quotas of the possible charges. If not `are_charged`, it only
-/// reads their keys.
-fn several(script: &'static Script, charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
-    let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
-    let mut call = ScriptCall::new(script, [], [charges.len() as u64]);
+/// Stands for the algorithm of a charge that can never be admitted. The script rejects it, unless the key is allowed.
+const NEVER: u64 = 5;
+
+/// In the first argument, which is the number of keys, each number that lists the [`Alternatives`] counts as much.
+const LISTED: u64 = 1_000_000;
+
+/// Makes a call of charges of any algorithms, with the quotas of the possible charges. An impossible charge has the
+/// algorithm `impossible`.
+fn several(
+    script: &'static Script,
+    charges: impl IntoIterator<Item = ScriptCharge>,
+    impossible: u64,
+    alternatives: &Alternatives,
+) -> ScriptCall {
+    let mut call = ScriptCall::new(script, [], [0]);
     let mut quotas = SmallVec::<[OwnQuota; 4]>::new();
     for charge in charges {
-        let algorithm = if are_charged && charge.is_possible { charge.algorithm } else { 0 };
-        call.args.push(algorithm);
+        let is_charge = charge.is_charge();
+        call.args.push(if charge.is_possible { charge.algorithm } else { impossible });
         call.args.extend_from_slice(&charge.numbers);
         call.keys.push(charge.key);
         // A key that is only read may have any quota.
-        quotas.push(if algorithm > 0 { charge.own } else { OwnQuota::default() });
+        quotas.push(if is_charge { charge.own } else { OwnQuota::default() });
     }
+    let before = call.args.len();
+    call.args.extend(alternatives.listed());
+    call.args[0] = call.keys.len() as u64 + LISTED * (call.args.len() - before) as u64;
     add_quotas(&mut call, &mut quotas);
     call
 }
 
-/// Whether a call decides on a request that may be a retry.
-pub(crate) fn is_once(call: &ScriptCall) -> bool {
-    std::ptr::eq(call.script, &ONCE)
+/// Which keys a call may charge, and which it has charged, according to its reply.
+pub(crate) struct Charging {
+    is_once: bool,
+    may_charge: SmallVec<[bool; 4]>,
+    /// See [`Alternatives::listed`].
+    listed: SmallVec<[u64; 8]>,
 }
 
-/// Whether a call charges the key at `index`, or only reads it.
-pub(crate) fn is_charge(call: &ScriptCall, index: usize) -> bool {
-    let are_several = is_once(call) || std::ptr::eq(call.script, &SEVERAL);
-    // The count, or the number of an algorithm.
-    call.args[if are_several { 1 + 6 * index } else { 0 }] > 0
+impl Charging {
+    pub(crate) fn of(call: &ScriptCall) -> Self {
+        let is_once = std::ptr::eq(call.script, &ONCE);
+        if !is_once && !std::ptr::eq(call.script, &SEVERAL) {
+            // The count, or the number of an algorithm.
+            return Self { is_once, may_charge: smallvec![call.args[0] > 0], listed: SmallVec::new() };
+        }
+        let keys = (call.args[0] % LISTED) as usize;
+        let may_charge = (0..keys).map(|index| (1..NEVER).contains(&call.args[1 + 6 * index])).collect();
+        let listed = &call.args[1 + 6 * keys..][..(call.args[0] / LISTED) as usize];
+        Self { is_once, may_charge, listed: listed.into() }
+    }
+
+    /// Whether the call would have charged the key at `index`, if it had room.
+    pub(crate) fn may_charge(&self, index: usize, answer: &ScriptReply) -> bool {
+        // A free retry has charged the budget, for any state of the key.
+        self.may_charge.get(index) == Some(&true) && !(self.is_once && answer.is_free_retry())
+    }
+
+    /// Returns how many requests were admitted by the key at `index`, and charged to it unless it is only read.
+    pub(crate) fn admitted(&self, index: usize, answer: &ScriptReply) -> u32 {
+        let Some(before) = (answer.admitted as usize).checked_sub(1).filter(|_| !self.listed.is_empty()) else {
+            return answer.admitted;
+        };
+        let set = self.listed.split(|number| *number == 0).nth(before);
+        set.is_some_and(|set| set.contains(&(index as u64 + 1))).into()
+    }
 }
 
 /// Decides on one key, see [`ScriptCharge::alone`].
@@ -154,18 +199,22 @@ pub(crate) fn alone(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCa
     charges.into_iter().next().expect("there is one").alone()
 }
 
-/// Charges all keys, or no key at all. If not `are_charged`, only reads them. The keys must differ from each other.
-pub(crate) fn decide_all(charges: impl IntoIterator<Item = ScriptCharge>, are_charged: bool) -> ScriptCall {
-    let charges: SmallVec<[ScriptCharge; 4]> = charges.into_iter().collect();
-    // With a charge that can never be admitted, the call only reads.
-    let are_possible = charges.iter().all(|charge| charge.is_possible);
-    several(&SEVERAL, charges, are_charged && are_possible)
+/// Charges the keys of the first alternative that has room, or no key at all. Without alternatives, only reads the
+/// keys. They must differ from each other.
+pub(crate) fn decide_first(
+    charges: impl IntoIterator<Item = ScriptCharge>,
+    alternatives: Option<&Alternatives>,
+) -> ScriptCall {
+    match alternatives {
+        Some(alternatives) => several(&SEVERAL, charges, NEVER, alternatives),
+        None => several(&SEVERAL, charges.into_iter().map(ScriptCharge::reading), 0, &Alternatives::ALL),
+    }
 }
 
 /// Decides on a request that may be a retry: charges the budget of free retries if the record has a free retry left and
 /// the budget admits it, and otherwise the state.
 pub(crate) fn decide_once(state: ScriptCharge, budget: ScriptCharge, record: Key) -> ScriptCall {
-    let mut call = several(&ONCE, [state, budget], true);
+    let mut call = several(&ONCE, [state, budget], 0, &Alternatives::ALL);
     call.keys.push(record);
     call
 }
@@ -207,15 +256,24 @@ pub(crate) fn refund_budget<A: Scripted>(
 }
 
 /// Deletes the debt of a key. The reply is the same as for a [`decide`] on an empty key.
-pub(crate) fn reset(key: Key) -> ScriptCall {
-    ScriptCall::new(&RESET, [key], [])
+pub(crate) fn reset<const K: usize>(keys: [Key; K]) -> ScriptCall {
+    ScriptCall::new(&RESET, keys, [])
 }
 
 /// Bans a key for this time, rounded up to a microsecond. The reply has the text of the banned key.
 pub(crate) fn ban(key: Key, span: Duration) -> ScriptCall {
-    // The sum of this and any time of a server is exact.
-    let micros = u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1);
-    ScriptCall::new(&BAN, [key], [micros])
+    ScriptCall::new(&BAN, [key], [micros(span)])
+}
+
+/// Bans a key by the number of its bans, which the key `bans` holds. The reply has the texts of both.
+pub(crate) fn growing_ban(key: Key, bans: Key, growth: &BanGrowth) -> ScriptCall {
+    let [first, most, forgotten] = [growth.first(), growth.most(), growth.forgotten_after()].map(micros);
+    ScriptCall::new(&BAN, [key, bans], [first, growth.factor().into(), most, forgotten])
+}
+
+/// Rounded up. The sum of this and any time of a server is exact.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1)
 }
 
 /// Replaces the text of a key, unless the text has changed: then the reply has the new text. If `swap` is `None`, the
@@ -226,5 +284,15 @@ pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
         call.args[0] = expires;
         call.texts = vec![read, written];
     }
+    call
+}
+
+/// As [`swap`], with the key of a reference: if that is there, nothing is replaced. Otherwise, the swap begins it, for
+/// `known` milliseconds.
+pub(crate) fn swap_once(key: Key, reference: Key, swap: Option<Swap>, known: u64) -> ScriptCall {
+    let is_swap = swap.is_some();
+    let mut call = self::swap(key, swap);
+    call.keys.push(reference);
+    call.texts.extend(is_swap.then(|| known.to_string()));
     call
 }

@@ -33,6 +33,7 @@
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
 //! [`Decision`]: crate::values::Decision
 
+mod alternatives;
 mod arguments;
 mod bucket;
 #[cfg(feature = "calendar")]
@@ -54,9 +55,10 @@ mod unfit_quota;
 pub(crate) mod variant;
 mod window;
 
+pub(super) use self::alternatives::{Alternatives, ChosenKeys};
 pub(super) use self::arguments::{
-    OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_all, decide_once, is_charge, is_once,
-    raise_record, refund_budget, reset, swap,
+    Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_first, decide_once, growing_ban,
+    raise_record, refund_budget, reset, swap, swap_once,
 };
 pub(crate) use self::bucket::{Grid, MicrosSpan};
 pub(crate) use self::reply::{BadReply, ScriptReply};
@@ -107,7 +109,7 @@ pub(super) mod sealed {
         fn budget(quota: Quota) -> Self::Budget;
 
         /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, 3 a sliding window,
-        /// and 4 a calendar window. 0 is no algorithm: such a key is only read.
+        /// and 4 a calendar window. 0 is no algorithm: such a key is only read. 5 is a charge that no algorithm admits.
         const NUMBER: u64;
 
         /// The last letter of the names of its keys: an algorithm cannot read the states of another.
@@ -193,8 +195,10 @@ fn script_of<A: Scripted>() -> &'static Script {
 
 pub(super) static SEVERAL: Script = Script::bundled(concat!(
     lua!("several_open", "standing", "own_quota"),
-    "if algorithm == '0' then\n  admitted = 1\n",
+    "if algorithm == '0' then\n  admitted = 1\nelseif algorithm == '5' then\n",
     by_algorithm!("take"),
+    // The call did not have the calendar window of the server's time.
+    "if not ends then is_open = true end\n",
     lua!("several_close"),
 ));
 

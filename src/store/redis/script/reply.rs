@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use super::{KeyText, Scripted, whole};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Outcome};
 
 /// The text of a key. A bucket's state has 17 characters.
 type ReplyText = SmallVec<[u8; 24]>;
@@ -18,8 +17,9 @@ type ReplyText = SmallVec<[u8; 24]>;
 pub(crate) struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
-    /// For one key: the number of admitted requests. For several keys: 1 if all were charged. For a request that may be
-    /// a retry: 1 if the key was charged, 2 if the budget was. For a refund: 1 if any units were refunded.
+    /// For one key: the number of admitted requests. For several keys: the number of the alternative that was charged,
+    /// 1 if there is one alone. For a request that may be a retry: 1 if the key was charged, 2 if the budget was. For a
+    /// refund: 1 if any units were refunded.
     pub(crate) admitted: u32,
     /// The text that each key held before.
     old: SmallVec<[Option<ReplyText>; 1]>,
@@ -142,20 +142,9 @@ impl ScriptReply {
         self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
     }
 
-    /// Checks that nothing was admitted.
-    pub(crate) const fn charged_nothing(&self) -> Result<(), BadReply> {
-        if self.admitted == 0 { Ok(()) } else { Err(BadReply::Disagreement) }
-    }
-
-    /// Whether a [`decide_all`](super::decide_all) has charged its keys, given the decision on each by itself.
-    pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
-        let mut outcomes = decisions.iter().map(Decision::outcome);
-        if outcomes.any(|outcome| matches!(outcome, Outcome::Reject { retry_after: None })) {
-            // A cost that can never be admitted: the script was only asked to read.
-            return Ok(false);
-        }
-        let expected = decisions.iter().all(Decision::is_allowed);
-        if u32::from(expected) == self.admitted { Ok(expected) } else { Err(BadReply::Disagreement) }
+    /// Checks that the alternative with this number was charged, or nothing if it is 0.
+    pub(crate) const fn charged(&self, alternative: u32) -> Result<(), BadReply> {
+        if self.admitted == alternative { Ok(()) } else { Err(BadReply::Disagreement) }
     }
 }
 

@@ -48,10 +48,21 @@ impl Accounts {
                 self.charge(key, admitted * number(1), number(2), now);
             }
         } else if hash == SEVERAL.hash() {
-            let size = usize::try_from(number(0)).unwrap();
-            for (keys, all) in keys.chunks(size).zip(words.step_by(1 + size)) {
-                let charged = (0..).zip(keys).filter(|(index, _)| all == "1" && number(1 + 6 * index) > 0);
-                charged.for_each(|(index, key)| self.charge(key, number(6 * index + 2), number(6 * index + 3), now));
+            let size = number(0) % 1_000_000;
+            // The alternatives: the numbers of their keys, and a zero behind each.
+            let from = 1 + 6 * size as usize;
+            let listed: Vec<u64> = (from..from + (number(0) / 1_000_000) as usize).map(number).collect();
+            for (keys, charged) in keys.chunks(size as usize).zip(words.step_by(1 + size as usize)) {
+                let Some(before) = charged.parse::<usize>().ok().and_then(|charged| charged.checked_sub(1)) else {
+                    continue;
+                };
+                let set = listed.split(|index| *index == 0).nth(before).unwrap_or_default();
+                for (index, key) in keys.iter().enumerate() {
+                    let is_in_set = listed.is_empty() || set.contains(&(index as u64 + 1));
+                    if is_in_set && (1..5).contains(&number(1 + 6 * index)) {
+                        self.charge(key, number(6 * index + 2), number(6 * index + 3), now);
+                    }
+                }
             }
         } else if hash == REFUND.hash() {
             let refunded = self.owed.get_mut(&keys[0]).filter(|_| words.clone().next() == Some("1"));

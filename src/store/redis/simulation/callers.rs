@@ -17,7 +17,7 @@ use crate::store::OpenStore;
 use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::key::{Key, KeyNames};
 use crate::store::redis::{Redis, RedisStore, RedisTable};
-use crate::values::{Ask, Mode, PartitionKey, Quota};
+use crate::values::{Ask, Claim, Formula, MemberDecision, Mode, PartitionKey, Quota};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -33,9 +33,12 @@ pub(super) enum Kind {
     Two,
     /// A charge that a lease may pay.
     Leased,
+    /// Two limiters on one node, of which the first that has room is charged.
+    Either,
 }
 
-pub(super) const KINDS: [Kind; 6] = [Kind::Hot, Kind::Many, Kind::Fresh, Kind::Add, Kind::Two, Kind::Leased];
+pub(super) const KINDS: [Kind; 7] =
+    [Kind::Hot, Kind::Many, Kind::Fresh, Kind::Add, Kind::Two, Kind::Leased, Kind::Either];
 
 /// The costs of requests are multiples of this, which does not fit into 32 bits.
 const UNIT: u64 = 10_000_000_000;
@@ -145,7 +148,7 @@ impl Callers {
             book.numbers
         };
         let (name, cost) = match kind {
-            Kind::Hot | Kind::Leased => (format!("hot {}", number % 4), 1 + (number % 7 / 6)),
+            Kind::Hot | Kind::Leased | Kind::Either => (format!("hot {}", number % 4), 1 + (number % 7 / 6)),
             Kind::Many | Kind::Two => (format!("one of many {}", number % 61), 1),
             Kind::Fresh | Kind::Add => (format!("fresh {number}"), 1 + (number % 97)),
         };
@@ -162,6 +165,7 @@ impl Callers {
             match kind {
                 Kind::Add => self.add(process, number, &name).await,
                 Kind::Two => self.ask_two(process, &name, number).await,
+                Kind::Either => self.ask_either(process, &name).await,
                 _ => self.ask(process, kind, &name, cost).await,
             }
         };
@@ -290,6 +294,45 @@ impl Callers {
         }
     }
 
+    /// Returns the parts of a call: limiters, and the names of their keys.
+    fn claims(&self, parts: [(&Limiter, &str); 2]) -> [Box<dyn Claim>; 2] {
+        parts.map(|(limiter, name)| {
+            self.ask_for(&self.key(limiter.name, name), limiter.price());
+            let description = limiter.table.describe(&limiter.bucket);
+            let batching = description.batches().expect("Redis decides on several at once");
+            batching.claim(&Ask::charge(&PartitionKey::from(name), UNIT)).expect("no lease pays")
+        })
+    }
+
+    fn note_admitted(&self, (limiter, name): (&Limiter, &str)) {
+        let text = self.key(limiter.name, name).as_str().as_bytes().to_vec();
+        *self.book().admitted.entry(text).or_default() += limiter.price();
+    }
+
+    /// Asks two limiters for keys of one name, which are on one node.
+    async fn ask_either(&self, process: usize, name: &str) -> bool {
+        let this = &self.processes[process];
+        let parts = [(&this.hot, name), (&this.many, name)];
+        let [first, second] = self.claims(parts);
+        let either = Formula::Any(vec![Formula::Member(0), Formula::Member(1)]);
+        let answers = first.decide_by(vec![second], either).await;
+        let members: Vec<MemberDecision> = answers.iter().flatten().flatten().copied().collect();
+        let are_answered = members.len() == 2;
+        if are_answered {
+            // After a step of the server's clock, both may have no room.
+            let first = members.iter().position(|member| member.decision.is_allowed());
+            for (index, (part, member)) in parts.into_iter().zip(members).enumerate() {
+                if member.is_charged {
+                    self.note_admitted(part);
+                }
+                if member.is_charged != (first == Some(index)) {
+                    self.book().problems.push(format!("NOT THE FIRST: of {name}, {answers:?}"));
+                }
+            }
+        }
+        are_answered
+    }
+
     async fn ask_two(&self, process: usize, name: &str, number: u64) -> bool {
         let this = &self.processes[process];
         // The second key is on another node than the first, and its node never has a first key.
@@ -297,24 +340,12 @@ impl Callers {
         let second = self.name_in(1 + number as usize % 2, "other");
         let name = first.as_str();
         self.note_second(process, self.key("other", &second).slot(), Instant::now());
-        let one = PartitionKey::from(name);
-        let other = PartitionKey::from(second.as_str());
-        let parts = [(&this.many, &one, name), (&this.other, &other, second.as_str())];
-        let mut claims = Vec::new();
-        for (limiter, partition, name) in parts {
-            self.ask_for(&self.key(limiter.name, name), limiter.price());
-            let description = limiter.table.describe(&limiter.bucket);
-            let batching = description.batches().expect("Redis decides on several at once");
-            claims.extend(batching.claim(&Ask::charge(partition, UNIT)));
-        }
-        let first = claims.remove(0);
-        let answers = first.decide_all(claims).await;
+        let parts = [(&this.many, name), (&this.other, second.as_str())];
+        let [first, second] = self.claims(parts);
+        let answers = first.decide_all(vec![second]).await;
         let is_admitted = answers.iter().all(|answer| answer.as_ref().is_ok_and(|it| it.is_allowed()));
         if is_admitted {
-            for (limiter, _, name) in parts {
-                let text = self.key(limiter.name, name).as_str().as_bytes().to_vec();
-                *self.book().admitted.entry(text).or_default() += limiter.price();
-            }
+            parts.into_iter().for_each(|part| self.note_admitted(part));
         }
         answers.iter().all(Result::is_ok)
     }

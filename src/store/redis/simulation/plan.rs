@@ -18,7 +18,7 @@ pub(super) struct Plan {
     /// The delay in one direction, in milliseconds: the least, and the most that is added.
     pub(super) delay: (u64, u64),
     /// The weights of the kinds of requests, see `callers::KINDS`.
-    pub(super) weights: [u64; 6],
+    pub(super) weights: [u64; 7],
     /// The milliseconds between two batches of requests, and the greatest size of a batch.
     pub(super) gap: u64,
     pub(super) batch: u64,
@@ -101,9 +101,9 @@ impl Plan {
         let least = draw(0, timeout / 12);
         let delay = (least, draw(0, timeout / 12 - least));
         // Half of the runs have requests of one kind only, and another quarter has at most two kinds.
-        let mut weights = [0; 6];
+        let mut weights = [0; 7];
         for _ in 0..[1, 1, 2, 12][draw(0, 3) as usize] {
-            weights[[0, 1, 2, 3, 4, 4, 5][draw(0, 6) as usize]] += 1;
+            weights[[0, 1, 2, 3, 4, 4, 5, 6][draw(0, 7) as usize]] += 1;
         }
         let give_up = [(0, 0), (0, 0), (4, timeout * 2), (1, draw(timeout / 3, timeout))][draw(0, 3) as usize];
         let gap = draw(1, 4);

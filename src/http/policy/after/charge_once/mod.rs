@@ -330,6 +330,9 @@ impl Budgets {
 
 /// The quota of the budget of a key with this quota, if any retry is free.
 fn budget_quota(shape: Shape, quota: Quota, free_retries: u32) -> Option<Quota> {
+    if quota.is_suspended() {
+        return None;
+    }
     let quota = granted(quota, free_retries);
     if shape == Shape::CalendarWindow { half_per_longest_window(quota) } else { Some(quota) }
 }

@@ -19,6 +19,8 @@ named! {
         Delayed = "delayed",
         /// Rejected.
         Rejected = "rejected",
+        /// The policy had no room, and an alternative was charged.
+        PassedOver = "passed-over",
         /// Passed, although a shadow would have rejected it.
         ShadowRejected = "shadow-rejected",
         /// The policy did not apply.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::PolicyMeter;
 use super::labels::Fate;
+use crate::http::policy::shares::Share;
 use crate::store::Stats;
 
 #[derive(Clone, Debug, Default)]
@@ -12,6 +13,7 @@ pub(super) struct Series {}
 impl PolicyMeter {
     pub(crate) fn count(&self, _fate: Fate) {}
     pub(crate) fn failed(&self) {}
+    pub(crate) fn crossed(&self, _share: Share) {}
     pub(crate) fn enter_queue(&self) {}
     pub(crate) fn leave_queue(&self) {}
     pub(crate) fn waited(&self, _fate: Fate, _time: Duration) {}

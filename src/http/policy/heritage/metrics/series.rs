@@ -10,11 +10,13 @@ use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use super::PolicyMeter;
 use super::labels::{Fate, Labels};
 use super::observed::{self, Observed};
+use crate::http::policy::shares::Share;
 use crate::store::Stats;
 use crate::util::lock::Lock;
 
 const REQUESTS: &str = "tower_sluice.rate_limiting.requests";
 const FAILURES: &str = "tower_sluice.rate_limiting.limiter_failures";
+const CROSSINGS: &str = "tower_sluice.rate_limiting.crossings";
 const QUEUED: &str = "tower_sluice.rate_limiting.queued_requests";
 const TIME_IN_QUEUE: &str = "tower_sluice.rate_limiting.request.time_in_queue";
 
@@ -69,6 +71,12 @@ impl PolicyMeter {
     /// Counts a request whose limiter failed.
     pub(crate) fn failed(&self) {
         self.handles().failures.increment(1);
+    }
+
+    /// Counts a crossing. Its series is made for it, since crossings are rare.
+    pub(crate) fn crossed(&self, share: Share) {
+        self.handles();
+        counter!(CROSSINGS, self.labels.with("warn_at", &share.to_string())).increment(1);
     }
 
     /// Counts a request that begins to wait.
@@ -163,6 +171,7 @@ impl Queue {
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!(REQUESTS, "Requests, by their result with each policy.");
+    describe_counter!(CROSSINGS, "Times that the use of a key has passed a share of its limit.");
     describe_counter!(FAILURES, "Requests whose limiter failed, including those that the local fallback decided.");
     describe_gauge!(QUEUED, "Requests that wait for their turn in a queue.");
     describe_histogram!(TIME_IN_QUEUE, Unit::Seconds, "Time that requests waited for their turn in a queue.");

@@ -1,5 +1,5 @@
--- Deletes a key. Replies as for an empty key.
+-- Deletes a key, and a second one if there is one. Replies as for empty keys.
 local call = redis.call
-call('DEL', KEYS[1])
+call('DEL', unpack(KEYS))
 local time = call('TIME')
-return time[1] .. ',' .. time[2] .. ',0,'
+return time[1] .. ',' .. time[2] .. ',0' .. string.rep(',', #KEYS)

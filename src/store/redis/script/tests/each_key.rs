@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 
 use super::hostile::FOREIGN;
 use super::traces::{bucket_quota, cost, window_quota};
-use super::{ALL, NOW, start};
+use super::{ALL, NOW, decide_all, start};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::variant::hash_of;
-use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide, decide_all};
+use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide};
 use crate::values::Quota;
 
 /// The number of runs with one quota, sent together.
@@ -158,14 +158,11 @@ pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
                 [key(format!("a {batch} {a}")), key(format!("b {batch} {b}")), key(format!("c {batch} {c}"))]
             };
             let [a, b, c] = names(requests[0]);
-            let alone = decide_all(
-                [
-                    ScriptCharge::new(&bucket, a, costs[0], at(now)),
-                    ScriptCharge::new(&fixed, b, costs[1], at(now)),
-                    ScriptCharge::new(&sliding, c, costs[2], at(now)),
-                ],
-                true,
-            );
+            let alone = decide_all([
+                ScriptCharge::new(&bucket, a, costs[0], at(now)),
+                ScriptCharge::new(&fixed, b, costs[1], at(now)),
+                ScriptCharge::new(&sliding, c, costs[2], at(now)),
+            ]);
             server.add(now, &ScriptCall { keys: requests.iter().flat_map(|ids| names(*ids)).collect(), ..alone });
             for [a, b, c] in requests.clone() {
                 let (one, next_first) = bucket.decide(first.get(&a).copied(), at(now), costs[0]);
@@ -194,7 +191,7 @@ pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
                     answer.decision(&sliding, 2, costs[2]).unwrap(),
                 ];
                 assert_eq!(found, decisions, "{bucket:?} {fixed:?} {sliding:?} {answer:?}");
-                assert_eq!(answer.were_charged(&found), Ok(are_allowed));
+                assert_eq!(answer.charged(are_allowed.into()), Ok(()));
                 let count = if are_allowed { &mut charged } else { &mut rejected };
                 *count += 1;
             }
@@ -227,7 +224,7 @@ pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
         for second in [1, 0] {
             let [one, two] = requests[0].clone();
             let charges = [ScriptCharge::new(&bucket, one, 1, NOW), ScriptCharge::new(&bucket, two, second, NOW)];
-            let call = ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..decide_all(charges, true) };
+            let call = ScriptCall { keys: requests.iter().flatten().cloned().collect(), ..decide_all(charges) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
             let replies = ScriptReply::read_each(&reply, 5, 2).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();

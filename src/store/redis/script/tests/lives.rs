@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use ::redis::{Connection, Pipeline, Value, cmd};
 
-use super::{ALL, NOW, refund, run, start};
+use super::{ALL, NOW, decide_all, refund, run, start};
 use crate::algorithm::{CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::variant::hash_of;
-use crate::store::redis::script::{ScriptCharge, ScriptReply, Scripted, decide, decide_all, reset};
+use crate::store::redis::script::{ScriptCharge, ScriptReply, Scripted, decide, reset};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Quota, Receipt};
 
@@ -86,7 +86,7 @@ pub(super) fn a_key_that_is_reset_is_as_if_it_had_never_been() {
     for _ in 0..2 {
         let answer = server.run(START + 7, &charge);
         assert!(answer.replay(&window, 5, 1).unwrap().0[0].is_allowed());
-        let answer = server.run(START + 7, &reset(key("a")));
+        let answer = server.run(START + 7, &reset([key("a")]));
         assert_eq!((answer.now, answer.admitted, answer.old(0).unwrap()), (at(START + 7), 0, None));
         assert_eq!(server.expiry(&key("a")), -2);
     }
@@ -100,7 +100,7 @@ pub(super) fn one_unreadable_key_of_several_stops_the_call() {
     let keys = ["a", "b", "c"].map(key);
     for foreign in &keys {
         cmd("SET").arg(foreign.as_str()).arg("hello").exec(&mut connection).unwrap();
-        let call = decide_all(keys.iter().map(|key| ScriptCharge::new(&window, key.clone(), 1, NOW)), true);
+        let call = decide_all(keys.iter().map(|key| ScriptCharge::new(&window, key.clone(), 1, NOW)));
         let error = evalsha(&call, &hash_of(call.script)).query::<Value>(&mut connection).unwrap_err();
         assert_eq!(error.code(), Some("SLUICE"));
         assert_eq!(cmd("DBSIZE").query::<u32>(&mut connection).unwrap(), 1, "it holds {}", foreign.as_str());
@@ -155,10 +155,10 @@ pub(super) fn the_server_caches_one_script_per_source() {
             0 => decide(&bucket, key(number), 1, 1, NOW),
             1 => decide(&fixed, key(number), 1, 1, NOW),
             2 => decide(&sliding, key(number), 1, 1, NOW),
-            3 => decide_all(
-                [ScriptCharge::new(&bucket, key(number), 1, NOW), ScriptCharge::new(&fixed, key("other"), 1, NOW)],
-                true,
-            ),
+            3 => decide_all([
+                ScriptCharge::new(&bucket, key(number), 1, NOW),
+                ScriptCharge::new(&fixed, key("other"), 1, NOW),
+            ]),
             _ => refund(&sliding, &sliding, key(number), 1, Receipt::from_proof(ChargedIn(6)), NOW).unwrap(),
         };
         keys.push(call.keys.len());

@@ -1,5 +1,6 @@
 //! The scripts against the algorithms in Rust, on a server.
 
+mod alternatives;
 mod each_key;
 mod hostile;
 mod lives;
@@ -17,8 +18,8 @@ use ::redis::{Connection, cmd};
 use super::manual_server::{ManualServer, at};
 use super::variant::{hash_of, source_of};
 use super::{
-    BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL,
-    SLIDING_WINDOW, SWAP, ScriptCharge, ScriptReply, Scripted, is_charge,
+    Alternatives, BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, Charging, FIXED_WINDOW, ONCE, RAISE_RECORD,
+    REFUND, RESET, SEVERAL, SLIDING_WINDOW, SWAP, ScriptCharge, ScriptReply, Scripted, decide_first,
 };
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::conversation::{ConversationPart, KeyPart, Subject};
@@ -74,6 +75,11 @@ fn run(connection: &mut Connection, call: &ScriptCall) -> ScriptReply {
     ScriptReply::read(reply, call.keys.len()).unwrap()
 }
 
+/// Charges all keys, or no key.
+fn decide_all(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCall {
+    decide_first(charges, Some(&Alternatives::ALL))
+}
+
 /// The outcome of a request that may be a retry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Once<S> {
@@ -101,10 +107,10 @@ fn talk<A: Scripted, S: Subject<A>>(server: &mut ManualServer, part: &mut KeyPar
     for calls in 1..4 {
         let call = part.charge(at(micros)).alone();
         let answer = server.run(micros, &call);
-        if part.hear(&answer, 0, is_charge(&call, 0)).unwrap() {
+        if part.hear(&answer, 0, &Charging::of(&call)).unwrap() {
             return calls;
         }
-        answer.charged_nothing().unwrap();
+        answer.charged(0).unwrap();
     }
     panic!("the state is not converted");
 }

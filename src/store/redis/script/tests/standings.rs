@@ -3,18 +3,18 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{ALL, hostile, talk, target};
+use super::{ALL, decide_all, hostile, talk, target};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::conversation::{KeyPart, Quotas};
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::{
-    OwnQuota, ScriptCharge, Scripted, TextUnder, ban, begin_record, decide_all, decide_once, reset, swap,
+    OwnQuota, ScriptCharge, Scripted, TextUnder, ban, begin_record, decide_once, growing_ban, reset, swap,
 };
 use crate::store::remote::{Applied, Standing};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Quota, Receipt};
+use crate::values::{BanGrowth, Decision, Quota, Receipt};
 use crate::values::{Override, OverrideReason};
 
 const DAY: u64 = 86_400_000_000;
@@ -97,7 +97,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         let [_, beside] = charges;
         let first =
             ScriptCharge::new(&self.algorithm, self.key.clone(), asked, at(self.now)).with_own_quota(self.own_quota());
-        let answer = self.server.run(self.now, &decide_all([first, beside], true));
+        let answer = self.server.run(self.now, &decide_all([first, beside]));
         let expected = self.expected(asked);
         assert_eq!(answer.admitted, u32::from(expected.is_allowed()), "{:?} {expected:?}", self.standing);
         assert_eq!(self.server.get(&other).is_some(), expected.is_allowed());
@@ -154,6 +154,23 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         self.standing = self.standing.ban(at(self.now), span);
         assert_eq!(answer.text(0).unwrap().standing, self.standing);
         assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
+    }
+
+    /// Bans the key by the number of its bans, of which `bans` has the number and the end of the last, in microseconds.
+    fn ban_again(&mut self, growth: &BanGrowth, bans: &mut Option<(u32, u64)>) {
+        let answer = self.server.run(self.now, &growing_ban(self.key.clone(), key("bans"), growth));
+        let now = at(self.now);
+        let before = bans.filter(|(_, until)| *until > self.now).map_or(0, |(times, _)| times);
+        let begins = self.standing.banned_until <= now && !self.standing.is_allowed(now);
+        let span = growth.ban_after(before);
+        self.standing = self.standing.ban(now, span);
+        assert_eq!(answer.text(0).unwrap().standing, self.standing);
+        if begins {
+            let until = self.now + (span + growth.forgotten_after()).as_micros() as u64;
+            *bans = Some((before + 1, until));
+            assert_eq!(self.server.get(&key("bans")), Some(format!("{}:{until}", before + 1)));
+            assert!(self.server.expiry(&key("bans")) >= millis(at(until)));
+        }
     }
 
     fn owe(&mut self, units: u64) {
@@ -228,7 +245,7 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
                 17..19 => checked.override_by_hand(some_override(&mut random)),
                 1 => checked.owe(cost * random.pick(&[1, 3, 20])),
                 2 => {
-                    let answer = checked.server.run(checked.now, &reset(checked.key.clone()));
+                    let answer = checked.server.run(checked.now, &reset([checked.key.clone()]));
                     assert_eq!(answer.admitted, 0);
                     checked.standing = Standing::default();
                     checked.state = None;
@@ -262,6 +279,57 @@ pub(super) fn bans_and_debts_agree_with_a_plain_map() {
     check(FixedWindow::new);
     check(SlidingWindow::new);
     check(|quota| CalendarWindow::daily(quota.limit()));
+}
+
+/// Random histories of one key, with pauses of all lengths, against a number and a time.
+#[test]
+pub(super) fn bans_grow_by_the_number_of_bans_that_are_not_forgotten() {
+    let mut random = Xorshift::seeded();
+    for batch in 0..10 {
+        let mut checked = Checked::new(TokenBucket::new(Quota::per_day(8)), batch % 2 > 0);
+        let hour = Duration::from_secs(3_600);
+        let growth = BanGrowth::new(hour, random.pick(&[2, 3, 1_000]), random.pick(&[1, 5, 40, 3_000]) * hour);
+        let growth = growth.with_forgotten_after(random.pick(&[1, 10, 100]) * hour);
+        let mut bans = None;
+        let mut longest = Duration::ZERO;
+        for _ in 0..100 {
+            checked.pass(random.pick(&[0, 1, DAY / 24, DAY / 3, DAY, 5 * DAY]));
+            match random.below(8) {
+                0 => {
+                    checked.server.run(checked.now, &reset([checked.key.clone(), key("bans")]));
+                    (checked.standing, checked.state, bans) = (Standing::default(), None, None);
+                }
+                1 => {
+                    // Exactly to the end of the ban, or until its bans are forgotten.
+                    let ban = checked.standing.banned_until.as_nanos() / 1_000;
+                    let until = random.pick(&[ban, bans.map_or(0, |(_, until)| until)]);
+                    checked.pass(until.saturating_sub(checked.now));
+                    checked.ban_again(&growth, &mut bans);
+                }
+                2..4 => drop(checked.charge(1)),
+                _ => checked.ban_again(&growth, &mut bans),
+            }
+            longest = longest.max(checked.standing.banned_until.saturating_since(at(checked.now)));
+        }
+        assert!(longest > hour || growth.most() == hour, "{growth:?}: {longest:?}");
+    }
+}
+
+#[test]
+pub(super) fn a_foreign_number_of_bans_is_never_replaced() {
+    let mut server = ManualServer::new(&ALL);
+    let (name, bans) = (key("a"), key("bans"));
+    let growth = BanGrowth::new(Duration::from_secs(1), 2, Duration::from_secs(9));
+    for value in ["hello", "5", "5:", ":6", "5:6:7", "-1:6", "!5:6"] {
+        server.set(&bans, value);
+        server.add(START, &growing_ban(name.clone(), bans.clone(), &growth));
+        assert!(server.error().to_string().contains("SLUICE"), "{value}");
+        assert_eq!((server.get(&bans).as_deref(), server.get(&name)), (Some(value), None));
+    }
+    // A number that no process writes is cut.
+    server.set(&bans, &format!("{}:{}", u64::MAX, u64::MAX));
+    let answer = server.run(START, &growing_ban(name, bans.clone(), &growth));
+    assert_eq!(answer.text(0).unwrap().standing.banned_until, at(START + 9_000_000));
 }
 
 /// A ban of nine hours does not delete the debt of a bucket of a month.

@@ -5,11 +5,11 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::model::Model;
-use super::{ALL, refund};
+use super::{ALL, decide_all, refund};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
-use crate::store::redis::script::{MOST_UNITS, ScriptCharge, Scripted, decide, decide_all, variant};
+use crate::store::redis::script::{MOST_UNITS, ScriptCharge, Scripted, decide, variant};
 use crate::util::effort::rounds;
 use crate::values::{Decision, Quota, Receipt};
 
@@ -259,14 +259,11 @@ pub(super) fn several_are_charged_all_or_none() {
             let [a, b, c] = keys.clone();
             server.add(
                 now,
-                &decide_all(
-                    [
-                        ScriptCharge::new(&bucket, a, costs[0], at(now)),
-                        ScriptCharge::new(&fixed, b, costs[1], at(now)),
-                        ScriptCharge::new(&sliding, c, costs[2], at(now)),
-                    ],
-                    true,
-                ),
+                &decide_all([
+                    ScriptCharge::new(&bucket, a, costs[0], at(now)),
+                    ScriptCharge::new(&fixed, b, costs[1], at(now)),
+                    ScriptCharge::new(&sliding, c, costs[2], at(now)),
+                ]),
             );
             let (one, next_first) = bucket.decide(first, at(now), costs[0]);
             let (two, next_second) = fixed.decide(second, at(now), costs[1]);
@@ -289,7 +286,7 @@ pub(super) fn several_are_charged_all_or_none() {
                 answer.decision(&sliding, 2, costs[2]).unwrap(),
             ];
             assert_eq!(found, decisions, "{bucket:?} {fixed:?} {sliding:?} {answer:?}");
-            assert_eq!(answer.were_charged(&found), Ok(are_allowed));
+            assert_eq!(answer.charged(are_allowed.into()), Ok(()));
         }
         let [a, b, c] = keys.map(|key| server.expiry(&key));
         assert!(lives_as_long(&bucket, first.as_ref(), a), "{a} for {first:?}, {bucket:?}");

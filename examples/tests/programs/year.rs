@@ -1,0 +1,251 @@
+//! A year of the program `plans`: two processes and a Redis, whose clocks a test moves, against a naive ledger.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+
+use crate::moved_clock::MovedClock;
+use crate::program::Program;
+use crate::redis::RedisServer;
+
+/// A customer in the table of the program: its plan, its team, its zone and its billing day.
+struct Customer {
+    name: &'static str,
+    included: u64,
+    overage: u64,
+    team: Option<&'static str>,
+    zone: &'static str,
+    billing_day: i8,
+}
+
+const fn customer(
+    name: &'static str,
+    [included, overage]: [u64; 2],
+    team: Option<&'static str>,
+    zone: &'static str,
+    billing_day: i8,
+) -> Customer {
+    Customer { name, included, overage, team, zone, billing_day }
+}
+
+const FREE: [u64; 2] = [1_000, 0];
+const PRO: [u64; 2] = [10_000, 5_000];
+const TEAM: [u64; 2] = [2_000, 0];
+const POOL: u64 = 6_000;
+const OF_POOL: u64 = 4_000;
+const CUSTOMERS: [Customer; 6] = [
+    customer("ada", PRO, None, "Europe/Berlin", 17),
+    customer("bob", FREE, None, "UTC", 1),
+    customer("cyd", TEAM, Some("engines"), "America/New_York", 31),
+    customer("dee", TEAM, Some("engines"), "Asia/Kolkata", 1),
+    customer("eve", TEAM, Some("sails"), "Pacific/Auckland", 30),
+    customer("fay", PRO, None, "America/St_Johns", 29),
+];
+
+const DAY: i64 = 86_400;
+
+/// The second at which the month after `now` begins, on this day of the month by the clocks of a zone.
+fn end_of_month(zone: &str, day: i8, now: i64) -> i64 {
+    let zone = TimeZone::get(zone).unwrap();
+    let today = zone.to_datetime(Timestamp::from_second(now).unwrap()).date();
+    let begins_in = |month: Date| month.with().day(day.min(month.days_in_month())).build().unwrap();
+    let this = begins_in(today.first_of_month());
+    let next = if today < this { this } else { begins_in(today.first_of_month() + 1.month()) };
+    next.to_zoned(zone).unwrap().timestamp().as_second()
+}
+
+/// The naive ledger: units by policy, key and end of the month, and lots of bought units with their ends.
+#[derive(Default)]
+struct Ledger {
+    used: HashMap<(&'static str, &'static str, i64), u64>,
+    bought: HashMap<&'static str, Vec<(i64, u64)>>,
+    warnings: Vec<String>,
+}
+
+/// What a request was charged to, each with the units left; or its wait, if a wait helps.
+type Outcome = Result<Vec<(&'static str, u64)>, Option<i64>>;
+
+impl Ledger {
+    fn request(&mut self, customer: &Customer, cost: u64, now: i64) -> Outcome {
+        let own = end_of_month(customer.zone, customer.billing_day, now);
+        let first = end_of_month("UTC", 1, now);
+        let mut alternatives = vec![vec![("included", customer.name, own, customer.included)]];
+        let team =
+            customer.team.map(|team| vec![("pool", team, first, POOL), ("of-pool", customer.name, first, OF_POOL)]);
+        alternatives.extend(team);
+        if customer.overage > 0 {
+            alternatives.push(vec![("overage", customer.name, own, customer.overage)]);
+        }
+        let mut wait = None;
+        for members in alternatives {
+            let used = |ledger: &Self, &(policy, key, end, _): &_| *ledger.used.get(&(policy, key, end)).unwrap_or(&0);
+            let full: Vec<_> = members.iter().filter(|it| used(self, it) + cost > it.3).collect();
+            if full.is_empty() {
+                return Ok(members.into_iter().map(|it| (it.0, self.charge(it, cost))).collect());
+            }
+            let waits = full.iter().map(|(_, _, end, limit)| (cost <= *limit).then_some(end - now));
+            let longest = waits.reduce(|a, b| Some(a?.max(b?))).flatten();
+            wait = [wait, longest].into_iter().flatten().min();
+        }
+        let lots = self.bought.entry(customer.name).or_default();
+        lots.retain(|(end, units)| *end > now && *units > 0);
+        let left = lots.iter().map(|(_, units)| units).sum::<u64>().checked_sub(cost).ok_or(wait)?;
+        lots.sort_unstable();
+        lots.iter_mut().fold(cost, |due, (_, units)| {
+            let paid = due.min(*units);
+            *units -= paid;
+            due - paid
+        });
+        Ok(vec![("bought", left)])
+    }
+
+    /// Returns the units left.
+    fn charge(&mut self, (policy, key, end, limit): (&'static str, &'static str, i64, u64), cost: u64) -> u64 {
+        let used = self.used.entry((policy, key, end)).or_default();
+        let before = *used;
+        *used += cost;
+        let share = limit * 4 / 5;
+        if policy == "included" && before < share && *used >= share {
+            self.warnings.push(format!("mail to {key}: you have used {used} of {limit} units"));
+        }
+        limit - *used
+    }
+}
+
+/// A small generator (xorshift64*), so that a year can be run again.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % sides
+    }
+}
+
+/// Sends a request, and returns the status line with the fields, in lower case, and the body.
+fn send(program: &Program, method: &str, path: &str, customer: &str) -> (String, String) {
+    let address = program.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: key-of-{customer}\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").expect(&response);
+    (head.to_lowercase(), body.to_owned())
+}
+
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// The members that the field `RateLimit` reports, with the units left, without the pace and what is in flight.
+fn reported(head: &str) -> Vec<(String, u64)> {
+    let members = field(head, "ratelimit").unwrap_or_default().split(", ").filter_map(|member| {
+        let (name, rest) = member.strip_prefix('"')?.split_once("\";r=")?;
+        let digits = rest.split(';').next()?;
+        Some((name.to_owned(), digits.parse().ok()?))
+    });
+    members.filter(|(name, _)| !["pace", "in-flight", "tokens"].contains(&&**name)).collect()
+}
+
+#[test]
+fn a_year_of_plans_agrees_to_the_unit_with_a_naive_ledger() {
+    let mut clock = MovedClock::new();
+    let redis = RedisServer::with_environment(&[], clock.environment());
+    // The last days of a year, so that the processes begin with a clock that is ahead, as all others do.
+    let begin = Date::constant(2027, 12, 31).to_zoned(TimeZone::UTC).unwrap().timestamp().as_second();
+    clock.move_to(begin);
+    let start = || {
+        let program = env!("CARGO_BIN_EXE_plans");
+        Program::start_with(program, &["127.0.0.1:0", &redis.url()], clock.environment())
+    };
+    let mut programs = [start(), start()];
+    let mut ledger = Ledger::default();
+    let mut dice = Dice(0x5EED);
+    let mut invoices = 0;
+    let (mut at, mut requests, mut rejected) = (begin, 0, 0);
+    while at < begin + 366 * DAY {
+        // Ten minutes past an hour: no month of any zone ends near it, however long a request takes.
+        at += i64::try_from(dice.roll(8)).unwrap() * 3_600;
+        clock.move_to(at + 600);
+        let customer = &CUSTOMERS[usize::try_from(dice.roll(6)).unwrap()];
+        let program = &programs[usize::try_from(dice.roll(2)).unwrap()];
+        if dice.roll(60) == 0 {
+            invoices += 1;
+            let units = 100 + dice.roll(3_000);
+            let path = format!("/paid/{}/{units}/invoice-{invoices}", customer.name);
+            // The payment provider calls twice, and reaches another process.
+            let answers = programs.each_ref().map(|program| send(program, "POST", &path, "").1);
+            assert_eq!(answers, ["bought", "was bought before"]);
+            ledger.bought.entry(customer.name).or_default().push((clock.now() + 90 * DAY, units));
+            continue;
+        }
+        let cost = 1 + dice.roll(900);
+        let (head, _) = send(program, "GET", &format!("/v1/rows/{cost}"), customer.name);
+        let outcome = ledger.request(customer, cost, clock.now());
+        requests += 1;
+        let context = format!("{cost} units of {} at {at}: {outcome:?}, but {head}", customer.name);
+        match outcome {
+            Ok(mut charged) => {
+                assert!(head.starts_with("http/1.1 200"), "{context}");
+                let mut reported = reported(&head);
+                // The balance advertises no quota, and is not reported.
+                charged.retain(|(policy, _)| *policy != "bought");
+                charged.sort_unstable();
+                reported.sort_unstable();
+                let charged: Vec<_> = charged.into_iter().map(|(policy, left)| (policy.to_owned(), left)).collect();
+                assert_eq!(reported, charged, "{context}");
+            }
+            Err(wait) => {
+                rejected += 1;
+                assert!(head.starts_with("http/1.1 429"), "{context}");
+                let advertised = field(&head, "retry-after").map(|wait| wait.parse::<i64>().unwrap());
+                // No response advertises more than 24.8 days.
+                let expected = wait.map(|wait| wait.min(2_147_483));
+                let is_near = |(advertised, expected): (i64, i64)| (advertised - expected).abs() <= 2;
+                assert!(advertised.zip(expected).map_or(advertised == expected, is_near), "{context}");
+            }
+        }
+    }
+    assert!(requests > 2_000 && rejected > 200, "{requests} requests, {rejected} rejected");
+    let mut mails = mails(&mut programs, ledger.warnings.len());
+    mails.sort();
+    ledger.warnings.sort();
+    assert_eq!(mails, ledger.warnings);
+}
+
+/// Waits until the programs have sent so many mails, which they do in the background. Then ends the programs, and returns
+/// all mails.
+fn mails(programs: &mut [Program; 2], count: usize) -> Vec<String> {
+    let (sender, lines) = channel();
+    thread::scope(|scope| {
+        let mut processes = Vec::new();
+        for program in programs {
+            let (process, output) = program.parts();
+            let sender = sender.clone();
+            scope.spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+            processes.push(process);
+        }
+        drop(sender);
+        let mut mails: Vec<String> = lines.iter().filter(is_mail).take(count).collect();
+        for process in processes {
+            process.kill().unwrap();
+        }
+        mails.extend(lines.iter().filter(is_mail));
+        mails
+    })
+}
+
+fn is_mail(line: &String) -> bool {
+    line.starts_with("mail to ")
+}

@@ -1,0 +1,180 @@
+//! [`Accounts`]: the accounts of all keys, in memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
+
+use super::account::{Account, Shortfall};
+use super::{Paid, Unfit, admitted, judged};
+use crate::store::{TableStats, next_table_number};
+use crate::util::keyed_hash::Secret;
+use crate::util::lock::Shards;
+use crate::util::references::References;
+use crate::values::time::Clock;
+use crate::values::{Adjusted, Credit, CreditExpiry, Decision, LimiterError, PartitionKey, REFERENCE_KEPT};
+
+/// The accounts of keys, in maps with a lock each. A step on a key is done under the lock of its map, so steps follow
+/// one another, and there is no other order to explore.
+pub(super) struct Accounts {
+    shards: Shards<Shard>,
+    secret: Secret,
+    /// The accounts in all shards. Counts: nothing is published through it.
+    keys: AtomicUsize,
+    max_keys: usize,
+    credits: References,
+    debits: References,
+    clock: Arc<dyn Clock>,
+    number: u64,
+}
+
+type Shard = HashMap<PartitionKey, Account>;
+
+const SHARDS: usize = 64;
+
+impl Accounts {
+    pub(super) fn new(max_keys: usize, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            shards: Shards::new(SHARDS, HashMap::new),
+            secret: Secret::random(),
+            keys: AtomicUsize::new(0),
+            max_keys,
+            credits: References::default(),
+            debits: References::default(),
+            clock,
+            number: next_table_number(),
+        }
+    }
+
+    pub(super) const fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    /// Does a step on the account of a key, if it has one, without the lots that have expired. An account that is empty
+    /// afterwards is removed.
+    fn change<T>(&self, key: &PartitionKey, step: impl FnOnce(&mut Account) -> T) -> Option<T> {
+        self.change_in(&mut self.shard(key), key, step)
+    }
+
+    /// As [`change`](Self::change). If the key has no account, one begins, if it `may_begin`.
+    fn begin<T>(
+        &self,
+        key: &PartitionKey,
+        may_begin: impl FnOnce() -> bool,
+        step: impl FnOnce(&mut Account) -> T,
+    ) -> Option<T> {
+        let mut shard = self.shard(key);
+        if !shard.contains_key(key) {
+            if !may_begin() {
+                return None;
+            }
+            self.keys.fetch_add(1, Ordering::Relaxed);
+            shard.insert(key.clone(), Account::default());
+        }
+        self.change_in(&mut shard, key, step)
+    }
+
+    fn shard(&self, key: &PartitionKey) -> MutexGuard<'_, Shard> {
+        self.shards.lock(self.secret.hash(key.as_bytes()))
+    }
+
+    fn change_in<T>(&self, shard: &mut Shard, key: &PartitionKey, step: impl FnOnce(&mut Account) -> T) -> Option<T> {
+        let account = shard.get_mut(key)?;
+        // Read under the lock, so that the steps of a key see instants in their order.
+        account.expire(self.clock.now());
+        let result = step(account);
+        if account.is_empty() {
+            shard.remove(key);
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(result)
+    }
+
+    /// Does a step that an operator has asked for. The key may have no account yet.
+    fn adjust(&self, key: &PartitionKey, step: impl Fn(&mut Account) -> Result<(), Unfit>) -> Result<(), LimiterError> {
+        let has_room = || self.keys.load(Ordering::Relaxed) < self.max_keys;
+        let done = self.begin(key, has_room, &step).or_else(|| {
+            self.sweep();
+            self.begin(key, has_room, &step)
+        });
+        Ok(done.ok_or_else(|| self.full())??)
+    }
+
+    pub(super) fn charge(&self, key: &PartitionKey, cost: u64, shortfall: Shortfall) -> Decision {
+        let step = |account: &mut Account| match account.take(cost, shortfall) {
+            Ok((taken, paid)) if taken == cost || taken > 0 => admitted(taken, account.left(), paid),
+            _ => judged(cost, account.left()),
+        };
+        self.change(key, step).unwrap_or_else(|| judged(cost, 0))
+    }
+
+    pub(super) fn peek(&self, key: &PartitionKey, cost: u64) -> Decision {
+        self.change(key, |account| judged(cost, account.left())).unwrap_or_else(|| judged(cost, 0))
+    }
+
+    /// Gives back units, also if there are too many keys: they were there before the charge.
+    pub(super) fn give_back(&self, key: &PartitionKey, units: u64, paid: Paid) {
+        self.begin(key, || true, |account| account.give_back(units, paid, self.clock.now()));
+    }
+
+    pub(super) fn reset(&self, key: &PartitionKey) -> Decision {
+        self.change(key, Account::forgive);
+        self.peek(key, 0)
+    }
+
+    pub(super) fn credit(&self, key: &PartitionKey, credit: &Credit) -> Result<Adjusted, LimiterError> {
+        credit.check()?;
+        let now = self.clock.now();
+        let expiry = credit.expiry.from(now);
+        let until = now.saturating_add(REFERENCE_KEPT);
+        // Of units that never expire, the reference need not be known for ever.
+        let until = if credit.expiry == CreditExpiry::Never { until } else { until.max(expiry.instant()) };
+        let step = || self.adjust(key, |account| account.credit(credit.units, expiry, self.clock.now()));
+        let done = self.credits.once(key, credit.reference.as_deref(), now, until, step)?;
+        Ok(Adjusted { decision: self.peek(key, 0), is_repeated: done.is_none() })
+    }
+
+    /// Charges units by hand, also units that the key has not.
+    pub(super) fn debit(
+        &self,
+        key: &PartitionKey,
+        units: u64,
+        reference: Option<&str>,
+    ) -> Result<Adjusted, LimiterError> {
+        let now = self.clock.now();
+        let step = || self.adjust(key, |account| account.take(units, Shortfall::Owed).map(drop));
+        let done = self.debits.once(key, reference, now, now.saturating_add(REFERENCE_KEPT), step)?;
+        Ok(Adjusted { decision: self.peek(key, 0), is_repeated: done.is_none() })
+    }
+
+    /// Removes the accounts of keys that sent no request since their lots have expired.
+    #[cold]
+    fn sweep(&self) {
+        for mut shard in self.shards.iter() {
+            let before = shard.len();
+            let now = self.clock.now();
+            shard.retain(|_, account| {
+                account.expire(now);
+                !account.is_empty()
+            });
+            self.keys.fetch_sub(before - shard.len(), Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn full(&self) -> LimiterError {
+        LimiterError::new(format!(
+            "{} keys have a balance, which are all that this `Balance` has room for; raise `max_keys`, or keep balances on \
+             Redis (`RedisBalance`)",
+            self.max_keys
+        ))
+    }
+
+    pub(super) fn stats(&self) -> TableStats {
+        TableStats {
+            capacity: self.max_keys as u64,
+            live_keys: self.keys.load(Ordering::Relaxed) as u64,
+            number: Some(self.number),
+            ..TableStats::default()
+        }
+    }
+}

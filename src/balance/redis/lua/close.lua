@@ -1,0 +1,3 @@
+-- Seconds, microseconds, what was done, and: the units that are left afterwards, those that were taken, and from where.
+local state = format('%.0f;%.0f;%.0f;%.0f;%.0f', left, taken, first, last, paid)
+return time[1] .. ',' .. time[2] .. ',' .. format('%.0f', done) .. ',' .. state .. (KEYS[2] and ',' or '')

@@ -1,0 +1,140 @@
+//! Top-ups and debits: units that customers buy beyond their quota, and charges by hand.
+//!
+//! **You want** each customer to have an included quota, and to use bought units once that is used up. A payment adds
+//! units, which expire after a year; it must count once, however often the payment service reports it. And work that is
+//! no request, such as a batch job, is charged by hand.
+//!
+//! Bought units are in a [`Balance`], a limiter of its own: a key has what was [credited](crate::LimitsHandle::credit)
+//! to it, and no time restores anything. Put it behind the included quota as the second member of an alternative,
+//! `included.or_else(bought)`: a request is charged to the first member that has room. Here, the endpoint that the
+//! payment service calls:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::time::Duration;
+//! use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
+//! use tower_sluice::key::User;
+//! use tower_sluice::limiter::Credit;
+//! use tower_sluice::{Balance, LimitsHandle, Policy, RateLimitLayer};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Payment {
+//!     id: String,
+//!     customer: String,
+//!     units: u64,
+//! }
+//!
+//! /// If this fails, the payment service calls again: the reference says that it is the same payment.
+//! async fn paid(State(limits): State<LimitsHandle>, Json(payment): Json<Payment>) -> StatusCode {
+//!     let year = Duration::from_secs(365 * 86_400);
+//!     let credit = Credit::units(payment.units).expires_in(year).reference(payment.id);
+//!     match limits.credit("bought", &payment.customer, credit).await {
+//!         Ok(_) => StatusCode::OK,
+//!         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+//!     }
+//! }
+//!
+//! fn bought() -> Policy {
+//!     // On several machines, and to outlive a restart: `RedisBalance::new(&redis, "bought")`.
+//!     Policy::new("bought", Balance::new()).key(User::key())
+//! }
+//!
+//! /// For the payment service, and for nobody else.
+//! fn payments(limits: LimitsHandle) -> Router {
+//!     Router::new().route("/paid", post(paid)).with_state(limits)
+//! }
+//! #
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! #     use tower::ServiceExt;
+//! #     let layer = RateLimitLayer::new(bought());
+//! #     let payments = payments(layer.handle());
+//! #     for _ in 0..2 {
+//! #         let request = axum::http::Request::post("/paid").header("content-type", "application/json");
+//! #         let body = r#"{"id": "invoice-17", "customer": "alice", "units": 500}"#;
+//! #         let response = payments.clone().oneshot(request.body(axum::body::Body::from(body))?).await?;
+//! #         assert_eq!(response.status(), 200);
+//! #     }
+//! #     assert_eq!(layer.handle().peek("bought", "alice").await?.decision().remaining(), 500);
+//! #     Ok(())
+//! # }
+//! ```
+//!
+//! In a [configuration file](crate::config): `algorithm = "balance"`, without a limit and a period. Operators credit
+//! and charge by `POST /api/credit` and `POST /api/charge` of the [admin service](crate::admin#calls).
+//!
+//! # Lots
+//!
+//! Each credit is a lot with an expiry, or without one. The lot that expires first is used first. Let many small
+//! credits expire at the end of a month ([`expires_at`](crate::limiter::Credit::expires_at)): then they are one lot. A
+//! key has at most 64 lots.
+//!
+//! A request that costs less in the end ([real costs](super::real_costs)), or that another policy rejects, gives its
+//! units back to the lots that have paid them. Units that are given back never live longer than before.
+//!
+//! # A debit by hand
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use tower_sluice::key::User;
+//! use tower_sluice::limiter::Debit;
+//! use tower_sluice::{FixedWindow, Policy, Quota, RateLimitLayer};
+//!
+//! let layer = RateLimitLayer::new(Policy::new("included", FixedWindow::new(Quota::per_day(1_000))).key(User::key()));
+//! let limits = layer.handle();
+//! let job = Debit::units(1_200).reference("job-4711");
+//! assert_eq!(limits.charge("included", "alice", job).await?.decision().remaining(), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It goes beyond the limit. What is not left is owed, and the next requests are rejected until it is paid:
+//!
+//! | the limiter | a debt by hand is paid by |
+//! |---|---|
+//! | a bucket or a window, in memory or on a server | time, at the rate of the quota, as with [`owe_shortfalls`](crate::Policy::owe_shortfalls) |
+//! | a `Balance` | the next credits |
+//! | a queue, a limit of requests in flight | an error: it cannot be charged by hand |
+//!
+//! With [`owe_shortfalls`](crate::Policy::owe_shortfalls), a balance owes what a request costs beyond its charge, too.
+//!
+//! A [reset](crate::LimitsHandle::reset) forgives the debt, and leaves bought units as they are. If the policy has a
+//! [`quota_fn`](crate::Policy::quota_fn), name the key by a request, which says what its quota is.
+//!
+//! # What is exact, and what survives
+//!
+//! No unit is used twice, and a reference is entered once: for the key and for seven days, or as long as its units can
+//! be used.
+//!
+//! | | balances | references | after a restart |
+//! |---|---|---|---|
+//! | `Balance` | exact between threads | in this process | gone; in no [snapshot](super::restarts) |
+//! | `RedisBalance` | exact between processes | on the server | there, as far as the server keeps its data |
+//! | a charge by hand, in memory | exact between threads | in this process | the debt is in a snapshot, the reference is not |
+//! | a charge by hand, on Redis | exact between processes | on the server | there |
+//! | a charge by hand, on [a store of your own](super::own_stores) | exact between processes | in this process | the debt is there |
+//!
+//! **Bought units are money: keep them on Redis**, with `maxmemory-policy noeviction` and `appendfsync always`, and
+//! keep the payments themselves in your database. While Redis is out of reach, nobody knows what is left: requests that
+//! need bought units are answered 503, whatever local fallback other policies have, unless the policy is
+//! [`FailureMode::Allow`](crate::FailureMode).
+//!
+//! A credit or a charge that fails may have been entered nevertheless. Repeat it with its reference.
+//!
+//! # Costs
+//!
+//! | | `Balance` | `RedisBalance` |
+//! |---|---|---|
+//! | a decision | a lock, of 64 | one round trip |
+//! | a credit, or a charge by hand | two locks | one round trip |
+//! | a charge by hand to a bucket or a window | as two decisions | two round trips or more |
+//! | memory per key with one lot | some 220 bytes | 120 bytes, as `MEMORY USAGE` counts them |
+//! | each further lot | 16 bytes | 15 bytes |
+//! | a reference | some 200 bytes | 140 bytes |
+//!
+//! A rejected request takes a round trip, too: where clients may send many, put a bucket per client before it.
+//!
+//! Next: the [list of all pages](super).
+//!
+//! [`Balance`]: crate::Balance

@@ -1,0 +1,227 @@
+//! Transactions of policies between which there is a choice: a [formula](Formula) says which of them have to admit the
+//! request.
+//!
+//! It is asked before each charge, with what is known by then: who rejects the request has no room, and everybody else
+//! may have. So it chooses the first alternatives that may have room. Charges that it no longer chooses are refunded:
+//! a member whose partner turned out to have no room. It never chooses those again, since a choice only ever moves on
+//! to a later alternative: each answer rejects a member, or charges one, so that this ends.
+
+use std::cmp::Reverse;
+
+use super::entry::{PolicyEntry, Progress};
+use super::scope::Scope;
+use super::transaction::{Cause, PendingMembers, Transaction};
+use crate::http::policy::Policy;
+use crate::values::{Formula, MemberAnswers, MemberDecision, Rest, Room};
+
+/// The entry of a policy.
+fn entry_of(entries: &[PolicyEntry], policy: usize) -> Option<&PolicyEntry> {
+    entries.iter().find(|entry| entry.policy as usize == policy)
+}
+
+/// What a policy says about a request. A policy that does not apply has no say, and neither has a shadow.
+fn room(policies: &[Policy], entries: &[PolicyEntry], policy: usize) -> Room {
+    match entry_of(entries, policy) {
+        Some(_) if policies[policy].shadow => Room::NoSay,
+        Some(entry) if entry.progress == Progress::Rejected => Room::None,
+        Some(_) => Room::Some,
+        None => Room::NoSay,
+    }
+}
+
+impl Transaction {
+    /// [Prechecks](Self::precheck) the entries that the formula chooses, until it chooses no others. Returns `false` if
+    /// it has no choice left.
+    pub(super) fn precheck_members(&mut self, scope: Scope<'_>, formula: &Formula) -> bool {
+        let policies = &*scope.in_force.policies;
+        for entry in &mut self.entries {
+            let policy = entry.policy_of(policies);
+            if !policy.shadow && (entry.ban.is_some() || entry.debt_wait().is_some()) {
+                entry.peek(policy, &self.context);
+                entry.progress = Progress::Rejected;
+            }
+        }
+        let mut peeked_at = Vec::new();
+        loop {
+            let mut chosen = Vec::new();
+            if formula.choose(&|policy| room(policies, &self.entries, policy), &mut chosen) == Room::None {
+                return false;
+            }
+            let is_chosen = |entry: &&mut PolicyEntry| chosen.contains(&(entry.policy as usize));
+            // Nothing has to be refunded if the charge of the first one is rejected.
+            let others = self.entries.iter_mut().filter(is_chosen).skip(1);
+            let is_new =
+                |entry: &PolicyEntry| entry.progress == Progress::Uncharged && !peeked_at.contains(&entry.policy);
+            let Some(entry) = others.into_iter().find(|entry| is_new(entry)) else { return true };
+            peeked_at.push(entry.policy);
+            if !entry.passes_precheck(entry.policy_of(policies), &self.context) {
+                entry.progress = Progress::Rejected;
+            }
+        }
+    }
+
+    /// Makes `next` the entry to charge next: one that the formula chooses, and after these a shadow. At the end, only
+    /// entries that have decided are left.
+    ///
+    /// # Errors
+    ///
+    /// If the formula has no choice left.
+    pub(super) fn choose_next(&mut self, scope: Scope<'_>, formula: &Formula) -> Result<(), Cause> {
+        let policies = &*scope.in_force.policies;
+        self.chosen.clear();
+        if formula.choose(&|policy| room(policies, &self.entries, policy), &mut self.chosen) == Room::None {
+            return Err(self.cause(scope, formula));
+        }
+        let chosen = &self.chosen;
+        let is_chosen = |entry: &PolicyEntry| chosen.contains(&(entry.policy as usize));
+        let is_given_up = |entry: &PolicyEntry| {
+            entry.progress == Progress::Charged && !entry.policy_of(policies).shadow && !is_chosen(entry)
+        };
+        for entry in self.entries.iter_mut().rev().filter(|entry| is_given_up(entry)) {
+            scope.take_back(entry);
+            entry.decision = None;
+            entry.progress = Progress::Uncharged;
+        }
+        let is_left = |entry: &PolicyEntry| entry.progress == Progress::Uncharged;
+        let next = self.entries.iter().position(|entry| is_left(entry) && is_chosen(entry));
+        // Shadows come last.
+        let shadow = || self.entries.iter().position(|entry| is_left(entry) && entry.policy_of(policies).shadow);
+        self.next = match next.or_else(shadow) {
+            Some(next) => next,
+            None => {
+                self.entries.retain(|entry| entry.progress != Progress::Uncharged);
+                for entry in self.entries.iter_mut().filter(|entry| entry.progress == Progress::Rejected) {
+                    entry.progress = Progress::PassedOver;
+                    // Its idempotency key, and its charge to a debt.
+                    entry.stake = None;
+                }
+                self.entries.len()
+            }
+        };
+        Ok(())
+    }
+
+    /// The reason why no choice is left. It is a failure if the request could pass had no limiter failed.
+    fn cause(&mut self, scope: Scope<'_>, formula: &Formula) -> Cause {
+        let Some((index, error)) = self.failure.take() else { return Cause::Rejected };
+        let with_luck = |policy| match entry_of(&self.entries, policy) {
+            Some(entry) if entry.decision.is_none() => Room::Some,
+            _ => room(&scope.in_force.policies, &self.entries, policy),
+        };
+        if formula.room(&with_luck) == Room::None {
+            return Cause::Rejected;
+        }
+        self.next = index;
+        Cause::Failed(error)
+    }
+
+    /// Records that the next entry has no room.
+    pub(super) fn pass_over(&mut self, cause: Cause) {
+        let entry = &mut self.entries[self.next];
+        entry.progress = Progress::Rejected;
+        if let Cause::Failed(error) = cause {
+            entry.decision = None;
+            self.failure.get_or_insert((self.next, error));
+        }
+    }
+
+    /// Charges the next entry in one call with others of the same store, if there is a choice between them, or if all
+    /// of them are charged. Returns their indices.
+    pub(super) fn charge_members(&self, scope: Scope<'_>) -> Option<(Vec<usize>, PendingMembers)> {
+        let formula = scope.in_force.formula.as_ref()?;
+        let policies = &*scope.in_force.policies;
+        let first = self.entries[self.next].claim(scope, &self.context)?;
+        let mut claims = vec![(self.next, first)];
+        for (index, entry) in self.entries.iter().enumerate() {
+            if index != self.next && entry.progress == Progress::Uncharged {
+                let claim = entry.claim(scope, &self.context).filter(|claim| claim.store() == claims[0].1.store());
+                claims.extend(claim.map(|claim| (index, claim)));
+            }
+        }
+        // Entries outside of the call are known if they were chosen, or reject the request. Others might have room, and
+        // would go before later alternatives.
+        let rest = formula.rest(&|policy| {
+            let is_member = |(index, _): &(usize, _)| self.entries[*index].policy as usize == policy;
+            match room(policies, &self.entries, policy) {
+                Room::Some if claims.iter().any(is_member) => Rest::member(policy),
+                Room::Some if !self.chosen.contains(&policy) => Rest::Unknown,
+                room => Rest::Known(room),
+            }
+        });
+        let Rest::Formula { formula: rest, .. } = rest else { return None };
+        claims.retain(|(index, _)| rest.has(self.entries[*index].policy as usize));
+        if claims.len() < 2 || claims[0].0 != self.next {
+            return None;
+        }
+        let (members, mut claims): (Vec<usize>, Vec<_>) = claims.into_iter().unzip();
+        let number = |policy| members.iter().position(|index| self.entries[*index].policy as usize == policy);
+        let rest = rest.renumbered(&|policy| number(policy).expect("it was retained"));
+        let first = claims.remove(0);
+        Some((members, first.decide_by(claims, rest)))
+    }
+
+    /// Records the answers of one call to the entries with the indices `members`.
+    pub(super) fn set_member_answers(&mut self, scope: Scope<'_>, members: &[usize], answers: MemberAnswers) {
+        for (index, answer) in members.iter().zip(answers) {
+            let Some(answer) = answer else { continue };
+            let entry = &mut self.entries[*index];
+            let policy = scope.policy(entry);
+            match answer {
+                Ok(MemberDecision { decision, is_charged: true }) => {
+                    policy.report_health(None);
+                    entry.admit(policy, decision, scope.in_force.is_open_ended());
+                }
+                Ok(MemberDecision { decision, .. }) if decision.is_allowed() => policy.report_health(None),
+                answer => {
+                    self.next = *index;
+                    self.reject_next(scope, answer.map(|answer| answer.decision));
+                }
+            }
+        }
+    }
+}
+
+impl Scope<'_> {
+    /// The greatest measure of the entries that reject a request, as far as alternatives do not make up for them: of
+    /// alternatives, that of the least. Of equal ones, that of the first entry.
+    pub(super) fn greatest<'e, M: Ord>(
+        self,
+        entries: &'e [PolicyEntry],
+        measure: impl Fn(&PolicyEntry) -> M,
+    ) -> Option<(M, &'e PolicyEntry)> {
+        let policies = &*self.in_force.policies;
+        let measured = |index: usize| {
+            let entry = &entries[index];
+            let rejects = entry.is_rejected() && !entry.policy_of(policies).shadow;
+            rejects.then(|| (measure(entry), Reverse(index)))
+        };
+        let greatest = match &self.in_force.formula {
+            None => (0..entries.len()).filter_map(measured).max(),
+            Some(formula) => formula.greatest(&|policy| {
+                let index = entries.iter().position(|entry| entry.policy as usize == policy)?;
+                (!policies[policy].shadow).then(|| measured(index))
+            })?,
+        };
+        greatest.map(|(measure, Reverse(index))| (measure, &entries[index]))
+    }
+
+    /// Marks the entries that reject a request, but have an alternative with room.
+    pub(super) fn mark_passed_over(self, entries: &mut [PolicyEntry]) {
+        let Some(formula) = &self.in_force.formula else { return };
+        let policies = &*self.in_force.policies;
+        let mut lacking = Vec::new();
+        let room = |policy: usize| match entry_of(entries, policy) {
+            Some(_) if policies[policy].shadow => Room::NoSay,
+            Some(entry) if entry.is_rejected() => Room::None,
+            Some(_) => Room::Some,
+            None => Room::NoSay,
+        };
+        formula.lacking(&room, &mut lacking);
+        for entry in entries.iter_mut().filter(|entry| entry.is_rejected()) {
+            let policy = entry.policy as usize;
+            if !policies[policy].shadow && !lacking.contains(&policy) {
+                entry.progress = Progress::PassedOver;
+            }
+        }
+    }
+}

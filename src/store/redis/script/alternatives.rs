@@ -1,0 +1,78 @@
+//! [`Alternatives`]: what a call lets the server choose from.
+
+use smallvec::SmallVec;
+
+use crate::values::Formula;
+
+/// The alternatives of a call: sets of its keys, by their indexes. The server charges the first set whose keys all have
+/// room, or no key.
+///
+/// A [`Formula`] is written out, so that the script needs no stack and no recursion: a list of sets, in the order in
+/// which [`Formula::choose`] prefers them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alternatives(Vec<ChosenKeys>);
+
+/// The indexes of keys in a call, in the order of the formula.
+pub(crate) type ChosenKeys = SmallVec<[usize; 4]>;
+
+/// The most sets of a call: five choices between two members, in one *all of*.
+const MOST: usize = 32;
+
+impl Alternatives {
+    /// The only set is all keys. The call lists no sets.
+    pub(crate) const ALL: Self = Self(Vec::new());
+
+    /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key, and
+    /// `None` for a member that is not in the call: it counts as one with room, and charges no key. Returns `None` if
+    /// there are too many sets.
+    pub(crate) fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
+        let sets = sets(formula, index)?;
+        Some(if sets.len() == 1 && sets[0].len() == keys { Self::ALL } else { Self(sets) })
+    }
+
+    /// Returns the numbers that list the sets in a call: the numbers of the keys, from 1 on, with a zero behind each
+    /// set.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().flat_map(|set| set.iter().map(|index| *index as u64 + 1).chain([0]))
+    }
+
+    /// Returns the number of this set in a reply. `None` if there is no such set.
+    pub(crate) fn number_of(&self, chosen: &[usize]) -> Option<u32> {
+        let index = if self.0.is_empty() { 0 } else { self.0.iter().position(|set| set[..] == *chosen)? };
+        u32::try_from(index + 1).ok()
+    }
+}
+
+fn sets(formula: &Formula, index: &impl Fn(usize) -> Option<usize>) -> Option<Vec<ChosenKeys>> {
+    match formula {
+        Formula::Member(member) => Some(vec![index(*member).into_iter().collect()]),
+        Formula::All(parts) => {
+            let mut all = vec![ChosenKeys::new()];
+            for part in parts {
+                let part = sets(part, index)?;
+                if all.len() * part.len() > MOST {
+                    return None;
+                }
+                let join = |set: &ChosenKeys, other: &ChosenKeys| set.iter().chain(other).copied().collect();
+                all = all.iter().flat_map(|set| part.iter().map(move |other| join(set, other))).collect();
+            }
+            Some(all)
+        }
+        Formula::Any(parts) => {
+            let mut any = Vec::new();
+            for part in parts {
+                for set in sets(part, index)? {
+                    let always_has_room = set.is_empty();
+                    any.push(set);
+                    if always_has_room {
+                        return Some(any);
+                    }
+                }
+                if any.len() > MOST {
+                    return None;
+                }
+            }
+            Some(any)
+        }
+    }
+}

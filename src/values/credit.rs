@@ -1,0 +1,204 @@
+//! [`Credit`] and [`Debit`]: units that are added to a key, or charged to it, by hand.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::values::time::Timestamp;
+use crate::values::{LimiterError, Quota};
+
+/// Units that are added to a key of a [`Balance`](crate::Balance): a lot, which a customer has bought, say.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::limiter::Credit;
+///
+/// let year = Duration::from_secs(365 * 86_400);
+/// let bought = Credit::units(500).expires_in(year).reference("invoice-17");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Credit {
+    pub(crate) units: u64,
+    pub(crate) expiry: CreditExpiry,
+    pub(crate) reference: Option<String>,
+}
+
+/// When the units of a credit expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CreditExpiry {
+    Never,
+    In(Duration),
+    At(SystemTime),
+}
+
+impl Credit {
+    /// Adds this number of units, from 1 to [`Quota::MAX_UNITS`], which never expire.
+    pub const fn units(units: u64) -> Self {
+        Self { units, expiry: CreditExpiry::Never, reference: None }
+    }
+
+    /// Lets the units expire after this time, rounded up to a millisecond.
+    pub fn expires_in(self, span: Duration) -> Self {
+        Self { expiry: CreditExpiry::In(span), ..self }
+    }
+
+    /// Lets the units expire at this instant, rounded up to a millisecond. Credits that expire at the same instant
+    /// become one lot. So for many small credits, choose the end of a day or of a month.
+    pub fn expires_at(self, at: SystemTime) -> Self {
+        Self { expiry: CreditExpiry::At(at), ..self }
+    }
+
+    /// Names what the units are for, such as a payment: a later credit of the key with the same reference does
+    /// nothing, whatever its units are. From 1 to 200 bytes, without control characters.
+    ///
+    /// A reference is known for seven days, and for as long as the units that it added can be used, if that is longer
+    /// (of units that never expire: seven days). Credits and [charges](crate::limiter::Debit) by hand have separate
+    /// references.
+    pub fn reference(self, reference: impl Into<String>) -> Self {
+        Self { reference: Some(reference.into()), ..self }
+    }
+
+    /// Checks the units and the reference.
+    pub(crate) fn check(&self) -> Result<(), LimiterError> {
+        check(self.units, self.reference.as_deref())
+    }
+}
+
+/// Units that are [charged by hand](crate::LimitsHandle::charge), also beyond the limit. A number of units is one.
+///
+/// ```
+/// use tower_sluice::limiter::Debit;
+///
+/// let batch_job = Debit::units(1_200).reference("job-4711");
+/// assert_eq!(Debit::units(5), 5.into());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Debit {
+    pub(crate) units: u64,
+    pub(crate) reference: Option<String>,
+}
+
+impl Debit {
+    /// Charges this number of units, from 1 to [`Quota::MAX_UNITS`].
+    pub const fn units(units: u64) -> Self {
+        Self { units, reference: None }
+    }
+
+    /// Names what the units were used for, as for a [credit](Credit::reference): a later charge by hand of the key with
+    /// the same reference does nothing, for seven days.
+    pub fn reference(self, reference: impl Into<String>) -> Self {
+        Self { reference: Some(reference.into()), ..self }
+    }
+
+    /// Checks the units and the reference.
+    pub(crate) fn check(&self) -> Result<(), LimiterError> {
+        check(self.units, self.reference.as_deref())
+    }
+}
+
+impl From<u64> for Debit {
+    fn from(units: u64) -> Self {
+        Self::units(units)
+    }
+}
+
+/// For how long a reference is known at least.
+pub(crate) const REFERENCE_KEPT: Duration = Duration::from_secs(7 * 86_400);
+
+/// The greatest length of a reference, in bytes.
+const LONGEST_REFERENCE: usize = 200;
+
+fn check(units: u64, reference: Option<&str>) -> Result<(), LimiterError> {
+    if !(1..=Quota::MAX_UNITS).contains(&units) {
+        return Err(LimiterError::cannot(format!(
+            "{units} units by hand: write a number from 1 to {}",
+            Quota::MAX_UNITS
+        )));
+    }
+    let is_bad = |reference: &str| {
+        !(1..=LONGEST_REFERENCE).contains(&reference.len()) || reference.chars().any(char::is_control)
+    };
+    if reference.is_some_and(is_bad) {
+        return Err(LimiterError::cannot("a reference has from 1 to 200 bytes, and no control characters"));
+    }
+    Ok(())
+}
+
+/// The end of a lot: a whole millisecond since the Unix epoch, up to the year 2248.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Expiry(u64);
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+impl Expiry {
+    /// 43 bits, so that a receipt has room for two.
+    pub(crate) const BITS: u32 = 43;
+
+    /// Later than any other.
+    pub(crate) const NEVER: Self = Self((1 << Self::BITS) - 1);
+
+    /// The end of the last millisecond that has begun at `instant`, rounded up. Times after the year 2248 are cut.
+    pub(crate) fn at(instant: Timestamp) -> Self {
+        Self::from_millis(instant.as_nanos().div_ceil(NANOS_PER_MILLI))
+    }
+
+    pub(crate) fn from_millis(millis: u64) -> Self {
+        Self(millis.min(Self::NEVER.0))
+    }
+
+    pub(crate) const fn millis(self) -> u64 {
+        self.0
+    }
+
+    /// Whether it is over at `now`: from the first nanosecond of its millisecond on.
+    pub(crate) const fn is_over(self, now: Timestamp) -> bool {
+        now.as_nanos() / NANOS_PER_MILLI >= self.0
+    }
+
+    /// The instant; the last one of every clock for [`NEVER`](Self::NEVER).
+    pub(crate) fn instant(self) -> Timestamp {
+        Timestamp::from_nanos(self.0.saturating_mul(NANOS_PER_MILLI))
+    }
+}
+
+impl CreditExpiry {
+    /// The end of units that are added at `now`, on a clock that counts from the Unix epoch.
+    pub(crate) fn from(self, now: Timestamp) -> Expiry {
+        match self {
+            Self::Never => Expiry::NEVER,
+            Self::In(span) => Expiry::at(now.saturating_add(span)),
+            Self::At(at) => {
+                Expiry::at(Timestamp::ZERO.saturating_add(at.duration_since(UNIX_EPOCH).unwrap_or_default()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_is_rounded_up_to_a_millisecond_and_over_from_its_first_nanosecond_on() {
+        let now = Timestamp::from_nanos(5_000_001);
+        let expiry = CreditExpiry::In(Duration::from_nanos(999_999)).from(now);
+        assert_eq!(expiry.instant(), Timestamp::from_nanos(6_000_000), "exactly");
+        let expiry = CreditExpiry::In(Duration::from_millis(1)).from(now);
+        assert_eq!(expiry.instant(), Timestamp::from_nanos(7_000_000));
+        assert!(!expiry.is_over(Timestamp::from_nanos(6_999_999)) && expiry.is_over(Timestamp::from_nanos(7_000_000)));
+        let at = UNIX_EPOCH + Duration::from_millis(7);
+        assert_eq!(CreditExpiry::At(at).from(now), expiry);
+        assert!(CreditExpiry::In(Duration::MAX).from(now) == Expiry::NEVER && !Expiry::NEVER.is_over(now));
+    }
+
+    #[test]
+    fn units_and_references_are_checked() {
+        assert!(Credit::units(1).check().is_ok() && Debit::units(Quota::MAX_UNITS).reference("é").check().is_ok());
+        for units in [0, Quota::MAX_UNITS + 1] {
+            assert!(Credit::units(units).check().is_err() && Debit::units(units).check().is_err());
+        }
+        for reference in ["", "a\nb", &"x".repeat(201)] {
+            assert!(Credit::units(1).reference(reference).check().is_err(), "{reference:?}");
+        }
+    }
+}

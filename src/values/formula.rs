@@ -1,0 +1,325 @@
+//! `Formula`: which of the members that decide on a request must have room.
+
+/// A tree of *all of* and *any of*. Its leaves are members, by their numbers; each member is one leaf.
+///
+/// A request is charged to all parts of an *all of*, and to the first part of an *any of* that has room. It is rejected
+/// if an *all of* lacks room in one part, or an *any of* in each.
+///
+/// # Waits
+///
+/// A member that has room at one instant has room at each later one, if nothing is charged meanwhile. So it has room
+/// exactly from its wait on. All parts have room from the longest of their waits on, and any part has from the
+/// shortest on: by induction, [`greatest`](Self::greatest) finds the wait of a tree. `proofs/` has both steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Formula {
+    Member(usize),
+    All(Vec<Self>),
+    Any(Vec<Self>),
+}
+
+/// What a member, or a part of a formula, says about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It has room, or may have.
+    Some,
+    /// It has none.
+    None,
+    /// It has no say: an *all of* does not need it, and it is no choice of an *any of*.
+    NoSay,
+}
+
+impl Formula {
+    /// Appends the members to charge to `chosen`, in the order of the tree. Appends nothing unless there is room.
+    pub(crate) fn choose(&self, room: &impl Fn(usize) -> Room, chosen: &mut Vec<usize>) -> Room {
+        match self {
+            Self::Member(member) => {
+                let room = room(*member);
+                if room == Room::Some {
+                    chosen.push(*member);
+                }
+                room
+            }
+            Self::All(parts) => {
+                let before = chosen.len();
+                let mut all = Room::NoSay;
+                for part in parts {
+                    match part.choose(room, chosen) {
+                        Room::Some => all = Room::Some,
+                        Room::None => {
+                            chosen.truncate(before);
+                            return Room::None;
+                        }
+                        Room::NoSay => {}
+                    }
+                }
+                all
+            }
+            Self::Any(parts) => {
+                let mut any = Room::NoSay;
+                for part in parts {
+                    match part.choose(room, chosen) {
+                        Room::Some => return Room::Some,
+                        Room::None => any = Room::None,
+                        Room::NoSay => {}
+                    }
+                }
+                any
+            }
+        }
+    }
+
+    /// Whether there is room.
+    pub(crate) fn room(&self, room: &impl Fn(usize) -> Room) -> Room {
+        self.choose(room, &mut Vec::new())
+    }
+
+    /// Appends the members due to which there is no room to `lacking`. A member without room is not one of them if a
+    /// choice beside it has room.
+    pub(crate) fn lacking(&self, room: &impl Fn(usize) -> Room, lacking: &mut Vec<usize>) {
+        match self {
+            _ if self.room(room) != Room::None => {}
+            Self::Member(member) => lacking.push(*member),
+            Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.lacking(room, lacking)),
+        }
+    }
+
+    /// The measure of the tree: of an *all of*, the greatest of its parts, and of an *any of*, the least. `None` for a
+    /// part without a say. Of equal ones, the first.
+    pub(crate) fn greatest<M: Ord>(&self, measure: &impl Fn(usize) -> Option<M>) -> Option<M> {
+        match self {
+            Self::Member(member) => measure(*member),
+            // Reversed, since `max` keeps the last of equals.
+            Self::All(parts) => parts.iter().rev().filter_map(|part| part.greatest(measure)).max(),
+            Self::Any(parts) => parts.iter().filter_map(|part| part.greatest(measure)).min(),
+        }
+    }
+
+    /// Whether it has an *any of* with several parts.
+    pub(crate) fn has_choices(&self) -> bool {
+        match self {
+            Self::Member(_) => false,
+            Self::All(parts) => parts.iter().any(Self::has_choices),
+            Self::Any(parts) => parts.len() > 1 || parts.iter().any(Self::has_choices),
+        }
+    }
+
+    pub(crate) fn has(&self, member: usize) -> bool {
+        match self {
+            Self::Member(other) => *other == member,
+            Self::All(parts) | Self::Any(parts) => parts.iter().any(|part| part.has(member)),
+        }
+    }
+
+    /// The formula with other numbers for its members.
+    pub(crate) fn renumbered(&self, number: &impl Fn(usize) -> usize) -> Self {
+        let all = |parts: &[Self]| parts.iter().map(|part| part.renumbered(number)).collect();
+        match self {
+            Self::Member(member) => Self::Member(number(*member)),
+            Self::All(parts) => Self::All(all(parts)),
+            Self::Any(parts) => Self::Any(all(parts)),
+        }
+    }
+
+    /// What is left to decide if some members are known already. In an *any of*, that ends before the first choice that
+    /// is unknown, or known to have room: it goes before all choices behind it.
+    pub(crate) fn rest(&self, known: &impl Fn(usize) -> Rest) -> Rest {
+        let mut left = Vec::new();
+        match self {
+            Self::Member(member) => known(*member),
+            Self::All(parts) => {
+                let mut all = Room::NoSay;
+                let mut is_unknown = false;
+                let mut ends_early = false;
+                for part in parts {
+                    match part.rest(known) {
+                        Rest::Known(Room::None) => return Rest::Known(Room::None),
+                        Rest::Known(Room::Some) => all = Room::Some,
+                        Rest::Known(Room::NoSay) => {}
+                        Rest::Unknown => is_unknown = true,
+                        Rest::Formula { formula, ends_early: ends } => {
+                            left.push(formula);
+                            ends_early |= ends;
+                        }
+                    }
+                }
+                match left.is_empty() {
+                    _ if is_unknown => Rest::Unknown,
+                    true => Rest::Known(all),
+                    false => Rest::Formula { formula: Self::All(left), ends_early },
+                }
+            }
+            Self::Any(parts) => {
+                let mut any = Room::NoSay;
+                let mut ends_early = false;
+                for part in parts {
+                    match part.rest(known) {
+                        Rest::Known(Room::NoSay) => {}
+                        Rest::Known(Room::None) => any = Room::None,
+                        Rest::Formula { formula, ends_early: ends } => {
+                            left.push(formula);
+                            ends_early = ends;
+                        }
+                        decisive if left.is_empty() => return decisive,
+                        _ => ends_early = true,
+                    }
+                    if ends_early {
+                        break;
+                    }
+                }
+                if left.is_empty() { Rest::Known(any) } else { Rest::Formula { formula: Self::Any(left), ends_early } }
+            }
+        }
+    }
+}
+
+/// The [rest](Formula::rest) of a formula.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Known(Room),
+    /// It cannot be decided now.
+    Unknown,
+    Formula {
+        formula: Formula,
+        /// Whether further choices are left out, since one before them is unknown, or has room.
+        ends_early: bool,
+    },
+}
+
+impl Rest {
+    /// The rest of a member that is to be decided.
+    pub(crate) const fn member(member: usize) -> Self {
+        Self::Formula { formula: Formula::Member(member), ends_early: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::values::counterexamples::each;
+
+    const MEMBERS: usize = 6;
+
+    /// Numbers the leaves of a random tree.
+    fn number(formula: &mut Formula, next: &mut usize) {
+        match formula {
+            Formula::Member(member) => {
+                *member = *next;
+                *next += 1;
+            }
+            Formula::All(parts) | Formula::Any(parts) => parts.iter_mut().for_each(|part| number(part, next)),
+        }
+    }
+
+    fn formula() -> impl Strategy<Value = Formula> {
+        let leaf = Just(Formula::Member(0)).boxed();
+        let tree = leaf.prop_recursive(3, MEMBERS as u32, 3, |part| {
+            let parts = prop::collection::vec(part, 1..=3);
+            prop_oneof![parts.clone().prop_map(Formula::All), parts.prop_map(Formula::Any)]
+        });
+        tree.prop_map(|mut formula| {
+            number(&mut formula, &mut 0);
+            formula
+        })
+    }
+
+    fn rooms() -> impl Strategy<Value = Vec<Room>> {
+        prop::collection::vec(prop_oneof![Just(Room::Some), Just(Room::None), Just(Room::NoSay)], 32)
+    }
+
+    /// The naive evaluator: whether `has_room` members suffice, with members that have no say left out of the tree.
+    fn suffices(formula: &Formula, rooms: &[Room], has_room: &dyn Fn(usize) -> bool) -> Option<bool> {
+        match formula {
+            Formula::Member(member) => (rooms[*member] != Room::NoSay).then(|| has_room(*member)),
+            Formula::All(parts) => {
+                parts.iter().filter_map(|part| suffices(part, rooms, has_room)).reduce(|all, part| all && part)
+            }
+            Formula::Any(parts) => {
+                parts.iter().filter_map(|part| suffices(part, rooms, has_room)).reduce(|any, part| any || part)
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_chosen_members_suffice_and_none_is_superfluous(formula in formula(), rooms in rooms()) {
+            let mut chosen = Vec::new();
+            let room = formula.choose(&|member| rooms[member], &mut chosen);
+            let holds = suffices(&formula, &rooms, &|member| rooms[member] == Room::Some);
+            prop_assert_eq!(room, match holds { Some(true) => Room::Some, Some(false) => Room::None, None => Room::NoSay });
+            prop_assert_eq!(room == Room::Some, !chosen.is_empty());
+            if room == Room::Some {
+                prop_assert_eq!(suffices(&formula, &rooms, &|member| chosen.contains(&member)), Some(true));
+                for left_out in &chosen {
+                    let others = |member| member != *left_out && chosen.contains(&member);
+                    prop_assert_eq!(suffices(&formula, &rooms, &others), Some(false));
+                }
+            }
+        }
+
+        /// Had each of them room, the request would have it; and each of them has none.
+        #[test]
+        fn the_members_that_lack_room_are_to_blame(formula in formula(), rooms in rooms()) {
+            let mut lacking = Vec::new();
+            formula.lacking(&|member| rooms[member], &mut lacking);
+            prop_assert!(lacking.iter().all(|member| rooms[*member] == Room::None));
+            let is_rejected = formula.room(&|member| rooms[member]) == Room::None;
+            prop_assert_eq!(is_rejected, !lacking.is_empty());
+            let cured = |member| rooms[member] == Room::Some || lacking.contains(&member);
+            prop_assert_ne!(suffices(&formula, &rooms, &cured), Some(false));
+        }
+
+        /// The wait of a tree, by trying each instant.
+        #[test]
+        fn there_is_room_exactly_from_the_wait_on(formula in formula(), waits in prop::collection::vec(0_u8..10, 32)) {
+            let wait = formula.greatest(&|member| Some(waits[member])).unwrap();
+            let all = vec![Room::Some; 32];
+            for instant in 0..12 {
+                let has_room = suffices(&formula, &all, &|member| waits[member] <= instant).unwrap();
+                prop_assert_eq!(has_room, instant >= wait);
+            }
+        }
+
+        /// To decide on the rest, once its members are known, is to decide on the whole.
+        #[test]
+        fn the_rest_decides_like_the_whole(
+            formula in formula(), rooms in rooms(), known in prop::collection::vec(any::<bool>(), 32),
+        ) {
+            let rest = formula.rest(&|member| {
+                if known[member] { Rest::Known(rooms[member]) } else { Rest::member(member) }
+            });
+            let mut chosen = Vec::new();
+            let whole = formula.choose(&|member| rooms[member], &mut chosen);
+            match rest {
+                Rest::Known(room) => prop_assert_eq!(room, whole),
+                Rest::Unknown => prop_assert!(false, "none is unknown"),
+                Rest::Formula { formula: rest, .. } => {
+                    let mut of_rest = Vec::new();
+                    // A choice with room behind the rest, or one beside members without a say, is left out of it.
+                    if rest.choose(&|member| rooms[member], &mut of_rest) == Room::Some {
+                        chosen.retain(|member| !known[*member]);
+                        prop_assert_eq!(of_rest, chosen);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn waits_withstand_the_counterexamples() {
+        each("src/values/formula.rs: Formula::greatest", |case| {
+            let measures = ["", "other_"].map(|part| {
+                let number = |name: &str| case.number::<u128>(&format!("{part}{name}"));
+                (number("kind"), number("wait"))
+            });
+            let greatest = |formula: fn(Vec<Formula>) -> Formula| {
+                let members = [0, 1].map(Formula::Member).into();
+                formula(members).greatest(&|member| Some(measures[member])).unwrap()
+            };
+            let (all_kind, all_wait) = greatest(Formula::All);
+            let (any_kind, any_wait) = greatest(Formula::Any);
+            [("all_kind", all_kind), ("all_wait", all_wait), ("any_kind", any_kind), ("any_wait", any_wait)]
+        });
+    }
+}
