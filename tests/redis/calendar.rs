@@ -204,6 +204,23 @@ async fn a_refund_moves_no_key_to_another_window() {
     crate::support::redis::await_until("it is refunded", || text() == before.replacen(":5@", ":4@", 1));
 }
 
+/// The operator's question has no window, and the key's window ends later than the policy's.
+#[tokio::test]
+async fn a_ban_by_hand_leaves_a_key_in_its_window() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let limiter = RateLimiter::new(CalendarWindow::daily(3), RedisStore::new(&redis, "test"));
+    assert_eq!(ask_in(&limiter, &monthly(10), 4).await.remaining(), 6);
+    let layer = RateLimitLayer::new(Policy::new("month", limiter).key(HeaderKey::from_static("x-customer")));
+    for _ in 0..2 {
+        let _ = layer.handle().ban("month", "key", Duration::from_secs(60), "asks too much").await.unwrap();
+        let keys: Vec<String> = server.run(&["KEYS", "*"]);
+        assert_near(Duration::from_millis(server.run(&["PTTL", &keys[0]])), left(&monthly(10)));
+        let _ = layer.handle().unban("month", "key").await.unwrap();
+        assert_near(Duration::from_millis(server.run(&["PTTL", &keys[0]])), left(&monthly(10)));
+    }
+}
+
 /// The window of the customer and a bucket of the same layer, in one call.
 #[tokio::test]
 async fn a_layer_charges_each_customers_window_together_with_a_bucket() {

@@ -368,6 +368,22 @@ async fn a_ban_by_hand_leaves_the_budget_as_it_is_also_under_another_quota() {
     assert_eq!(value[0], 2, "nothing is left of it");
 }
 
+/// The operator's question has no window, and the key's window ends later than the policy's.
+#[tokio::test]
+async fn a_ban_by_hand_leaves_a_key_in_its_window() {
+    let (map, clock, key) = (Arc::new(Map::default()), ManualClock::starting_at(NOW), PartitionKey::from("alice"));
+    let month = CalendarWindow::monthly(10).zone("Europe/Berlin").unwrap();
+    let limiter = || process(&map, &clock, CalendarWindow::daily(3));
+    let ask = async |cost| {
+        limiter().decide(&Ask::charge(&key, cost).in_window(Some(&month))).decided().await.unwrap().remaining()
+    };
+    assert_eq!(ask(4).await, 6);
+    let handle = RateLimitLayer::new(Policy::new("month", limiter()).key(User::key())).handle();
+    let _ = handle.ban("month", "alice", Duration::from_secs(60), "asks too much").await.unwrap();
+    clock.advance(Duration::from_secs(2 * 86_400));
+    assert_eq!(ask(1).await, 5);
+}
+
 /// Returns the seconds in `Retry-After` of a request that costs 1.
 async fn wait_of(layer: &RateLimitLayer) -> u64 {
     let hello = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));

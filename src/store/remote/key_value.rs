@@ -230,8 +230,8 @@ struct KeyContent<A: Portable> {
     state: Option<A::State>,
     /// If another quota has written the value: the algorithm under that quota.
     under: Option<A>,
-    /// Whether it counts in another window than it was written in: that of another calendar.
-    is_moved: bool,
+    /// The state as it is written, if it counts in another window than that: in the present one of another calendar.
+    unmoved: Option<A::State>,
     /// Whether a charge writes the value even if it charges nothing.
     is_corrected: bool,
 }
@@ -239,7 +239,7 @@ struct KeyContent<A: Portable> {
 impl<A: Portable> KeyContent<A> {
     /// The content of a key without a value.
     const NOTHING: Self =
-        Self { standing: Standing::NONE, state: None, under: None, is_moved: false, is_corrected: false };
+        Self { standing: Standing::NONE, state: None, under: None, unmoved: None, is_corrected: false };
 
     fn read(algorithm: &A, stored: Option<&[u8]>, now: Timestamp) -> Result<Self, LimiterError> {
         let Some(bytes) = stored else { return Ok(Self::NOTHING) };
@@ -263,12 +263,14 @@ impl<A: Portable> KeyContent<A> {
         };
         // Otherwise a converted state would be paid off at the old rate, and a state from the future never. No
         // advertised wait would be true. And a state of another calendar would count in the window after next, too.
-        let is_moved = match (algorithm.terms().shape(), &state) {
-            (Some(Shape::CalendarWindow), Some(state)) => !is_ahead && writer.to_bytes(state) != bytes,
-            _ => false,
+        let unmoved = match (algorithm.terms().shape(), &state) {
+            (Some(Shape::CalendarWindow), Some(state)) if !is_ahead && writer.to_bytes(state) != bytes => {
+                writer.from_bytes(bytes, Timestamp::MAX).ok()
+            }
+            _ => None,
         };
-        let is_corrected = is_ahead || is_moved || under.is_some();
-        Ok(Self { standing, state, under, is_moved, is_corrected })
+        let is_corrected = is_ahead || unmoved.is_some() || under.is_some();
+        Ok(Self { standing, state, under, unmoved, is_corrected })
     }
 
     /// Returns the outcome of a transition that charges nothing.
@@ -330,14 +332,18 @@ impl<A: Portable> KeyContent<A> {
             // stays, as in memory.
             Transition::Refund { cost, receipt } => {
                 let under = self.under.as_ref().unwrap_or(algorithm);
-                let is_owed =
-                    !self.is_moved && !self.standing.is_some() && quota_change::has_units_of(algorithm, &under.quota());
+                let is_owed = self.unmoved.is_none()
+                    && !self.standing.is_some()
+                    && quota_change::has_units_of(algorithm, &under.quota());
                 let refunded = self.state.filter(|_| is_owed).map(|state| under.refund(state, now, cost, receipt));
                 (Applied { old: None, ..applied }, refunded.map(|state| (Standing::NONE, Some(state), under)))
             }
             Transition::Reset => change((Standing::NONE, None)),
             Transition::Ban { span, .. } => change((self.standing.ban(now, span), applied.old)),
-            Transition::Override(by_hand) => change((self.standing.overridden(now, by_hand), applied.old)),
+            // The key stays in its window, which may end later than the limiter's.
+            Transition::Override(by_hand) => {
+                change((self.standing.overridden(now, by_hand), self.unmoved.or(applied.old)))
+            }
             Transition::Owe { units } => change(self.standing.charge(algorithm, applied.old, now, units)),
         }
     }

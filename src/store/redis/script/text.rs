@@ -145,7 +145,8 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         let old = self.state_at(&text, now.max(standing.until()))?;
         let applied = Applied { now, old, standing, kept: None, charged: 0 };
         let kept = self.kept(text.quota)?;
-        let state = text.state(&kept, now.max(text.standing.owing_until))?;
+        // As it is written: a key may have a window that ends later than the limiter's.
+        let state = text.state(&kept, Timestamp::from_nanos(MAX_MICROS * 1_000))?;
         let expires = state.map_or(Timestamp::ZERO, |state| kept.expires_at(&state)).max(standing.expires());
         let state_text = text
             .state
