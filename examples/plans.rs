@@ -1,6 +1,6 @@
 //! An API that is sold: keys with plans, a pace, a month by the customer's clocks, a pool for teams, overage, units
-//! that are bought, warnings, requests in flight, and tokens of a language model. Page `plans` of the guide explains the
-//! program.
+//! that are bought, warnings, requests in flight, and tokens of a language model. Page `plans` of the guide explains
+//! the program.
 //!
 //! ```sh
 //! cargo run -p examples --features calendar,redis --bin plans
