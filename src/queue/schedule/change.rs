@@ -65,6 +65,7 @@ impl Schedule {
         self.pace = rules.pace;
         self.max_cost = rules.max_cost;
         self.max_wait = rules.max_wait;
+        self.limit = rules.limit;
         self.bounds = rules.bounds;
         let present = self.pace.gcra;
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };

@@ -85,6 +85,8 @@ pub(super) struct Schedule {
     max_cost: u64,
     /// The longest wait, or the longest delay. In nanoseconds.
     max_wait: u64,
+    /// How many requests of cost one a fresh key could send at once without a rejection.
+    limit: u64,
     bounds: QueueBounds,
     /// The FIFOs with waiters or a debt, and some whose debt is paid by now.
     fifos: HashMap<FifoId, Fifo>,
@@ -143,10 +145,11 @@ impl Schedule {
     }
 
     fn empty(pace: QueuePace, max_cost: u64, bounds: QueueBounds) -> Self {
-        Self {
+        let mut schedule = Self {
             pace,
             max_cost,
             max_wait: nanos_of(bounds.waits.max_wait),
+            limit: 0,
             bounds,
             fifos: HashMap::new(),
             slab: WaiterSlab::new(),
@@ -156,7 +159,9 @@ impl Schedule {
             waiting_by_driver: Vec::new(),
             history: History::default(),
             counts: FifoCounts::new(),
-        }
+        };
+        schedule.limit = schedule.count_fitting(0, 0, 0, 0).min(Quota::MAX_UNITS);
+        schedule
     }
 
     pub(super) const fn waiting(&self) -> usize {
@@ -199,8 +204,8 @@ impl Schedule {
     }
 
     /// Returns how many requests of cost one a fresh key could send at once without a rejection.
-    pub(super) fn limit(&self) -> u64 {
-        self.describe(Timestamp::ZERO, &Fifo::default(), 0, Decision::allow).limit()
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
     }
 
     pub(super) const fn max_cost(&self) -> u64 {
@@ -546,8 +551,8 @@ impl Schedule {
     }
 
     /// Returns a decision with its numbers, for a FIFO and `waiting` waiters over all keys. `outcome` makes it from
-    /// *limit*, the number of requests of cost one that a fresh key could send at once without a rejection, and
-    /// *remaining*, the number that the key of this FIFO still could.
+    /// the [limit](Self::limit) and from *remaining*, the number of requests that the key of this FIFO could still
+    /// send.
     fn describe(
         &self,
         now: Timestamp,
@@ -557,10 +562,9 @@ impl Schedule {
     ) -> Decision {
         let start = self.pace.gcra.units(now);
         let paid_at = self.pace.all_paid_at(fifo, now);
-        let limit = self.count_fitting(start, start, 0, 0);
-        let remaining = self.count_fitting(start, paid_at, fifo.waiters.len, waiting).min(limit);
+        let remaining = self.count_fitting(start, paid_at, fifo.waiters.len, waiting).min(self.limit);
         let reset = self.pace.gcra.nanos_ceil(paid_at - start);
-        outcome(limit, remaining).with_reset_after(duration_from_nanos(reset))
+        outcome(self.limit, remaining).with_reset_after(duration_from_nanos(reset))
     }
 
     /// Counts the requests of cost one that would not be rejected at `start`: behind `in_fifo` waiters of the same key,
