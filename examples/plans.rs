@@ -1,6 +1,6 @@
-//! An API that is sold: keys with plans, a pace, a month by the customer's clocks, a pool for teams, overage, units that
-//! are bought, warnings, requests in flight, and tokens of a language model. Page `plans` of the guide explains the
-//! program.
+//! An API that is sold: keys with plans, a pace, a month by the customer's clocks, a pool for teams, overage, units
+//! that are bought, warnings, requests in flight, and tokens of a language model. Page `plans` of the guide explains
+//! the program.
 //!
 //! ```sh
 //! cargo run -p examples --features calendar,redis --bin plans
@@ -23,12 +23,13 @@ use axum::{
 use futures_util::{StreamExt, stream};
 use tower_sluice::algorithm::UnknownZone;
 use tower_sluice::key::{KeyExtractor, PeerIp, User, key_fn};
-use tower_sluice::limiter::{Credit, IntoLimiter, RedisBalance};
+use tower_sluice::limiter::{Credit, IntoLimiter};
 use tower_sluice::policy::Crossing;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{
     Balance, CalendarWindow, Concurrency, Limiter, LimiterError, LimiterExt, LimitsHandle, MissingKey, PartitionKey,
-    Policy, Quota, RateLimitLayer, RateLimiter, Rejection, RequestHead, Settlement, SlidingWindow, Verdict,
+    Policy, Quota, RateLimitLayer, RateLimiter, RedisBalance, Rejection, RequestHead, Settlement, SlidingWindow,
+    TokenBucket, Verdict,
 };
 
 /// What a plan allows. A row that is read is a unit.
@@ -182,7 +183,7 @@ fn app(redis: Option<&Redis>) -> Result<Router, UnknownZone> {
     };
     let bought = bought.key(User::key()).cost_fn(units);
 
-    let pace = Policy::new("pace", limiter(redis, "pace", tower_sluice::TokenBucket::new(FREE.pace)))
+    let pace = Policy::new("pace", limiter(redis, "pace", TokenBucket::new(FREE.pace)))
         .key(User::key())
         .quota_fn(|request| Some(account_of(request)?.plan.pace));
     let in_flight = Policy::new("in-flight", Concurrency::new(FREE.in_flight))

@@ -50,6 +50,7 @@
 //! | [`key`](crate::Policy::key) | none: all clients share one budget. `RateLimitLayer::per_client` has [`PeerIp`](crate::key::PeerIp) |
 //! | [`cost`](crate::Policy::cost), [`cost_fn`](crate::Policy::cost_fn) | 1 |
 //! | [`priority_fn`](crate::Policy::priority_fn), [`weight_fn`](crate::Policy::weight_fn) | normal, and 1; for limiters that shed |
+//! | [`and`](crate::Policy::and), [`or_else`](crate::Policy::or_else) | none: the policies of an array all have to admit a request |
 //! | [`quota_fn`](crate::Policy::quota_fn) | none: all keys have the quota of the policy |
 //! | [`window_fn`](crate::Policy::window_fn), [`limit_fn`](crate::Policy::limit_fn) | none: all keys have the policy's window, and its limit in flight |
 //! | [`charge_when`](crate::Policy::charge_when), [`cost_after`](crate::Policy::cost_after), [`settle_by_handler`](crate::Policy::settle_by_handler), [`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes) | none: what was charged stays charged |

@@ -171,7 +171,10 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ("store = true", "f.toml:9: store = true: write \"memory\" or \"redis\""),
         ("status = \"429\"", "f.toml:9: status = \"429\": write a whole number, such as 429"),
         ("charge-when = 401", "f.toml:9: charge-when = 401: write a list in brackets, such as [401, 403]"),
-        ("penalty = 3", "f.toml:9: penalty needs a table; write { rejections = 30, per = \"1m\", ban = \"10m\" }"),
+        (
+            "penalty = 3",
+            "f.toml:9: penalty needs a table; write { rejections = 30, per = \"1m\", ban = \"10m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
+        ),
         (
             "penalty = { rejections = \"a\", per = \"1m\", ban = \"1m\" }",
             "f.toml:9: rejections = \"a\": write a whole number, such as 30",

@@ -136,7 +136,7 @@ fn the_response_says_that_the_quota_is_suspended() {
     });
     assert_eq!(send(&custom.build(), PAUSED, 1).body, "paused");
     let mut call = request(PAUSED, 1);
-    *call.method_mut() = http::Method::POST;
+    (*call.method_mut(), *call.version_mut()) = (http::Method::POST, http::Version::HTTP_2);
     call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
     let reply = respond(&RateLimitLayer::new(policy()), call);
     assert_eq!(reply.fields(["grpc-status", "grpc-retry-pushback-ms"]), ["7", "-1"]);

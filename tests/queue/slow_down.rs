@@ -347,6 +347,7 @@ async fn a_request_that_is_free_again_does_not_overtake_a_waiter() {
     let patience = Some(Duration::from_millis(900));
     let rejected = ready(slow.decide(&Ask::peek(&key("a"), 1).within(patience)));
     assert_eq!(rejected.retry_after(), Some(Duration::from_nanos(1)), "it must be less than the patience");
+    assert_eq!((free.remaining(), rejected.remaining()), (3, 0), "none remains for the impatient");
     drop(requests);
     assert_eq!(ready(slow.decide(&Ask::peek(&key("a"), 1))).delay(), Duration::ZERO);
 }
@@ -456,6 +457,11 @@ async fn of_a_cost_that_does_not_fit_the_rest_is_charged() {
     assert_eq!((rejected.remaining(), rejected.retry_after()), (3, Some(Duration::from_secs(1))));
     let part = ready(slow.decide(&Ask::charge(&key("a"), 4).to(Mode::UpTo)));
     assert_eq!((part.is_allowed(), part.remaining(), part.delay()), (true, 0, Duration::from_millis(300)));
+    // A third of a second, rounded up.
+    let thirds = SlowDown::new(Quota::per_second(3).burst(1)).free(1);
+    let _now = ready(thirds.decide(&Ask::charge(&key("a"), 1)));
+    let rejected = ready(thirds.decide(&Ask::charge(&key("a"), 1)));
+    assert_eq!(rejected.retry_after(), Some(Duration::from_nanos(333_333_334)));
     let never = ready(slow.decide(&Ask::charge(&key("b"), 6)));
     assert_eq!((never.is_allowed(), never.retry_after()), (false, None));
 }

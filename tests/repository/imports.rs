@@ -79,6 +79,7 @@ const POLICY: Picture = &[
     ("heritage", &["after", "expiring", "named", "shares"]),
     ("transitions", &["shares", "who"]),
     ("definition", &["after", "facts", "heritage", "how_much", "precedence", "shares", "transitions", "who"]),
+    ("combined", &["definition"]),
     ("rules", &["definition", "error", "facts", "names", "who"]),
     ("crossings", &["definition", "facts", "shares", "transitions"]),
     ("owed", &["after", "definition"]),

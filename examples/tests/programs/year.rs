@@ -224,8 +224,8 @@ fn a_year_of_plans_agrees_to_the_unit_with_a_naive_ledger() {
     assert_eq!(mails, ledger.warnings);
 }
 
-/// Waits until the programs have sent so many mails, which they do in the background. Then ends the programs, and returns
-/// all mails.
+/// Waits until the programs have sent so many mails, which they do in the background. Then ends the programs, and
+/// returns all mails.
 fn mails(programs: &mut [Program; 2], count: usize) -> Vec<String> {
     let (sender, lines) = channel();
     thread::scope(|scope| {

@@ -16,8 +16,8 @@
 //!    charge is rejected, and the charges made so far are refunded, the last one first.
 //!
 //! If there are [alternatives], a formula says which entries have to admit the request. Those that it chooses are
-//! prechecked and charged. If one of them rejects the request, it chooses others: the steps 2 and 3 are repeated, and only
-//! if there is no choice left, the transaction is rolled back.
+//! prechecked and charged. If one of them rejects the request, it chooses others: the steps 2 and 3 are repeated, and
+//! only if there is no choice left, the transaction is rolled back.
 //!
 //! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
 //! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. In all other cases, the

@@ -26,7 +26,8 @@ pub(super) struct Transaction {
     pub(super) context: AskContext,
     /// The answers of a batch to the entries from `next` on, in reverse order, so that the next one is popped.
     answers: Answers,
-    /// The first failure of a limiter whose policy fails closed, with the index of the entry, if there are alternatives.
+    /// The first failure of a limiter whose policy fails closed, with the index of the entry, if there are
+    /// alternatives.
     pub(super) failure: Option<(usize, LimiterError)>,
     /// The policies that are to be charged, if there are alternatives.
     pub(super) chosen: Vec<usize>,

@@ -61,6 +61,21 @@ pub struct Policies {
     pub(crate) formula: Formula,
 }
 
+impl Policy {
+    /// Requires that the other policies have room, too: both are charged, or neither is. As in an array, and for the
+    /// parts of [alternatives](Self::or_else).
+    pub fn and(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().and(others)
+    }
+
+    /// Charges other policies in place of this one if it has no room: an included quota, say, and then the overage. See
+    /// [`Policies`].
+    #[doc(alias("overage", "alternative", "any of"))]
+    pub fn or_else(self, others: impl IntoPolicies) -> Policies {
+        self.into_policies().or_else(others)
+    }
+}
+
 impl Policies {
     fn all_of(parts: impl IntoIterator<Item = Self>) -> Self {
         Self::join(parts, Formula::All)

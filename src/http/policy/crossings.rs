@@ -63,8 +63,9 @@ impl Policy {
     /// On Redis, all processes report a crossing once: the process whose charge has crossed claims the report by a call
     /// in the background. If that call fails, it reports. If the process ends between the call and the report, no
     /// process does. While the [local fallback](crate::FailureMode::LocalFallback) decides, and with all other
-    /// limiters, each process reports its own crossings. With a [lease](crate::store::RemoteStore::leasing), the use
-    /// includes units that a process has taken in advance, so a crossing may be seen early by these, or be missed.
+    /// limiters, each process reports its own crossings. With a
+    /// [lease](crate::store::remote::RemoteStore::leasing), the use includes units that a process has taken in advance,
+    /// so a crossing may be seen early by these, or be missed.
     ///
     /// # Cost
     ///

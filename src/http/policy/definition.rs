@@ -9,7 +9,6 @@ use http::StatusCode;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::KeyExtractor;
 use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
-use crate::http::policy::combined::{IntoPolicies, Policies};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
 use crate::http::policy::how_much::{Cost, HowMuch, QuotaOf};
@@ -576,19 +575,6 @@ impl Policy {
     pub fn exempt(mut self, exemptions: Exemptions) -> Self {
         self.who.except = Some(Except::new(exemptions));
         self
-    }
-
-    /// Requires that the other policies have room, too: both are charged, or neither is. As in an array, and for the parts
-    /// of [alternatives](Self::or_else).
-    pub fn and(self, others: impl IntoPolicies) -> Policies {
-        self.into_policies().and(others)
-    }
-
-    /// Charges other policies in place of this one if it has no room: an included quota, say, and then the overage. See
-    /// [`Policies`].
-    #[doc(alias("overage", "alternative", "any of"))]
-    pub fn or_else(self, others: impl IntoPolicies) -> Policies {
-        self.into_policies().or_else(others)
     }
 
     /// Makes the policy a shadow: it counts and reports the requests that it would reject if it were enforced, but

@@ -96,8 +96,9 @@ impl KeyStatus {
 /// # On several machines
 ///
 /// If a server keeps the policy's budgets and [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis and
-/// DynamoDB do, each call acts there, by one call (a ban or an allowance by hand: two). All processes act accordingly
-/// at the next request that they ask the server about. A process that has cached the key as used up or as banned asks
+/// DynamoDB do, each call acts there, by one call (a ban or an allowance by hand: two; an allowance or the end of a ban
+/// on Redis: three, since the number of the key's bans is forgotten, too). All processes act accordingly at the next
+/// request that they ask the server about. A process that has cached the key as used up or as banned asks
 /// again after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
 ///
 /// Otherwise (in memory, a queue, a limit of requests in flight, or a balance), each call acts in this process; a

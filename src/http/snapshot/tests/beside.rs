@@ -101,6 +101,24 @@ fn bans_and_counted_retries_outlive_a_restart() {
 }
 
 #[test]
+fn the_number_of_bans_outlives_a_restart() {
+    let clock = clock_at(START);
+    let make = |clock: &ManualClock| {
+        let seconds = Duration::from_secs;
+        let penalty = Penalty::new(Quota::per_hour(1), seconds(600)).growing(2, seconds(86_400));
+        let penalty = penalty.with_clock(clock.clone());
+        keyed(policy("api", TokenBucket::new(Quota::per_minute(1)), store(clock))).penalty(penalty)
+    };
+    let layer = RateLimitLayer::new(make(&clock));
+    assert_eq!([(); 4].map(|()| send(&layer, "a", None).1), [0, 60, 60, 600]);
+    let layer = restart(&layer, &clock, 601, &make);
+    assert_eq!([(); 3].map(|()| send(&layer, "a", None).1), [0, 60, 1_200], "the second ban");
+    // Forgotten a day after its end, and so is the early retry that was free.
+    let layer = restart(&layer, &clock, 1_200 + 86_401, &make);
+    assert_eq!([(); 4].map(|()| send(&layer, "a", None).1), [0, 60, 60, 600]);
+}
+
+#[test]
 fn debts_outlive_a_restart() {
     let clock = clock_at(START);
     let make = |clock: &ManualClock| {
