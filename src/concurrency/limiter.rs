@@ -310,6 +310,7 @@ impl Limiter for Concurrency {
     /// wait as rejected, and does not count it.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
+            Mode::Charge | Mode::Peek | Mode::Shadow if ask.is_suspended() => Decision::suspended().into(),
             Mode::Peek => self.peek((ask.key(), ask.cost(), self.limit_of(ask))).into(),
             Mode::Shadow => self.take_at_once((ask.key(), ask.cost(), self.limit_of(ask)), Answer::from),
             Mode::Charge => self.charge(ask),

@@ -170,11 +170,12 @@ fn a_limit_of_zero_rejects_without_a_wait() {
     let limiter = Concurrency::new(4);
     let key = PartitionKey::from("a");
     for mode in [Mode::Charge, Mode::Shadow, Mode::Peek] {
-        let ask = |cost| limiter.decide(&Ask::charge(&key, cost).to(mode).limited_to(Some(0))).at_once().unwrap();
-        let rejected = ask(1);
-        assert!(!rejected.is_allowed() && !rejected.is_until_released() && rejected.retry_after().is_none());
-        assert_eq!((rejected.limit(), rejected.remaining()), (0, 0));
-        assert!(ask(0).is_allowed(), "it only reads");
+        for cost in [0, 1] {
+            let ask = Ask::charge(&key, cost).to(mode).limited_to(Some(0));
+            let rejected = limiter.decide(&ask).at_once().unwrap();
+            assert!(rejected.is_suspended() && !rejected.is_allowed() && rejected.retry_after().is_none());
+            assert_eq!((rejected.limit(), rejected.remaining()), (0, 0));
+        }
     }
     assert_eq!(limiter.stats().in_flight, Some(0));
 }

@@ -121,9 +121,9 @@
 //! ```
 //!
 //! A plan may change at any time. Requests in flight stay; under a lowered limit, none is admitted until enough of them
-//! are over. A limit of 0 suspends the customer. In a queue, each request is judged by the limit that it came with, and
-//! none overtakes another, whatever their limits. It works on Redis in the same way; while processes have different
-//! numbers for a customer, each judges by its own.
+//! are over. A limit of 0 [suspends](crate::Quota::suspended) the customer. In a queue, each request is judged by the
+//! limit that it came with, and none overtakes another, whatever their limits. It works on Redis in the same way; while
+//! processes have different numbers for a customer, each judges by its own.
 //!
 //! # On several machines
 //!

@@ -132,8 +132,10 @@ impl<'a> Ask<'a> {
         self.under(window.map(crate::CalendarWindow::own_quota))
     }
 
-    /// Asks under a limit in flight of the key's own (`None`: under the limiter's). A limit of 0 admits nothing. For
-    /// limits of requests in flight that [take quotas](crate::limiter::Description::takes_quotas).
+    /// Asks under a limit in flight of the key's own (`None`: under the limiter's). A limit of 0
+    /// [suspends](Quota::suspended) the key.
+    ///
+    /// For limits of requests in flight that [take quotas](crate::limiter::Description::takes_quotas).
     /// [`Policy::limit_fn`](crate::Policy::limit_fn) asks so.
     pub const fn limited_to(self, limit: Option<u64>) -> Self {
         match limit {
@@ -198,7 +200,7 @@ impl<'a> Ask<'a> {
     #[must_use]
     pub const fn limit(&self) -> Option<u64> {
         match self.quota {
-            Some(quota) => Some(quota.limit_in_flight()),
+            Some(quota) => Some(quota.limit()),
             None => None,
         }
     }

@@ -44,7 +44,7 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 #[doc(alias("rate", "limit"))]
 pub struct Quota {
     limit: NonZeroU64,
-    /// The burst. Above [`MAX_UNITS`]: [`NONE_IN_FLIGHT`], or the [number of the calendar](Self::calendar) of a key.
+    /// The burst. Above [`MAX_UNITS`], the [number of the calendar](Self::calendar) of a key.
     burst: Option<NonZeroU64>,
     /// Zero for a suspended quota alone.
     period_nanos: u64,
@@ -57,9 +57,6 @@ const MAX_PERIOD_NANOS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
 /// The largest integer of a structured field (RFC 9651), so that every quota can be advertised.
 const MAX_UNITS: u64 = 999_999_999_999_999;
-
-/// In place of a burst: a key may have nothing in flight.
-const NONE_IN_FLIGHT: u64 = MAX_UNITS + 1;
 
 impl Quota {
     /// The greatest limit, and the greatest burst: 999,999,999,999,999 units, just under 2^50.
@@ -249,20 +246,12 @@ impl Quota {
         }
     }
 
-    /// The limit in flight of a key: up to [`MAX_UNITS`], or zero. Its period means nothing.
+    /// The limit in flight of a key, up to [`MAX_UNITS`]. Its period means nothing.
     pub(crate) const fn in_flight(limit: u64) -> Self {
-        let burst = if limit == 0 { NonZeroU64::new(NONE_IN_FLIGHT) } else { None };
-        let limit = if limit > MAX_UNITS { MAX_UNITS } else { limit };
-        let Some(limit) = NonZeroU64::new(limit) else { return Self { burst, ..Self::per_second(1) } };
-        Self { limit, burst, ..Self::per_second(1) }
-    }
-
-    /// Returns that limit.
-    pub(crate) const fn limit_in_flight(&self) -> u64 {
-        match self.burst {
-            Some(burst) if burst.get() == NONE_IN_FLIGHT => 0,
-            _ => self.limit.get(),
+        if limit == 0 {
+            return Self::suspended();
         }
+        Self::per_second(if limit > MAX_UNITS { MAX_UNITS } else { limit })
     }
 
     /// This limit, in the windows of the calendar with this number. Such quotas are given to keys, and have no burst.
@@ -276,7 +265,7 @@ impl Quota {
     pub(crate) const fn calendar(&self) -> Option<u32> {
         match self.burst {
             #[allow(clippy::cast_possible_truncation, reason = "numbers of calendars have 32 bits")]
-            Some(burst) if burst.get() > NONE_IN_FLIGHT => Some((u64::MAX - burst.get()) as u32),
+            Some(burst) if burst.get() > MAX_UNITS => Some((u64::MAX - burst.get()) as u32),
             _ => None,
         }
     }
@@ -322,7 +311,6 @@ impl fmt::Debug for Quota {
         }
         write!(f, "{} per {:?}", self.limit, self.period())?;
         match self.burst {
-            Some(burst) if burst.get() == NONE_IN_FLIGHT => f.write_str(", and none in flight"),
             Some(burst) if burst.get() > MAX_UNITS => write!(f, ", by calendar {}", u64::MAX - burst.get()),
             Some(burst) => write!(f, ", burst {burst}"),
             None => Ok(()),

@@ -74,7 +74,7 @@ impl Terms {
     pub(crate) const fn under(self, quota: Quota) -> Self {
         match self.restored {
             Some((_, shape)) => Self::restored_over_time(quota, shape),
-            None => Self::concurrency(quota.limit_in_flight()),
+            None => Self::concurrency(quota.limit()),
         }
     }
 

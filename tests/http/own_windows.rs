@@ -167,10 +167,10 @@ async fn each_customer_has_its_own_limit_in_flight() {
     assert_eq!(ask("ada", Some(2)).await.0, 429, "two are in flight");
     drop(fourth);
     assert_eq!(ask("ada", Some(2)).await.0, 200);
-    // The plan is paused: none is admitted, without a wait.
+    // The plan is paused, as by a suspended quota.
     drop(held);
     let (status, headers, _) = ask("ada", Some(0)).await;
-    assert_eq!((status, headers.get("retry-after")), (429, None));
+    assert_eq!((status, headers.get("retry-after")), (403, None));
     assert_eq!(headers["ratelimit"], "\"in-flight\";r=0");
     assert_eq!(ask("ada", Some(1)).await.0, 200);
 }

@@ -310,6 +310,7 @@ impl Limiter for RedisConcurrency {
     /// this process alone, and at once.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
+            Mode::Charge | Mode::Shadow | Mode::Fallback if ask.is_suspended() => Decision::suspended().into(),
             Mode::Fallback => self.fall_back(self.wanted(ask)).into(),
             Mode::Shadow => self.take_at_once(self.wanted(ask)),
             Mode::Charge => self.charge(ask),

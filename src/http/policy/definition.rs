@@ -228,7 +228,7 @@ impl Policy {
     }
 
     /// Gives each key a limit of its own on what it has in flight: the number of the customer's plan, say. `None`
-    /// stands for the policy's own limit, and 0 suspends the key: its requests are rejected, without a wait.
+    /// stands for the policy's own limit, and 0 [suspends](Quota::suspended) the key.
     ///
     /// ```
     /// use tower_sluice::key::User;

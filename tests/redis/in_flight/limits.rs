@@ -24,7 +24,7 @@ async fn two_processes_with_two_limits_of_a_key_count_together() {
         assert_eq!((full.is_until_released(), full.limit(), full.remaining()), (true, limit.unwrap_or(2), left));
     }
     let suspended = charge(&there, 1, Some(0)).await;
-    assert!(!suspended.is_allowed() && !suspended.is_until_released() && suspended.retry_after().is_none());
+    assert!(suspended.is_suspended() && !suspended.is_allowed() && suspended.retry_after().is_none());
     let second = charge(&there, 1, Some(4)).await;
     assert_eq!((second.is_allowed(), second.remaining()), (true, 1));
     assert!(charge(&here, 1, Some(3)).await.is_until_released());
