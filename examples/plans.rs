@@ -81,7 +81,7 @@ fn account(api_key: &str) -> Option<(User, Account)> {
         "key-of-fay" => ("fay", PRO, None, "America/St_Johns", 29),
         _ => return None,
     };
-    let month = |limit| Some(CalendarWindow::monthly(limit).anchor(billing_day).zone(zone).ok()?);
+    let month = |limit| CalendarWindow::monthly(limit).anchor(billing_day).zone(zone).ok();
     let overage = if plan.overage > 0 { Some(month(plan.overage)?) } else { None };
     Some((User::new(name), Account { plan, team, included: month(plan.included)?, overage }))
 }

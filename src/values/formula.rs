@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::values::counterexamples::each;
 
-    const MEMBERS: usize = 6;
+    const MEMBERS: u32 = 6;
 
     /// Numbers the leaves of a random tree.
     fn number(formula: &mut Formula, next: &mut usize) {
@@ -214,7 +214,7 @@ mod tests {
 
     fn formula() -> impl Strategy<Value = Formula> {
         let leaf = Just(Formula::Member(0)).boxed();
-        let tree = leaf.prop_recursive(3, MEMBERS as u32, 3, |part| {
+        let tree = leaf.prop_recursive(3, MEMBERS, 3, |part| {
             let parts = prop::collection::vec(part, 1..=3);
             prop_oneof![parts.clone().prop_map(Formula::All), parts.prop_map(Formula::Any)]
         });

@@ -15,7 +15,6 @@ mod credit;
 mod decision;
 mod description;
 mod failure_mode;
-#[cfg(any(feature = "http", feature = "redis"))]
 mod formula;
 mod inheritance;
 mod keeps_standing;
@@ -52,8 +51,11 @@ pub(crate) use self::decision::DeferredTime;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
 pub use self::failure_mode::FailureMode;
+pub(crate) use self::formula::Formula;
+#[cfg(feature = "http")]
+pub(crate) use self::formula::Rest;
 #[cfg(any(feature = "http", feature = "redis"))]
-pub(crate) use self::formula::{Formula, Rest, Room};
+pub(crate) use self::formula::Room;
 pub use self::inheritance::Inheritance;
 pub(crate) use self::inheritance::{Finish, Heritage, KeepsStates};
 pub(crate) use self::keeps_standing::KeepsStanding;

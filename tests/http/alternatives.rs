@@ -42,8 +42,8 @@ struct Member {
 #[derive(Clone, Debug)]
 enum Tree {
     Member(usize),
-    All(Vec<Tree>),
-    Any(Vec<Tree>),
+    All(Vec<Self>),
+    Any(Vec<Self>),
 }
 
 #[derive(Clone, Debug)]
@@ -252,10 +252,10 @@ fn compare(tree: &Tree, members: Vec<Member>, steps: Vec<Step>) {
     }
 }
 
-const MEMBERS: usize = 5;
+const MEMBERS: u32 = 5;
 
 fn tree() -> impl Strategy<Value = Tree> {
-    let tree = Just(Tree::Member(0)).prop_recursive(3, MEMBERS as u32, 3, |part| {
+    let tree = Just(Tree::Member(0)).prop_recursive(3, MEMBERS, 3, |part| {
         let parts = prop::collection::vec(part, 1..=3);
         prop_oneof![parts.clone().prop_map(Tree::All), parts.prop_map(Tree::Any)]
     });

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Write};
+use std::iter;
 use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -237,15 +239,14 @@ fn mails(programs: &mut [Program; 2], count: usize) -> Vec<String> {
             processes.push(process);
         }
         drop(sender);
-        let mut mails: Vec<String> = lines.iter().filter(is_mail).take(count).collect();
+        let is_mail = |line: &String| line.starts_with("mail to ");
+        // Unless a mail is missing, none takes so long.
+        let patient = iter::from_fn(|| lines.recv_timeout(Duration::from_secs(60)).ok());
+        let mut mails: Vec<String> = patient.filter(is_mail).take(count).collect();
         for process in processes {
             process.kill().unwrap();
         }
         mails.extend(lines.iter().filter(is_mail));
         mails
     })
-}
-
-fn is_mail(line: &String) -> bool {
-    line.starts_with("mail to ")
 }

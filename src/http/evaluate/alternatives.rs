@@ -184,11 +184,11 @@ impl Transaction {
 impl Scope<'_> {
     /// The greatest measure of the entries that reject a request, as far as alternatives do not make up for them: of
     /// alternatives, that of the least. Of equal ones, that of the first entry.
-    pub(super) fn greatest<'e, M: Ord>(
+    pub(super) fn greatest<M: Ord>(
         self,
-        entries: &'e [PolicyEntry],
+        entries: &[PolicyEntry],
         measure: impl Fn(&PolicyEntry) -> M,
-    ) -> Option<(M, &'e PolicyEntry)> {
+    ) -> Option<(M, &PolicyEntry)> {
         let policies = &*self.in_force.policies;
         let measured = |index: usize| {
             let entry = &entries[index];
