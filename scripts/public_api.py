@@ -11,7 +11,7 @@ import difflib
 import json
 import sys
 
-MOST_ROOT_NAMES = 33
+MOST_ROOT_NAMES = 36
 MOST_LIMITER_METHODS = 7
 
 

@@ -146,7 +146,7 @@ impl RateLimitLayerBuilder {
     /// and this layer knows only the bodies of axum (crate feature `axum`) and tonic (`tonic`), and `()`: there,
     /// requests with another type of body are not exempt.
     ///
-    /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban.
+    /// A preflight of a key that a policy has [banned](crate::Policy::penalty) is not exempt, and is rejected with the ban.
     /// The layer, its clones and all clients share one budget per process, which [live changes](RateLimitLayer::handle)
     /// do not touch. A preflight beyond the budget counts like any other request. So all clients together gain `budget`
     /// at most, and a client that uses it up takes nothing else from others.
@@ -228,15 +228,15 @@ impl RateLimitLayerBuilder {
     /// |---|---|---|
     /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `rejected`, `shadow-rejected` (passed), `skipped` (the policy did not apply), `missing-key` (rejected without a key), `limiter-failed` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
     /// | `limiter_failures_total` | | requests whose limiter failed, including those that the local fallback decided |
-    /// | `crossings_total` | `warn_at`: the share, such as `0.8` | times that the use of a key has passed a [share](Policy::on_crossing) of its limit |
+    /// | `crossings_total` | `warn_at`: the share, such as `0.8` | times that the use of a key has passed a [share](crate::Policy::on_crossing) of its limit |
     /// | `queued_requests` | | current number of waiters |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
     /// | `in_flight` | | units of a [`Concurrency`](crate::Concurrency) limit that are in flight |
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
     /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, summed over all tables that the policy had |
-    /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](Policy::penalty) |
+    /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](crate::Policy::penalty) |
     /// | `banned_by_hand`, `allowed_by_hand` | | keys that an operator has [banned](crate::LimitsHandle::ban) or [allowed](crate::LimitsHandle::allow), as far as this process keeps or has seen them |
-    /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of [debts](Policy::owe_shortfalls) |
+    /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of [debts](crate::Policy::owe_shortfalls) |
     /// | `store_conversions_total`, `store_lost_swaps_total` | | see [`SharingStats`](crate::store::SharingStats) |
     /// | `store_breaker` | `node` | state of the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
