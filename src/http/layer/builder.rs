@@ -146,10 +146,10 @@ impl RateLimitLayerBuilder {
     /// and this layer knows only the bodies of axum (crate feature `axum`) and tonic (`tonic`), and `()`: there,
     /// requests with another type of body are not exempt.
     ///
-    /// A preflight of a key that a policy has [banned](crate::Policy::penalty) is not exempt, and is rejected with the ban.
-    /// The layer, its clones and all clients share one budget per process, which [live changes](RateLimitLayer::handle)
-    /// do not touch. A preflight beyond the budget counts like any other request. So all clients together gain `budget`
-    /// at most, and a client that uses it up takes nothing else from others.
+    /// A preflight of a key that a policy has [banned](crate::Policy::penalty) is not exempt, and is rejected with the
+    /// ban. The layer, its clones and all clients share one budget per process, which [live
+    /// changes](RateLimitLayer::handle) do not touch. A preflight beyond the budget counts like any other request. So
+    /// all clients together gain `budget` at most, and a client that uses it up takes nothing else from others.
     ///
     /// Exempt preflights reach the inner service like any `OPTIONS` request. If a handler does its work for any method
     /// (axum's `any`), clients can make it do so for `budget` further requests.
