@@ -34,7 +34,7 @@
 //!
 //! | `tower_sluice_rate_limiting_…` | type | labels | meaning |
 //! |---|---|---|---|
-//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `rejected`, `shadow-rejected`, `skipped`, `missing-key`, `limiter-failed`, `cancelled` |
+//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `rejected`, `shadow-rejected`, `passed-over`, `skipped`, `missing-key`, `limiter-failed`, `cancelled` |
 //! | `crossings_total` | a counter | `route`, `policy`, `warn_at` | times that a key has passed a [share](super::warnings) of its limit |
 //! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
 //! | `queued_requests` | a gauge | `route`, `policy` | waiters now |

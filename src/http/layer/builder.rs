@@ -226,7 +226,7 @@ impl RateLimitLayerBuilder {
     ///
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
-    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `rejected`, `shadow-rejected` (passed), `skipped` (the policy did not apply), `missing-key` (rejected without a key), `limiter-failed` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
+    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `rejected`, `shadow-rejected` (passed), `passed-over` (passed: an [alternative](crate::Policy::or_else) was charged), `skipped` (the policy did not apply), `missing-key` (rejected without a key), `limiter-failed` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
     /// | `limiter_failures_total` | | requests whose limiter failed, including those that the local fallback decided |
     /// | `crossings_total` | `warn_at`: the share, such as `0.8` | times that the use of a key has passed a [share](crate::Policy::on_crossing) of its limit |
     /// | `queued_requests` | | current number of waiters |
