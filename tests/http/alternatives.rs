@@ -5,13 +5,13 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::tree::{Tree, trees};
 use futures_util::FutureExt;
 use http::{HeaderMap, Request, Response, StatusCode};
 use proptest::prelude::*;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::FixedWindow;
 use tower_sluice::key::{HeaderKey, User};
-use tower_sluice::layer::IntoPolicies;
 use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::policy::Policies;
 use tower_sluice::store::MemoryStore;
@@ -37,13 +37,6 @@ struct Member {
     limit: u64,
     bill: Bill,
     is_shadow: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Tree {
-    Member(usize),
-    All(Vec<Self>),
-    Any(Vec<Self>),
 }
 
 #[derive(Clone, Debug)]
@@ -74,38 +67,24 @@ struct Ledger {
 const NEVER: u64 = u64::MAX;
 
 impl Ledger {
-    /// The wait of a request; `None` if nobody has a say.
-    fn wait(&self, tree: &Tree, applies: u8, cost: u64) -> Option<u64> {
-        match tree {
-            Tree::Member(at) if applies & (1 << at) == 0 || self.members[*at].is_shadow => None,
-            Tree::Member(at) if self.allowed_until[*at] > self.now => Some(0),
-            Tree::Member(at) => {
-                let Member { limit, .. } = self.members[*at];
-                let fits = self.used[*at] + cost <= limit;
-                let wait = if fits {
-                    0
-                } else if cost > limit {
-                    NEVER
-                } else {
-                    60 - self.now % 60
-                };
-                Some(wait.max(self.banned_until[*at].saturating_sub(self.now)))
-            }
-            Tree::All(parts) => parts.iter().filter_map(|part| self.wait(part, applies, cost)).max(),
-            Tree::Any(parts) => parts.iter().filter_map(|part| self.wait(part, applies, cost)).min(),
+    /// The wait of a request, by one member; `None` if that has no say.
+    fn wait(&self, at: usize, applies: u8, cost: u64) -> Option<u64> {
+        let Member { limit, is_shadow, .. } = self.members[at];
+        if applies & (1 << at) == 0 || is_shadow {
+            return None;
         }
-    }
-
-    /// The members that a request is charged to, if it passes.
-    fn charged(&self, tree: &Tree, applies: u8, cost: u64) -> Vec<usize> {
-        let passes = |part: &&Tree| self.wait(part, applies, cost) == Some(0);
-        match tree {
-            Tree::Member(at) => Vec::from_iter((passes(&tree) && self.allowed_until[*at] <= self.now).then_some(*at)),
-            Tree::All(parts) => {
-                parts.iter().filter(passes).flat_map(|part| self.charged(part, applies, cost)).collect()
-            }
-            Tree::Any(parts) => parts.iter().find(passes).map_or(Vec::new(), |part| self.charged(part, applies, cost)),
+        if self.allowed_until[at] > self.now {
+            return Some(0);
         }
+        let fits = self.used[at] + cost <= limit;
+        let wait = if fits {
+            0
+        } else if cost > limit {
+            NEVER
+        } else {
+            60 - self.now % 60
+        };
+        Some(wait.max(self.banned_until[at].saturating_sub(self.now)))
     }
 
     fn advance(&mut self, seconds: u64) {
@@ -142,12 +121,7 @@ fn policy(member: &Member, at: usize, clock: &ManualClock) -> Policy {
 }
 
 fn policies(tree: &Tree, members: &[Member], clock: &ManualClock) -> Policies {
-    let part = |part: &Tree| policies(part, members, clock);
-    match tree {
-        Tree::Member(at) => policy(&members[*at], *at, clock).into_policies(),
-        Tree::All(parts) => parts.iter().map(part).collect::<Vec<_>>().into_policies(),
-        Tree::Any(parts) => parts.iter().map(part).reduce(Policies::or_else).unwrap(),
-    }
+    tree.policies(&|at| policy(&members[at], at, clock))
 }
 
 fn request(fields: &[(&str, u64)]) -> Request<()> {
@@ -189,7 +163,8 @@ fn compare(tree: &Tree, members: Vec<Member>, steps: Vec<Step>) {
                 let request = request(&[("applies", applies.into()), ("cost", cost)]);
                 let response = layer.layer(service_fn(answer)).oneshot(request).now_or_never().unwrap().unwrap();
                 let verdict = response.extensions().get::<Verdict>().unwrap();
-                let wait = ledger.wait(tree, applies, cost).unwrap_or(0);
+                let wait_of = |at| ledger.wait(at, applies, cost);
+                let wait = tree.wait(&wait_of).unwrap_or(0);
                 assert_eq!(verdict.is_allowed(), wait == 0, "{step:?}: {verdict:?}");
                 if wait > 0 {
                     let advertised = response.headers().get("retry-after").map(|wait| wait.to_str().unwrap());
@@ -199,7 +174,8 @@ fn compare(tree: &Tree, members: Vec<Member>, steps: Vec<Step>) {
                     continue;
                 }
                 assert_eq!(verdict.violated().count(), 0);
-                let paid = ledger.charged(tree, applies, cost);
+                let mut paid = tree.charged(&wait_of);
+                paid.retain(|at| ledger.allowed_until[*at] <= ledger.now);
                 let mut names = charged(verdict);
                 names.sort();
                 let mut expected: Vec<_> = paid.iter().copied().map(name).collect();
@@ -252,33 +228,6 @@ fn compare(tree: &Tree, members: Vec<Member>, steps: Vec<Step>) {
     }
 }
 
-const MEMBERS: u32 = 5;
-
-fn tree() -> impl Strategy<Value = Tree> {
-    let tree = Just(Tree::Member(0)).prop_recursive(3, MEMBERS, 3, |part| {
-        let parts = prop::collection::vec(part, 1..=3);
-        prop_oneof![parts.clone().prop_map(Tree::All), parts.prop_map(Tree::Any)]
-    });
-    tree.prop_map(|mut tree| {
-        fn number(tree: &mut Tree, next: &mut usize) {
-            match tree {
-                Tree::Member(at) => (*at, *next) = (*next, *next + 1),
-                Tree::All(parts) | Tree::Any(parts) => parts.iter_mut().for_each(|part| number(part, next)),
-            }
-        }
-        number(&mut tree, &mut 0);
-        tree
-    })
-    .prop_filter("a mask has eight bits", |tree| count(tree) <= 8)
-}
-
-fn count(tree: &Tree) -> usize {
-    match tree {
-        Tree::Member(_) => 1,
-        Tree::All(parts) | Tree::Any(parts) => parts.iter().map(count).sum(),
-    }
-}
-
 fn member() -> impl Strategy<Value = Member> {
     let bill = prop_oneof![3 => Just(Bill::Fixed), 1 => Just(Bill::Refunded), 1 => Just(Bill::Settled)];
     (1..8_u64, bill, prop::bool::weighted(0.15)).prop_map(|(limit, bill, is_shadow)| Member { limit, bill, is_shadow })
@@ -299,9 +248,9 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn random_trees_decide_like_a_naive_ledger(
-        tree in tree(), members in prop::collection::vec(member(), 8), steps in prop::collection::vec(step(), 1..60),
+        tree in trees(), members in prop::collection::vec(member(), 8), steps in prop::collection::vec(step(), 1..60),
     ) {
-        let members = members[..count(&tree)].to_vec();
+        let members = members[..tree.size()].to_vec();
         compare(&tree, members, steps);
     }
 }

@@ -1,5 +1,6 @@
 //! Redis: against real servers, and against servers that fail.
 
+mod alternatives;
 mod balance;
 mod bundles;
 mod calendar;

@@ -13,3 +13,4 @@ pub mod proxy;
 pub mod queue;
 pub mod redis;
 pub mod timing;
+pub mod tree;
