@@ -57,8 +57,7 @@ impl LocalQueue {
     fn arrive(&self, ask: &Ask<'_>, kind: RequestKind, cost: u64, max_wait: u64) -> Answer {
         let shared = self.shared();
         let quota = ask.quota().filter(|_| self.takes_quotas());
-        let request =
-            Request { id: shared.id(ask.key()), cost, max_wait, quota, keeps_quota: ask.keeps_quota(), kind };
+        let request = Request { id: shared.id(ask.key()), cost, max_wait, quota, keeps_quota: ask.keeps_quota(), kind };
         shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, current_runtime, deferred) {
             Ok(Arrival::Decided(decision)) => decision.into(),
             Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),

@@ -314,7 +314,14 @@ impl Schedule {
     }
 
     /// Returns the turn of an arrival with growing delays.
-    fn growing_turn(&self, rules: &FifoRules, now: Timestamp, fifo: &Fifo, delay: GrowingDelay, cost: u64) -> Timestamp {
+    fn growing_turn(
+        &self,
+        rules: &FifoRules,
+        now: Timestamp,
+        fifo: &Fifo,
+        delay: GrowingDelay,
+        cost: u64,
+    ) -> Timestamp {
         let wait = delay.after(rules.pace.tokens_owed(fifo, now, cost)).min(self.max_wait);
         let turn = Timestamp::from_nanos(now.as_nanos().saturating_add(wait));
         self.last_departs_at(fifo).map_or(turn, |last| last.max(turn))
@@ -491,7 +498,9 @@ impl Schedule {
         let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
         for _ in 0..BATCH {
             let first = only.or_else(|| self.due.first().map(|(_, id)| *id)).map(|id| (id, self.fifo(id)));
-            let due = first.filter(|(id, fifo)| self.rules.of(*id).pace.head_departs_at(fifo, &self.slab).is_some_and(|at| at <= now));
+            let due = first.filter(|(id, fifo)| {
+                self.rules.of(*id).pace.head_departs_at(fifo, &self.slab).is_some_and(|at| at <= now)
+            });
             let Some((id, fifo)) = due else { return true };
             woken.extend(self.end_wait(fifo.waiters.oldest, |rules, fifo, waiter| {
                 let FifoRules { quota, pace, history, .. } = *rules;
@@ -503,7 +512,13 @@ impl Schedule {
                     Spacing::Growing(_) => pace.gcra.units(waiter.paid_at),
                 };
                 let delay = nanos_of(now.saturating_since(waiter.since));
-                SlabSlot::Released { fifo: id, quota: quota.map(Box::new), cost: waiter.cost, delay, receipt: history.receipt(paid_at) }
+                SlabSlot::Released {
+                    fifo: id,
+                    quota: quota.map(Box::new),
+                    cost: waiter.cost,
+                    delay,
+                    receipt: history.receipt(paid_at),
+                }
             }));
             self.forget_paid(now);
         }
@@ -573,8 +588,7 @@ impl Schedule {
     ) -> Decision {
         let start = rules.pace.gcra.units(now);
         let paid_at = rules.pace.all_paid_at(fifo, now);
-        let fitting =
-            rules.count_fitting(&self.bounds, self.max_wait, [start, paid_at], [fifo.waiters.len, waiting]);
+        let fitting = rules.count_fitting(&self.bounds, self.max_wait, [start, paid_at], [fifo.waiters.len, waiting]);
         let reset = rules.pace.gcra.nanos_ceil(paid_at - start);
         outcome(rules.limit, fitting.min(rules.limit)).with_reset_after(duration_from_nanos(reset))
     }

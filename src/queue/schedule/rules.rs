@@ -56,7 +56,8 @@ impl FifoRules {
 
     fn new(pace: QueuePace, max_cost: u64, bounds: &QueueBounds) -> Self {
         let mut rules = Self { quota: None, pace, max_cost, limit: 0, history: History::default() };
-        rules.limit = rules.count_fitting(bounds, nanos_of(bounds.waits.max_wait), [0, 0], [0, 0]).min(Quota::MAX_UNITS);
+        rules.limit =
+            rules.count_fitting(bounds, nanos_of(bounds.waits.max_wait), [0, 0], [0, 0]).min(Quota::MAX_UNITS);
         rules
     }
 
