@@ -101,7 +101,7 @@ impl<R: Runtime> Monitor<R> {
         let &Request { id, cost, quota, keeps_quota, kind, .. } = request;
         let others = if keeps_quota { None } else { self.schedule.other_rules(id, quota) };
         // The FIFO of the request, if the schedule has room for its key.
-        let found = self.schedule.find(now, id, cost, others.as_ref(), kind != RequestKind::Peek);
+        let found = self.schedule.find(now, id, cost, others.as_deref(), kind != RequestKind::Peek);
         deferred.warn = self.schedule.take_warning();
         let id = match found {
             Ok(id) => id,
@@ -481,7 +481,9 @@ mod tests {
         let mut monitor: Monitor<u32> = Monitor::new(schedule());
         let good = 7;
         let broken = 9;
-        let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, kind: RequestKind::Waiter };
+        let kind = RequestKind::Waiter;
+        let request =
+            Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, quota: None, keeps_quota: false, kind };
         let mut deferred = AfterUnlock::none();
         let mut arrive = |runtime| monitor.arrive(Timestamp::ZERO, &request, || Some(runtime), &mut deferred).unwrap();
         assert!(matches!(arrive(good), Arrival::Decided(_)));

@@ -115,20 +115,27 @@ impl Schedule {
 
     /// Returns the rules that a question under a quota of the key's own (`None`: under the queue's) gives its key,
     /// unless it has them already.
-    pub(in crate::queue) fn other_rules(&self, id: FifoId, quota: Option<Quota>) -> Option<FifoRules> {
+    pub(in crate::queue) fn other_rules(&self, id: FifoId, quota: Option<Quota>) -> Option<Box<FifoRules>> {
         self.rules.others(id, quota, &self.bounds)
     }
 
     /// Continues one FIFO under other rules, as [`change`](Self::change) does all. Waiters that are due must have
     /// departed. Creates the FIFO if there is none: see [`forget_unused`](Self::forget_unused).
-    pub(in crate::queue) fn set_rules(&mut self, now: Timestamp, id: FifoId, rules: FifoRules, woken: &mut Vec<Waker>) {
+    pub(in crate::queue) fn set_rules(
+        &mut self,
+        now: Timestamp,
+        id: FifoId,
+        rules: Box<FifoRules>,
+        woken: &mut Vec<Waker>,
+    ) {
         self.ensure_fifo(id);
         let Some(fifo) = self.fifos.get_mut(&id) else { return };
         let before = self.rules.of(id).pace;
         let old_entry = before.index_entry(id, fifo, &self.slab);
+        let present = rules.pace;
         self.rules.set(id, rules, now);
-        fifo.tat = rules.pace.gcra.carried(fifo.tat, &before.gcra, now);
-        let new_entry = rules.pace.index_entry(id, fifo, &self.slab);
+        fifo.tat = present.gcra.carried(fifo.tat, &before.gcra, now);
+        let new_entry = present.index_entry(id, fifo, &self.slab);
         self.reindex(old_entry, new_entry);
         self.reject_displaced(now, id, woken);
         self.release_all(now, Some(id), woken);

@@ -503,7 +503,7 @@ impl Schedule {
             });
             let Some((id, fifo)) = due else { return true };
             woken.extend(self.end_wait(fifo.waiters.oldest, |rules, fifo, waiter| {
-                let FifoRules { quota, pace, history, .. } = *rules;
+                let FifoRules { quota, pace, history, .. } = rules;
                 let paid_at = match pace.spacing {
                     Spacing::Even { .. } => {
                         pace.charge(fifo, earliest, waiter.cost);

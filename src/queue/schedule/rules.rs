@@ -109,21 +109,31 @@ impl RulesOfKeys {
         self.own.get(&id).map_or(&self.common, |own| own)
     }
 
+    #[inline]
     pub(super) fn has_own(&self, id: FifoId) -> bool {
         self.own.contains_key(&id)
     }
 
     /// Returns the rules that a question under `quota` gives its key, unless it has them already.
-    pub(super) fn others(&self, id: FifoId, quota: Option<Quota>, bounds: &QueueBounds) -> Option<FifoRules> {
+    #[inline]
+    pub(super) fn others(&self, id: FifoId, quota: Option<Quota>, bounds: &QueueBounds) -> Option<Box<FifoRules>> {
+        let has_common = quota.is_none() && self.own.is_empty();
+        if has_common { None } else { self.others_than_own(id, quota, bounds) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn others_than_own(&self, id: FifoId, quota: Option<Quota>, bounds: &QueueBounds) -> Option<Box<FifoRules>> {
         let present = self.own.get(&id).and_then(|own| own.quota);
-        (quota != present).then(|| quota.map_or(self.common, |quota| FifoRules::of_quota(quota, bounds)))
+        let rules = || quota.map_or(self.common, |quota| FifoRules::of_quota(quota, bounds));
+        (quota != present).then(|| Box::new(rules()))
     }
 
     /// Gives a FIFO other rules.
-    pub(super) fn set(&mut self, id: FifoId, rules: FifoRules, now: Timestamp) {
+    pub(super) fn set(&mut self, id: FifoId, mut rules: Box<FifoRules>, now: Timestamp) {
         let number = self.next_number();
-        let rules = rules.after(self.of(id), number, now);
-        self.own.insert(id, Box::new(rules));
+        *rules = rules.after(self.of(id), number, now);
+        self.own.insert(id, rules);
     }
 
     /// Replaces the common rules and the bounds. Quotas of the keys' own stay.
