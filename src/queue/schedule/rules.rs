@@ -103,15 +103,25 @@ impl RulesOfKeys {
         Self { common, own: HashMap::new(), changes: 0 }
     }
 
-    /// Returns the rules of a FIFO. Without quotas of the keys' own, nothing is looked up: the map is empty.
+    /// Returns the rules of a FIFO. Without quotas of the keys' own, nothing is hashed.
     #[inline]
     pub(super) fn of(&self, id: FifoId) -> &FifoRules {
-        self.own.get(&id).map_or(&self.common, |own| own)
+        self.get_own(id).unwrap_or(&self.common)
     }
 
     #[inline]
     pub(super) fn has_own(&self, id: FifoId) -> bool {
-        self.own.contains_key(&id)
+        self.get_own(id).is_some()
+    }
+
+    #[inline]
+    fn get_own(&self, id: FifoId) -> Option<&FifoRules> {
+        if self.own.is_empty() { None } else { self.look_up(id) }
+    }
+
+    #[inline(never)]
+    fn look_up(&self, id: FifoId) -> Option<&FifoRules> {
+        self.own.get(&id).map(|own| &**own)
     }
 
     /// Returns the rules that a question under `quota` gives its key, unless it has them already.
@@ -121,10 +131,9 @@ impl RulesOfKeys {
         if has_common { None } else { self.others_than_own(id, quota, bounds) }
     }
 
-    #[cold]
     #[inline(never)]
     fn others_than_own(&self, id: FifoId, quota: Option<Quota>, bounds: &QueueBounds) -> Option<Box<FifoRules>> {
-        let present = self.own.get(&id).and_then(|own| own.quota);
+        let present = self.get_own(id).and_then(|own| own.quota);
         let rules = || quota.map_or(self.common, |quota| FifoRules::of_quota(quota, bounds));
         (quota != present).then(|| Box::new(rules()))
     }
@@ -148,8 +157,11 @@ impl RulesOfKeys {
         }
     }
 
+    #[inline]
     pub(super) fn forget(&mut self, id: FifoId) {
-        self.own.remove(&id);
+        if !self.own.is_empty() {
+            self.own.remove(&id);
+        }
     }
 
     pub(super) fn forget_all(&mut self) {
