@@ -334,12 +334,16 @@ impl Schedule {
 
     /// Lets a request depart at once, as [`check_arrival`](Self::check_arrival) allowed.
     pub(super) fn depart_now(&mut self, now: Timestamp, id: FifoId, cost: u64) -> Decision {
+        let mut charged = None;
         if cost > 0 {
             self.ensure_fifo(id);
-            self.edit(id, |rules, fifo, _| rules.pace.charge(fifo, now, cost));
+            charged = self.edit(id, |rules, fifo, _| {
+                rules.pace.charge(fifo, now, cost);
+                *fifo
+            });
             self.forget_paid(now);
         }
-        let fifo = self.fifo(id);
+        let fifo = charged.unwrap_or_else(|| self.fifo(id));
         let rules = self.rules.of(id);
         let decision = self.describe(rules, now, &fifo, self.waiting, Decision::allow);
         decision.with_receipt(rules.history.receipt(fifo.tat))
@@ -358,7 +362,10 @@ impl Schedule {
     ) -> WaiterId {
         self.waiting += 1;
         *self.waiting_by_driver_mut(driver) += 1;
-        self.ensure_fifo(id);
+        // With even spacing, only a FIFO that owes something, and so is stored, has its requests wait.
+        if let Spacing::Growing(_) = self.rules.common.pace.spacing {
+            self.ensure_fifo(id);
+        }
         let rules = self.rules.of(id);
         let until = match rules.pace.spacing {
             Spacing::Even { .. } => Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait.min(self.max_wait))),
@@ -386,7 +393,7 @@ impl Schedule {
             }
             slab.push(&mut fifo.waiters, waiter)
         });
-        slot.expect("ensured above")
+        slot.expect("it is stored, as above")
     }
 
     /// Returns the decision that an arrival would get if it joined now and departed at `departs_at`, as computed by
