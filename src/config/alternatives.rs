@@ -14,8 +14,7 @@ pub(super) fn combine(
     alternatives: &Spanned<Vec<Spanned<OneOrMany>>>,
 ) -> Result<Policies, ConfigError> {
     if alternatives.get_ref().len() < 2 {
-        let problem =
-            "alternatives needs two at least; write the names of policies, in the order in which they are tried";
+        let problem = "alternatives needs two at least; write the names of policies, in the order in which they are tried";
         return Err(source.error(&alternatives.span(), problem));
     }
     let mut policies: Vec<Option<Policy>> = policies.into_iter().map(Some).collect();

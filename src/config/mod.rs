@@ -107,7 +107,9 @@ use self::source::SourceText;
 use self::store::{Redis, StoreSpec};
 use self::value::{number, set_if_some, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
-use crate::http::{Enforceable, Exemptions, IntoPolicies, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
+use crate::http::{
+    Enforceable, Exemptions, IntoPolicies, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder,
+};
 use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed. Write it to a file such
