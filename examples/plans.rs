@@ -220,7 +220,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     // A quota that is sold is worth a wait: an answer of this process alone could give it away twice.
-    let open = |url: String| Redis::single(url).timeout(Duration::from_secs(2)).open();
+    let open = |url: String| Redis::single(url).timeout(Duration::from_secs(5)).open();
     let redis = arguments.next().map(open).transpose()?;
     let listener = tokio::net::TcpListener::bind(address).await?;
     let url = format!("http://{}", listener.local_addr()?);

@@ -159,6 +159,7 @@ fn in_words_of_file(error: &PolicyError) -> String {
         "MissingKey::Share" => "`on-missing-key = \"share\"`".to_owned(),
         "ChargeOnce::max_keys" => "`max-keys` of `charge-once`".to_owned(),
         "Concurrency" => "`concurrency`".to_owned(),
+        "LeakyQueue" => "`leaky-queue`".to_owned(),
         "Overload" => "`overload`".to_owned(),
         "on_crossing" => "`warn-at`".to_owned(),
         "quota_fn" => "`suspended`".to_owned(),

@@ -130,6 +130,31 @@
 //! A waiter whose disconnect *is* noticed is removed at once, and all behind it move up. The queue charges nothing
 //! for it.
 //!
+//! # A pace per customer
+//!
+//! [`quota_fn`](crate::Policy::quota_fn) gives each key a line at the rate of its own plan. Each response advertises that
+//! quota.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_sluice::key::User;
+//! use tower_sluice::{LeakyQueue, Policy, Quota};
+//!
+//! /// What the customer has bought: an extension, which the authentication layer attaches to requests.
+//! #[derive(Clone, Copy)]
+//! struct Pace(Quota);
+//!
+//! // Without a plan, one per second. No request of any customer waits for more than five seconds.
+//! let exports = LeakyQueue::new(Quota::per_second(1)).max_queue(50).max_wait(Duration::from_secs(5));
+//! let policy = Policy::new("exports", exports)
+//!     .key(User::key())
+//!     .quota_fn(|request| request.extensions().get::<Pace>().map(|pace| pace.0));
+//! ```
+//!
+//! After an upgrade, the next request of the customer moves the waiters up. After a downgrade, it rejects those whose
+//! turn would come too late now: [the rules](crate::LeakyQueue#quotas-of-the-keys-own). Set a
+//! [`max_queue`](crate::LeakyQueue::max_queue) that fits the fastest plan: it is one number for all.
+//!
 //! # Deadlines
 //!
 //! A gRPC request whose `grpc-timeout` ends before it would depart is rejected on arrival ([gRPC](super::grpc)). Other

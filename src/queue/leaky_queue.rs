@@ -16,7 +16,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// [`max_queue`](Self::max_queue) requests of its key wait already, if its turn would come later than
 /// [`max_wait`](Self::max_wait), or if the queue has no room for another waiter ([`max_waiters`](Self::max_waiters)) or
 /// key ([`max_keys`](Self::max_keys)). The rejection carries the exact time after which a retry would be accepted. A
-/// request that waits already is rejected only if the queue gets [another quota](Self#another-quota).
+/// request that waits already is rejected only if the queue gets [another quota](Self#another-quota), or [its
+/// key](Self#quotas-of-the-keys-own) does.
 ///
 /// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift. Tokio's timer wakes up to
@@ -138,6 +139,24 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// A change looks at each waiter with the queue locked. Meanwhile, arrivals and departures of all keys have to wait:
 /// for 56 ms with 65,536 waiters, and for 1.5 s with a million, if [`max_waiters`](Self::max_waiters) was raised that
 /// far.
+///
+/// # Quotas of the keys' own
+///
+/// Each key may have a quota of its own ([`Policy::quota_fn`](crate::Policy::quota_fn),
+/// [`Ask::under`](crate::limiter::Ask::under)): its requests depart at that rate, and with that burst. The bounds are
+/// those of the queue.
+///
+/// - A key has the quota of its latest question, a peek included, and all its waiters follow it: a customer has one
+///   plan. A question under another quota acts on the key as [another quota](Self#another-quota) of the queue does on
+///   all: the debt is kept in units, the waiters keep their order and get their turns by the new rate, and those whose
+///   turn would be too late are rejected. It takes time linear in the number of the key's waiters.
+/// - A charge is refunded after one change of its key's quota, and lost after two. If a key goes back to the queue's
+///   quota once it owes nothing, a refund of a charge from before all this may return up to that charge.
+/// - Under a [suspended](Quota::suspended) quota, every request is rejected. The key's waiters stay.
+/// - A key without a quota of its own has the queue's. So have the lines that keys share when the queue is
+///   [full](Self::when_full).
+///
+/// A key with a quota of its own takes up to 300 bytes more, until its departures are paid for.
 ///
 /// # Memory and cost
 ///

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::driver::{SharedQueue, WaiterFuture, current_runtime};
 use super::monitor::{Arrival, Request, RequestKind};
 use super::schedule::{GrowingDelay, QueueBounds, Schedule};
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, WaitBounds};
 use crate::store::Stats;
 use crate::values::time::nanos_of;
-use crate::values::{Answer, Ask, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms};
+use crate::values::{Answer, Ask, Decision, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms};
 
 /// A queue whose waiters are all in this process: its rules, and the schedule that follows them.
 pub(super) struct LocalQueue {
@@ -53,10 +53,11 @@ impl LocalQueue {
         }
     }
 
-    /// Answers a request that accepts a wait of `max_wait` nanoseconds.
-    fn arrive(&self, key: &PartitionKey, kind: RequestKind, cost: u64, max_wait: u64) -> Answer {
+    /// Answers a request of `cost` that accepts a wait of `max_wait` nanoseconds.
+    fn arrive(&self, ask: &Ask<'_>, kind: RequestKind, cost: u64, max_wait: u64) -> Answer {
         let shared = self.shared();
-        let request = Request { id: shared.id(key), cost, max_wait, kind };
+        let quota = ask.quota().filter(|_| self.takes_quotas());
+        let request = Request { id: shared.id(ask.key()), cost, max_wait, quota, keeps_quota: ask.keeps_quota(), kind };
         shared.enter(|monitor, now, deferred| match monitor.arrive(now, &request, current_runtime, deferred) {
             Ok(Arrival::Decided(decision)) => decision.into(),
             Ok(Arrival::Joined(waiter)) => Answer::Pending(Box::pin(WaiterFuture::new(Arc::clone(shared), waiter))),
@@ -82,16 +83,18 @@ impl LocalQueue {
     }
 
     pub(super) fn decide(&self, ask: &Ask<'_>) -> Answer {
-        let key = ask.key();
         let cost = ask.cost();
         match ask.mode() {
-            Mode::Charge => self.arrive(key, RequestKind::Waiter, cost, longest_wait(ask.patience())),
-            Mode::Peek => self.arrive(key, RequestKind::Peek, cost, longest_wait(ask.patience())),
-            Mode::Shadow => self.arrive(key, RequestKind::Detached, cost, u64::MAX),
+            Mode::Charge | Mode::Peek | Mode::Shadow | Mode::UpTo if self.takes_quotas() && ask.is_suspended() => {
+                Decision::suspended().into()
+            }
+            Mode::Charge => self.arrive(ask, RequestKind::Waiter, cost, longest_wait(ask.patience())),
+            Mode::Peek => self.arrive(ask, RequestKind::Peek, cost, longest_wait(ask.patience())),
+            Mode::Shadow => self.arrive(ask, RequestKind::Detached, cost, u64::MAX),
             // If the whole cost is rejected, the part that fits is charged.
-            Mode::UpTo => match self.arrive(key, RequestKind::Detached, cost, u64::MAX) {
+            Mode::UpTo => match self.arrive(ask, RequestKind::Detached, cost, u64::MAX) {
                 Answer::Ready(Ok(decision)) => match decision.partial_cost(cost) {
-                    Some(part) => self.arrive(key, RequestKind::Detached, part, u64::MAX),
+                    Some(part) => self.arrive(ask, RequestKind::Detached, part, u64::MAX),
                     None => decision.into(),
                 },
                 answer => answer,
@@ -106,15 +109,26 @@ impl LocalQueue {
         shared.enter(|monitor, now, deferred| monitor.refund(now, id, units, receipt, deferred));
     }
 
+    /// Whether it decides under quotas of the keys' own.
+    const fn takes_quotas(&self) -> bool {
+        self.delay.is_none()
+    }
+
     pub(super) fn describe(&self) -> Description {
         let schedule = self.empty_schedule();
-        Description::new()
-            .advertising(Terms::bucket(self.quota.burst(schedule.limit().max(1))))
+        let WaitBounds { max_queue, max_wait, max_waiters } = self.bounds.waits;
+        let terms = match self.delay {
+            None => Terms::queue(self.quota, max_queue.min(max_waiters) as u64, nanos_of(max_wait)),
+            Some(_) => Terms::bucket(self.quota.burst(schedule.limit().max(1))),
+        };
+        let description = Description::new()
+            .advertising(terms)
             .admitting_at_most(schedule.max_cost())
             .delaying()
             .answering(Mode::Peek)
             .answering(Mode::Shadow)
-            .answering(Mode::UpTo)
+            .answering(Mode::UpTo);
+        if self.takes_quotas() { description.taking_quotas() } else { description }
     }
 
     pub(super) fn inherit(&self, predecessor: &Self) -> Option<Inheritance<Arc<dyn Limiter>>> {

@@ -96,7 +96,14 @@ fn arrive_on(
     (fifo, cost): (u128, u64),
     second: u64,
 ) -> Result<(Option<WaiterId>, Option<QueueDriver>), ()> {
-    let request = Request { id: FifoId(fifo), cost, max_wait: 100 * SECOND, kind: RequestKind::Waiter };
+    let request = Request {
+        id: FifoId(fifo),
+        cost,
+        max_wait: 100 * SECOND,
+        quota: None,
+        keeps_quota: false,
+        kind: RequestKind::Waiter,
+    };
     let (arrival, driver) =
         enter(monitor, second, |monitor, now, deferred| monitor.arrive(now, &request, || Some(core), deferred));
     match arrival {

@@ -7,7 +7,7 @@ use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, Schedule};
 use super::{closed, no_runtime, no_timer, too_many_runtimes};
 use crate::values::time::Timestamp;
-use crate::values::{Backlog, Decision, LimiterError, Receipt};
+use crate::values::{Backlog, Decision, LimiterError, Quota, Receipt};
 
 /// The schedule and the drivers of a queue, behind one lock (a monitor, as Hoare's).
 ///
@@ -28,6 +28,10 @@ pub(super) struct Request {
     pub(super) cost: u64,
     /// Nanoseconds.
     pub(super) max_wait: u64,
+    /// The quota of the key's own; `None` for the queue's.
+    pub(super) quota: Option<Quota>,
+    /// Whether it is asked under the quota of the key's last question instead.
+    pub(super) keeps_quota: bool,
     pub(super) kind: RequestKind,
 }
 
@@ -94,9 +98,10 @@ impl<R: Runtime> Monitor<R> {
         if self.is_closed {
             return Err(closed());
         }
-        let &Request { id, cost, max_wait, kind } = request;
+        let &Request { id, cost, quota, keeps_quota, kind, .. } = request;
+        let others = if keeps_quota { None } else { self.schedule.other_rules(id, quota) };
         // The FIFO of the request, if the schedule has room for its key.
-        let found = self.schedule.find(now, id, cost, kind != RequestKind::Peek);
+        let found = self.schedule.find(now, id, cost, others.as_deref(), kind != RequestKind::Peek);
         deferred.warn = self.schedule.take_warning();
         let id = match found {
             Ok(id) => id,
@@ -104,6 +109,26 @@ impl<R: Runtime> Monitor<R> {
         };
         // Its place in that FIFO, behind the waiters that are not due yet.
         self.schedule.catch_up(now, id, &mut deferred.wake);
+        // Keys without a FIFO of their own share one, at the queue's quota.
+        if let Some(rules) = others.filter(|_| id == request.id) {
+            self.schedule.set_rules(now, id, rules, &mut deferred.wake);
+            self.drivers.signal(&self.schedule, deferred);
+        }
+        let arrival = self.arrive_in(id, now, request, here, deferred);
+        self.schedule.forget_unused(id);
+        arrival
+    }
+
+    /// [`arrive`](Self::arrive) in a FIFO whose due waiters have departed.
+    fn arrive_in(
+        &mut self,
+        id: FifoId,
+        now: Timestamp,
+        request: &Request,
+        here: impl FnOnce() -> Option<R>,
+        deferred: &mut AfterUnlock<R>,
+    ) -> Result<Arrival, LimiterError> {
+        let &Request { cost, max_wait, kind, .. } = request;
         let departs_at = match self.schedule.check_arrival(now, id, cost, max_wait) {
             Ok(departs_at) => departs_at,
             Err(rejection) => return Ok(Arrival::Decided(rejection)),
@@ -456,7 +481,9 @@ mod tests {
         let mut monitor: Monitor<u32> = Monitor::new(schedule());
         let good = 7;
         let broken = 9;
-        let request = Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, kind: RequestKind::Waiter };
+        let kind = RequestKind::Waiter;
+        let request =
+            Request { id: FifoId(1_024), cost: 1, max_wait: 8_000_000_000, quota: None, keeps_quota: false, kind };
         let mut deferred = AfterUnlock::none();
         let mut arrive = |runtime| monitor.arrive(Timestamp::ZERO, &request, || Some(runtime), &mut deferred).unwrap();
         assert!(matches!(arrive(good), Arrival::Decided(_)));

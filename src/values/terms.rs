@@ -18,6 +18,15 @@ pub struct Terms {
     limit: u64,
     /// `None` for units in flight, which no time restores.
     restored: Option<(Quota, Shape)>,
+    /// The bounds of a queue.
+    line: Option<Line>,
+}
+
+/// How many requests of a key may wait in a queue, and how long, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    room: u64,
+    max_wait: u64,
 }
 
 /// How consumed quota is restored.
@@ -61,17 +70,29 @@ impl Terms {
 
     /// The terms of a limit of units in flight.
     pub const fn concurrency(limit: u64) -> Self {
-        Self { limit, restored: None }
+        Self { limit, restored: None, line: None }
     }
 
     const fn restored_over_time(quota: Quota, shape: Shape) -> Self {
         // Time restores nothing of a suspended quota.
         let restored = if quota.is_suspended() { None } else { Some((quota, shape)) };
-        Self { limit: quota.limit(), restored }
+        Self { limit: quota.limit(), restored, line: None }
+    }
+
+    /// The terms of a queue in which up to `room` requests of a key wait, each for at most `max_wait` nanoseconds: a
+    /// bucket whose burst is the number of requests that may depart or wait at once.
+    #[cfg_attr(not(feature = "queue"), allow(dead_code, reason = "there is no queue"))]
+    pub(crate) fn queue(quota: Quota, room: u64, max_wait: u64) -> Self {
+        let line = Line { room, max_wait };
+        Self { line: Some(line), ..Self::restored_over_time(line.advertised(quota), Shape::Bucket) }
     }
 
     /// The terms of a limiter of this shape with another quota.
-    pub(crate) const fn under(self, quota: Quota) -> Self {
+    pub(crate) fn under(self, quota: Quota) -> Self {
+        if let Some(line) = self.line.filter(|_| !quota.is_suspended()) {
+            let terms = Self::restored_over_time(line.advertised(quota), Shape::Bucket);
+            return Self { line: Some(line), ..terms };
+        }
         match self.restored {
             Some((_, shape)) => Self::restored_over_time(quota, shape),
             None => Self::concurrency(quota.limit()),
@@ -100,5 +121,16 @@ impl Terms {
             Some((_, shape)) => Some(shape),
             None => None,
         }
+    }
+}
+
+impl Line {
+    /// Returns a queue's quota with the burst that its clients see: those that depart at once, and those that have room
+    /// and a turn in time.
+    fn advertised(self, quota: Quota) -> Quota {
+        let burst = quota.explicit_burst_or(1);
+        let in_time = u128::from(self.max_wait) * u128::from(quota.limit()) / u128::from(quota.period_nanos());
+        let waiting = u64::try_from(in_time).map_or(self.room, |in_time| in_time.min(self.room));
+        quota.burst(burst.saturating_add(waiting).min(Quota::MAX_UNITS))
     }
 }

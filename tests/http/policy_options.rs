@@ -128,7 +128,7 @@ const KINDS: &[Kind] = &[
         Some("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2"),
     ),
     (
-        "queue",
+        "`SlowDown`",
         || SlowDown::new(QUOTA.burst(2)).into_limiter(),
         Some("algorithm = \"slow-down\"\nper = \"1s\"\nburst = 2"),
     ),

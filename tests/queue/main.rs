@@ -10,6 +10,7 @@ mod load;
 mod lost_runtimes;
 mod oracle;
 mod order;
+mod own_quotas;
 mod runtimes;
 mod schedules;
 mod slow_down;

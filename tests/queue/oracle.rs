@@ -51,10 +51,16 @@ struct Departure {
     paid: u64,
     /// How often the rules have changed since its future has seen it.
     changes: u32,
+    /// When it is paid for at the rate at which it was charged, in nanoseconds.
+    first_paid: u64,
 }
 
 pub(super) struct Oracle {
+    /// The queue's.
     pub(super) rules: Rules,
+    /// The limit and the burst of the key's own, at its latest question.
+    pub(super) own: Option<(u64, u64)>,
+    has_had_own: bool,
     /// When all departures are paid for: nanoseconds × the limit.
     paid: u64,
     waiters: Vec<Waiter>,
@@ -64,22 +70,38 @@ pub(super) struct Oracle {
 
 impl Oracle {
     pub(super) const fn new(rules: Rules) -> Self {
-        Self { rules, paid: 0, waiters: Vec::new(), outcomes: Vec::new(), departures: Vec::new() }
+        Self {
+            rules,
+            own: None,
+            has_had_own: false,
+            paid: 0,
+            waiters: Vec::new(),
+            outcomes: Vec::new(),
+            departures: Vec::new(),
+        }
     }
 
     pub(super) fn waiting(&self) -> usize {
         self.waiters.len()
     }
 
+    /// Returns the rules of this key.
+    fn present(&self) -> Rules {
+        let (limit, burst) = self.own.unwrap_or((self.rules.limit, self.rules.burst));
+        Rules { limit, burst, ..self.rules }
+    }
+
     /// Returns when a request departs behind waiters of this cost.
     fn turn_behind(&self, cost: u64) -> u64 {
-        let Rules { limit, burst, .. } = self.rules;
+        let Rules { limit, burst, .. } = self.present();
         (self.paid + cost * PERIOD).saturating_sub((burst - 1) * PERIOD).div_ceil(limit)
     }
 
     fn depart(&mut self, now: u64, number: usize, cost: u64) {
-        self.paid = self.paid.max(now * self.rules.limit) + cost * PERIOD;
-        self.departures.push(Departure { number, cost, paid: self.paid, changes: 0 });
+        let limit = self.present().limit;
+        self.paid = self.paid.max(now * limit) + cost * PERIOD;
+        let first_paid = self.paid.div_ceil(limit);
+        self.departures.push(Departure { number, cost, paid: self.paid, changes: 0, first_paid });
     }
 
     /// Releases the waiters that are due.
@@ -93,7 +115,7 @@ impl Oracle {
 
     /// Returns what an arrival would get that accepts to wait for so long.
     pub(super) fn check(&self, now: u64, cost: u64, patience: u64) -> Arrival {
-        let Rules { burst, capacity, max_wait, limit } = self.rules;
+        let Rules { burst, capacity, max_wait, limit } = self.present();
         let head = self.turn_behind(0);
         if cost.saturating_sub(burst) * PERIOD > max_wait * limit {
             return Arrival::Rejected { retry_after: None };
@@ -141,7 +163,7 @@ impl Oracle {
     /// Refunds what is still owed for a departure.
     pub(super) fn refund(&mut self, now: u64, number: usize) {
         if let Some(departure) = self.departures.iter().find(|departure| departure.number == number) {
-            let owed = departure.paid.saturating_sub(now * self.rules.limit);
+            let owed = departure.paid.saturating_sub(now * self.present().limit);
             self.paid -= owed.min(departure.cost * PERIOD);
         }
         self.departures.retain(|departure| departure.number != number);
@@ -151,15 +173,53 @@ impl Oracle {
     /// Puts other rules in force: as many requests are owed, and waiters are checked anew, in order.
     pub(super) fn change(&mut self, now: u64, rules: Rules) {
         self.release(now);
-        let carried = |paid: u64, before: u64| paid.saturating_sub(now * before) + now * rules.limit;
-        self.paid = carried(self.paid, self.rules.limit);
-        for departure in &mut self.departures {
-            let is_seen = self.outcomes.iter().all(|(number, _)| *number != departure.number);
-            departure.changes += u32::from(is_seen);
-            // A receipt is good for one change.
-            departure.paid = if departure.changes > 1 { 0 } else { carried(departure.paid, self.rules.limit) };
-        }
+        let before = self.present().limit;
         self.rules = rules;
+        if self.own.is_none() {
+            self.carry(now, before);
+            // The receipts that are not seen yet are issued again.
+            for departure in &mut self.departures {
+                if self.outcomes.iter().any(|(number, _)| *number == departure.number) {
+                    departure.changes = 0;
+                }
+            }
+        }
+        self.check_waiters(now);
+    }
+
+    /// A question of the key under a quota of its own, or under the queue's.
+    pub(super) fn ask_under(&mut self, now: u64, own: Option<(u64, u64)>) {
+        if self.own != own {
+            self.release(now);
+            let before = self.present().limit;
+            self.own = own;
+            self.has_had_own = true;
+            self.carry(now, before);
+            self.check_waiters(now);
+        }
+    }
+
+    /// Whether the queue may have forgotten, with a key that owes nothing, under which quota a charge was made that
+    /// another refund or a faster quota has paid too soon. What a refund of it returns is then not defined.
+    pub(super) fn is_undefined(&self, now: u64) -> bool {
+        let is_paid = self.waiters.is_empty() && self.paid <= now * self.present().limit;
+        self.has_had_own && is_paid && self.departures.iter().any(|departure| departure.first_paid > now)
+    }
+
+    /// Converts what is owed to the present rate.
+    fn carry(&mut self, now: u64, before: u64) {
+        let limit = self.present().limit;
+        let carried = |paid: u64| paid.saturating_sub(now * before) + now * limit;
+        self.paid = carried(self.paid);
+        for departure in &mut self.departures {
+            departure.changes += 1;
+            // A receipt is good for one change.
+            departure.paid = if departure.changes > 1 { 0 } else { carried(departure.paid) };
+        }
+    }
+
+    fn check_waiters(&mut self, now: u64) {
+        let rules = self.rules;
         for mut waiter in std::mem::take(&mut self.waiters) {
             waiter.until = waiter.until.min(waiter.since + rules.max_wait);
             let patience = waiter.until - waiter.since;

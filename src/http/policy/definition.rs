@@ -174,9 +174,12 @@ impl Policy {
     /// If the rate of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost,
     /// in memory and on Redis. On Redis, the first charge after a change takes a second round trip.
     ///
+    /// In a [`LeakyQueue`](crate::LeakyQueue#quotas-of-the-keys-own), the requests of each key depart at the rate of
+    /// its quota.
+    ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter that [takes no
-    /// quotas](crate::limiter::Description::takes_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a
-    /// custom limiter that does not declare support for them.
+    /// quotas](crate::limiter::Description::takes_quotas): a `RedisQueue`, a [`SlowDown`](crate::SlowDown), a
+    /// [`Concurrency`](crate::Concurrency), or a custom limiter that does not declare support for them.
     ///
     /// # Memory
     ///

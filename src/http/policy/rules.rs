@@ -40,7 +40,11 @@ const RULES: &[PairRule] = &[
     PairRule(CostAfter, SettleByHandler, TWO_BILLS),
     PairRule(CostAfter, SettleByContentBytes, TWO_BILLS),
     PairRule(SettleByHandler, SettleByContentBytes, TWO_BILLS),
-    PairRule(QuotaFn, OneQuota, "use a bucket or a window, in memory or on Redis, or remove `quota_fn`"),
+    PairRule(
+        QuotaFn,
+        OneQuota,
+        "use a bucket or a window, in memory or on Redis, or a `LeakyQueue`, or remove `quota_fn`",
+    ),
     PairRule(QuotaFn, WindowFn, "a window has a limit of its own; remove one"),
     PairRule(LimitFn, NoLimits, "use a `Concurrency`, in memory or on Redis, or remove `limit_fn`"),
     PairRule(WindowFn, NoCalendar, "use a `CalendarWindow`, in memory or on Redis, or remove `window_fn`"),

@@ -1,19 +1,29 @@
-//! Another quota and other bounds, while requests wait.
+//! Another quota and other bounds, while requests wait: of the queue, or of one key.
 
 use std::task::Waker;
 
 use super::waiter_slab::{SlabSlot, WaiterId};
-use super::{Fifo, FifoId, Gcra, Schedule, Spacing};
+use super::{Fifo, FifoId, FifoRules, Gcra, Schedule, Spacing};
 use crate::values::time::{Timestamp, nanos_of};
-use crate::values::{Issuer, Proof, Receipt};
+use crate::values::{Issuer, Proof, Quota, Receipt};
 
 /// How to read receipts that were issued before a change.
 #[derive(Clone, Copy, Default)]
 pub(super) struct History {
-    /// How often the quota was changed, modulo 2^16.
-    changes: u16,
-    /// The quota before the last change, and when it was changed.
-    before: Option<(Gcra, Timestamp)>,
+    /// The number of the last change, modulo 2^16. No two changes of a queue and its keys have one number, until it
+    /// wraps.
+    number: u16,
+    /// The last change.
+    last: Option<LastChange>,
+}
+
+#[derive(Clone, Copy)]
+struct LastChange {
+    /// The number of the change before.
+    number: u16,
+    /// The quota before.
+    gcra: Gcra,
+    at: Timestamp,
 }
 
 /// The TAT of a FIFO after a charge.
@@ -34,17 +44,22 @@ impl Proof for Charge {
 }
 
 impl History {
+    /// The history after another change, of the quota `gcra`.
+    pub(super) fn next(&self, number: u16, gcra: &Gcra, now: Timestamp) -> Self {
+        Self { number, last: Some(LastChange { number: self.number, gcra: *gcra, at: now }) }
+    }
+
     pub(super) fn receipt(&self, tat: u128) -> Receipt {
-        Receipt::from_proof(Charge { tat }).after(self.changes)
+        Receipt::from_proof(Charge { tat }).after(self.number)
     }
 
     /// Returns the TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were
     /// paid: the refund is lost, and nothing is refunded twice.
     pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> u128 {
         let Some(Charge { tat }) = receipt.read() else { return 0 };
-        match (self.changes.wrapping_sub(receipt.changes()), self.before) {
-            (0, _) => tat,
-            (1, Some((before, at))) => present.carried(tat, &before, at),
+        match self.last {
+            _ if receipt.changes() == self.number => tat,
+            Some(LastChange { number, gcra, at }) if receipt.changes() == number => present.carried(tat, &gcra, at),
             _ => 0,
         }
     }
@@ -59,59 +74,104 @@ impl Schedule {
     /// (`max_waiters`, `max_keys`) hold for arrivals only.
     ///
     /// With growing delays, the others keep their turns, or get earlier ones if the longest delay is shorter now.
+    ///
+    /// Keys with quotas of their own keep them, and follow the new bounds.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         self.release_all(now, None, woken);
-        let before = self.pace.gcra;
-        self.pace = rules.pace;
-        self.max_cost = rules.max_cost;
+        let before = self.rules.common.pace.gcra;
         self.max_wait = rules.max_wait;
-        self.limit = rules.limit;
         self.bounds = rules.bounds;
-        let present = self.pace.gcra;
-        self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
+        self.rules.change(rules.rules.common, &self.bounds, now);
 
         for waiter_id in self.slab.waiter_ids() {
-            if let SlabSlot::Released { receipt, .. } = self.slab.get_mut(waiter_id) {
-                let read = self.history.read(&present, *receipt);
-                *receipt = self.history.receipt(read);
+            if let SlabSlot::Released { fifo, receipt, .. } = self.slab.get_mut(waiter_id) {
+                let FifoRules { pace, history, .. } = self.rules.of(*fifo);
+                *receipt = history.receipt(history.read(&pace.gcra, *receipt));
             }
             let Some(waiter) = self.slab.waiter_mut(waiter_id) else { continue };
             let latest = waiter.since.as_nanos().saturating_add(self.max_wait);
             waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
-            waiter.paid_at = self.pace.floor(present.carried(before.units(waiter.paid_at), &before, now));
+            let pace = &self.rules.common.pace;
+            if let Spacing::Growing(_) = pace.spacing {
+                waiter.paid_at = pace.floor(pace.gcra.carried(before.units(waiter.paid_at), &before, now));
+            }
         }
         self.due.clear();
         self.idle.clear();
         for (id, fifo) in &mut self.fifos {
-            fifo.tat = present.carried(fifo.tat, &before, now);
-            let (waits, entry) = self.pace.index_entry(*id, fifo, &self.slab);
+            let FifoRules { quota, pace, .. } = self.rules.of(*id);
+            if quota.is_none() {
+                fifo.tat = pace.gcra.carried(fifo.tat, &before, now);
+            }
+            let (waits, entry) = pace.index_entry(*id, fifo, &self.slab);
             if waits { &mut self.due } else { &mut self.idle }.insert(entry);
         }
         let waited_in: Vec<FifoId> = self.due.iter().map(|(_, id)| *id).collect();
         for id in waited_in {
-            for waiter_id in self.displaced(now, id) {
-                woken.extend(self.end_wait(waiter_id, |_, _, waiter| {
-                    let patience = nanos_of(waiter.until.saturating_since(waiter.since));
-                    SlabSlot::Rejected { fifo: id, cost: waiter.cost, patience }
-                }));
-            }
+            self.reject_displaced(now, id, woken);
         }
         self.release_all(now, None, woken);
+    }
+
+    /// Returns the rules that a question under a quota of the key's own (`None`: under the queue's) gives its key,
+    /// unless it has them already.
+    pub(in crate::queue) fn other_rules(&self, id: FifoId, quota: Option<Quota>) -> Option<Box<FifoRules>> {
+        self.rules.others(id, quota, &self.bounds)
+    }
+
+    /// Continues one FIFO under other rules, as [`change`](Self::change) does all. Waiters that are due must have
+    /// departed. Creates the FIFO if there is none: see [`forget_unused`](Self::forget_unused).
+    pub(in crate::queue) fn set_rules(
+        &mut self,
+        now: Timestamp,
+        id: FifoId,
+        rules: Box<FifoRules>,
+        woken: &mut Vec<Waker>,
+    ) {
+        self.ensure_fifo(id);
+        let Some(fifo) = self.fifos.get_mut(&id) else { return };
+        let before = self.rules.of(id).pace;
+        let old_entry = before.index_entry(id, fifo, &self.slab);
+        let present = rules.pace;
+        self.rules.set(id, rules, now);
+        fifo.tat = present.gcra.carried(fifo.tat, &before.gcra, now);
+        let new_entry = present.index_entry(id, fifo, &self.slab);
+        self.reindex(old_entry, new_entry);
+        self.reject_displaced(now, id, woken);
+        self.release_all(now, Some(id), woken);
+    }
+
+    /// Forgets a FIFO with rules of its own that owes nothing and has no waiters.
+    pub(in crate::queue) fn forget_unused(&mut self, id: FifoId) {
+        if self.rules.has_own(id) && self.fifos.get(&id).is_some_and(|fifo| fifo.tat == 0 && fifo.waiters.len == 0) {
+            self.forget(id);
+        }
+    }
+
+    /// Ends the waits in a FIFO that the present quota and bounds would not let in.
+    fn reject_displaced(&mut self, now: Timestamp, id: FifoId, woken: &mut Vec<Waker>) {
+        for waiter_id in self.displaced(now, id) {
+            woken.extend(self.end_wait(waiter_id, |rules, _, waiter| {
+                let patience = nanos_of(waiter.until.saturating_since(waiter.since));
+                SlabSlot::Rejected { fifo: id, quota: rules.quota.map(Box::new), cost: waiter.cost, patience }
+            }));
+        }
     }
 
     /// Returns the waiters of a FIFO that the present quota and bounds would not let in.
     fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
         let mut displaced = Vec::new();
-        let Spacing::Even { ahead } = self.pace.spacing else { return displaced };
+        let FifoRules { pace, max_cost, .. } = self.rules.of(id);
+        let Spacing::Even { ahead } = pace.spacing else { return displaced };
         let Some(fifo) = self.fifos.get(&id) else { return displaced };
         let mut waiter_id = fifo.waiters.oldest;
         let mut kept = 0;
         let mut before = Fifo { tat: fifo.tat, ..Fifo::default() };
         while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.waits.max_queue
-                && waiter.cost <= self.max_cost
+                && waiter.cost <= *max_cost
                 // A waiter that may depart at once stays, after a wait of any length.
-                && self.pace.departs_at(self.pace.all_paid_at(&before, Timestamp::ZERO), ahead) <= waiter.until.max(now);
+                && pace.departs_at(pace.all_paid_at(&before, Timestamp::ZERO), ahead) <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 before.backlog += u128::from(waiter.cost);

@@ -18,13 +18,16 @@ impl Schedule {
             self.check_wait_list(*id, fifo);
         }
         assert_eq!(self.due.len() + self.idle.len(), self.fifos.len(), "an index has an entry without a FIFO");
+        for id in self.rules.with_own() {
+            assert!(self.fifos.contains_key(&id) && !id.is_shared(), "{id:?} has rules of its own, and is no key");
+        }
         self.check_counts();
         self.slab.check_invariants();
     }
 
     /// Invariant 1.
     fn check_index(&self, id: FifoId, fifo: &Fifo) {
-        let (has_waiters, entry) = self.pace.index_entry(id, fifo, &self.slab);
+        let (has_waiters, entry) = self.rules.of(id).pace.index_entry(id, fifo, &self.slab);
         let is_in = [&self.idle, &self.due].map(|index| index.contains(&entry));
         assert_eq!(is_in, [!has_waiters, has_waiters], "{id:?} is in the wrong index, or under another time");
     }
@@ -42,7 +45,7 @@ impl Schedule {
             assert!(waiter.since <= waiter.until, "{waiter_id:?} would have to depart before it came");
             len += 1;
             assert!(len <= self.waiting, "the wait list of {id:?} is a circle");
-            match self.pace.spacing {
+            match self.rules.of(id).pace.spacing {
                 Spacing::Even { .. } => backlog += u128::from(waiter.cost),
                 Spacing::Growing(_) => {
                     assert!(turn <= waiter.until, "{waiter_id:?} would overtake an older waiter");

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::{Fifo, FifoId, Schedule, Spacing};
+use super::{Fifo, FifoId, FifoRules, Schedule, Spacing};
 use crate::store::{TableStats, WhenFull, next_table_number};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
@@ -45,16 +45,19 @@ impl FifoId {
 
 impl Schedule {
     /// Returns the FIFO of a request, or its rejection if its key finds no room. For an arrival, makes room, or counts
-    /// a key that finds no room. For a peek, forgets only FIFOs that owe nothing.
+    /// a key that finds no room. For a peek, forgets only FIFOs that owe nothing. `others` are the rules that the
+    /// request gives its key, if any.
     pub(in crate::queue) fn find(
         &mut self,
         now: Timestamp,
         id: FifoId,
         cost: u64,
+        others: Option<&FifoRules>,
         arrives: bool,
     ) -> Result<FifoId, Decision> {
+        let max_cost = others.unwrap_or(self.rules.of(id)).max_cost;
         // A request that takes nothing, or is never admitted, needs no FIFO.
-        let needs_room = cost > 0 && cost <= self.max_cost && !self.fifos.contains_key(&id);
+        let needs_room = cost > 0 && cost <= max_cost && !self.fifos.contains_key(&id);
         while needs_room && self.own_fifos() >= self.bounds.max_keys && self.forget_one(now) {}
         if !needs_room || self.own_fifos() < self.bounds.max_keys {
             return Ok(id);
@@ -69,7 +72,7 @@ impl Schedule {
             }
             (when_full, _) => {
                 self.counts.turned_away += u64::from(arrives);
-                if when_full == WhenFull::Overflow { Ok(id.shared()) } else { Err(self.full_rejection(now)) }
+                if when_full == WhenFull::Overflow { Ok(id.shared()) } else { Err(self.full_rejection(now, others)) }
             }
         }
     }
@@ -82,20 +85,22 @@ impl Schedule {
 
     /// Returns the rejection of a key while the schedule is full. There is room when the first of the other keys has
     /// paid, or if all have waiters, when one of these has.
-    fn full_rejection(&self, now: Timestamp) -> Decision {
+    fn full_rejection(&self, now: Timestamp, others: Option<&FifoRules>) -> Decision {
         let soonest = self.owes_least().map(|(paid, _)| paid);
         let soonest = soonest.or_else(|| {
             let (_, id) = self.due.first()?;
             let fifo = self.fifos.get(id)?;
-            let paid = self.pace.ceil(self.pace.all_paid_at(fifo, Timestamp::ZERO));
-            Some(match self.pace.spacing {
+            let pace = &self.rules.of(*id).pace;
+            let paid = pace.ceil(pace.all_paid_at(fifo, Timestamp::ZERO));
+            Some(match pace.spacing {
                 // The last waiter is paid for after it departs.
                 Spacing::Even { .. } => paid,
                 Spacing::Growing(_) => paid.max(self.last_departs_at(fifo).unwrap_or(paid)),
             })
         });
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
-        self.describe(now, &Fifo::default(), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
+        let rules = others.unwrap_or(&self.rules.common);
+        self.describe(rules, now, &Fifo::default(), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
     }
 
     /// Returns the FIFO that a key was charged to, as far as that is known.
@@ -134,9 +139,10 @@ impl Schedule {
     }
 
     /// Forgets a FIFO without waiters.
-    fn forget(&mut self, id: FifoId) {
+    pub(super) fn forget(&mut self, id: FifoId) {
         if let Some(fifo) = self.fifos.remove(&id) {
-            self.idle.remove(&self.pace.index_entry(id, &fifo, &self.slab).1);
+            self.idle.remove(&self.rules.of(id).pace.index_entry(id, &fifo, &self.slab).1);
+            self.rules.forget(id);
             self.counts.shared -= usize::from(id.is_shared());
         }
     }
@@ -144,6 +150,7 @@ impl Schedule {
     pub(super) fn forget_all(&mut self) {
         self.fifos.clear();
         self.fifos.shrink_to_fit();
+        self.rules.forget_all();
         self.counts.shared = 0;
     }
 

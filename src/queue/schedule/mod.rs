@@ -8,6 +8,7 @@ mod change;
 mod invariants;
 mod keys;
 mod pace;
+mod rules;
 #[cfg(all(test, feature = "test-util", not(sluice_loom)))]
 mod tests;
 pub(super) mod waiter_slab;
@@ -16,10 +17,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use self::change::History;
 use self::keys::FifoCounts;
 pub(super) use self::pace::GrowingDelay;
-use self::pace::{QueuePace, Spacing};
+use self::pace::Spacing;
+pub(super) use self::rules::FifoRules;
+use self::rules::RulesOfKeys;
 use self::waiter_slab::{DriverId, LinkedWaiter, SlabSlot, WaitList, WaiterId, WaiterSlab};
 use crate::algorithm::gcra::Gcra;
 use crate::limiter::WaitBounds;
@@ -77,16 +79,11 @@ pub(super) struct FifoId(pub(super) u128);
 ///    The `backlog` of a FIFO is the cost of its own waiters, unless they were charged when they arrived.
 /// 3. A wait list is linked from the oldest to the newest waiter. With growing delays, no turn comes before the turn of
 ///    an older waiter.
+/// 4. Whatever has rules of its own is the FIFO of a key, and no shared one.
 pub(super) struct Schedule {
-    pace: QueuePace,
-    /// The greatest cost that is admitted. With even spacing, the units that leak during the longest wait, plus the
-    /// burst: a request of a greater cost would block its FIFO for longer than the longest wait. With growing delays,
-    /// the burst.
-    max_cost: u64,
+    rules: RulesOfKeys,
     /// The longest wait, or the longest delay. In nanoseconds.
     max_wait: u64,
-    /// How many requests of cost one a fresh key could send at once without a rejection.
-    limit: u64,
     bounds: QueueBounds,
     /// The FIFOs with waiters or a debt, and some whose debt is paid by now.
     fifos: HashMap<FifoId, Fifo>,
@@ -97,8 +94,6 @@ pub(super) struct Schedule {
     idle: BTreeSet<(Timestamp, FifoId)>,
     waiting: usize,
     waiting_by_driver: Vec<usize>,
-    /// The quota changes, to read receipts from before them.
-    history: History,
     counts: FifoCounts,
 }
 
@@ -128,28 +123,18 @@ const BATCH: usize = 256;
 impl Schedule {
     /// Creates a schedule with even spacing.
     pub(super) fn new(quota: &Quota, bounds: QueueBounds) -> Self {
-        let burst = quota.explicit_burst_or(1);
-        let gcra = Gcra::new(quota, burst);
-        let ahead = gcra.price(burst - 1);
-        let max_wait = nanos_of(bounds.waits.max_wait);
-        // The tokens that leak during the longest wait, plus burst − 1, plus 1.
-        let max_cost = (gcra.units(Timestamp::from_nanos(max_wait)) + ahead) / gcra.price(1) + 1;
-        let max_cost = u64::try_from(max_cost).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
-        Self::empty(QueuePace { gcra, spacing: Spacing::Even { ahead } }, max_cost, bounds)
+        Self::empty(FifoRules::even(quota, &bounds), bounds)
     }
 
     /// Creates a schedule with growing delays.
     pub(super) fn slowing_down(quota: &Quota, delay: GrowingDelay, bounds: QueueBounds) -> Self {
-        let burst = quota.max_burst();
-        Self::empty(QueuePace { gcra: Gcra::new(quota, burst), spacing: Spacing::Growing(delay) }, burst, bounds)
+        Self::empty(FifoRules::growing(quota, delay, &bounds), bounds)
     }
 
-    fn empty(pace: QueuePace, max_cost: u64, bounds: QueueBounds) -> Self {
-        let mut schedule = Self {
-            pace,
-            max_cost,
+    fn empty(rules: FifoRules, bounds: QueueBounds) -> Self {
+        Self {
+            rules: RulesOfKeys::new(rules),
             max_wait: nanos_of(bounds.waits.max_wait),
-            limit: 0,
             bounds,
             fifos: HashMap::new(),
             slab: WaiterSlab::new(),
@@ -157,11 +142,8 @@ impl Schedule {
             idle: BTreeSet::new(),
             waiting: 0,
             waiting_by_driver: Vec::new(),
-            history: History::default(),
             counts: FifoCounts::new(),
-        };
-        schedule.limit = schedule.count_fitting(0, 0, 0, 0).min(Quota::MAX_UNITS);
-        schedule
+        }
     }
 
     pub(super) const fn waiting(&self) -> usize {
@@ -205,11 +187,11 @@ impl Schedule {
 
     /// Returns how many requests of cost one a fresh key could send at once without a rejection.
     pub(super) const fn limit(&self) -> u64 {
-        self.limit
+        self.rules.common.limit
     }
 
     pub(super) const fn max_cost(&self) -> u64 {
-        self.max_cost
+        self.rules.common.max_cost
     }
 
     #[cfg(all(test, sluice_loom))]
@@ -226,33 +208,47 @@ impl Schedule {
         cost: u64,
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
+        self.check_under(self.rules.of(id), now, id, cost, max_wait)
+    }
+
+    /// [`check_arrival`](Self::check_arrival) under these rules.
+    fn check_under(
+        &self,
+        rules: &FifoRules,
+        now: Timestamp,
+        id: FifoId,
+        cost: u64,
+        max_wait: u64,
+    ) -> Result<Timestamp, Decision> {
         let fifo = self.fifo(id);
-        if cost > self.max_cost {
-            return Err(self.describe(now, &fifo, self.waiting, |limit, left| Decision::reject(limit, left, None)));
+        if cost > rules.max_cost {
+            let reject = |limit, left| Decision::reject(limit, left, None);
+            return Err(self.describe(rules, now, &fifo, self.waiting, reject));
         }
-        match self.pace.spacing {
-            Spacing::Even { ahead } => self.check_even(now, &fifo, ahead, cost, max_wait.min(self.max_wait)),
-            Spacing::Growing(delay) => self.check_growing(now, &fifo, delay, cost, max_wait),
+        match rules.pace.spacing {
+            Spacing::Even { ahead } => self.check_even(rules, now, &fifo, ahead, cost, max_wait.min(self.max_wait)),
+            Spacing::Growing(delay) => self.check_growing(rules, now, &fifo, delay, cost, max_wait),
         }
     }
 
     /// [`check_arrival`](Self::check_arrival) of a cost that may be admitted, with even spacing.
     fn check_even(
         &self,
+        rules: &FifoRules,
         now: Timestamp,
         fifo: &Fifo,
         ahead: u128,
         cost: u64,
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
-        let reject = |wait| self.describe(now, fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
+        let reject = |wait| self.describe(rules, now, fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
         // The turn of the head; without waiters, the turn of this arrival.
-        let head_departs_at = self.pace.departs_at(fifo.tat, ahead);
+        let head_departs_at = rules.pace.departs_at(fifo.tat, ahead);
         if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
             return Ok(now);
         }
 
-        let departs_at = self.pace.departs_at(self.pace.all_paid_at(fifo, Timestamp::ZERO), ahead);
+        let departs_at = rules.pace.departs_at(rules.pace.all_paid_at(fifo, Timestamp::ZERO), ahead);
         if departs_at == Timestamp::MAX {
             // The turn would come after the greatest timestamp, so no wait is long enough.
             return Err(reject(None));
@@ -278,6 +274,7 @@ impl Schedule {
     /// [`check_arrival`](Self::check_arrival) of a cost that may be admitted, with growing delays.
     fn check_growing(
         &self,
+        rules: &FifoRules,
         now: Timestamp,
         fifo: &Fifo,
         delay: GrowingDelay,
@@ -288,20 +285,20 @@ impl Schedule {
             return Ok(now);
         }
         let last_departs_at = self.last_departs_at(fifo).unwrap_or(now);
-        let departs_at = self.growing_turn(now, fifo, delay, cost);
+        let departs_at = self.growing_turn(rules, now, fifo, delay, cost);
         // The greatest debt after the charge with which the delay is short enough.
         let most_owed = match max_wait.checked_div(delay.step) {
-            Some(steps) if max_wait < self.max_wait => delay.free.saturating_add(steps).min(self.max_cost),
-            _ => self.max_cost,
+            Some(steps) if max_wait < self.max_wait => delay.free.saturating_add(steps).min(rules.max_cost),
+            _ => rules.max_cost,
         };
         // An arrival is accepted from the latest of three times on: when the debt is small enough, when the last waiter
         // departs early enough, and when there is room for another waiter, or the arrival does not have to wait.
         let in_time = Timestamp::from_nanos(last_departs_at.as_nanos().saturating_sub(max_wait));
-        let mut accepted_at = self.pace.fits_at(fifo, cost, most_owed).map(|fits_at| fits_at.max(in_time));
+        let mut accepted_at = rules.pace.fits_at(fifo, cost, most_owed).map(|fits_at| fits_at.max(in_time));
         if departs_at > now && self.is_full() {
             let soonest = Timestamp::from_nanos(now.as_nanos().saturating_add(1));
             let has_room_at = self.next_release().map(|due| due.max(soonest));
-            let is_free_at = self.pace.fits_at(fifo, cost, delay.free).map(|fits_at| fits_at.max(last_departs_at));
+            let is_free_at = rules.pace.fits_at(fifo, cost, delay.free).map(|fits_at| fits_at.max(last_departs_at));
             let enters_at = has_room_at.into_iter().chain(is_free_at).min();
             accepted_at = accepted_at.zip(enters_at).map(|(accepted_at, enters_at)| accepted_at.max(enters_at));
         }
@@ -311,14 +308,21 @@ impl Schedule {
         let wait = accepted_at.map(|accepted_at| accepted_at.saturating_since(now));
         // What is left counts requests that accept the longest delay.
         let counts = max_wait >= self.max_wait;
-        Err(self.describe(now, fifo, self.waiting, |limit, left| {
+        Err(self.describe(rules, now, fifo, self.waiting, |limit, left| {
             Decision::reject(limit, if counts { left } else { 0 }, wait)
         }))
     }
 
     /// Returns the turn of an arrival with growing delays.
-    fn growing_turn(&self, now: Timestamp, fifo: &Fifo, delay: GrowingDelay, cost: u64) -> Timestamp {
-        let wait = delay.after(self.pace.tokens_owed(fifo, now, cost)).min(self.max_wait);
+    fn growing_turn(
+        &self,
+        rules: &FifoRules,
+        now: Timestamp,
+        fifo: &Fifo,
+        delay: GrowingDelay,
+        cost: u64,
+    ) -> Timestamp {
+        let wait = delay.after(rules.pace.tokens_owed(fifo, now, cost)).min(self.max_wait);
         let turn = Timestamp::from_nanos(now.as_nanos().saturating_add(wait));
         self.last_departs_at(fifo).map_or(turn, |last| last.max(turn))
     }
@@ -330,13 +334,19 @@ impl Schedule {
 
     /// Lets a request depart at once, as [`check_arrival`](Self::check_arrival) allowed.
     pub(super) fn depart_now(&mut self, now: Timestamp, id: FifoId, cost: u64) -> Decision {
+        let mut charged = None;
         if cost > 0 {
             self.ensure_fifo(id);
-            self.edit(id, |pace, fifo, _| pace.charge(fifo, now, cost));
+            charged = self.edit(id, |rules, fifo, _| {
+                rules.pace.charge(fifo, now, cost);
+                *fifo
+            });
             self.forget_paid(now);
         }
-        let fifo = self.fifo(id);
-        self.describe(now, &fifo, self.waiting, Decision::allow).with_receipt(self.history.receipt(fifo.tat))
+        let fifo = charged.unwrap_or_else(|| self.fifo(id));
+        let rules = self.rules.of(id);
+        let decision = self.describe(rules, now, &fifo, self.waiting, Decision::allow);
+        decision.with_receipt(rules.history.receipt(fifo.tat))
     }
 
     /// Appends a waiter to its FIFO, to wait for at most `max_wait` nanoseconds. A waiter without a future
@@ -352,10 +362,14 @@ impl Schedule {
     ) -> WaiterId {
         self.waiting += 1;
         *self.waiting_by_driver_mut(driver) += 1;
-        self.ensure_fifo(id);
-        let until = match self.pace.spacing {
+        // With even spacing, only a FIFO that owes something, and so is stored, has its requests wait.
+        if let Spacing::Growing(_) = self.rules.common.pace.spacing {
+            self.ensure_fifo(id);
+        }
+        let rules = self.rules.of(id);
+        let until = match rules.pace.spacing {
             Spacing::Even { .. } => Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait.min(self.max_wait))),
-            Spacing::Growing(delay) => self.growing_turn(now, &self.fifo(id), delay, cost),
+            Spacing::Growing(delay) => self.growing_turn(rules, now, &self.fifo(id), delay, cost),
         };
         let mut waiter = LinkedWaiter {
             fifo: id,
@@ -369,7 +383,7 @@ impl Schedule {
             paid_at: Timestamp::ZERO,
             waker: None,
         };
-        let slot = self.edit(id, |pace, fifo, slab| {
+        let slot = self.edit(id, |FifoRules { pace, .. }, fifo, slab| {
             match pace.spacing {
                 Spacing::Even { .. } => fifo.backlog += u128::from(cost),
                 Spacing::Growing(_) => {
@@ -379,7 +393,7 @@ impl Schedule {
             }
             slab.push(&mut fifo.waiters, waiter)
         });
-        slot.expect("ensured above")
+        slot.expect("it is stored, as above")
     }
 
     /// Returns the decision that an arrival would get if it joined now and departed at `departs_at`, as computed by
@@ -389,7 +403,8 @@ impl Schedule {
         let waits = usize::from(departs_at > now);
         fifo.backlog += u128::from(cost);
         fifo.waiters.len += waits;
-        self.describe(now, &fifo, self.waiting + waits, Decision::allow).with_delay(departs_at.saturating_since(now))
+        let decision = self.describe(self.rules.of(id), now, &fifo, self.waiting + waits, Decision::allow);
+        decision.with_delay(departs_at.saturating_since(now))
     }
 
     /// Returns the decision on a waiter, or `None` if the queue is closed, and frees its slot. If it still waits, swaps
@@ -408,20 +423,28 @@ impl Schedule {
             return Poll::Pending;
         }
         Poll::Ready(match self.slab.free(waiter_id) {
-            SlabSlot::Released { fifo, delay, receipt, .. } => {
-                let decision = self.describe(now, &self.fifo(fifo), self.waiting, Decision::allow);
-                Some(decision.with_delay(Duration::from_nanos(delay)).with_receipt(receipt))
-            }
+            SlabSlot::Released { fifo, quota, delay, receipt, .. } => Some(self.with_rules(fifo, quota, |rules| {
+                let decision = self.describe(rules, now, &self.fifo(fifo), self.waiting, Decision::allow);
+                decision.with_delay(Duration::from_nanos(delay)).with_receipt(receipt)
+            })),
             // The rejection that an arrival would get now.
-            SlabSlot::Rejected { fifo, cost, patience } => {
-                Some(self.check_arrival(now, fifo, cost, patience).err().unwrap_or_else(|| {
+            SlabSlot::Rejected { fifo, quota, cost, patience } => Some(self.with_rules(fifo, quota, |rules| {
+                self.check_under(rules, now, fifo, cost, patience).err().unwrap_or_else(|| {
                     // There is room by now, so a retry would be accepted at once.
-                    let wait = Some(Duration::from_nanos(1));
-                    self.describe(now, &self.fifo(fifo), self.waiting, |limit, _| Decision::reject(limit, 0, wait))
-                }))
-            }
+                    let reject = |limit, _| Decision::reject(limit, 0, Some(Duration::from_nanos(1)));
+                    self.describe(rules, now, &self.fifo(fifo), self.waiting, reject)
+                })
+            })),
             SlabSlot::Closed | SlabSlot::Free { .. } | SlabSlot::Waiting(_) => None,
         })
+    }
+
+    /// Calls `describe` with the rules of a FIFO; if it was forgotten meanwhile, with those of the quota that it had.
+    fn with_rules<T>(&self, id: FifoId, quota: Option<Box<Quota>>, describe: impl FnOnce(&FifoRules) -> T) -> T {
+        match quota.filter(|_| !self.fifos.contains_key(&id)) {
+            Some(quota) => describe(&FifoRules::of_quota(*quota, &self.bounds)),
+            None => describe(self.rules.of(id)),
+        }
     }
 
     /// Removes a waiter that has a future, in any state. With even spacing, the waiters behind it move up without
@@ -430,7 +453,7 @@ impl Schedule {
     /// its next waiter may depart. The waker must be dropped outside of the lock.
     pub(super) fn leave(&mut self, now: Timestamp, waiter_id: WaiterId) -> (Option<FifoId>, Option<Waker>) {
         // `Closed` only until the slot is freed, in the next line.
-        let waker = self.end_wait(waiter_id, |pace, fifo, waiter| {
+        let waker = self.end_wait(waiter_id, |FifoRules { pace, .. }, fifo, waiter| {
             if let Spacing::Growing(_) = pace.spacing {
                 pace.refund(fifo, now, waiter.cost, pace.gcra.units(waiter.paid_at));
             }
@@ -480,12 +503,14 @@ impl Schedule {
         // A waiter departs as of its turn, even if it is released later, so that delays of timers do not add up. A turn
         // before `earliest` is too long ago, and counts as `earliest`.
         let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
-        let history = self.history;
         for _ in 0..BATCH {
             let first = only.or_else(|| self.due.first().map(|(_, id)| *id)).map(|id| (id, self.fifo(id)));
-            let due = first.filter(|(_, fifo)| self.pace.head_departs_at(fifo, &self.slab).is_some_and(|at| at <= now));
+            let due = first.filter(|(id, fifo)| {
+                self.rules.of(*id).pace.head_departs_at(fifo, &self.slab).is_some_and(|at| at <= now)
+            });
             let Some((id, fifo)) = due else { return true };
-            woken.extend(self.end_wait(fifo.waiters.oldest, |pace, fifo, waiter| {
+            woken.extend(self.end_wait(fifo.waiters.oldest, |rules, fifo, waiter| {
+                let FifoRules { quota, pace, history, .. } = rules;
                 let paid_at = match pace.spacing {
                     Spacing::Even { .. } => {
                         pace.charge(fifo, earliest, waiter.cost);
@@ -494,7 +519,13 @@ impl Schedule {
                     Spacing::Growing(_) => pace.gcra.units(waiter.paid_at),
                 };
                 let delay = nanos_of(now.saturating_since(waiter.since));
-                SlabSlot::Released { fifo: id, cost: waiter.cost, delay, receipt: history.receipt(paid_at) }
+                SlabSlot::Released {
+                    fifo: id,
+                    quota: quota.map(Box::new),
+                    cost: waiter.cost,
+                    delay,
+                    receipt: history.receipt(paid_at),
+                }
             }));
             self.forget_paid(now);
         }
@@ -517,8 +548,9 @@ impl Schedule {
 
     /// Undoes a charge, as far as it is not paid for yet.
     pub(super) fn refund(&mut self, now: Timestamp, id: FifoId, cost: u64, receipt: Receipt) {
-        let paid_at = self.history.read(&self.pace.gcra, receipt);
-        self.edit(id, |pace, fifo, _| pace.refund(fifo, now, cost, paid_at));
+        self.edit(id, |FifoRules { pace, history, .. }, fifo, _| {
+            pace.refund(fifo, now, cost, history.read(&pace.gcra, receipt));
+        });
     }
 
     /// Removes a waiter from its FIFO, if it still waits, and returns its waker. If it has a future, the result of
@@ -526,15 +558,15 @@ impl Schedule {
     fn end_wait(
         &mut self,
         waiter_id: WaiterId,
-        outcome: impl FnOnce(&QueuePace, &mut Fifo, &LinkedWaiter) -> SlabSlot,
+        outcome: impl FnOnce(&FifoRules, &mut Fifo, &LinkedWaiter) -> SlabSlot,
     ) -> Option<Waker> {
         let id = self.slab.waiter(waiter_id)?.fifo;
-        let waiter = self.edit(id, |pace, fifo, slab| {
+        let waiter = self.edit(id, |rules, fifo, slab| {
             let waiter = slab.unlink(&mut fifo.waiters, waiter_id)?;
-            if let Spacing::Even { .. } = pace.spacing {
+            if let Spacing::Even { .. } = rules.pace.spacing {
                 fifo.backlog -= u128::from(waiter.cost);
             }
-            *slab.get_mut(waiter_id) = outcome(pace, fifo, &waiter);
+            *slab.get_mut(waiter_id) = outcome(rules, fifo, &waiter);
             Some(waiter)
         })??;
         self.waiting -= 1;
@@ -550,54 +582,41 @@ impl Schedule {
         self.fifos.get(&id).copied().unwrap_or_default()
     }
 
-    /// Returns a decision with its numbers, for a FIFO and `waiting` waiters over all keys. `outcome` makes it from
-    /// the [limit](Self::limit) and from *remaining*, the number of requests that the key of this FIFO could still
-    /// send.
+    /// Returns a decision with its numbers, for a FIFO with these rules and `waiting` waiters over all keys. `outcome`
+    /// makes it from the limit of these rules and from *remaining*, the number of requests that the key of this FIFO
+    /// could still send.
     fn describe(
         &self,
+        rules: &FifoRules,
         now: Timestamp,
         fifo: &Fifo,
         waiting: usize,
         outcome: impl FnOnce(u64, u64) -> Decision,
     ) -> Decision {
-        let start = self.pace.gcra.units(now);
-        let paid_at = self.pace.all_paid_at(fifo, now);
-        let remaining = self.count_fitting(start, paid_at, fifo.waiters.len, waiting).min(self.limit);
-        let reset = self.pace.gcra.nanos_ceil(paid_at - start);
-        outcome(self.limit, remaining).with_reset_after(duration_from_nanos(reset))
-    }
-
-    /// Counts the requests of cost one that would not be rejected at `start`: behind `in_fifo` waiters of the same key,
-    /// which are paid for at `paid_at`, and with `in_all` waiters over all keys.
-    fn count_fitting(&self, start: u128, paid_at: u128, in_fifo: usize, in_all: usize) -> u64 {
-        let waits = &self.bounds.waits;
-        let room = waits.max_queue.saturating_sub(in_fifo).min(waits.max_waiters.saturating_sub(in_all)) as u128;
-        let (at_once, in_time) = match self.pace.spacing {
-            Spacing::Even { ahead } => {
-                let latest = start + self.pace.gcra.units(Timestamp::from_nanos(self.max_wait));
-                let count = |deadline| self.pace.count_departures(paid_at, deadline, ahead);
-                (count(start), count(latest))
-            }
-            Spacing::Growing(delay) => {
-                let count = |most_owed| self.pace.count_charges(paid_at - start, most_owed);
-                (count(delay.free), count(self.max_cost))
-            }
-        };
-        let at_once = if in_fifo == 0 { at_once } else { 0 };
-        u64::try_from((at_once + room).min(in_time)).unwrap_or(u64::MAX)
+        let start = rules.pace.gcra.units(now);
+        let paid_at = rules.pace.all_paid_at(fifo, now);
+        let fitting = rules.count_fitting(&self.bounds, self.max_wait, [start, paid_at], [fifo.waiters.len, waiting]);
+        let reset = rules.pace.gcra.nanos_ceil(paid_at - start);
+        outcome(rules.limit, fitting.min(rules.limit)).with_reset_after(duration_from_nanos(reset))
     }
 
     /// Changes a FIFO, if it is stored, and keeps it in the right index (invariant 1).
-    fn edit<R>(&mut self, id: FifoId, change: impl FnOnce(&QueuePace, &mut Fifo, &mut WaiterSlab) -> R) -> Option<R> {
+    fn edit<R>(&mut self, id: FifoId, change: impl FnOnce(&FifoRules, &mut Fifo, &mut WaiterSlab) -> R) -> Option<R> {
         let fifo = self.fifos.get_mut(&id)?;
-        let (had_waiters, old_entry) = self.pace.index_entry(id, fifo, &self.slab);
-        let result = change(&self.pace, fifo, &mut self.slab);
-        let (has_waiters, new_entry) = self.pace.index_entry(id, fifo, &self.slab);
-        if (had_waiters, old_entry) != (has_waiters, new_entry) {
-            self.index_mut(had_waiters).remove(&old_entry);
-            self.index_mut(has_waiters).insert(new_entry);
-        }
+        let rules = self.rules.of(id);
+        let old_entry = rules.pace.index_entry(id, fifo, &self.slab);
+        let result = change(rules, fifo, &mut self.slab);
+        let new_entry = rules.pace.index_entry(id, fifo, &self.slab);
+        self.reindex(old_entry, new_entry);
         Some(result)
+    }
+
+    /// Moves a FIFO between the indexes, or in one.
+    fn reindex(&mut self, old: (bool, (Timestamp, FifoId)), new: (bool, (Timestamp, FifoId))) {
+        if old != new {
+            self.index_mut(old.0).remove(&old.1);
+            self.index_mut(new.0).insert(new.1);
+        }
     }
 
     /// Returns the index of the FIFOs with waiters, or without.

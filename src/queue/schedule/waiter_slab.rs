@@ -3,8 +3,8 @@
 use std::task::Waker;
 
 use super::FifoId;
-use crate::values::Receipt;
 use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
 
 /// The number of a driver. Each waiter has the driver of the runtime on which it was last polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub(in crate::queue) enum SlabSlot {
     /// The turn has come, and is paid for with `receipt`. It is used once the future has seen it.
     Released {
         fifo: FifoId,
+        /// The quota of the key's own at that time, if it had one. Boxed, to keep all slots small.
+        quota: Option<Box<Quota>>,
         cost: u64,
         /// In nanoseconds.
         delay: u64,
@@ -60,6 +62,8 @@ pub(in crate::queue) enum SlabSlot {
     /// After a change of the quota, it would have waited for too long, or found no room.
     Rejected {
         fifo: FifoId,
+        /// The quota of the key's own that rejected it, if it had one.
+        quota: Option<Box<Quota>>,
         cost: u64,
         /// How long it accepted to wait, in nanoseconds.
         patience: u64,
