@@ -16,7 +16,7 @@ use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Concurrency, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
+    Concurrency, Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, SlowDown,
 };
 
 /// What an authentication layer knows of a customer.
@@ -277,7 +277,7 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
         }
     }
     for limiter in [
-        LeakyQueue::new(Quota::per_second(1)).into_limiter(),
+        SlowDown::new(Quota::per_second(1)).into_limiter(),
         Concurrency::new(4).into_limiter(),
         Arc::new(Custom).into_limiter(),
     ] {
