@@ -55,7 +55,7 @@ impl References {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use std::time::Duration;
 

@@ -64,7 +64,7 @@ impl BanGrowth {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
 

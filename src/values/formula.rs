@@ -192,7 +192,7 @@ impl Rest {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use proptest::prelude::*;
 
