@@ -7,6 +7,9 @@ die() {
 
 # The crate, the one for DynamoDB and the examples: all members of the workspace that are no models.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
+# The programs of the examples alone, with no features but theirs: a test moves the clocks of their processes, and cannot move
+# that of the feature `fast-clock`.
+examples=(-p examples --all-features --test programs)
 
 # Begins a step. A script that calls `report_steps` when it exits prints how long each took.
 step() {

@@ -1,4 +1,7 @@
 //! A year of the program `plans`: two processes and a Redis, whose clocks a test moves, against a naive ledger.
+//!
+//! The clock of the feature `fast-clock` cannot be moved, so this needs a build of the examples alone: `cargo test -p
+//! examples --all-features`, and not one of the whole workspace.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Write};
