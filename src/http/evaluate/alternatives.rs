@@ -21,9 +21,19 @@ fn entry_of(entries: &[PolicyEntry], policy: usize) -> Option<&PolicyEntry> {
 
 /// What a policy says about a request. A policy that does not apply has no say, and neither has a shadow.
 fn room(policies: &[Policy], entries: &[PolicyEntry], policy: usize) -> Room {
+    room_unless(policies, entries, policy, |entry| entry.progress == Progress::Rejected)
+}
+
+/// The same, of an entry that has no room if `lacks_room`.
+fn room_unless(
+    policies: &[Policy],
+    entries: &[PolicyEntry],
+    policy: usize,
+    lacks_room: impl Fn(&PolicyEntry) -> bool,
+) -> Room {
     match entry_of(entries, policy) {
         Some(_) if policies[policy].shadow => Room::NoSay,
-        Some(entry) if entry.progress == Progress::Rejected => Room::None,
+        Some(entry) if lacks_room(entry) => Room::None,
         Some(_) => Room::Some,
         None => Room::NoSay,
     }
@@ -104,10 +114,9 @@ impl Transaction {
     /// The reason why no choice is left. It is a failure if the request could pass had no limiter failed.
     fn cause(&mut self, scope: Scope<'_>, formula: &Formula) -> Cause {
         let Some((index, error)) = self.failure.take() else { return Cause::Rejected };
-        let with_luck = |policy| match entry_of(&self.entries, policy) {
-            Some(entry) if entry.decision.is_none() => Room::Some,
-            _ => room(&scope.in_force.policies, &self.entries, policy),
-        };
+        // A member that failed has made no decision.
+        let rejects = |entry: &PolicyEntry| entry.progress == Progress::Rejected && entry.decision.is_some();
+        let with_luck = |policy| room_unless(&scope.in_force.policies, &self.entries, policy, rejects);
         if formula.room(&with_luck) == Room::None {
             return Cause::Rejected;
         }
@@ -210,12 +219,7 @@ impl Scope<'_> {
         let Some(formula) = &self.in_force.formula else { return };
         let policies = &*self.in_force.policies;
         let mut lacking = Vec::new();
-        let room = |policy: usize| match entry_of(entries, policy) {
-            Some(_) if policies[policy].shadow => Room::NoSay,
-            Some(entry) if entry.is_rejected() => Room::None,
-            Some(_) => Room::Some,
-            None => Room::NoSay,
-        };
+        let room = |policy| room_unless(policies, entries, policy, PolicyEntry::is_rejected);
         formula.lacking(&room, &mut lacking);
         for entry in entries.iter_mut().filter(|entry| entry.is_rejected()) {
             let policy = entry.policy as usize;
