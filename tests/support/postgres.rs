@@ -15,7 +15,7 @@ use ports::free_port;
 
 use super::timing::await_until;
 
-#[path = "../../../tests/support/ports.rs"]
+#[path = "ports.rs"]
 mod ports;
 
 /// Makes a cluster in less than a second. A copy of one is made in a tenth of that, so it is done once per process.
