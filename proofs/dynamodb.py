@@ -24,7 +24,7 @@ from lemma import (
     saturating_sub,
 )
 
-ITEMS = "dynamodb/src/items"
+ITEMS = "stores/dynamodb/src/items"
 # `Quota::MAX_UNITS`, and one.
 UNITS = 10**15
 # What DynamoDB keeps of a number.

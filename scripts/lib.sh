@@ -208,6 +208,31 @@ ensure_redis() {
     command -v redis-server >/dev/null || install_packages redis-server
 }
 
+# Installs PostgreSQL's programs if missing. As with Redis, the tests start their own servers.
+ensure_postgres() {
+    local settings=/etc/postgresql-common/createcluster.conf
+    postgres_programs >/dev/null && return
+    # Otherwise Debian's package makes a cluster, and starts it as a service.
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -e $settings ]; then
+        mkdir -p "$(dirname $settings)"
+        echo 'create_main_cluster = false' >$settings
+    fi
+    install_packages postgresql
+}
+
+# Prints the folder of PostgreSQL's server programs: of the newest version that Debian's packages have installed, which are not
+# on PATH, or of the one on PATH.
+postgres_programs() {
+    local program
+    for program in $(printf '%s\n' /usr/lib/postgresql/*/bin/initdb | sort --reverse --version-sort) initdb; do
+        if program=$(command -v "$program"); then
+            dirname "$program"
+            return
+        fi
+    done
+    return 1
+}
+
 # Installs valgrind, and getconf, if missing.
 ensure_valgrind() {
     command -v valgrind >/dev/null && command -v getconf >/dev/null || install_packages valgrind libc-bin

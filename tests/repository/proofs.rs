@@ -14,7 +14,7 @@ fn functions() -> BTreeSet<String> {
 
 #[test]
 fn each_counterexample_is_fed_to_the_code() {
-    let text = text("src") + &text("dynamodb/src");
+    let text = text("src") + &text("stores");
     let functions = functions();
     assert!(functions.len() > 20, "only {functions:?}");
     for function in functions {

@@ -1,13 +1,16 @@
 //! Redis servers of our own: on free ports of the loopback, each in a folder of its own, stopped when dropped.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU16, Ordering};
+
+pub use ports::free_port;
 
 pub use super::timing::await_until;
+
+#[path = "ports.rs"]
+mod ports;
 
 pub struct RedisServer {
     process: Child,
@@ -222,26 +225,4 @@ fn spawn(folder: &Path, settings: &[String], environment: &[(String, String)]) -
         .stdout(log)
         .spawn()
         .expect("redis-server is missing: `scripts/test` installs it (Debian's package `redis-server`)")
-}
-
-/// Ports of this process. No other process of tests gets one of them: the first port of a block is bound for as long as
-/// the process lives, and marks the block as taken. None is among the ports that the system gives to outgoing
-/// connections (from 32,768 on): one of them could take it before its server does.
-pub fn free_port() -> u16 {
-    const FIRST: u16 = 16_384;
-    const BLOCK: u16 = 1_024;
-    static TAKEN: LazyLock<(TcpListener, u16)> = LazyLock::new(|| {
-        let mark = |block: u16| Some((TcpListener::bind((Ipv4Addr::LOCALHOST, block)).ok()?, block));
-        let mut taken = None;
-        await_until("another process gives a block of ports back", || {
-            taken = (0..16).find_map(|block| mark(FIRST + block * BLOCK));
-            taken.is_some()
-        });
-        taken.expect("a block of ports")
-    });
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    // Other programs may listen on some.
-    let candidates = || Some(TAKEN.1 + 1 + NEXT.fetch_add(1, Ordering::Relaxed) % (BLOCK - 1));
-    std::iter::from_fn(candidates).take(usize::from(BLOCK)).find(is_free).expect("a free port")
 }

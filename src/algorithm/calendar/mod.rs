@@ -208,7 +208,9 @@ impl CalendarWindow {
 
     /// Returns the seconds at which three windows begin, one after the other, around `now`: the window that holds it,
     /// and its neighbours. The two windows between them extend from `now` by half a window at least on each side.
-    pub(crate) fn edges(&self, now: Timestamp) -> [u64; 3] {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn edges(&self, now: Timestamp) -> [u64; 3] {
         self.schedule.edges(now)
     }
 }

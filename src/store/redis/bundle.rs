@@ -25,8 +25,9 @@ use crate::util::lock::Lock;
 const MAX_KEYS: usize = 32;
 
 /// Calls the scripts of a limiter. Clones share their bundles.
+#[allow(missing_debug_implementations, reason = "no public function returns it")]
 #[derive(Clone)]
-pub(crate) struct ScriptCaller {
+pub struct ScriptCaller {
     redis: Redis,
     state: Arc<BundleState>,
 }

@@ -97,7 +97,9 @@ pub(super) struct KeyPart<A: Scripted, S> {
 pub(super) type Charges = SmallVec<[ScriptCharge; 4]>;
 
 /// A [`KeyPart`] without its algorithm in the type.
-pub(super) trait ConversationPart: Send {
+pub trait ConversationPart: Send {
+    fn key(&self) -> &Key;
+
     /// Returns the charge of the next call.
     fn charge(&mut self, asked: Timestamp) -> ScriptCharge;
 
@@ -140,6 +142,10 @@ impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
 }
 
 impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
     fn charge(&mut self, asked: Timestamp) -> ScriptCharge {
         let target = self.subject.target();
         let (algorithm, quota) = match &self.kept {

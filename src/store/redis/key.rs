@@ -10,7 +10,7 @@ use crate::values::PartitionKey;
 /// a client cannot make its tag fall into a chosen slot of a cluster. All budgets of one client carry the same tag, so
 /// they are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub struct Key {
     text: Box<str>,
     slot: u16,
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::{RedisBackend, failed};
-use super::batch::Batcher;
+use super::batch::member;
 use super::by_hand::HandCharger;
 use super::charge_once::OnceCharger;
 use super::connection::{Fault, Redis};
 use super::reports::RedisReports;
 use super::script::Scripted;
 use crate::store::remote::{
-    Applied, Backend, CallLimits, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
+    Applied, Backend, CallLimits, GaveUp, Joiner, RemoteStore, RemoteTable, StoreInner, Target, Transition,
 };
 use crate::store::{NodeHealth, OpenStore, SharingStats};
 use crate::values::{Description, LimiterError};
@@ -214,7 +214,7 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
         let reports = RedisReports::new(&self.redis, &self.names);
         let by_hand = HandCharger::new(Arc::clone(&inner), algorithm.clone());
-        let description = description.batching(Batcher { inner, algorithm });
+        let description = description.batching(Joiner { inner, algorithm, begin: member });
         description.charging_once(once).adjusting(by_hand).sharing_reports(reports)
     }
 

@@ -20,6 +20,7 @@
 
 #![cfg_attr(not(feature = "redis"), allow(unused_imports, reason = "Redis has more uses for these"))]
 
+mod alternatives;
 mod attempts;
 mod backend;
 mod backoff;
@@ -28,6 +29,7 @@ mod circuit_breaker;
 #[cfg(test)]
 mod contention;
 mod gate;
+mod joint;
 mod key_value;
 mod leases;
 mod negative_cache;
@@ -38,9 +40,13 @@ mod store;
 mod table;
 mod tag;
 
+#[doc(hidden)]
+pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;
+#[doc(hidden)]
+pub use self::joint::{JointAnswer, JointBackend, JointCharge, joined};
 pub use self::key_value::{KeyValue, KeyValueBackend};
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
@@ -52,6 +58,7 @@ pub(crate) use self::backend::Decisions;
 pub(crate) use self::backoff::pause as pause_after;
 pub(crate) use self::circuit_breaker::CallFailure;
 pub(crate) use self::gate::{CallGate, Evidence, Watch};
+pub(crate) use self::joint::{Joiner, Member, TypedMember};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{Answered, KeyQuery, StoreInner};
 pub(crate) use self::tag::{KeyTag, Tags};

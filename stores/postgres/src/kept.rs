@@ -315,15 +315,8 @@ impl Rows for SlidingWindow {
 impl Rows for tower_sluice::algorithm::CalendarWindow {
     const KIND: Kind = Kind::CalendarWindow;
 
-    /// From half a window before `asked` on. Two windows further, that is more than half a window behind it.
     fn windows(&self, asked: Timestamp) -> [Timestamp; 3] {
-        use tower_sluice::algorithm::Algorithm;
-
-        // Without a state, the whole window is ahead until it ends.
-        let end = |at: Timestamp| at.saturating_add(self.decide(None, at, 0).0.reset_after());
-        let since = Timestamp::from_nanos(asked.as_nanos().saturating_sub(period_nanos(&self.quota()) / 2));
-        let first = end(since);
-        [since, first, end(first)]
+        self.edges(asked).map(|second| Timestamp::from_nanos(second.saturating_mul(1_000_000_000)))
     }
 
     fn receipt_number(&self, receipt: Receipt, asked: Timestamp) -> Option<u128> {

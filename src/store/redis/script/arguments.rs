@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::alternatives::Alternatives;
 use super::reply::ScriptReply;
 use super::text::{Swap, parts};
 use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, SWAP, Scripted, script_of};
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
+use crate::store::remote::Alternatives;
 use crate::values::time::Timestamp;
 use crate::values::{BanGrowth, Quota, Receipt};
 
 /// The charge or the refund of one key in a call.
-pub(crate) struct ScriptCharge {
+#[allow(missing_debug_implementations, reason = "no public function returns it")]
+pub struct ScriptCharge {
     key: Key,
     script: &'static Script,
     /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
@@ -151,17 +152,24 @@ fn several(
         quotas.push(if is_charge { charge.own } else { OwnQuota::default() });
     }
     let before = call.args.len();
-    call.args.extend(alternatives.listed());
+    call.args.extend(listed(alternatives));
     call.args[0] = call.keys.len() as u64 + LISTED * (call.args.len() - before) as u64;
     add_quotas(&mut call, &mut quotas);
     call
 }
 
+/// Returns the numbers that list the alternatives in a call: the numbers of the keys, from 1 on, with a zero behind each
+/// set.
+pub(super) fn listed(alternatives: &Alternatives) -> impl Iterator<Item = u64> {
+    alternatives.sets().flat_map(|set| set.iter().map(|index| *index as u64 + 1).chain([0]))
+}
+
 /// Which keys a call may charge, and which it has charged, according to its reply.
-pub(crate) struct Charging {
+#[allow(missing_debug_implementations, reason = "no public function returns it")]
+pub struct Charging {
     is_once: bool,
     may_charge: SmallVec<[bool; 4]>,
-    /// See [`Alternatives::listed`].
+    /// See [`listed`].
     listed: SmallVec<[u64; 8]>,
 }
 

@@ -33,7 +33,6 @@
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
 //! [`Decision`]: crate::values::Decision
 
-mod alternatives;
 mod arguments;
 mod bucket;
 #[cfg(feature = "calendar")]
@@ -55,7 +54,6 @@ mod unfit_quota;
 pub(crate) mod variant;
 mod window;
 
-pub(super) use self::alternatives::{Alternatives, ChosenKeys};
 pub(super) use self::arguments::{
     Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_first, decide_once, growing_ban,
     raise_record, refund_budget, reset, swap, swap_once,

@@ -14,7 +14,7 @@ type ReplyText = SmallVec<[u8; 24]>;
 
 /// The reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ScriptReply {
+pub struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
     /// For one key: the number of admitted requests. For several keys: the number of the alternative that was charged,
@@ -27,7 +27,7 @@ pub(crate) struct ScriptReply {
 
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadReply {
+pub enum BadReply {
     /// The reply does not have the shape of our scripts' replies.
     Shape,
     /// The server's clock shows the year 2112 or later, for which sums would not be exact.

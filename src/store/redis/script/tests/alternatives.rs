@@ -13,10 +13,11 @@ use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, To
 use crate::store::redis::conversation::{ConversationPart, KeyPart, Quotas, converse};
 use crate::store::redis::evalsha::ScriptCall;
 use crate::store::redis::key::Key;
+use crate::store::redis::script::arguments::listed;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
-use crate::store::redis::script::{Alternatives, OwnQuota, ScriptCharge, ScriptReply, Scripted, decide_first};
-use crate::store::remote::Standing;
+use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide_first};
+use crate::store::remote::{Alternatives, Standing};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Formula, Quota, Room};
 
@@ -62,7 +63,7 @@ fn the_alternatives_are_the_choices_of_the_formula() {
         let asked: Vec<usize> = (0..members).filter(|_| random.below(4) > 0).collect();
         let index = |member| asked.iter().position(|other| *other == member);
         let Some(alternatives) = Alternatives::of(&formula, asked.len(), &index) else { continue };
-        let listed: Vec<u64> = alternatives.listed().collect();
+        let listed: Vec<u64> = listed(&alternatives).collect();
         let sets: Vec<Vec<u64>> = match listed.split_last() {
             Some((_, listed)) => listed.split(|number| *number == 0).map(Vec::from).collect(),
             None => vec![(1..=asked.len() as u64).collect()],

@@ -18,15 +18,15 @@ use ::redis::{Connection, cmd};
 use super::manual_server::{ManualServer, at};
 use super::variant::{hash_of, source_of};
 use super::{
-    Alternatives, BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, Charging, FIXED_WINDOW, ONCE, RAISE_RECORD,
-    REFUND, RESET, SEVERAL, SLIDING_WINDOW, SWAP, ScriptCharge, ScriptReply, Scripted, decide_first,
+    BAN, BEGIN_RECORD, BUCKET, BadReply, CALENDAR_WINDOW, Charging, FIXED_WINDOW, ONCE, RAISE_RECORD, REFUND, RESET,
+    SEVERAL, SLIDING_WINDOW, SWAP, ScriptCharge, ScriptReply, Scripted, decide_first,
 };
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::conversation::{ConversationPart, KeyPart, Subject};
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::store::redis::servers::RedisServer;
-use crate::store::remote::{Applied, Decisions, GaveUp, KeyTag, Standing, Target};
+use crate::store::remote::{Alternatives, Applied, Decisions, GaveUp, KeyTag, Standing, Target};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 

@@ -3,15 +3,15 @@
 
 mod clocks;
 mod conformance;
-#[path = "../../../src/values/counterexamples.rs"]
+#[path = "../../../../src/values/counterexamples.rs"]
 mod counterexamples;
-#[path = "../../../tests/support/effort.rs"]
+#[path = "../../../../tests/support/effort.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
 mod effort;
 mod exact;
 mod faults;
 mod items;
-#[path = "../../../tests/support/month.rs"]
+#[path = "../../../../tests/support/month.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
 mod month;
 mod overrides;

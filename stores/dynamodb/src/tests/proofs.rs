@@ -58,7 +58,7 @@ fn on_bucket(case: &Counterexample, bucket: &TokenBucket, write: Write) -> [(&'s
 
 #[test]
 fn idle_writes_withstand_the_counterexamples() {
-    each("dynamodb/src/items/bucket.rs: Bucket::idle", |case| {
+    each("stores/dynamodb/src/items/bucket.rs: Bucket::idle", |case| {
         let bucket = bucket(case);
         let write = planned(&bucket, None, charge(case, "waiting"), case.number("count"));
         on_bucket(case, &bucket, write)
@@ -67,7 +67,7 @@ fn idle_writes_withstand_the_counterexamples() {
 
 #[test]
 fn busy_writes_withstand_the_counterexamples() {
-    each("dynamodb/src/items/bucket.rs: Bucket::busy", |case| {
+    each("stores/dynamodb/src/items/bucket.rs: Bucket::busy", |case| {
         let (bucket, asked, count) = (bucket(case), charge(case, "waiting"), case.number("count"));
         // As far as the writer knows, there is room for so many requests.
         let [burst, cost] = ["burst", "cost"].map(|input| case.number::<u128>(input));
@@ -82,7 +82,7 @@ fn busy_writes_withstand_the_counterexamples() {
 /// Requests wait for a key that others have kept in debt, as far as this process knows.
 #[test]
 fn batches_withstand_the_counterexamples() {
-    each("dynamodb/src/items/bucket.rs: Items::guess", |case| {
+    each("stores/dynamodb/src/items/bucket.rs: Items::guess", |case| {
         let hint = Hint::Bucket { tat: 0, busy: ALWAYS_BUSY };
         let plan = bucket(case).guess(Some(hint), charge(case, "waiting"));
         let Plan::Charge(write, count) = plan else { panic!("no write: {plan:?}") };
@@ -92,7 +92,7 @@ fn batches_withstand_the_counterexamples() {
 
 #[test]
 fn items_withstand_the_counterexamples() {
-    each("dynamodb/src/items/bucket.rs: Stored::read", |case| {
+    each("stores/dynamodb/src/items/bucket.rs: Stored::read", |case| {
         let bucket = TokenBucket::new(per_day(1));
         let number = |number: u128| AttributeValue::N(number.to_string());
         let item = [
@@ -108,12 +108,14 @@ fn items_withstand_the_counterexamples() {
 
 #[test]
 fn clocks_withstand_the_counterexamples() {
-    each("dynamodb/src/items/mod.rs: Moment::latest", |case| [("latest", moment(case).latest().as_nanos().into())]);
+    each("stores/dynamodb/src/items/mod.rs: Moment::latest", |case| {
+        [("latest", moment(case).latest().as_nanos().into())]
+    });
 }
 
 #[test]
 fn windows_withstand_the_counterexamples() {
-    each("dynamodb/src/items/window.rs: Window::charge", |case| {
+    each("stores/dynamodb/src/items/window.rs: Window::charge", |case| {
         let ([limit, cost], count) = (["limit", "cost"].map(|input| case.number(input)), case.number::<u32>("count"));
         let window = FixedWindow::new(per_day(limit));
         let day: u64 = 86_400_000_000_000;
@@ -130,7 +132,7 @@ fn windows_withstand_the_counterexamples() {
 
 #[test]
 fn rooms_of_sliding_windows_withstand_the_counterexamples() {
-    each("dynamodb/src/items/sliding_window.rs: room", |case| {
+    each("stores/dynamodb/src/items/sliding_window.rs: room", |case| {
         let quota = Quota::per(case.number("limit"), Duration::from_nanos(case.number("period")));
         let hint = Hint::Window { window: case.number("window"), previous: case.number("previous"), used: 0 };
         let asked = Charge { at: moment(case), cost: 1, count: 1 };

@@ -10,7 +10,7 @@ use crate::values::Formula;
 /// A [`Formula`] is written out, so that the script needs no stack and no recursion: a list of sets, in the order in
 /// which [`Formula::choose`] prefers them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Alternatives(Vec<ChosenKeys>);
+pub struct Alternatives(Vec<ChosenKeys>);
 
 /// The indexes of keys in a call, in the order of the formula.
 pub(crate) type ChosenKeys = SmallVec<[usize; 4]>;
@@ -30,10 +30,9 @@ impl Alternatives {
         Some(if sets.len() == 1 && sets[0].len() == keys { Self::ALL } else { Self(sets) })
     }
 
-    /// Returns the numbers that list the sets in a call: the numbers of the keys, from 1 on, with a zero behind each
-    /// set.
-    pub(crate) fn listed(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().flat_map(|set| set.iter().map(|index| *index as u64 + 1).chain([0]))
+    /// Returns the sets, as the indexes of their keys. None stands for one set, which is all keys.
+    pub fn sets(&self) -> impl Iterator<Item = &[usize]> {
+        self.0.iter().map(|set| &set[..])
     }
 
     /// Returns the number of this set in a reply. `None` if there is no such set.

@@ -1,0 +1,420 @@
+//! Decisions on keys of several limiters in one call, for servers that can make them.
+//!
+//! A transaction has a [`Claim`] of each limiter of a request, and gives those of one server to [`JointClaim`]. That
+//! groups those that can share a call, and lets the server charge the first set of keys that all have room. Then each
+//! [`Member`] computes its decision from the state that was read, as for a call about its key alone.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::alternatives::{Alternatives, ChosenKeys};
+use super::backend::{Applied, Backend, CallLimits, GaveUp, Target};
+use super::negative_cache::Observation;
+use super::query::{Answered, KeyQuery, StoreInner};
+use crate::algorithm::Algorithm;
+use crate::store::remote::Standing;
+use crate::values::time::{Clock, Monotonic, Timestamp};
+use crate::values::{
+    Answers, Ask, Batching, Claim, Decision, Description, Formula, LimiterError, MemberAnswers, MemberDecision, Room,
+};
+
+/// A server that decides on several keys in one call, of limiters with any algorithms.
+///
+/// For the stores of this repository: this may change in any version.
+pub trait JointBackend: Sized + Send + Sync + 'static {
+    /// What a call says about one key, and the answer.
+    type Part: ?Sized + Send;
+
+    /// What makes the calls.
+    type Caller: Send + Sync;
+
+    /// Identifies the server: only keys on one server can be in one call.
+    fn server(&self) -> usize;
+
+    /// When a call that begins now must have returned.
+    fn deadline(&self) -> Instant;
+
+    /// Returns what makes the calls.
+    fn caller(&self) -> Self::Caller;
+
+    /// Whether one call can be about both keys. The keys of a call are all different.
+    fn can_share_a_call(&self, one: &Self::Part, other: &Self::Part) -> bool;
+
+    /// Charges one request to the first of the alternatives whose keys all have room, or to no key. Without
+    /// alternatives, it only reads. The parts have the answer then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Backend::apply`].
+    fn decide(
+        caller: &Self::Caller,
+        parts: &mut [&mut Self::Part],
+        alternatives: Option<&Alternatives>,
+        limits: CallLimits,
+    ) -> impl Future<Output = Result<JointAnswer, LimiterError>> + Send;
+
+    /// Whether this is the error of a call that the server did not carry out, because it does not have all of the keys.
+    fn wants_single_keys(error: &LimiterError) -> bool {
+        let _ = error;
+        false
+    }
+}
+
+/// The outcome of a call about several keys.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "a backend writes all of it")]
+pub struct JointAnswer {
+    /// The number of the alternative that was charged, from 1 on; 0 if none was.
+    pub charged: u32,
+    /// The server's time.
+    pub now: Timestamp,
+    /// When the call was sent, by [`Monotonic`].
+    pub sent: Timestamp,
+}
+
+/// A [`JointBackend`] for limiters with this algorithm.
+///
+/// For the stores of this repository: this may change in any version.
+pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend<Part: Sized> {
+    /// Begins the part of a call that charges a key.
+    fn part(&self, target: &Target<'_, A>, cost: u64) -> Self::Part;
+
+    /// Reads the answer in a part.
+    ///
+    /// # Errors
+    ///
+    /// If nothing can be concluded from it.
+    fn read_part(&self, target: &Target<'_, A>, part: &Self::Part) -> Result<Applied<A::State>, LimiterError>;
+}
+
+/// Lets a limiter decide together with others on its server. For [`Backend::describe`].
+pub fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
+    limiter: &Arc<StoreInner<A::State, B>>,
+    algorithm: &A,
+    description: Description,
+) -> Description {
+    let begin = |query: KeyQuery<A, B>, cost| -> Box<dyn Member<B>> {
+        let part = query.inner.backend.part(&query.target(), cost);
+        let now = Timestamp::ZERO;
+        let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: 0 };
+        Box::new(KeyMember { query, cost, part, found })
+    };
+    description.batching(Joiner { inner: Arc::clone(limiter), algorithm: algorithm.clone(), begin })
+}
+
+/// Charges together with other limiters, in one call.
+pub(crate) struct Joiner<A: Algorithm, B: JointBackend> {
+    pub(crate) inner: Arc<StoreInner<A::State, B>>,
+    pub(crate) algorithm: A,
+    /// Makes the member of a query that costs so many units.
+    pub(crate) begin: fn(KeyQuery<A, B>, u64) -> Box<dyn Member<B>>,
+}
+
+impl<A: Algorithm + Clone, B: Backend<A> + JointBackend> Batching for Joiner<A, B> {
+    /// Returns `None` if a lease pays, or if a call of the key's own would take one, since a call for several keys
+    /// takes no lease. Also returns `None` for a suspended quota, which needs no call, and for a quota that the server
+    /// cannot keep, so that the key's own call reports the error.
+    fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
+        if ask.is_suspended() {
+            return None;
+        }
+        let query = KeyQuery::for_ask(&self.inner, &self.algorithm, ask).ok()?;
+        if query.is_in_demand(ask.cost()) {
+            return None;
+        }
+        Some(Box::new(JointClaim((self.begin)(query, ask.cost()))))
+    }
+}
+
+/// The part of a request for one of several limiters on the same server.
+struct JointClaim<B: JointBackend>(Box<dyn Member<B>>);
+
+impl<B: JointBackend> Claim for JointClaim<B> {
+    fn store(&self) -> usize {
+        self.0.backend().server()
+    }
+
+    /// Makes one call if one node of the server has all keys, and otherwise one call after the other: when one is
+    /// rejected, the earlier ones are refunded, and the later ones only report the units left. All calls together have
+    /// one deadline.
+    fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
+        let mut members = self.with(others);
+        Box::pin(async move {
+            let deadline = members[0].backend().deadline();
+            let mut answers: Vec<Option<Answered>> = members.iter().map(|_| None).collect();
+            // Until a call is rejected. From then on, calls only report the units left.
+            let mut charges_any = true;
+            let all = Alternatives::ALL;
+            let mut groups: VecDeque<Vec<usize>> = groups(&members).into();
+            while let Some(group) = groups.pop_front() {
+                let choose = |alone: &[Decision]| {
+                    alone.iter().all(Decision::is_allowed).then(|| (0..alone.len()).collect::<ChosenKeys>())
+                };
+                let alternatives = charges_any.then_some(&all);
+                match decide_group(&mut members, &group, alternatives, choose, deadline).await {
+                    Ok(decided) => {
+                        if charges_any && !decided.iter().all(|member| member.decision.is_allowed()) {
+                            charges_any = false;
+                            roll_back(&members, &mut answers);
+                        }
+                        let decisions = decided.iter().map(|member| member.decision);
+                        group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
+                    }
+                    // While keys move between two nodes, one call may have keys on both.
+                    Err(error) if group.len() > 1 && B::wants_single_keys(&error) => {
+                        group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
+                    }
+                    Err(error) => group.iter().for_each(|index| answers[*index] = Some(Err(error.clone()))),
+                }
+            }
+            answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
+        })
+    }
+
+    /// Makes one call, for the claims that can share one with the first: the others count as members with room. If they
+    /// could be chosen from in more ways than a call lists, the last of them are left out.
+    fn decide_by(
+        self: Box<Self>,
+        others: Vec<Box<dyn Claim>>,
+        formula: Formula,
+    ) -> Pin<Box<dyn Future<Output = MemberAnswers> + Send>> {
+        let mut members = self.with(others);
+        Box::pin(async move {
+            let deadline = members[0].backend().deadline();
+            let mut group = groups(&members).swap_remove(0);
+            loop {
+                let index = |member| group.iter().position(|other| *other == member);
+                let Some(alternatives) = Alternatives::of(&formula, group.len(), &index) else {
+                    group.pop();
+                    continue;
+                };
+                let choose = |alone: &[Decision]| {
+                    let lacks_room = |member| index(member).is_some_and(|index| !alone[index].is_allowed());
+                    let room = |member| if lacks_room(member) { Room::None } else { Room::Some };
+                    let mut chosen = Vec::new();
+                    let room = formula.choose(&room, &mut chosen);
+                    (room == Room::Some).then(|| chosen.into_iter().filter_map(index).collect())
+                };
+                let decided = decide_group(&mut members, &group, Some(&alternatives), choose, deadline).await;
+                let mut answers: MemberAnswers = members.iter().map(|_| None).collect();
+                match decided {
+                    Ok(decided) => {
+                        group.iter().zip(decided).for_each(|(index, member)| answers[*index] = Some(Ok(member)));
+                    }
+                    // As above: then the first claim is decided alone.
+                    Err(error) if group.len() > 1 && B::wants_single_keys(&error) => {
+                        group.truncate(1);
+                        continue;
+                    }
+                    Err(error) => group.iter().for_each(|index| answers[*index] = Some(Err(error.clone()))),
+                }
+                return answers;
+            }
+        })
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl<B: JointBackend> JointClaim<B> {
+    /// Returns the member of this claim and those of others of the same store, in their order.
+    fn with(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Vec<Box<dyn Member<B>>> {
+        let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
+        std::iter::once(self).chain(others).map(|claim| claim.0).collect()
+    }
+}
+
+/// Decides on a group of members in one call, which charges the first of the alternatives that has room, or only reads
+/// if there are none. `choose` makes the same choice from the decision on each member by itself, and returns the
+/// indexes of the members to charge, if there is room.
+async fn decide_group<B: JointBackend>(
+    members: &mut [Box<dyn Member<B>>],
+    group: &[usize],
+    alternatives: Option<&Alternatives>,
+    choose: impl Fn(&[Decision]) -> Option<ChosenKeys> + Send,
+    deadline: Instant,
+) -> Result<SmallVec<[MemberDecision; 4]>, LimiterError> {
+    let caller = members[group[0]].backend().caller();
+    let mut members: SmallVec<[_; 4]> =
+        members.iter_mut().enumerate().filter(|(index, _)| group.contains(index)).map(|(_, member)| member).collect();
+    let mut parts: SmallVec<[&mut B::Part; 4]> = members.iter_mut().map(|member| member.part_mut()).collect();
+    let answer = B::decide(&caller, &mut parts, alternatives, CallLimits { deadline, requests: 1 }).await?;
+    let seen = Observation { server: answer.now, sent: answer.sent, answered: Monotonic.now() };
+    drop(parts);
+    for member in &mut members {
+        member.read_part()?;
+    }
+    let alone: SmallVec<[Decision; 4]> = members.iter().map(|member| member.judge()).collect();
+    let disagreement = || members[0].gave_up(GaveUp::Disagreement);
+    let mut chosen = ChosenKeys::new();
+    // Nothing is recorded before the whole answer was found to be sound.
+    if let Some(alternatives) = alternatives {
+        let choice = choose(&alone);
+        let number = choice.as_ref().map_or(Some(0), |keys| alternatives.number_of(keys));
+        if number != Some(answer.charged) {
+            return Err(disagreement());
+        }
+        chosen = choice.unwrap_or_default();
+    }
+    let decided = members.iter().zip(alone).enumerate().map(|(index, (member, alone))| {
+        let is_charged = chosen.contains(&index);
+        let decision = member.conclude(alone, is_charged, seen).map_err(|_| disagreement())?;
+        Ok(MemberDecision { decision, is_charged })
+    });
+    decided.collect()
+}
+
+/// Refunds the charges, the last one first, see [`Receipt`](crate::values::Receipt).
+fn roll_back<B: JointBackend>(members: &[Box<dyn Member<B>>], answers: &mut [Option<Answered>]) {
+    for (member, answer) in members.iter().zip(answers).rev() {
+        if let Some(Ok(decision)) = answer {
+            *decision = member.refund(*decision);
+        }
+    }
+}
+
+/// Groups the members that can share a call, in their order.
+fn groups<B: JointBackend>(members: &[Box<dyn Member<B>>]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, member) in members.iter().enumerate() {
+        let can_share = |other: &usize| member.backend().can_share_a_call(members[*other].part(), member.part());
+        match groups.iter_mut().find(|group| group.iter().all(can_share)) {
+            Some(group) => group.push(index),
+            None => groups.push(vec![index]),
+        }
+    }
+    groups
+}
+
+/// One limiter's part of a request, without its algorithm in the type.
+pub(crate) trait Member<B: JointBackend>: Send {
+    fn backend(&self) -> &B;
+
+    fn part(&self) -> &B::Part;
+
+    fn part_mut(&mut self) -> &mut B::Part;
+
+    /// Reads the answer in the part.
+    fn read_part(&mut self) -> Result<(), LimiterError>;
+
+    /// Returns the decision of this limiter by itself.
+    fn judge(&self) -> Decision;
+
+    /// Records the outcome. Returns the decision: with a receipt for its refund if this member `is_charged`, and
+    /// otherwise without a charge.
+    fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp>;
+
+    /// Refunds the charge of a decision, if it has one, in the background. Returns the decision without the charge.
+    fn refund(&self, decision: Decision) -> Decision;
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError;
+}
+
+/// A [`Member`] with its algorithm in the type.
+pub(crate) trait TypedMember: Send {
+    type Algorithm: Algorithm + Clone;
+    type Backend: Backend<Self::Algorithm> + JointBackend;
+
+    /// The request, and its cost.
+    fn query(&self) -> (&KeyQuery<Self::Algorithm, Self::Backend>, u64);
+
+    fn part(&self) -> &<Self::Backend as JointBackend>::Part;
+
+    fn part_mut(&mut self) -> &mut <Self::Backend as JointBackend>::Part;
+
+    fn read_part(&mut self) -> Result<(), LimiterError>;
+
+    /// What the last call has read, and whether the key was only read, and stays under another quota.
+    fn found(&self) -> (&Applied<<Self::Algorithm as Algorithm>::State>, bool);
+}
+
+impl<M: TypedMember> Member<M::Backend> for M {
+    fn backend(&self) -> &M::Backend {
+        &self.query().0.inner.backend
+    }
+
+    fn part(&self) -> &<M::Backend as JointBackend>::Part {
+        self.part()
+    }
+
+    fn part_mut(&mut self) -> &mut <M::Backend as JointBackend>::Part {
+        self.part_mut()
+    }
+
+    fn read_part(&mut self) -> Result<(), LimiterError> {
+        self.read_part()
+    }
+
+    fn judge(&self) -> Decision {
+        let (query, cost) = self.query();
+        query.judge(self.found().0, cost)
+    }
+
+    fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp> {
+        let ((query, cost), (found, is_foreign)) = (self.query(), self.found());
+        if !is_charged || cost == 0 {
+            let unchanged = query.note_unchanged(found, is_foreign, seen, cost);
+            return Ok(if alone.is_allowed() { unchanged } else { alone });
+        }
+        let (decisions, is_own) = query.conclude(found, seen, cost, 1)?;
+        if is_own {
+            query.hold_lease(cost, 0, 0, decisions[0], seen.sent);
+        }
+        Ok(decisions[0])
+    }
+
+    fn refund(&self, decision: Decision) -> Decision {
+        if decision.receipt().is_none() {
+            return decision;
+        }
+        let (query, cost) = self.query();
+        query.clone().refund_in_background(cost, decision.receipt());
+        decision.recharged(cost, 0, Some(query.algorithm.terms()))
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        self.backend().gave_up(reason)
+    }
+}
+
+/// The member of a [`JointCharge`].
+struct KeyMember<A: Algorithm, B: JointCharge<A>> {
+    query: KeyQuery<A, B>,
+    cost: u64,
+    part: B::Part,
+    found: Applied<A::State>,
+}
+
+impl<A: Algorithm + Clone, B: JointCharge<A>> TypedMember for KeyMember<A, B> {
+    type Algorithm = A;
+    type Backend = B;
+
+    fn query(&self) -> (&KeyQuery<A, B>, u64) {
+        (&self.query, self.cost)
+    }
+
+    fn part(&self) -> &B::Part {
+        &self.part
+    }
+
+    fn part_mut(&mut self) -> &mut B::Part {
+        &mut self.part
+    }
+
+    fn read_part(&mut self) -> Result<(), LimiterError> {
+        self.found = self.query.inner.backend.read_part(&self.query.target(), &self.part)?;
+        Ok(())
+    }
+
+    fn found(&self) -> (&Applied<A::State>, bool) {
+        (&self.found, false)
+    }
+}
