@@ -4,6 +4,12 @@ mod conformance;
 #[path = "../../../../tests/support/effort.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
 mod effort;
+#[path = "../../../../tests/support/postgres.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod server;
+#[path = "../../../../tests/support/timing.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod timing;
 mod traces;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +19,7 @@ use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::NoTls;
 use tower_sluice::Quota;
 
+use self::server::PostgresServer;
 use crate::Postgres;
 
 /// The greatest quota of a month.
@@ -26,9 +33,12 @@ fn quota() -> Quota {
 
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// A pool of so many connections.
+/// A pool of so many connections to the server that tests share.
 fn pool(connections: usize) -> Pool {
-    let url = std::env::var("SLUICE_POSTGRES").expect("the address of a server");
+    pool_of(&PostgresServer::shared().url(), connections)
+}
+
+fn pool_of(url: &str, connections: usize) -> Pool {
     let manager = Manager::new(url.parse().expect("an address"), NoTls);
     Pool::builder(manager).max_size(connections).build().expect("no timeouts")
 }

@@ -2,7 +2,9 @@
 //! algorithm's, exactly.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use tokio::time::Instant;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::store::remote::{Applied, Standing, Transition};
@@ -28,19 +30,8 @@ struct KeyModel<A: Kept> {
 
 /// A clock that was set back: the debt of a bucket is as it was, and a window is the next one at most.
 fn corrected<A: Kept>(model: &KeyModel<A>, now: Timestamp) -> A::State {
-    let [limit, burst, period] = terms(&model.under.quota());
-    let bytes = model.under.to_bytes(&model.state);
-    let width = if bytes[0] == 2 { 8 } else { 4 };
-    let rest = &bytes[10 + 2 * width..];
-    let (number, counts) = rest.split_at(if A::KIND == Kind::Bucket { 16 } else { 8 });
-    let whole = |bytes: &[u8]| bytes.iter().fold(0, |sum: u128, byte| sum << 8 | u128::from(*byte));
-    let counts: Vec<_> = counts.chunks(width).map(|count| u64::try_from(whole(count)).unwrap()).collect();
-    let mut numbers = Numbers { limit, burst, period, number: whole(number), previous: 0, used: 0 };
-    match counts[..] {
-        [previous, used] => (numbers.previous, numbers.used) = (previous, used),
-        [used] => numbers.used = used,
-        _ => {}
-    }
+    let mut numbers = Numbers::of(&model.under, Some(&model.state));
+    let Numbers { limit, period, .. } = numbers;
     let ahead = model.changed.saturating_sub(now.as_nanos() / 1_000);
     match A::KIND {
         Kind::Bucket => numbers.number = numbers.number.saturating_sub(u128::from(ahead * 1_000) * u128::from(limit)),
@@ -79,8 +70,9 @@ struct Trace<A: Kept> {
 impl<A: Kept> Trace<A> {
     async fn apply(&self, algorithm: &A, id: u64, transition: Transition) -> Applied<A::State> {
         let key = format!("{id:032x}");
-        let row = KeyRow { postgres: self.postgres.clone(), limiter: "test".into(), algorithm: algorithm.clone(), key };
-        row.apply(transition).await.expect("a server that works")
+        let (postgres, algorithm) = (self.postgres.clone(), algorithm.clone());
+        let row = KeyRow { postgres, limiter: "test".into(), lost: Arc::default(), algorithm, key };
+        row.apply(transition, Instant::now() + Duration::from_secs(60)).await.expect("a server that works")
     }
 
     async fn charge(&mut self, algorithm: &A, id: u64, context: &str) {
