@@ -12,7 +12,7 @@ use tower_sluice::store::remote::{
     Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, Standing, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, SharingStats};
-use tower_sluice::time::{Clock, Timestamp, Wall};
+use tower_sluice::time::Timestamp;
 
 use crate::fault::{FaultKind, PostgresFault, failed};
 use crate::kept::{Fields, Kept, Numbers, Row, terms};
@@ -53,12 +53,15 @@ struct Arguments {
 
 /// A ban, or a change of one by hand.
 #[derive(Clone, Default)]
-struct StandingChange {
-    by_hand: bool,
-    spans: Vec<Duration>,
-    remembered: Option<Duration>,
-    allowed: Option<Duration>,
-    reason: OverrideReason,
+pub(crate) struct StandingChange {
+    /// By an operator: then it replaces a ban and an allowance that have begun.
+    pub(crate) by_hand: bool,
+    /// The lengths of the first ban, the second one, and so on. Empty if the key is not banned.
+    pub(crate) spans: Vec<Duration>,
+    /// How long after its end a ban counts, if bans grow.
+    pub(crate) remembered: Option<Duration>,
+    pub(crate) allowed: Option<Duration>,
+    pub(crate) reason: OverrideReason,
 }
 
 /// A row that replaces the one that was read.
@@ -183,14 +186,6 @@ impl<A: Kept> KeyRow<A> {
         Ok(rows.into_iter().next().map(Fields::new))
     }
 
-    /// The time on the clock of this process.
-    fn asked(&self) -> Timestamp {
-        self.postgres
-            .test_clock()
-            .and_then(|now| u64::try_from(now).ok())
-            .map_or_else(|| Wall.now(), Timestamp::from_nanos)
-    }
-
     pub(crate) async fn apply(
         self,
         transition: Transition,
@@ -209,7 +204,7 @@ impl<A: Kept> KeyRow<A> {
 
     async fn charge(&self, cost: u64, count: u32) -> Result<Applied<A::State>, PostgresFault> {
         let statement = self.postgres.statements().decide(A::KIND);
-        let mut arguments = Arguments { count, cost, asked: self.asked(), ..Arguments::default() };
+        let mut arguments = Arguments { count, cost, asked: self.postgres.time_here(), ..Arguments::default() };
         loop {
             let Some(mut fields) = self.send(statement, arguments.clone()).await? else {
                 // The clock of this process is so wrong that it sent other windows than the present one of the server.
@@ -219,6 +214,9 @@ impl<A: Kept> KeyRow<A> {
             let now = fields.time()?;
             let row = Row::read(&mut fields)?.ok_or(FaultKind::Unintelligible)?;
             let charged = u32::try_from(fields.unsigned()?).map_err(|_| FaultKind::Unintelligible)?;
+            if fields.unsigned()? == 1 {
+                self.postgres.note_new_row(&self.key);
+            }
             if row.standing.is_in_force(now) {
                 let old = row.state_in_force(&self.algorithm, now)?;
                 return Ok(Applied { now, old: Some(old), standing: row.standing, kept: None, charged: 0 });
@@ -255,7 +253,7 @@ impl<A: Kept> KeyRow<A> {
 
     async fn refund(&self, cost: u64, receipt: Receipt) -> Result<Applied<A::State>, PostgresFault> {
         let nothing = |now| Applied { now, old: None, standing: Standing::default(), kept: None, charged: 0 };
-        let mut asked = self.asked();
+        let mut asked = self.postgres.time_here();
         let number = match self.algorithm.receipt_number(receipt, asked) {
             Some(number) => number,
             None => {
@@ -277,7 +275,7 @@ impl<A: Kept> KeyRow<A> {
     }
 
     /// Changes the ban or the allowance of the key.
-    async fn stand(&self, change: StandingChange) -> Result<Applied<A::State>, PostgresFault> {
+    pub(crate) async fn stand(&self, change: StandingChange) -> Result<Applied<A::State>, PostgresFault> {
         let arguments = Arguments { change, ..Arguments::default() };
         let fields = self.send(self.postgres.statements().stand(A::KIND), arguments).await?;
         let mut fields = fields.ok_or(FaultKind::Unintelligible)?;
