@@ -136,10 +136,11 @@
 //! # How rows go away
 //!
 //! A row expires when its key owes nothing any more, and its ban and its allowance are over. Nothing depends on its
-//! deletion: a decision on an expired row is one on a fresh key. No background task deletes rows. Each process that has
-//! inserted a new key examines a few rows that follow it in the order of the primary key, and deletes the expired ones
-//! among them. Keys are hashes, so these are random rows. At a steady rate of new keys, a small share of the table is
-//! expired rows. If new keys stop coming, the table stays as large as it is.
+//! deletion: a decision on an expired row is one on a fresh key. No timer and no task of the server deletes rows. A
+//! process that has made 16 new rows examines 256 rows that follow the last of them in the order of the primary key,
+//! and deletes the expired ones among them, beside the path of requests and without waiting for a lock. Keys are
+//! hashes, so these are random rows. At a steady rate of new keys, a sixteenth of the table is expired rows. If new
+//! keys stop coming, the table stays as large as it is.
 //!
 //! You need no more than that. To have the rows gone, as after a flood, run this statement, by hand or by
 //! [`pg_cron`](https://github.com/citusdata/pg_cron). It reads the whole table:
@@ -190,16 +191,17 @@
 //! |---|---|
 //! | `deadpool-postgres` (feature `deadpool`, on by default) | prepared once per connection |
 //! | `sqlx` (feature `sqlx`) | the same: sqlx prepares them by itself. Do not set `statement_cache_capacity(0)` |
-//! | `bb8` with `bb8-postgres` (feature `bb8`) | parsed at each decision: more processor time on the server |
+//! | `bb8` with `bb8-postgres` (feature `bb8`) | parsed and planned at each decision, in the same round trip: much more processor time on the server |
 //!
 //! **Poolers.** pgbouncer in transaction mode works from 1.21 on, with `max_prepared_statements` above 0, such as 100.
 //! In older ones, and with 0, a statement that was prepared on one connection is missing on another one. Use session
 //! mode there.
 //!
 //! **Time limits.** A decision has 100 ms, unless `Postgres::timeout` sets another limit; in this time it waits for a
-//! connection, and for the answer. After that the [failure mode](super::failure) of the policy decides. The connection
-//! of a statement that has not ended is closed, and no further statement is sent over it. On the server, the statement
-//! goes on until it ends or `statement_timeout` cancels it.
+//! connection, and for the answer. After that the [failure mode](super::failure) of the policy decides. No further
+//! statement is sent over the connection of a statement that has not ended: it is closed, or comes back to a pool of
+//! `bb8` when the statement has ended. On the server, the statement goes on until it ends or `statement_timeout`
+//! cancels it.
 //!
 //! # A busy key
 //!
@@ -251,6 +253,14 @@
 //! | `Unintelligible` | the row, or the answer, cannot be read | reset that key |
 //! | `Cancelled`, `NoRuntime` | the runtime was shut down; or the caller has none | call from within a Tokio runtime that lives |
 //! | `Other` | another error; its text has the SQLSTATE | look it up |
+//!
+//! | fault | tested by (`stores/postgres/src/tests/faults.rs`) |
+//! |---|---|
+//! | the server is killed, and comes back | `a_server_that_is_killed_is_used_again_when_it_is_back` |
+//! | it accepts connections, and does not answer | `a_server_that_does_not_answer_opens_the_breaker_and_is_used_again` |
+//! | a transaction of others locks a row | `a_row_that_is_locked_costs_its_own_requests_their_timeout_and_no_others` |
+//! | all connections are in use | `a_pool_whose_connections_are_in_use_is_named_and_the_breaker_stays_closed` |
+//! | a wrong table, role or isolation | `a_table_that_is_missing_or_old_is_named_with_its_cure`, and others |
 //!
 //! # What to watch
 //!

@@ -46,8 +46,8 @@ impl Processes {
         Self([(), ()].map(|()| Program::start(env!("CARGO_BIN_EXE_plans"), &["127.0.0.1:0", database])))
     }
 
-    /// Sends so many requests of a customer for `rows` rows each, half of them to each process, at the same time. Returns
-    /// the number of those that were served; the others got 429.
+    /// Sends so many requests of a customer for `rows` rows each, half of them to each process, at the same time.
+    /// Returns the number of those that were served; the others got 429.
     fn request(&self, customer: &str, rows: u64, count: usize) -> usize {
         let path = format!("/v1/rows/{rows}");
         let send_all = |program, count| {
