@@ -2,7 +2,9 @@
 
 use tokio_postgres::error::Error;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Column, Row, Statement};
+#[cfg(feature = "deadpool")]
+use tokio_postgres::Statement;
+use tokio_postgres::{Client, Column, Row};
 
 use super::{Answer, Value};
 use crate::fault::{FaultKind, PostgresFault};
