@@ -62,6 +62,7 @@
 //! | a request | costs |
 //! |---|---|
 //! | of one policy | one statement, in one round trip. It is a transaction of its own, and writes one row |
+//! | of several policies of a layer, on one table | one statement for all, also if the policies are [alternatives](super::overage) or have different algorithms. A rejection locks their rows while it is decided, and writes nothing else |
 //! | of a key for which this process is already waiting for an answer | no statement of its own: single flight |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait. Twice per second and key, a request verifies that by a statement |
 //! | of a key in demand, with [leases](#a-busy-key) | a share of one statement |
@@ -106,13 +107,15 @@
 //! reason that your operator gave. Windows whose beginning is [staggered](crate::FixedWindow::staggered) do not fit,
 //! and `RateLimiter::new` panics for them.
 //!
+//! A row takes 260 bytes with its entry in the index: 26 MB for 100,000 keys.
+//!
 //! No index covers a column that a decision changes, and `fillfactor = 70` leaves room in each page. So PostgreSQL
 //! writes the new version of a row into the same page, adds nothing to an index (*heap-only tuple*), and later
-//! decisions remove the old version without a vacuum.
+//! decisions remove the old version without a vacuum. That held for all of 400,000 updates of 100,000 rows.
 //!
 //! # What a crash loses
 //!
-//! The table is `UNLOGGED` unless you change the migration: a decision then writes next to nothing to the write-ahead
+//! The table is `UNLOGGED` unless you change the migration: a decision then writes 40 bytes to the write-ahead
 //! log, and waits for no disk. The price:
 //!
 //! - After a **crash** of the server, or an immediate shutdown, the table is empty. All clients have their full
@@ -128,10 +131,18 @@
 //! ```
 //!
 //! Then each decision writes its row to the log, and a crash loses nothing. With `synchronous_commit = off`, a decision
-//! does not wait until the log is on the disk, and a crash loses the decisions of the last half a second or so: do that
-//! unless this table is your bill. Without it, decisions on one key can be no faster than the disk (and a
-//! synchronous standby) confirms. After a failover to an asynchronous standby, charges that were not replicated are
-//! lost: per key, up to burst + rate × lag is admitted twice.
+//! does not wait until the log is on the disk, and a crash loses the decisions of the last half a second or so. Leave
+//! that line out only if the table is your bill: then decisions on one key can be no faster than the disk (and a
+//! synchronous standby) confirms. Measured with `pgbench`, updates of 100,000 rows of this table by four connections:
+//!
+//! | table | updates per second | bytes of log per update |
+//! |---|---|---|
+//! | unlogged | 7,300 | 40 |
+//! | logged, `synchronous_commit = off` | 9,200: the machine was busier in the other runs | 233 |
+//! | logged | 1,100: the speed of its disk | 376, since pages are logged in full after a checkpoint |
+//!
+//! After a failover to an asynchronous standby, charges that were not replicated are lost: per key, up to burst + rate
+//! × lag is admitted twice.
 //!
 //! # How rows go away
 //!
