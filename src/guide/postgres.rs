@@ -209,10 +209,9 @@
 //! mode there.
 //!
 //! **Time limits.** A decision has 100 ms, unless `Postgres::timeout` sets another limit; in this time it waits for a
-//! connection, and for the answer. After that the [failure mode](super::failure) of the policy decides. No further
-//! statement is sent over the connection of a statement that has not ended: it is closed, or comes back to a pool of
-//! `bb8` when the statement has ended. On the server, the statement goes on until it ends or `statement_timeout`
-//! cancels it.
+//! connection, and for the answer. After that the [failure mode](super::failure) of the policy decides. The
+//! statement goes on until it ends or `statement_timeout` cancels it. Its connection comes back to the pool then, or is
+//! closed after 10 seconds: no other statement waits behind it.
 //!
 //! # A busy key
 //!
@@ -265,13 +264,14 @@
 //! | `Cancelled`, `NoRuntime` | the runtime was shut down; or the caller has none | call from within a Tokio runtime that lives |
 //! | `Other` | another error; its text has the SQLSTATE | look it up |
 //!
-//! | fault | tested by (`stores/postgres/src/tests/faults.rs`) |
+//! | fault | tested by (`stores/postgres/tests/server`) |
 //! |---|---|
-//! | the server is killed, and comes back | `a_server_that_is_killed_is_used_again_when_it_is_back` |
-//! | it accepts connections, and does not answer | `a_server_that_does_not_answer_opens_the_breaker_and_is_used_again` |
-//! | a transaction of others locks a row | `a_row_that_is_locked_costs_its_own_requests_their_timeout_and_no_others` |
-//! | all connections are in use | `a_pool_whose_connections_are_in_use_is_named_and_the_breaker_stays_closed` |
-//! | a wrong table, role or isolation | `a_table_that_is_missing_or_old_is_named_with_its_cure`, and others |
+//! | each kind with a cure, by the error that PostgreSQL really gives | `faults.rs` |
+//! | the server is killed under load, with a logged and with an unlogged table | `crashes.rs` |
+//! | it stands still, and goes on | `crashes.rs` |
+//! | an operator ends connections and statements | `crashes.rs`, `faults.rs` |
+//! | its clock is set back | `clocks.rs` |
+//! | eight processes at once; 64 connections on one key | `processes.rs` |
 //!
 //! # What to watch
 //!
