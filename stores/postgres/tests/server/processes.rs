@@ -72,10 +72,8 @@ async fn this_process_asks() {
 async fn ask_a_thousand<A: Kept>(url: &str, algorithm: A) {
     let postgres = process(&pool(url, 8));
     // Half of them a statement each, and half as many in one as come together.
-    let limiters = [
-        Arc::new(limiter(&postgres, algorithm.clone())),
-        Arc::new(limiter_without_coalescing(&postgres, algorithm)),
-    ];
+    let limiters =
+        [Arc::new(limiter(&postgres, algorithm.clone())), Arc::new(limiter_without_coalescing(&postgres, algorithm))];
     assert!(limiters[0].peek(&"shared".into(), 1).await.unwrap().is_allowed());
     println!("\nready");
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await.unwrap().unwrap();
