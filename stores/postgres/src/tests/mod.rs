@@ -10,6 +10,7 @@ mod effort;
 mod exact;
 mod faults;
 mod joint;
+mod layer;
 mod proofs;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
