@@ -91,7 +91,7 @@ pub(crate) fn row_bytes(limiter: usize, is_time: bool) -> f64 {
     const INDEX: f64 = 44.7;
     // With a name of ten bytes, 136 and 144.
     let row = (if is_time { 129 } else { 121 } + limiter + 1).next_multiple_of(8);
-    let rows = (PAGE * 7 / 10 - PAGE_HEADER) / (row + POINTER);
+    let rows = (PAGE * 85 / 100 - PAGE_HEADER) / (row + POINTER);
     PAGE as f64 / rows as f64 + INDEX
 }
 
