@@ -72,14 +72,15 @@
 //! # The migration
 //!
 //! `Postgres::migration` returns the statement that creates the table: print it, and put it among your migrations.
-//! `Postgres::migrate` executes it, for tests and small programs. The role that creates the table owns it. The service
+//! `Postgres::migrate` executes it, for tests and small programs: not from several processes at the same time, since
+//! PostgreSQL may then report that the table exists as an error. The role that creates the table owns it. The service
 //! needs less:
 //!
 //! ```sql
 //! CREATE ROLE limits LOGIN PASSWORD '…';
 //! GRANT USAGE ON SCHEMA public TO limits;
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON sluice_state TO limits;
-//! -- Decisions are correct under this isolation only. It is the default of PostgreSQL.
+//! -- The default of PostgreSQL. Under another isolation, decisions on busy keys fail.
 //! ALTER ROLE limits SET default_transaction_isolation = 'read committed';
 //! -- A statement takes less than a millisecond. These bound the ones that nobody waits for any more.
 //! ALTER ROLE limits SET statement_timeout = '1s';
@@ -153,7 +154,7 @@
 //! hashes, so these are random rows. At a steady rate of new keys, a sixteenth of the table is expired rows. If new
 //! keys stop coming, the table stays as large as it is.
 //!
-//! You need no more than that. To have the rows gone, as after a flood, run this statement, by hand or by
+//! To have the rows gone, as after a flood, run this statement, by hand or by
 //! [`pg_cron`](https://github.com/citusdata/pg_cron). It reads the whole table:
 //!
 //! ```sql
@@ -249,6 +250,7 @@
 //! | `ConnectionLost` | the connection ended before the answer; the charge may have been made | the network, a restart |
 //! | `PoolExhausted` | all connections of the pool were in use; nothing was charged. The circuit breaker does not count it, since the server may be well | a pool of their own for the limits, or a larger one |
 //! | `TooManyInFlight` | a thousand calls of this process were in flight | the same, and look why the server is slow |
+//! | `TooManyKeys` | the policies of one request have more than 62 keys in this table: each is decided in a statement of its own | none needed; or fewer policies in a layer |
 //! | `BreakerOpen` | PostgreSQL kept failing, and is not called for a moment | the failures before, in the log |
 //! | `NoTable` | the table is missing, or lacks a column | run the migration; look at `search_path` |
 //! | `NoPermission` | the role may not use the table, or may not connect | the `GRANT` above; password, `pg_hba.conf` |
