@@ -187,7 +187,9 @@ pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: 
         Server::Postgres => {
             for (algorithm, is_time) in [("bucket, window of the calendar", true), ("fixed or sliding window", false)] {
                 let (gib, bytes) = (table_bytes(load.keys, is_time) / GIB, row_bytes("per-client".len(), is_time));
-                lines.push(format!("table and index, if all keys owe something: {gib:.2} GiB, {bytes:.0} bytes per key ({algorithm})"));
+                lines.push(format!(
+                    "table and index, if all keys owe something: {gib:.2} GiB, {bytes:.0} bytes per key ({algorithm})"
+                ));
             }
             lines.push(format!("busy cores of PostgreSQL: {:.2}", busy_cores(all)));
             lines.push(match cores(all) {
