@@ -7,8 +7,6 @@ die() {
 
 # The crate, its stores in `stores` and the examples: all members of the workspace that are no models.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
-# What is published, in the order in which it must be: the crate, and its stores.
-published=(tower-sluice tower-sluice-postgres tower-sluice-dynamodb)
 # The programs of the examples alone, with no features but theirs: a test moves the clocks of their processes, and cannot move
 # that of the feature `fast-clock`.
 examples=(-p examples --all-features --test programs)
@@ -100,7 +98,7 @@ lint_builds() {
     export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 }
 
-# Compares the public interfaces of what is published with docs/public_api*.txt, or writes these files if given `--write`. The JSON
+# Compares the public interfaces of the packages with docs/public_api*.txt, or writes these files if given `--write`. The JSON
 # of the documentation is not stable yet, so rustdoc alone is told to be a nightly one: told to all of Cargo, dependencies would
 # be built again.
 check_public_interface() {
@@ -109,12 +107,11 @@ check_public_interface() {
     printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$wrapper"
     chmod +x "$wrapper"
     command -v python3 >/dev/null || install_packages python3
-    for package in "${published[@]}"; do
+    for package in "${packages[@]}"; do
         RUSTDOC=$PWD/$wrapper cargo rustdoc --quiet --locked -p "$package" --lib --all-features -- \
             -Z unstable-options --output-format json
-        # `tower_sluice`, `tower_sluice_postgres` and so on.
-        name=${package//-/_}
-        python3 scripts/public_api.py "docs/public_api${name#tower_sluice}.txt" "${CARGO_TARGET_DIR:-target}/doc/$name.json" "$@"
+        name=${package#tower-sluice}
+        python3 scripts/public_api.py "docs/public_api${name/-/_}.txt" "${CARGO_TARGET_DIR:-target}/doc/${package//-/_}.json" "$@"
     done
 }
 

@@ -3,11 +3,10 @@
 
 use std::convert::Infallible;
 
-use http::{HeaderName, Request, Response};
+use http::{Request, Response};
 use tokio_postgres::Client;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::FixedWindow;
-use tower_sluice::key::HeaderKey;
 use tower_sluice::store::BreakerState;
 use tower_sluice::{FailureMode, Policy, RateLimitLayer, Verdict};
 use tower_sluice_postgres::FaultKind;
@@ -50,8 +49,7 @@ async fn waiting(client: &Client, statements: i64) {
 
 /// Sends one request through a layer. Returns its status, and whether the fallback decided.
 async fn send(postgres: &Postgres, mode: FailureMode) -> (u16, bool) {
-    const CLIENT: HeaderName = HeaderName::from_static("x-client");
-    let policy = Policy::new("p", at_most_ten(postgres)).key(HeaderKey::new(CLIENT)).on_failure(mode);
+    let policy = Policy::new("p", at_most_ten(postgres)).key(client()).on_failure(mode);
     let layer = RateLimitLayer::builder(policy).verdict().build();
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let request = Request::builder().header(CLIENT, "key").body(()).unwrap();
