@@ -100,7 +100,23 @@
 //! with decisions. One row takes some 2,000 calls per second, since they are made one after the other: *too hot*
 //! beyond.
 //!
-PGTABLE
+//! | keys | requests per second | processes | traffic | calls per request | calls per second | table | busy cores | cores | connections | hottest key, calls per second |
+//! |---|---|---|---|---|---|---|---|---|---|---|
+//! | 100k | 1k | 4 | uniform, buckets | 1.00 | 1.00k | 0.02 GiB | 0.15 | 1 | 3 | 0.01 |
+//! | 100k | 1k | 4 | Zipf, buckets | 0.98 | 981 | 0.02 GiB | 0.15 | 1 | 3 | 65.0 |
+//! | 100k | 1k | 4 | Zipf, buckets, leases | 0.91 | 912 | 0.02 GiB | 0.14 | 1 | 3 | 64.7 |
+//! | 100k | 1k | 4 | Zipf, windows | 0.96 | 955 | 0.02 GiB | 0.15 | 1 | 3 | 41.7 |
+//! | 100k | 1k | 4 | Zipf, windows, leases | 0.92 | 915 | 0.02 GiB | 0.14 | 1 | 3 | 20.0 |
+//! | 1M | 10k | 8 | uniform, buckets | 1.00 | 10.0k | 0.22 GiB | 1.55 | 4 | 24 | 0.01 |
+//! | 1M | 10k | 8 | Zipf, buckets | 0.99 | 9.89k | 0.22 GiB | 1.53 | 4 | 23 | 602 |
+//! | 1M | 10k | 8 | Zipf, buckets, leases | 0.86 | 8.56k | 0.22 GiB | 1.33 | 3 | 20 | 601 |
+//! | 1M | 10k | 8 | Zipf, windows | 0.95 | 9.52k | 0.22 GiB | 1.48 | 3 | 22 | 282 |
+//! | 1M | 10k | 8 | Zipf, windows, leases | 0.84 | 8.43k | 0.22 GiB | 1.31 | 3 | 20 | 60.8 |
+//! | 10M | 100k | 32 | uniform, buckets | 1.00 | 100k | 2.21 GiB | 15.50 | 31 | 231 | 0.01 |
+//! | 10M | 100k | 32 | Zipf, buckets | 1.00 | 99.9k | 2.21 GiB | 15.48 | 31 | 231 | 5.89k (too hot) |
+//! | 10M | 100k | 32 | Zipf, buckets, leases | 0.85 | 84.7k | 2.21 GiB | 13.13 | 27 | 196 | 5.89k (too hot) |
+//! | 10M | 100k | 32 | Zipf, windows | 0.95 | 95.0k | 2.21 GiB | 14.72 | 30 | 220 | 2.01k (too hot) |
+//! | 10M | 100k | 32 | Zipf, windows, leases | 0.82 | 81.8k | 2.21 GiB | 12.68 | 26 | 189 | 280 |
 //!
 //! # DynamoDB
 //!
