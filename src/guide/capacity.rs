@@ -115,7 +115,7 @@
 //! | 10M | 100k | 32 | uniform, buckets | 1.00 | 100k | 2.21 GiB | 15.50 | 31 | 231 | 0.01 |
 //! | 10M | 100k | 32 | Zipf, buckets | 1.00 | 99.9k | 2.21 GiB | 15.48 | 31 | 231 | 5.89k (too hot) |
 //! | 10M | 100k | 32 | Zipf, buckets, leases | 0.85 | 84.7k | 2.21 GiB | 13.13 | 27 | 196 | 5.89k (too hot) |
-//! | 10M | 100k | 32 | Zipf, windows | 0.95 | 95.0k | 2.21 GiB | 14.72 | 30 | 220 | 2.01k (too hot) |
+//! | 10M | 100k | 32 | Zipf, windows | 0.95 | 95.0k | 2.21 GiB | 14.73 | 30 | 220 | 2.01k (too hot) |
 //! | 10M | 100k | 32 | Zipf, windows, leases | 0.82 | 81.8k | 2.21 GiB | 12.68 | 26 | 189 | 280 |
 //!
 //! # DynamoDB
