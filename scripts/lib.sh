@@ -7,6 +7,9 @@ die() {
 
 # The crate, its stores in `stores` and the examples: all members of the workspace that are no models.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
+# What is published, in the order in which it must be: the crate, and its stores.
+packages=(tower-sluice tower-sluice-postgres tower-sluice-dynamodb)
+declare -A folders=([tower-sluice]=. [tower-sluice-postgres]=stores/postgres [tower-sluice-dynamodb]=stores/dynamodb)
 # The programs of the examples alone, with no features but theirs: a test moves the clocks of their processes, and cannot move
 # that of the feature `fast-clock`.
 examples=(-p examples --all-features --test programs)
