@@ -334,9 +334,9 @@ pub(crate) struct Statement {
 impl Statement {
     /// Returns the text to send when this process has made so many rows.
     ///
-    /// A connection keeps the plan of a prepared statement until the table is analyzed. One that was made while the table
-    /// was tiny reads all of it for each key, which a flood of new keys would make slow until then. So the text changes
-    /// with each power of ten, and is planned anew. An insert finds its row by the primary key in any case.
+    /// A connection keeps the plan of a prepared statement until the table is analyzed. One that was made while the
+    /// table was tiny reads all of it for each key, which a flood of new keys would make slow until then. So the text
+    /// changes with each power of ten, and is planned anew. An insert finds its row by the primary key in any case.
     pub(crate) fn text_for(&self, new_rows: u32) -> Cow<'_, str> {
         match new_rows.checked_ilog10() {
             Some(magnitude) if magnitude >= 2 && !self.text.starts_with("INSERT") => {
