@@ -196,8 +196,8 @@
 //!
 //! - DynamoDB on AWS: its calls and writes are simulated. Its price and the 1,000 writes of a partition are AWS's
 //!   figures.
-//! - PostgreSQL on a machine with more than two cores. The time of a statement was measured with `pgbench`, by one
-//!   connection.
+//! - PostgreSQL on a machine with more than two cores. The 155 µs of a statement were measured with `pgbench`, by one
+//!   connection. On a [busy machine](super::postgres#what-it-costs) it was 340 µs: measure yours.
 //! - A cluster of Redis, persistence, replicas and TLS: each takes processor time of its own. Redis 8 and Valkey 8,
 //!   which keep keys in fewer bytes, were not measured either.
 //! - More than 3,000 requests per second: beyond, the simulation is trusted. Retries of rejected clients, bursts and

@@ -69,6 +69,24 @@
 //! | that looks and does not charge ([`peek`](crate::LimitsHandle::peek)) | one `SELECT` by the primary key, which locks nothing |
 //! | that is refunded | one `UPDATE`, after the response |
 //!
+//! Measured by `scripts/bench --postgres` over 10,000 keys, with an unlogged table, eight requests at a time:
+//!
+//! | | per second | processor of PostgreSQL |
+//! |---|---|---|
+//! | `SELECT 1` | 4,670 | 45 µs |
+//! | an upsert that counts | 2,690 | 140 µs |
+//! | a decision, over `deadpool-postgres` | 1,580 | 340 µs |
+//! | over `sqlx` | 1,090 | 350 µs |
+//! | over `bb8` | 390 | 2,300 µs |
+//! | tower-rate-limiter 0.2-alpha, over `sqlx` | 1,340 | 340 µs |
+//! | two policies in one statement | 1,060 | 720 µs |
+//! | in two statements | 820 | 680 µs |
+//!
+//! Other programs kept that machine of two processors busy: compare the rows with one another. With `pgbench`, on one
+//! connection, a decision took 155 µs, and an upsert that counts 83. With 64 requests at a time, two policies in one
+//! statement were slower than in two (720 per second, and not 1,340). On one key with 64 at a time, 2,590 single
+//! decisions per second were made, 15,300 by single flight, and 40,400 with leases of 50.
+//!
 //! # The migration
 //!
 //! `Postgres::migration` returns the statement that creates the table: print it, and put it among your migrations.
