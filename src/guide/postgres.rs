@@ -52,7 +52,7 @@
 //! | PostgreSQL, and up to some thousand decisions per second | PostgreSQL |
 //! | quotas per month that must survive a crash, and no Redis that writes to disk | PostgreSQL, with a [logged table](#what-a-crash-loses) |
 //! | a primary that is busy already | [Redis](super::machines): each decision is a transaction that writes |
-//! | tens of thousands of decisions per second | Redis: PostgreSQL takes several times as much processor time |
+//! | tens of thousands of decisions per second | Redis: PostgreSQL takes 15 times as much processor time and more |
 //! | a key with thousands of requests per second | Redis, or [leases](#a-busy-key) |
 //! | a shared queue, requests in flight on all machines, bought units | Redis |
 //! | functions that start and stop, each with a connection of its own | Redis or [DynamoDB](super::dynamodb), or a pooler in front |
