@@ -25,7 +25,7 @@ use tower_sluice::{Decision, Limiter, LimiterError, LimiterExt, Quota, RateLimit
 use tower_sluice_postgres::{Kept, Postgres, PostgresFault, PostgresStore, PostgresTable};
 
 /// A timeout that no call misses, however busy the machine is.
-const PLENTY: Duration = Duration::from_secs(60);
+const PLENTY: Duration = Duration::from_secs(600);
 
 const DAY: Duration = Duration::from_secs(86_400);
 

@@ -10,7 +10,7 @@ use tower::{Layer, ServiceExt, service_fn};
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::{Policy, RateLimitLayer};
+use tower_sluice::{FailureMode, Policy, RateLimitLayer};
 
 use super::server::PostgresServer;
 use super::timing::some_attempt_async;
@@ -86,13 +86,14 @@ async fn wait_to_begin() {
 async fn ask_a_thousand_of_all(url: &str) {
     let postgres = process(&pool(url, 8));
     let store = |name: &str| PostgresStore::new(&postgres, name);
-    // One of them has less room than the others, and no other one is charged without it.
+    // One of them has less room than the others, and no other one is charged without it. A failure is no admission.
+    let policy = |policy: Policy| policy.key(client()).on_failure(FailureMode::Reject);
     let layer = RateLimitLayer::new([
-        Policy::new("sliding", RateLimiter::new(SlidingWindow::new(quota(LIMIT + 2)), store("sliding"))).key(client()),
-        Policy::new("bucket", RateLimiter::new(TokenBucket::new(quota(LIMIT + 1)), store("bucket"))).key(client()),
-        Policy::new("fixed", RateLimiter::new(FixedWindow::new(quota(LIMIT)), store("fixed"))).key(client()),
+        policy(Policy::new("sliding", RateLimiter::new(SlidingWindow::new(quota(LIMIT + 2)), store("sliding")))),
+        policy(Policy::new("bucket", RateLimiter::new(TokenBucket::new(quota(LIMIT + 1)), store("bucket")))),
+        policy(Policy::new("fixed", RateLimiter::new(FixedWindow::new(quota(LIMIT)), store("fixed")))),
         #[cfg(feature = "calendar")]
-        Policy::new("month", RateLimiter::new(CalendarWindow::monthly(LIMIT + 3), store("month"))).key(client()),
+        policy(Policy::new("month", RateLimiter::new(CalendarWindow::monthly(LIMIT + 3), store("month")))),
     ]);
     wait_to_begin().await;
     let asking: Vec<_> = (0..1_000)
