@@ -18,6 +18,8 @@ mod in_flight;
 mod keys;
 mod layer;
 mod lines;
+#[cfg(feature = "servers")]
+mod load;
 mod machine;
 mod measure;
 mod ours;
@@ -25,7 +27,9 @@ mod ours;
 mod pace;
 mod pages;
 mod processor;
+mod progress;
 mod proof;
+mod ratio;
 mod raw;
 #[cfg(feature = "servers")]
 mod redis;
@@ -35,12 +39,13 @@ mod steady;
 mod subject;
 mod targets;
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use cell::Cell;
+use progress::progress;
 use report::Report;
 use scale::Scale;
 
@@ -197,15 +202,6 @@ fn run(title: &'static str, quick: bool, choices: &[Choice]) -> bool {
     print!("{report}");
     println!("\nTook {} s; load at the end {}.", begun.elapsed().as_secs(), machine::load());
     failed == 0
-}
-
-fn progress(line: &str) {
-    let mut out = std::io::stderr();
-    if out.is_terminal() {
-        let _ = write!(out, "\r\x1b[K{line}");
-    } else if !line.is_empty() {
-        let _ = writeln!(out, "{line}");
-    }
 }
 
 fn in_a_process(program: &Path, cell: Cell, quick: bool) -> Result<Figures, String> {
