@@ -10,6 +10,7 @@ use super::{
 use crate::load::{Cells, Outcome};
 use crate::ratio::times;
 use crate::scale::median;
+use crate::steady;
 
 pub struct Report {
     /// Whether the server was tied to a processor.

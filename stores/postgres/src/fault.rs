@@ -1,0 +1,234 @@
+//! [`PostgresFault`]: why PostgreSQL gave no decision.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use tower_sluice::LimiterError;
+use tower_sluice::store::remote::GaveUp;
+
+/// Why PostgreSQL gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresFault {
+    kind: FaultKind,
+    detail: Option<Arc<str>>,
+}
+
+/// What went wrong in a [`PostgresFault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// No connection could be made. Nothing was charged.
+    Unreachable,
+    /// No answer in time. The statement may have been carried out.
+    TimedOut,
+    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The statement may
+    /// have been carried out.
+    Cancelled,
+    /// No call was made, because PostgreSQL kept failing: the circuit breaker is open.
+    BreakerOpen,
+    /// No call was made, because too many were in flight.
+    TooManyInFlight,
+    /// All connections of the pool were in use. Nothing was charged.
+    PoolExhausted,
+    /// There is no such table, or it lacks a column.
+    NoTable,
+    /// The role may not use the table, or may not connect.
+    NoPermission,
+    /// The server is a standby, or its transactions are read only.
+    ReadOnly,
+    /// Transactions of this role are not under READ COMMITTED, and this one met another.
+    Serialization,
+    /// The statement waited for another transaction, which waited for it. Nothing was charged.
+    Deadlock,
+    /// The server cancelled the statement: it ran for longer than `statement_timeout` or `lock_timeout`. Nothing was
+    /// charged.
+    StatementTimeout,
+    /// The connection ended before the answer came. The statement may have been carried out.
+    ConnectionLost,
+    /// The server is starting, or shutting down.
+    ShuttingDown,
+    /// The server has no space left.
+    DiskFull,
+    /// The server has as many connections as it accepts.
+    TooManyConnections,
+    /// Other processes changed the key each time before it was written, until too little time was left. Nothing was
+    /// charged.
+    Contention,
+    /// The answer, or the row of the key, cannot be read.
+    Unintelligible,
+    /// Called from outside of a Tokio runtime.
+    NoRuntime,
+    /// PostgreSQL gave an error that has no kind of its own.
+    Other,
+}
+
+impl FaultKind {
+    /// A short name, such as `timed_out`, for the label of a metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        self.names().0
+    }
+
+    /// The label, and the message for people.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Unreachable => ("unreachable", "PostgreSQL cannot be reached; check its address and that it runs"),
+            Self::TimedOut => {
+                ("timed_out", "PostgreSQL did not answer in time; look for locks and load, or raise the timeout")
+            }
+            Self::Cancelled => ("cancelled", "the call to PostgreSQL was cancelled"),
+            Self::BreakerOpen => ("breaker_open", "PostgreSQL was not called, because it kept failing"),
+            Self::TooManyInFlight => {
+                ("too_many_in_flight", "PostgreSQL was not called, because too many calls were in flight")
+            }
+            Self::PoolExhausted => (
+                "pool_exhausted",
+                "all connections of the pool were in use; give the limits a pool of their own, or a larger one",
+            ),
+            Self::NoTable => {
+                ("no_table", "the table is missing or from another version; run the migration (`Postgres::migration`)")
+            }
+            Self::NoPermission => (
+                "no_permission",
+                "the role is not allowed to do this; grant it SELECT, INSERT, UPDATE and DELETE on the table, and check \
+                 its password",
+            ),
+            Self::ReadOnly => {
+                ("read_only", "the server takes no writes; connect to the primary (target_session_attrs=read-write)")
+            }
+            Self::Serialization => (
+                "serialization",
+                "transactions are not under READ COMMITTED; set default_transaction_isolation for the role",
+            ),
+            Self::Deadlock => ("deadlock", "PostgreSQL ended a deadlock; let nothing else lock rows of the table"),
+            Self::StatementTimeout => (
+                "statement_timeout",
+                "PostgreSQL cancelled the statement; raise statement_timeout, or look for what locks the row",
+            ),
+            Self::ConnectionLost => ("connection_lost", "the connection to PostgreSQL was lost before the answer came"),
+            Self::ShuttingDown => ("shutting_down", "PostgreSQL is starting or shutting down; wait for it"),
+            Self::DiskFull => ("disk_full", "PostgreSQL has no space left; free some, and look for old rows"),
+            Self::TooManyConnections => (
+                "too_many_connections",
+                "PostgreSQL accepts no further connection; use smaller pools, or raise max_connections",
+            ),
+            Self::Contention => {
+                ("contention", "the key kept changing before it was written; take leases if many processes share it")
+            }
+            Self::Unintelligible => (
+                "unintelligible",
+                "PostgreSQL gave an answer that cannot be read; if it is the row of one key, reset that key",
+            ),
+            Self::NoRuntime => ("no_runtime", "PostgreSQL can only be called from within a Tokio runtime"),
+            Self::Other => ("other", "PostgreSQL gave an error"),
+        }
+    }
+
+    /// Classifies the `SQLSTATE` of an error.
+    fn of_state(state: &str) -> Self {
+        match state {
+            "42P01" | "42703" | "3F000" => Self::NoTable,
+            "42501" => Self::NoPermission,
+            "25006" => Self::ReadOnly,
+            "40001" => Self::Serialization,
+            "40P01" => Self::Deadlock,
+            "57014" | "55P03" => Self::StatementTimeout,
+            "57P01" | "57P02" | "57P03" => Self::ShuttingDown,
+            "53300" => Self::TooManyConnections,
+            "53100" => Self::DiskFull,
+            _ if state.starts_with("28") => Self::NoPermission,
+            _ if state.starts_with("08") => Self::ConnectionLost,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.names().1)
+    }
+}
+
+impl PostgresFault {
+    pub(crate) fn new(kind: FaultKind, detail: impl Into<Arc<str>>) -> Self {
+        Self { kind, detail: Some(detail.into()) }
+    }
+
+    /// An error that the server sent.
+    pub(crate) fn of_server(state: &str, message: &str) -> Self {
+        Self::new(FaultKind::of_state(state), format!("{message} (SQLSTATE {state})"))
+    }
+
+    /// An error of the connection while a statement ran over it.
+    pub(crate) fn of_connection(error: &dyn Error) -> Self {
+        let causes = std::iter::successors(error.source(), |&cause| cause.source());
+        let detail = causes.fold(error.to_string(), |detail, cause| format!("{detail}: {cause}"));
+        Self::new(FaultKind::ConnectionLost, detail)
+    }
+
+    /// The same error of a connection over which no statement was sent yet.
+    pub(crate) fn before_the_statement(self) -> Self {
+        match self.kind {
+            FaultKind::ConnectionLost => Self { kind: FaultKind::Unreachable, ..self },
+            _ => self,
+        }
+    }
+
+    /// No connection came of a pool that has `size` of them, and may have `most`.
+    pub(crate) fn no_connection(size: usize, most: usize) -> Self {
+        if size < most {
+            // It is waiting for the server.
+            return Self::new(FaultKind::Unreachable, "no connection was made in time");
+        }
+        Self::new(FaultKind::PoolExhausted, format!("it has {size}"))
+    }
+
+    /// Returns what went wrong.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        self.kind
+    }
+
+    /// Whether it says something of the server, and not of one key or of this process.
+    pub(crate) const fn is_of_the_server(&self) -> bool {
+        !matches!(self.kind, FaultKind::PoolExhausted | FaultKind::Contention | FaultKind::Unintelligible)
+    }
+}
+
+impl From<FaultKind> for PostgresFault {
+    fn from(kind: FaultKind) -> Self {
+        Self { kind, detail: None }
+    }
+}
+
+impl From<GaveUp> for PostgresFault {
+    fn from(reason: GaveUp) -> Self {
+        match reason {
+            GaveUp::TimedOut => FaultKind::TimedOut.into(),
+            GaveUp::Cancelled => FaultKind::Cancelled.into(),
+            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
+            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
+            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
+            GaveUp::Contention => FaultKind::Contention.into(),
+            reason => Self::new(FaultKind::Unintelligible, reason.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for PostgresFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.detail {
+            Some(detail) => write!(f, "{}: {detail}", self.kind),
+            None => self.kind.fmt(f),
+        }
+    }
+}
+
+impl Error for PostgresFault {}
+
+/// Wraps a fault into the error of a limiter, with the fault as its source.
+pub(crate) fn failed(fault: impl Into<PostgresFault>) -> LimiterError {
+    let fault = fault.into();
+    LimiterError::new(fault.to_string()).with_source(fault)
+}

@@ -1,0 +1,17 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod fault;
+mod kept;
+mod pool;
+mod postgres;
+mod sql;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use self::fault::{FaultKind, PostgresFault};
+pub use self::kept::{Kept, Unfit};
+pub use self::pool::Pool;
+pub use self::postgres::Postgres;
+pub use self::store::{PostgresStore, PostgresTable};

@@ -1,0 +1,163 @@
+//! [`Postgres`]: a table, and how it is called.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::store::NodeHealth;
+use tower_sluice::store::remote::Calls;
+use tower_sluice::time::Clock;
+
+use crate::fault::PostgresFault;
+use crate::pool::{Answer, Pool, Value};
+use crate::sql::{self, Statements};
+
+/// How many calls of a process may be in flight: they wait for the connections of the pool.
+const IN_FLIGHT: usize = 1_000;
+
+/// A table on PostgreSQL, which many limiters can share, each with [settings](crate::PostgresStore) of its own.
+///
+/// Cloning is cheap. Clones share the circuit breaker and the bound of calls in flight.
+///
+/// # The table
+///
+/// [`migration`](Self::migration) returns the statement that creates it, for your migrations;
+/// [`migrate`](Self::migrate) executes it.
+#[derive(Clone)]
+#[must_use]
+pub struct Postgres {
+    pool: Arc<dyn Pool>,
+    table: Arc<str>,
+    statements: Arc<Statements>,
+    calls: Calls,
+    secret: Arc<[u8]>,
+    /// The clock of tests; `None` for the server's.
+    clock: Option<Arc<dyn Clock>>,
+}
+
+impl Postgres {
+    /// Keeps budgets in the table `sluice_state`, over the connections of `pool`. No call is made before the first
+    /// decision.
+    pub fn new(pool: impl Pool) -> Self {
+        const TABLE: &str = "sluice_state";
+        Self {
+            pool: Arc::new(pool),
+            table: TABLE.into(),
+            statements: Arc::new(Statements::new(TABLE)),
+            calls: calls(TABLE, Duration::from_millis(100)),
+            secret: Arc::new([]),
+            clock: None,
+        }
+    }
+
+    /// Keeps budgets in another table, `schema.table` or `table`.
+    ///
+    /// # Panics
+    ///
+    /// If the name has other characters than small letters, digits and underscores, and a dot behind the schema.
+    #[track_caller]
+    pub fn table(self, name: &str) -> Self {
+        let is_word = |word: &str| {
+            let mut bytes = word.bytes();
+            bytes.next().is_some_and(|first| first.is_ascii_lowercase() || first == b'_')
+                && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+                && word.len() <= 63
+        };
+        assert!(
+            name.split('.').count() <= 2 && name.split('.').all(is_word),
+            "a table is called by small letters, digits and underscores, such as limits.sluice_state, not {name:?}"
+        );
+        let calls = calls(name, self.calls.timeout());
+        Self { table: name.into(), statements: Arc::new(Statements::new(name)), calls, ..self }
+    }
+
+    /// Sets how long a decision may take, all in all, also the wait for a connection; 100 ms by default. If PostgreSQL
+    /// has not answered by then, the policy decides what happens to the request, and what PostgreSQL may have charged
+    /// stays charged.
+    ///
+    /// # Panics
+    ///
+    /// If it is zero.
+    #[track_caller]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        let calls = calls(&self.table, timeout);
+        Self { calls, ..self }
+    }
+
+    /// Sets a secret for the hashes that stand for clients in the table, so that a reader of the table cannot find out
+    /// by trying which clients they are. All processes that share budgets need the same. Empty by default.
+    pub fn secret(self, secret: impl AsRef<[u8]>) -> Self {
+        Self { secret: secret.as_ref().into(), ..self }
+    }
+
+    /// Returns the statement that creates the table, for your migrations. It changes nothing if the table is there.
+    ///
+    /// The table is `UNLOGGED`: a decision writes no write-ahead log and waits for no disk. A crash of the server
+    /// empties it, and a standby has none of it: then all keys have their full budgets. To keep the budgets, leave that
+    /// word out.
+    #[must_use]
+    pub fn migration(&self) -> String {
+        sql::migration(&self.table)
+    }
+
+    /// Executes the [migration](Self::migration). Has a minute, and is not bounded by the circuit breaker.
+    ///
+    /// # Errors
+    ///
+    /// If PostgreSQL cannot be reached, or the role may not create the table.
+    pub async fn migrate(&self) -> Result<(), PostgresFault> {
+        self.pool.run(&self.migration(), &[], Duration::from_secs(60)).await.map(drop)
+    }
+
+    /// Returns the state of the server, as this process knows it: the circuit breaker and the calls in flight. While
+    /// the breaker is open, decisions fail at once.
+    pub fn health(&self) -> NodeHealth {
+        self.calls.health()
+    }
+
+    /// Decides by another clock than the server's, for tests.
+    #[cfg(test)]
+    pub(crate) fn with_clock(self, clock: impl Clock) -> Self {
+        Self { clock: Some(Arc::new(clock)), ..self }
+    }
+
+    /// Sends a statement. A connection must come within three quarters of the timeout, so that the error says which of
+    /// both was missing.
+    pub(crate) async fn run(&self, statement: &str, parameters: &[Value]) -> Answer {
+        self.pool.run(statement, parameters, self.calls.timeout() / 4 * 3).await
+    }
+
+    pub(crate) fn statements(&self) -> &Statements {
+        &self.statements
+    }
+
+    pub(crate) const fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub(crate) fn secret_of_keys(&self) -> &[u8] {
+        &self.secret
+    }
+
+    /// The time by the clock of tests.
+    pub(crate) fn test_clock(&self) -> Option<i64> {
+        self.clock.as_ref().map(|clock| i64::try_from(clock.now().as_nanos()).expect("a time before 2262"))
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool) && self.table == other.table
+    }
+}
+
+#[track_caller]
+fn calls(table: &str, timeout: Duration) -> Calls {
+    Calls::new(&format!("PostgreSQL table {table}"), timeout, IN_FLIGHT)
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, calls, .. } = self;
+        f.debug_struct("Postgres").field("table", table).field("calls", calls).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,360 @@
+//! The statements: one text for each, whichever driver sends it.
+//!
+//! A statement is one of the files in this folder, with the parts of an algorithm in it. Each is a transaction of its
+//! own, under READ COMMITTED. It holds the lock of its row while it reads the clock: so of two decisions on a key, the
+//! later one has read the clock later.
+//!
+//! Parameters are written by their names, `@limit`: see [`Parameter`].
+//!
+//! The parts share these names, each a row of columns. Every one is behind an `OFFSET 0`, so that the planner does not
+//! copy its expressions to each place that uses them:
+//!
+//! | name | content |
+//! |---|---|
+//! | `r` | the row as it is stored |
+//! | `c` | `now`, in nanoseconds |
+//! | `a` | `ahead`: by how much the clock was ahead that wrote the row: it was set back since |
+//! | `s` | the ban, the debt and the allowance, and whether one of them is in force |
+//! | `k` | `stays`: nothing is charged, and the row stays under its quota |
+//! | `p` | the state, corrected if it is from the future |
+//! | `t` | the state as it counts now, under the quota of the row |
+//! | `o` | the state as it counts now, under the quota of the question |
+//! | `d` | how many requests are charged |
+//! | `n` | the state after that |
+//!
+//! All arithmetic is in whole numbers. `bigint` divides without a remainder; `numeric` does so only by `div`.
+
+/// Which algorithm a statement is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Bucket,
+    FixedWindow,
+    SlidingWindow,
+    #[cfg(feature = "calendar")]
+    CalendarWindow,
+}
+
+impl Kind {
+    const ALL: &[Self] = &[
+        Self::Bucket,
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        #[cfg(feature = "calendar")]
+        Self::CalendarWindow,
+    ];
+
+    /// The letter of the algorithm in the bytes of its states.
+    pub(crate) const fn letter(self) -> u8 {
+        match self {
+            Self::Bucket => b'b',
+            Self::FixedWindow => b'f',
+            Self::SlidingWindow => b's',
+            #[cfg(feature = "calendar")]
+            Self::CalendarWindow => b'c',
+        }
+    }
+}
+
+/// The server's time. Its microseconds are exact: `extract` returns a `numeric`.
+const CLOCK: &str =
+    "SELECT coalesce(@now, (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000) AS now OFFSET 0";
+
+/// When the row was written, by the clock.
+const CHANGED_NANOS: &str = "(extract(epoch FROM r.changed) * 1000000)::int8 * 1000";
+
+const CHANGED: &str = "timestamptz 'epoch' + (c.now / 1000) * interval '1 microsecond'";
+
+const AHEAD: &str = "SELECT greatest({changed_nanos} - c.now / 1000 * 1000, 0) AS ahead OFFSET 0";
+
+const STANDING: &str = "\
+    SELECT coalesce(greatest(r.banned_until, r.owing_until, r.allowed_until) - a.ahead > c.now, false) AS is_in_force, \
+    r.banned_until - a.ahead AS banned_until, r.owing_until - a.ahead AS owing_until, \
+    r.allowed_until - a.ahead AS allowed_until OFFSET 0";
+
+/// The columns that [`Row`](crate::kept::Row) reads.
+const ROW: &str = "r.quota_limit, r.quota_burst, r.quota_period, r.number::text, r.previous, r.used, \
+    r.banned_until::text, r.owing_until::text, r.allowed_until::text, r.reason";
+
+/// The greatest instant of a `bigint`, which is in the year 2262.
+const LAST: &str = "9223372036854775807";
+
+/// The parts of one algorithm.
+struct Parts {
+    covered: &'static str,
+    fresh_charged: &'static str,
+    fresh_state: &'static str,
+    corrected: &'static str,
+    counted: &'static str,
+    charged: &'static str,
+    state: &'static str,
+    /// The nanosecond from which `n` decides as no state does.
+    ends: &'static str,
+    same_units: &'static str,
+    rolled: &'static str,
+    refunded: &'static str,
+}
+
+/// A number of a window that is beyond the next one comes from a clock that was set back. A debt may reach further.
+const CORRECTED_WINDOW: &str = "least(r.number, greatest(c.now, s.owing_until)::int8 / r.quota_period + 1)";
+
+const BUCKET: Parts = Parts {
+    covered: "true",
+    fresh_charged: "least(@burst / @cost, @count)",
+    fresh_state: "c.now::numeric * @limit + d.charged::numeric * @cost * @period AS number, \
+                  0::int8 AS previous, 0::int8 AS used",
+    corrected: "CASE WHEN a.ahead = 0 THEN r.number \
+                ELSE greatest(r.number - a.ahead::numeric * r.quota_limit, 0) END",
+    // As `Gcra::carried`, if the rate is another one.
+    counted: "SELECT CASE WHEN r.quota_limit = @limit AND r.quota_period = @period THEN b.debt \
+              ELSE least(div(b.debt, r.quota_period) * @period \
+              + div(mod(b.debt, r.quota_period) * @period + r.quota_period - 1, r.quota_period), \
+              1329227995784915872903807060280344576) END AS debt \
+              FROM (SELECT greatest(p.number - c.now::numeric * r.quota_limit, 0) AS debt OFFSET 0) b OFFSET 0",
+    charged: "least(div(@burst::numeric * @period - o.debt, @cost::numeric * @period), @count)",
+    state: "c.now::numeric * @limit + o.debt + d.charged::numeric * @cost * @period AS number, \
+            0::int8 AS previous, 0::int8 AS used",
+    ends: "div(n.number + {limit} - 1, {limit})",
+    same_units: "r.quota_limit = @limit AND r.quota_period = @period",
+    rolled: "SELECT least(greatest(@receipt - c.now::numeric * @limit, 0), @cost::numeric * @period) \
+             AS unpaid OFFSET 0",
+    refunded: "greatest(p.number - t.unpaid, 0) AS number, 0::int8 AS previous, 0::int8 AS used",
+};
+
+const FIXED_WINDOW: Parts = Parts {
+    covered: "true",
+    fresh_charged: "least(@limit / @cost, @count)",
+    fresh_state: "(c.now / @period)::numeric AS number, 0::int8 AS previous, d.charged * @cost AS used",
+    corrected: CORRECTED_WINDOW,
+    counted: "SELECT CASE WHEN r.quota_period = @period THEN greatest(p.number, c.now / @period) \
+              ELSE c.now / @period END AS number, \
+              CASE WHEN (p.number + 1) * r.quota_period > c.now THEN r.used ELSE 0 END AS used OFFSET 0",
+    charged: "least((@limit - o.used) / @cost, @count)",
+    state: "o.number, 0::int8 AS previous, o.used + d.charged * @cost AS used",
+    ends: "(n.number + 1) * {period}",
+    same_units: "r.quota_period = @period",
+    rolled: "SELECT",
+    refunded: "p.number, 0::int8 AS previous, \
+               CASE WHEN p.number = @receipt THEN greatest(r.used - @cost, 0) ELSE r.used END AS used",
+};
+
+const SLIDING_WINDOW: Parts = Parts {
+    covered: "true",
+    fresh_charged: "least(@limit / @cost, @count)",
+    fresh_state: "(c.now / @period)::numeric AS number, 0::int8 AS previous, d.charged * @cost AS used",
+    corrected: CORRECTED_WINDOW,
+    // As `SlidingWindow::inherit`, if the period is another one. The weight is that of the window before.
+    counted: "SELECT v.*, CASE WHEN v.previous = 0 THEN 0 \
+              ELSE div(v.previous * (@period - greatest(c.now - v.number * @period, 0)) + @period - 1, @period) \
+              END AS weight \
+              FROM (SELECT CASE WHEN r.quota_period = @period THEN t.number ELSE c.now / @period END AS number, \
+              CASE WHEN r.quota_period = @period THEN t.previous ELSE 0 END AS previous, \
+              CASE WHEN r.quota_period = @period THEN t.used ELSE (t.used + div(t.previous * \
+              (r.quota_period - least(greatest(c.now - t.number * r.quota_period, 0), r.quota_period)) \
+              + r.quota_period - 1, r.quota_period))::int8 END AS used FROM ({rolled}) t OFFSET 0) v OFFSET 0",
+    charged: "least((@limit - o.used - o.weight::int8) / @cost, @count)",
+    state: "o.number, o.previous, o.used + d.charged * @cost AS used",
+    ends: "(n.number + CASE WHEN n.used > 0 THEN 2 ELSE 1 END) * {period}",
+    same_units: "r.quota_period = @period",
+    rolled: "SELECT greatest(p.number, w.present) AS number, \
+             CASE WHEN p.number >= w.present THEN r.previous WHEN p.number + 1 = w.present THEN r.used ELSE 0 END \
+             AS previous, \
+             CASE WHEN p.number >= w.present THEN r.used ELSE 0 END AS used \
+             FROM (SELECT c.now / r.quota_period AS present OFFSET 0) w OFFSET 0",
+    refunded: "t.number, \
+               CASE WHEN t.number = @receipt + 1 THEN greatest(t.previous - @cost, 0) ELSE t.previous END \
+               AS previous, \
+               CASE WHEN t.number = @receipt THEN greatest(t.used - @cost, 0) ELSE t.used END AS used",
+};
+
+#[cfg(feature = "calendar")]
+const CALENDAR_WINDOW: Parts = Parts {
+    covered: "c.now >= @since AND c.now < @second",
+    fresh_charged: "least(@limit / @cost, @count)",
+    fresh_state: "CASE WHEN c.now < @first THEN @first ELSE @second END::numeric AS number, \
+                  0::int8 AS previous, d.charged * @cost AS used",
+    corrected: "r.number",
+    // Units that still count do so in the present window: of another calendar, and from the future.
+    counted: "SELECT CASE WHEN c.now < @first THEN @first ELSE @second END::numeric AS number, \
+              CASE WHEN c.now < p.number THEN r.used ELSE 0 END AS used OFFSET 0",
+    charged: "least((@limit - o.used) / @cost, @count)",
+    state: "o.number, 0::int8 AS previous, o.used + d.charged * @cost AS used",
+    ends: "n.number",
+    same_units: "true",
+    rolled: "SELECT",
+    refunded: "p.number, 0::int8 AS previous, \
+               CASE WHEN p.number = @receipt THEN greatest(r.used - @cost, 0) ELSE r.used END AS used",
+};
+
+impl Kind {
+    const fn parts(self) -> &'static Parts {
+        match self {
+            Self::Bucket => &BUCKET,
+            Self::FixedWindow => &FIXED_WINDOW,
+            Self::SlidingWindow => &SLIDING_WINDOW,
+            #[cfg(feature = "calendar")]
+            Self::CalendarWindow => &CALENDAR_WINDOW,
+        }
+    }
+}
+
+/// What a statement has a placeholder for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parameter {
+    /// The time in nanoseconds, for tests; NULL for the server's clock.
+    Now,
+    Key,
+    /// The name of the limiter.
+    Limiter,
+    /// How many requests are charged.
+    Count,
+    /// The cost of each.
+    Cost,
+    Limit,
+    Burst,
+    Period,
+    /// Calendar: the caller knows that from this instant on, windows end at the two others.
+    Since,
+    First,
+    Second,
+    /// The number in a receipt: of a bucket, when the charge is paid; of a window, its number; of the calendar, its end.
+    Receipt,
+}
+
+impl Parameter {
+    /// The name in a text, and the type.
+    const ALL: [(Self, &str, &str); 12] = [
+        (Self::Now, "now", "int8"),
+        (Self::Key, "key", "text::uuid"),
+        (Self::Limiter, "limiter", "text"),
+        (Self::Count, "count", "int8"),
+        (Self::Cost, "cost", "int8"),
+        (Self::Limit, "limit", "int8"),
+        (Self::Burst, "burst", "int8"),
+        (Self::Period, "period", "int8"),
+        (Self::Since, "since", "int8"),
+        (Self::First, "first", "int8"),
+        (Self::Second, "second", "int8"),
+        (Self::Receipt, "receipt", "text::numeric"),
+    ];
+}
+
+/// A text to prepare, and what its placeholders stand for.
+#[derive(Debug)]
+pub(crate) struct Statement {
+    pub(crate) text: String,
+    pub(crate) parameters: Vec<Parameter>,
+}
+
+impl Statement {
+    /// Makes a statement of a file, with its parts.
+    fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
+        let mut text = fill(text, table, parts);
+        let mut parameters = Vec::new();
+        for (parameter, name, kind) in Parameter::ALL {
+            // No word behind it goes on: there are `@limit` and `@limiter`.
+            let name = format!("@{name}");
+            let number = parameters.len() + 1;
+            let mut filled = String::with_capacity(text.len());
+            let mut rest = text.as_str();
+            while let Some(at) = rest.find(&name) {
+                let (before, after) = (&rest[..at], &rest[at + name.len()..]);
+                filled.push_str(before);
+                if after.starts_with(|next: char| next.is_ascii_alphabetic()) {
+                    filled.push_str(&name);
+                } else {
+                    filled.push_str(&format!("${number}::{kind}"));
+                }
+                rest = after;
+            }
+            filled.push_str(rest);
+            if filled != text {
+                parameters.push(parameter);
+                text = filled;
+            }
+        }
+        Self { text, parameters }
+    }
+}
+
+/// Fills parts, which may have parts, into a text.
+fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
+    let mut text = text.to_owned();
+    for _ in 0..4 {
+        for (name, part) in parts {
+            text = text.replace(&format!("{{{name}}}"), part);
+        }
+    }
+    for (name, part) in [
+        ("clock", CLOCK),
+        ("changed", CHANGED),
+        ("ahead", AHEAD),
+        ("standing", STANDING),
+        ("row", ROW),
+        ("table", table),
+    ] {
+        text = text.replace(&format!("{{{name}}}"), part);
+    }
+    text.replace("{changed_nanos}", CHANGED_NANOS)
+}
+
+/// Returns an expression for a nanosecond of type `numeric` as an instant, rounded up.
+fn instant(nanos: &str) -> String {
+    format!("timestamptz 'epoch' + div(least({nanos}, {LAST}) + 999, 1000)::int8 * interval '1 microsecond'")
+}
+
+/// All statements on one table.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    decide: Vec<Statement>,
+    refund: Vec<Statement>,
+    pub(crate) read: Statement,
+    pub(crate) reset: Statement,
+}
+
+impl Statements {
+    pub(crate) fn new(table: &str) -> Self {
+        let of_kind = |text: &str, kind: &Kind| {
+            let parts = kind.parts();
+            // A refund is under the quota of the question, too.
+            let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
+            Statement::new(
+                text,
+                table,
+                &[
+                    ("covered", parts.covered),
+                    ("fresh_charged", parts.fresh_charged),
+                    ("fresh_state", parts.fresh_state),
+                    ("fresh_expires", &instant(&ends)),
+                    ("corrected", parts.corrected),
+                    ("counted", parts.counted),
+                    ("charged", parts.charged),
+                    ("state", parts.state),
+                    ("expires", &instant(&format!("greatest({ends}, r.bans_until)"))),
+                    ("same_units", parts.same_units),
+                    ("rolled", parts.rolled),
+                    ("refunded", parts.refunded),
+                ],
+            )
+        };
+        let each = |text: &str| Kind::ALL.iter().map(|kind| of_kind(text, kind)).collect();
+        Self {
+            decide: each(include_str!("decide.sql")),
+            refund: each(include_str!("refund.sql")),
+            read: Statement::new(include_str!("read.sql"), table, &[]),
+            reset: Statement::new(include_str!("reset.sql"), table, &[]),
+        }
+    }
+
+    pub(crate) fn decide(&self, kind: Kind) -> &Statement {
+        &self.decide[kind as usize]
+    }
+
+    pub(crate) fn refund(&self, kind: Kind) -> &Statement {
+        &self.refund[kind as usize]
+    }
+}
+
+/// The statement that creates a table.
+pub(crate) fn migration(table: &str) -> String {
+    fill(include_str!("migration.sql"), table, &[])
+}

@@ -1,0 +1,2 @@
+WITH gone AS (DELETE FROM {table} WHERE key = @key)
+SELECT c.now FROM ({clock}) c

@@ -1,0 +1,54 @@
+//! All algorithms, over random schedules, against a plain map.
+
+use std::sync::Mutex;
+
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::testing::check_backend;
+
+use super::*;
+use crate::Kept;
+use crate::backend::PostgresBackend;
+
+async fn check<A: Kept>(algorithm: A, seed: u64) {
+    let pool = pool(8);
+    // A new table for each backend: its keys are all new. Three are made.
+    let tables = Mutex::new(vec![process(&pool).await, process(&pool).await, process(&pool).await]);
+    let make = |clock| {
+        let postgres = tables.lock().unwrap().pop().expect("a table for each backend");
+        PostgresBackend::new(&postgres.with_clock(clock), "test")
+    };
+    check_backend(algorithm, seed, make).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buckets_decide_as_over_a_plain_map() {
+    check(TokenBucket::new(quota().burst(3)), 1).await;
+    check(TokenBucket::new(quota().burst(20)), 2).await;
+    // No whole number of nanoseconds per token.
+    check(TokenBucket::new(Quota::per(3, Duration::from_nanos(1_000_000_007))), 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_greatest_buckets_decide_as_over_a_plain_map() {
+    check(TokenBucket::new(greatest().burst(Quota::MAX_UNITS)), 7).await;
+    check(TokenBucket::new(Quota::per(7, YEAR).burst(Quota::MAX_UNITS - 1)), 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fixed_windows_decide_as_over_a_plain_map() {
+    check(FixedWindow::new(quota()), 4).await;
+    check(FixedWindow::new(greatest()), 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sliding_windows_decide_as_over_a_plain_map() {
+    check(SlidingWindow::new(quota()), 5).await;
+    check(SlidingWindow::new(greatest()), 11).await;
+}
+
+#[cfg(feature = "calendar")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_the_calendar_decide_as_over_a_plain_map() {
+    check(tower_sluice::algorithm::CalendarWindow::daily(7), 6).await;
+    check(tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS), 12).await;
+}
