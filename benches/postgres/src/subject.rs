@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use http::Request;
 use tower::Layer;
 use tower_rate_limiter::{GcraQuota, PostgresGcra, RateLimitPolicy as _};
 use tower_sluice::{Limiter, PartitionKey, RateLimitLayer};
@@ -12,7 +11,7 @@ use tower_sluice_postgres::Postgres;
 
 use crate::load::{self, Hello, Layered, Outcome, text};
 use crate::ours::{self, Adds};
-use crate::rows::{Driver, Make, Terms, limiter};
+use crate::rows::{Driver, Make, Terms, single};
 use crate::server::Server;
 
 pub enum Subject {
@@ -38,7 +37,7 @@ impl Subject {
             }
             Make::Layer(policies) => {
                 let postgres = patient(Postgres::new(server.deadpool(connections)?));
-                let policies = load::policies(policies, |name| limiter(&postgres, name, terms));
+                let policies = load::policies(policies, |name| single(&postgres, name, terms));
                 Self::Layer(Layered::new(&ours::layer(policies, Adds::Fields)))
             }
             Make::Peer { policies, pings } => {

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 pub use cells::{Cell, Cells};
-pub use layered::{Caller, Hello, Layered, policies};
+#[allow(unused_imports, reason = "only a peer on Redis looks at it")]
+pub use layered::Caller;
+pub use layered::{Hello, Layered, policies};
 
 use crate::keys::{Order as _, Uniform};
 

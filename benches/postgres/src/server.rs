@@ -7,6 +7,8 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::runtime::Runtime;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, NoTls};
+use tower_rate_limiter::POSTGRES_GCRA_MIGRATION_V1;
+use tower_sluice_postgres::Postgres;
 
 use crate::load::{Outcome, text};
 use crate::machine;
@@ -46,20 +48,18 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(text)?;
         let control = runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.map_err(text)?;
+            let (control, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.map_err(text)?;
             tokio::spawn(connection);
-            Outcome::Ok(client)
-        })?;
-        let mut server = Self { postgres, postmaster: 0, is_pinned: false, control, runtime };
-        server.runtime.block_on(async {
-            let file: String = server.ask("pg_read_file('postmaster.pid')").await?;
-            server.postmaster = file.lines().next().unwrap_or_default().parse().map_err(text)?;
-            let migrations = [COUNTS, tower_rate_limiter::POSTGRES_GCRA_MIGRATION_V1];
-            for migration in migrations {
-                server.control.batch_execute(migration).await.map_err(text)?;
+            for migration in [COUNTS, POSTGRES_GCRA_MIGRATION_V1] {
+                control.batch_execute(migration).await.map_err(text)?;
             }
-            Outcome::Ok(())
+            Outcome::Ok(control)
         })?;
+        let file = postgres.run("SELECT pg_read_file('postmaster.pid')");
+        let postmaster = file.lines().next().unwrap_or_default().parse().map_err(text)?;
+        let mut server = Self { postgres, postmaster, is_pinned: false, control, runtime };
+        let ours = Postgres::new(server.deadpool(1)?);
+        server.runtime.block_on(ours.migrate()).map_err(text)?;
         // The processes of later connections inherit it.
         let processes = server.processes();
         server.is_pinned = processes.into_iter().chain([server.postmaster]).all(|id| machine::pin_process(id, 1));
@@ -71,11 +71,11 @@ impl Server {
     }
 
     /// Those that differ from what PostgreSQL takes by itself, without paths and ports.
-    pub fn settings(&self) -> Outcome<String> {
+    pub fn settings(&self) -> String {
         const CHANGED: &str = "SELECT string_agg(name || ' = ' || setting, ', ' ORDER BY name) FROM pg_settings \
             WHERE setting <> boot_val AND source = 'configuration file' AND category NOT LIKE 'Client%' \
             AND category NOT LIKE 'Reporting%' AND name NOT IN ('port', 'unix_socket_directories', 'listen_addresses')";
-        Ok(self.postgres.run(CHANGED))
+        self.postgres.run(CHANGED)
     }
 
     /// A pool of so many connections, of the client that ours goes through.
