@@ -40,7 +40,7 @@ pub use self::ban_growth::BanGrowth;
 #[cfg(not(feature = "remote"))]
 pub(crate) use self::ban_growth::BanGrowth;
 pub(crate) use self::batch::Batching;
-#[cfg(any(feature = "http", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) use self::batch::{Answers, Claim, MemberAnswers, MemberDecision};
 pub(crate) use self::charge_once::ChargingOnce;
 #[cfg(any(feature = "http", feature = "redis"))]
@@ -54,7 +54,7 @@ pub use self::failure_mode::FailureMode;
 pub(crate) use self::formula::Formula;
 #[cfg(feature = "http")]
 pub(crate) use self::formula::Rest;
-#[cfg(any(feature = "http", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) use self::formula::Room;
 pub use self::inheritance::Inheritance;
 pub(crate) use self::inheritance::{Finish, Heritage, KeepsStates};

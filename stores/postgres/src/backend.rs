@@ -2,16 +2,20 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tower_sluice::LimiterError;
-use tower_sluice::limiter::Receipt;
-use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::{Applied, Backend, CallLimits, GaveUp, Standing, Target, Transition};
-use tower_sluice::time::{Clock, Timestamp, Wall};
+use tower_sluice::limiter::{Override, OverrideReason, Receipt};
+use tower_sluice::store::remote::{
+    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, Standing, Target, Transition,
+};
+use tower_sluice::store::{NodeHealth, SharingStats};
+use tower_sluice::time::Timestamp;
 
 use crate::fault::{FaultKind, PostgresFault, failed};
-use crate::kept::{Fields, Kept, Row, terms};
+use crate::kept::{Fields, Kept, Numbers, Row, terms};
 use crate::pool::Value;
 use crate::postgres::Postgres;
 use crate::sql::{Kind, Parameter, Statement};
@@ -21,30 +25,59 @@ use crate::sql::{Kind, Parameter, Statement};
 pub struct PostgresBackend {
     postgres: Postgres,
     name: Arc<str>,
+    /// How often another process was faster.
+    lost: Arc<AtomicU64>,
 }
 
 /// One key of a limiter, with all that a request needs to outlive its caller.
 pub(crate) struct KeyRow<A> {
     pub(crate) postgres: Postgres,
     pub(crate) limiter: Arc<str>,
+    pub(crate) lost: Arc<AtomicU64>,
     pub(crate) algorithm: A,
     /// A UUID.
     pub(crate) key: String,
 }
 
-/// The numbers of one statement, beside those of the key.
-#[derive(Clone, Copy, Default)]
+/// What a statement says beside the key and its quota.
+#[derive(Clone, Default)]
 struct Arguments {
     count: u32,
     cost: u64,
     receipt: u128,
     /// The time on the clock of this process.
     asked: Timestamp,
+    change: StandingChange,
+    written: Option<Written>,
+}
+
+/// A ban, or a change of one by hand.
+#[derive(Clone, Default)]
+pub(crate) struct StandingChange {
+    /// By an operator: then it replaces a ban and an allowance that have begun.
+    pub(crate) by_hand: bool,
+    /// The lengths of the first ban, the second one, and so on. Empty if the key is not banned.
+    pub(crate) spans: Vec<Duration>,
+    /// How long after its end a ban counts, if bans grow.
+    pub(crate) remembered: Option<Duration>,
+    pub(crate) allowed: Option<Duration>,
+    pub(crate) reason: OverrideReason,
+}
+
+/// A row that replaces the one that was read.
+#[derive(Clone)]
+struct Written {
+    numbers: Numbers,
+    /// When the state decides as no state does.
+    ends: Timestamp,
+    standing: Standing,
+    read_at: Timestamp,
+    version: Option<String>,
 }
 
 impl PostgresBackend {
     pub(crate) fn new(postgres: &Postgres, name: &str) -> Self {
-        Self { postgres: postgres.clone(), name: name.into() }
+        Self { postgres: postgres.clone(), name: name.into(), lost: Arc::default() }
     }
 
     /// The secret of the hashes: also the name and the algorithm, so that each limiter has rows of its own.
@@ -61,9 +94,38 @@ impl PostgresBackend {
         KeyRow {
             postgres: self.postgres.clone(),
             limiter: Arc::clone(&self.name),
+            lost: Arc::clone(&self.lost),
             algorithm: target.algorithm().clone(),
             key: uuid(&target.name()),
         }
+    }
+}
+
+/// The lengths of bans, up to the longest one.
+fn ban(span: Duration, growth: Option<BanGrowth>) -> StandingChange {
+    let Some(growth) = growth else { return StandingChange { spans: vec![span], ..StandingChange::default() } };
+    let mut spans = Vec::new();
+    for before in 0.. {
+        let span = growth.ban_after(before);
+        // After the longest, all are as long.
+        if spans.last() == Some(&span) {
+            break;
+        }
+        spans.push(span);
+    }
+    StandingChange { spans, remembered: Some(growth.forgotten_after()), ..StandingChange::default() }
+}
+
+/// What an operator changes, from the standing that it would be at the beginning of time.
+fn override_by_hand(by_hand: Override) -> StandingChange {
+    let standing = Standing::default().overridden(Timestamp::ZERO, by_hand);
+    let span = |until: Timestamp| (until > Timestamp::ZERO).then(|| until.saturating_since(Timestamp::ZERO));
+    StandingChange {
+        by_hand: true,
+        spans: span(standing.banned_until).into_iter().collect(),
+        allowed: span(standing.allowed_until),
+        reason: standing.reason,
+        ..StandingChange::default()
     }
 }
 
@@ -87,6 +149,10 @@ impl<A: Kept> KeyRow<A> {
     async fn send(&self, statement: &Statement, arguments: Arguments) -> Result<Option<Fields>, PostgresFault> {
         let [limit, burst, period] = terms(&self.algorithm.quota()).map(number);
         let [since, first, second] = self.algorithm.windows(arguments.asked).map(|at| number(at.as_nanos()));
+        let Arguments { change, written, .. } = &arguments;
+        let written = written.as_ref();
+        let standing = written.map_or(Standing::default(), |written| written.standing);
+        let reason = if written.is_some() { standing.reason } else { change.reason };
         let parameter = |parameter: &Parameter| match parameter {
             Parameter::Now => Value::Int(self.postgres.test_clock()),
             Parameter::Key => self.key.clone().into(),
@@ -100,35 +166,47 @@ impl<A: Kept> KeyRow<A> {
             Parameter::First => first.into(),
             Parameter::Second => second.into(),
             Parameter::Receipt => arguments.receipt.to_string().into(),
+            Parameter::Spans => array(&change.spans),
+            Parameter::Allowed => Value::Int(change.allowed.map(nanos)),
+            Parameter::Reason => Value::Text((!reason.is_none()).then(|| reason.as_str().to_owned())),
+            Parameter::Remembered => Value::Int(change.remembered.map(nanos)),
+            Parameter::ByHand => i64::from(change.by_hand).into(),
+            Parameter::Number => written.map_or(0, |written| written.numbers.number).to_string().into(),
+            Parameter::Previous => number(written.map_or(0, |written| written.numbers.previous)).into(),
+            Parameter::Used => number(written.map_or(0, |written| written.numbers.used)).into(),
+            Parameter::Ends => written.map_or(0, |written| written.ends.as_nanos()).to_string().into(),
+            Parameter::BannedUntil => until(standing.banned_until),
+            Parameter::OwingUntil => until(standing.owing_until),
+            Parameter::AllowedUntil => until(standing.allowed_until),
+            Parameter::Written => number(written.map_or(0, |written| written.read_at.as_nanos())).into(),
+            Parameter::Version => Value::Text(written.and_then(|written| written.version.clone())),
         };
         let parameters: Vec<_> = statement.parameters.iter().map(parameter).collect();
         let rows = self.postgres.run(&statement.text, &parameters).await?;
         Ok(rows.into_iter().next().map(Fields::new))
     }
 
-    /// The time on the clock of this process.
-    fn asked(&self) -> Timestamp {
-        self.postgres
-            .test_clock()
-            .and_then(|now| u64::try_from(now).ok())
-            .map_or_else(|| Wall.now(), Timestamp::from_nanos)
-    }
-
-    pub(crate) async fn apply(self, transition: Transition) -> Result<Applied<A::State>, PostgresFault> {
+    pub(crate) async fn apply(
+        self,
+        transition: Transition,
+        deadline: Instant,
+    ) -> Result<Applied<A::State>, PostgresFault> {
         match transition {
             Transition::Charge { cost, count } => self.charge(cost, count).await,
             Transition::Refund { cost, receipt } => self.refund(cost, receipt).await,
             Transition::Reset => self.reset().await,
-            Transition::Read => self.read().await,
-            _ => Err(PostgresFault::new(FaultKind::Other, "not yet")),
+            Transition::Ban { span, growth } => self.stand(ban(span, growth)).await,
+            Transition::Override(by_hand) => self.stand(override_by_hand(by_hand)).await,
+            Transition::Owe { units } => self.owe(units, Attempts::new(deadline)).await,
+            _ => self.read().await,
         }
     }
 
     async fn charge(&self, cost: u64, count: u32) -> Result<Applied<A::State>, PostgresFault> {
         let statement = self.postgres.statements().decide(A::KIND);
-        let mut arguments = Arguments { count, cost, asked: self.asked(), ..Arguments::default() };
+        let mut arguments = Arguments { count, cost, asked: self.postgres.time_here(), ..Arguments::default() };
         loop {
-            let Some(mut fields) = self.send(statement, arguments).await? else {
+            let Some(mut fields) = self.send(statement, arguments.clone()).await? else {
                 // The clock of this process is so wrong that it sent other windows than the present one of the server.
                 arguments.asked = self.read().await?.now;
                 continue;
@@ -136,6 +214,9 @@ impl<A: Kept> KeyRow<A> {
             let now = fields.time()?;
             let row = Row::read(&mut fields)?.ok_or(FaultKind::Unintelligible)?;
             let charged = u32::try_from(fields.unsigned()?).map_err(|_| FaultKind::Unintelligible)?;
+            if fields.unsigned()? == 1 {
+                self.postgres.note_new_row(&self.key);
+            }
             if row.standing.is_in_force(now) {
                 let old = row.state_in_force(&self.algorithm, now)?;
                 return Ok(Applied { now, old: Some(old), standing: row.standing, kept: None, charged: 0 });
@@ -172,7 +253,7 @@ impl<A: Kept> KeyRow<A> {
 
     async fn refund(&self, cost: u64, receipt: Receipt) -> Result<Applied<A::State>, PostgresFault> {
         let nothing = |now| Applied { now, old: None, standing: Standing::default(), kept: None, charged: 0 };
-        let mut asked = self.asked();
+        let mut asked = self.postgres.time_here();
         let number = match self.algorithm.receipt_number(receipt, asked) {
             Some(number) => number,
             None => {
@@ -193,11 +274,72 @@ impl<A: Kept> KeyRow<A> {
         Ok(Applied { old, standing, ..nothing(now) })
     }
 
+    /// Changes the ban or the allowance of the key.
+    pub(crate) async fn stand(&self, change: StandingChange) -> Result<Applied<A::State>, PostgresFault> {
+        let arguments = Arguments { change, ..Arguments::default() };
+        let fields = self.send(self.postgres.statements().stand(A::KIND), arguments).await?;
+        let mut fields = fields.ok_or(FaultKind::Unintelligible)?;
+        let now = fields.time()?;
+        let row = Row::read(&mut fields)?.ok_or(FaultKind::Unintelligible)?;
+        let standing = if row.standing.is_in_force(now) { row.standing } else { Standing::default() };
+        let old = Some(row.state_in_force(&self.algorithm, now)?);
+        Ok(Applied { now, old, standing, kept: None, charged: 0 })
+    }
+
+    /// Charges what is left, and lets the key owe the rest. A debt may reach over many windows, which the algorithm
+    /// counts: so this reads, and writes unless the row has changed meanwhile.
+    async fn owe(&self, units: u64, mut attempts: Attempts) -> Result<Applied<A::State>, PostgresFault> {
+        loop {
+            let fields = self.send(&self.postgres.statements().read, Arguments::default()).await?;
+            let mut fields = fields.ok_or(FaultKind::Unintelligible)?;
+            let now = fields.time()?;
+            let (mut before, mut old, mut version) = (Standing::default(), None, None);
+            if let Some(row) = Row::read(&mut fields)? {
+                let row = row.corrected(A::KIND, fields.time()?, now);
+                version = fields.text()?;
+                before = if row.standing.is_in_force(now) { row.standing } else { before };
+                let end = now.max(before.owing_until);
+                old = Some(row.numbers.state(&self.algorithm, end)?);
+            }
+            let (standing, state) = before.charge(&self.algorithm, old, now, units);
+            let applied = Applied { now, old: state, standing, kept: None, charged: 0 };
+            if before.is_allowed(now) {
+                return Ok(applied);
+            }
+            let ends = state.map_or(Timestamp::ZERO, |state| self.algorithm.expires_at(&state));
+            let numbers = Numbers::of(&self.algorithm, state.as_ref());
+            let statements = self.postgres.statements();
+            let statement = if version.is_some() { &statements.swap } else { &statements.insert };
+            let written = Some(Written { numbers, ends, standing, read_at: now, version });
+            if self.send(statement, Arguments { written, ..Arguments::default() }).await?.is_some() {
+                return Ok(applied);
+            }
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            attempts.lost().await?;
+        }
+    }
+
     async fn reset(&self) -> Result<Applied<A::State>, PostgresFault> {
         let fields = self.send(&self.postgres.statements().reset, Arguments::default()).await?;
         let now = fields.ok_or(FaultKind::Unintelligible)?.time()?;
         Ok(Applied { now, old: None, standing: Standing::default(), kept: None, charged: 0 })
     }
+}
+
+/// An array of spans. NULL if it is empty.
+fn array(spans: &[Duration]) -> Value {
+    let spans: Vec<_> = spans.iter().map(|span| nanos(*span).to_string()).collect();
+    Value::Text((!spans.is_empty()).then(|| format!("{{{}}}", spans.join(","))))
+}
+
+/// An end of a standing. NULL: never.
+fn until(at: Timestamp) -> Value {
+    Value::Text((at > Timestamp::ZERO).then(|| at.as_nanos().to_string()))
+}
+
+/// The greatest `bigint`, which is 292 years, if it does not fit.
+fn nanos(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// The greatest `bigint` if it does not fit.
@@ -212,7 +354,7 @@ impl<A: Kept> Backend<A> for PostgresBackend {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
-        let call = self.row(target).apply(transition);
+        let call = self.row(target).apply(transition, limits.deadline);
         let answer = self.postgres.calls().run(limits, call, PostgresFault::is_of_the_server).await;
         answer.map_err(failed)?.map_err(failed)
     }
@@ -230,7 +372,7 @@ impl<A: Kept> Backend<A> for PostgresBackend {
     }
 
     fn keeps_standing(&self, _: &A) -> bool {
-        false
+        true
     }
 
     fn is_failing(&self, _: &Target<'_, A>) -> bool {
@@ -240,6 +382,12 @@ impl<A: Kept> Backend<A> for PostgresBackend {
     /// A read takes no lock and writes nothing.
     fn reads_are_cheaper(&self) -> bool {
         true
+    }
+
+    fn stats(&self) -> SharingStats {
+        let mut stats = SharingStats::default();
+        stats.lost_swaps = self.lost.load(Ordering::Relaxed);
+        stats
     }
 
     fn health(&self) -> Vec<NodeHealth> {

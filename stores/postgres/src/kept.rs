@@ -123,6 +123,25 @@ impl Numbers {
         algorithm.from_bytes(&bytes, now).map_err(|unknown| unreadable(&unknown.to_string()))
     }
 
+    /// The numbers of a state, `None` if the key owes nothing.
+    pub(crate) fn of<A: Rows>(algorithm: &A, state: Option<&A::State>) -> Self {
+        let [limit, burst, period] = terms(&algorithm.quota());
+        let mut numbers = Self { limit, burst, period, number: 0, previous: 0, used: 0 };
+        let Some(state) = state else { return numbers };
+        let bytes = algorithm.to_bytes(state);
+        // Behind the version, the kind, limit, burst and period.
+        let width = if bytes[0] == WIDE { 8 } else { 4 };
+        let (number, counts) = bytes[10 + 2 * width..].split_at(if A::KIND == Kind::Bucket { 16 } else { 8 });
+        let whole = |bytes: &[u8]| bytes.iter().fold(0, |sum: u128, byte| sum << 8 | u128::from(*byte));
+        let mut counts = counts.chunks(width).map(|count| clamped(whole(count)));
+        numbers.number = whole(number);
+        if A::KIND == Kind::SlidingWindow {
+            numbers.previous = counts.next().unwrap_or(0);
+        }
+        numbers.used = counts.next().unwrap_or(0);
+        numbers
+    }
+
     /// The quota under which they count, if it is not that one.
     pub(crate) fn another_quota(&self, own: &Quota, kind: Kind) -> Option<Quota> {
         let [limit, burst, period] = terms(own);
@@ -315,15 +334,8 @@ impl Rows for SlidingWindow {
 impl Rows for tower_sluice::algorithm::CalendarWindow {
     const KIND: Kind = Kind::CalendarWindow;
 
-    /// From half a window before `asked` on. Two windows further, that is more than half a window behind it.
     fn windows(&self, asked: Timestamp) -> [Timestamp; 3] {
-        use tower_sluice::algorithm::Algorithm;
-
-        // Without a state, the whole window is ahead until it ends.
-        let end = |at: Timestamp| at.saturating_add(self.decide(None, at, 0).0.reset_after());
-        let since = Timestamp::from_nanos(asked.as_nanos().saturating_sub(period_nanos(&self.quota()) / 2));
-        let first = end(since);
-        [since, first, end(first)]
+        self.edges(asked).map(|second| Timestamp::from_nanos(second.saturating_mul(1_000_000_000)))
     }
 
     fn receipt_number(&self, receipt: Receipt, asked: Timestamp) -> Option<u128> {

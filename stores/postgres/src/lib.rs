@@ -7,7 +7,7 @@ mod pool;
 mod postgres;
 mod sql;
 mod store;
-#[cfg(test)]
+#[cfg(all(test, feature = "deadpool"))]
 mod tests;
 
 pub use self::fault::{FaultKind, PostgresFault};

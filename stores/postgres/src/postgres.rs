@@ -2,18 +2,37 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
+
+use tokio::time::timeout;
 
 use tower_sluice::store::NodeHealth;
 use tower_sluice::store::remote::Calls;
-use tower_sluice::time::Clock;
+use tower_sluice::time::{Clock, Timestamp, Wall};
 
 use crate::fault::PostgresFault;
 use crate::pool::{Answer, Pool, Value};
-use crate::sql::{self, Statements};
+use crate::sql::{self, Parameter, Statements};
 
 /// How many calls of a process may be in flight: they wait for the connections of the pool.
 const IN_FLIGHT: usize = 1_000;
+
+/// After so many new rows, a process deletes expired ones.
+const NEW_ROWS: u32 = 16;
+
+/// How many rows it examines then. It deletes as many as it makes while one of 16 rows has expired: so no more of them
+/// have, at a steady rate of new keys.
+const EXAMINED: i64 = 16 * NEW_ROWS as i64;
+
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The sweeps of this process.
+#[derive(Debug, Default)]
+struct Sweeps {
+    new_rows: AtomicU32,
+    is_running: AtomicBool,
+}
 
 /// A table on PostgreSQL, which many limiters can share, each with [settings](crate::PostgresStore) of its own.
 ///
@@ -31,8 +50,17 @@ pub struct Postgres {
     statements: Arc<Statements>,
     calls: Calls,
     secret: Arc<[u8]>,
-    /// The clock of tests; `None` for the server's.
-    clock: Option<Arc<dyn Clock>>,
+    sweeps: Arc<Sweeps>,
+    clocks: Clocks,
+}
+
+/// The clocks of tests.
+#[derive(Clone, Default)]
+struct Clocks {
+    /// In place of the server's.
+    server: Option<Arc<dyn Clock>>,
+    /// In place of that of this process.
+    process: Option<Arc<dyn Clock>>,
 }
 
 impl Postgres {
@@ -46,7 +74,8 @@ impl Postgres {
             statements: Arc::new(Statements::new(TABLE)),
             calls: calls(TABLE, Duration::from_millis(100)),
             secret: Arc::new([]),
-            clock: None,
+            sweeps: Arc::default(),
+            clocks: Clocks::default(),
         }
     }
 
@@ -115,16 +144,35 @@ impl Postgres {
         self.calls.health()
     }
 
-    /// Decides by another clock than the server's, for tests.
-    #[cfg(test)]
-    pub(crate) fn with_clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Arc::new(clock)), ..self }
-    }
-
     /// Sends a statement. A connection must come within three quarters of the timeout, so that the error says which of
     /// both was missing.
     pub(crate) async fn run(&self, statement: &str, parameters: &[Value]) -> Answer {
         self.pool.run(statement, parameters, self.calls.timeout() / 4 * 3).await
+    }
+
+    /// Counts a new row. Deletes expired rows beside the path of requests, now and then.
+    pub(crate) fn note_new_row(&self, key: &str) {
+        let Sweeps { new_rows, is_running } = &*self.sweeps;
+        let is_due = new_rows.fetch_add(1, Ordering::Relaxed) % NEW_ROWS == NEW_ROWS - 1;
+        if is_due && !is_running.swap(true, Ordering::Relaxed) {
+            let (postgres, key) = (self.clone(), key.to_owned());
+            tokio::spawn(async move {
+                // Whatever comes of it: the next one examines other rows.
+                let _ = timeout(SWEEP_TIMEOUT, postgres.sweep(&key, EXAMINED)).await;
+                postgres.sweeps.is_running.store(false, Ordering::Relaxed);
+            });
+        }
+    }
+
+    /// Deletes the expired ones of so many rows behind a key.
+    pub(crate) async fn sweep(&self, key: &str, examined: i64) -> Answer {
+        let statement = &self.statements.sweep;
+        let parameters = statement.parameters.iter().map(|parameter| match parameter {
+            Parameter::Now => Value::Int(self.test_clock()),
+            Parameter::Count => examined.into(),
+            _ => key.to_owned().into(),
+        });
+        self.run(&statement.text, &parameters.collect::<Vec<_>>()).await
     }
 
     pub(crate) fn statements(&self) -> &Statements {
@@ -139,14 +187,54 @@ impl Postgres {
         &self.secret
     }
 
-    /// The time by the clock of tests.
+    /// The time by the clock of tests that replaces the server's.
     pub(crate) fn test_clock(&self) -> Option<i64> {
-        self.clock.as_ref().map(|clock| i64::try_from(clock.now().as_nanos()).expect("a time before 2262"))
+        self.clocks.server.as_ref().map(|clock| i64::try_from(clock.now().as_nanos()).expect("a time before 2262"))
+    }
+
+    /// The time on the clock of this process, which is used to guess the windows of the server.
+    pub(crate) fn time_here(&self) -> Timestamp {
+        let clock = self.clocks.process.as_ref().or(self.clocks.server.as_ref());
+        clock.map_or_else(|| Wall.now(), |clock| clock.now())
     }
 
     /// Whether both are clones of one.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.pool, &other.pool) && self.table == other.table
+    }
+}
+
+#[cfg(all(test, feature = "deadpool"))]
+impl Postgres {
+    /// Decides by another clock than the server's.
+    pub(crate) fn with_clock(mut self, clock: impl Clock) -> Self {
+        self.clocks.server = Some(Arc::new(clock));
+        self
+    }
+
+    /// Lets the clock of this process show something else than the server's.
+    pub(crate) fn with_clock_here(mut self, clock: impl Clock) -> Self {
+        self.clocks.process = Some(Arc::new(clock));
+        self
+    }
+
+    /// Another process with the same table.
+    pub(crate) fn with_pool(self, pool: impl Pool) -> Self {
+        let calls = calls(&self.table, self.calls.timeout());
+        Self { pool: Arc::new(pool), calls, ..self }
+    }
+
+    pub(crate) fn without_sweeps(self) -> Self {
+        self.sweeps.is_running.store(true, Ordering::Relaxed);
+        self
+    }
+
+    pub(crate) fn table_name(&self) -> &str {
+        &self.table
+    }
+
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.sweeps.is_running.load(Ordering::Relaxed)
     }
 }
 

@@ -216,13 +216,35 @@ pub(crate) enum Parameter {
     Since,
     First,
     Second,
+    /// The lengths of the first ban, the second one and so on; NULL if the key is not banned.
+    Spans,
+    /// How long an allowance lasts; NULL if the key is not allowed.
+    Allowed,
+    /// The operator's reason; NULL without one.
+    Reason,
+    /// How long bans are remembered, if they grow.
+    Remembered,
+    /// 1 if an operator changes a ban or an allowance, 0 if it is a penalty.
+    ByHand,
+    /// A state, under the quota, and the nanosecond from which it decides as no state does.
+    Number,
+    Previous,
+    Used,
+    Ends,
+    /// The ends of the ban, the debt and the allowance; NULL: never.
+    BannedUntil,
+    OwingUntil,
+    AllowedUntil,
+    /// The server's clock when the row was read, and the version of the row.
+    Written,
+    Version,
     /// The number in a receipt: of a bucket, when the charge is paid; of a window, its number; of the calendar, its end.
     Receipt,
 }
 
 impl Parameter {
     /// The name in a text, and the type.
-    const ALL: [(Self, &str, &str); 12] = [
+    const ALL: [(Self, &str, &str); 26] = [
         (Self::Now, "now", "int8"),
         (Self::Key, "key", "text::uuid"),
         (Self::Limiter, "limiter", "text"),
@@ -235,6 +257,20 @@ impl Parameter {
         (Self::First, "first", "int8"),
         (Self::Second, "second", "int8"),
         (Self::Receipt, "receipt", "text::numeric"),
+        (Self::Spans, "spans", "text::int8[]"),
+        (Self::Allowed, "allowed", "int8"),
+        (Self::Reason, "reason", "text"),
+        (Self::Remembered, "remembered", "int8"),
+        (Self::ByHand, "by_hand", "int8"),
+        (Self::Number, "number", "text::numeric"),
+        (Self::Previous, "previous", "int8"),
+        (Self::Used, "used", "int8"),
+        (Self::Ends, "ends", "text::numeric"),
+        (Self::BannedUntil, "banned", "text::numeric"),
+        (Self::OwingUntil, "owing", "text::numeric"),
+        (Self::AllowedUntil, "until", "text::numeric"),
+        (Self::Written, "written", "int8"),
+        (Self::Version, "version", "text"),
     ];
 }
 
@@ -248,7 +284,9 @@ pub(crate) struct Statement {
 impl Statement {
     /// Makes a statement of a file, with its parts.
     fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
-        let mut text = fill(text, table, parts);
+        // The server needs no comments.
+        let text: Vec<_> = text.lines().filter(|line| !line.starts_with("--")).collect();
+        let mut text = fill(&text.join("\n"), table, parts);
         let mut parameters = Vec::new();
         for (parameter, name, kind) in Parameter::ALL {
             // No word behind it goes on: there are `@limit` and `@limiter`.
@@ -259,7 +297,7 @@ impl Statement {
             while let Some(at) = rest.find(&name) {
                 let (before, after) = (&rest[..at], &rest[at + name.len()..]);
                 filled.push_str(before);
-                if after.starts_with(|next: char| next.is_ascii_alphabetic()) {
+                if after.starts_with(|next: char| next.is_ascii_alphabetic() || next == '_') {
                     filled.push_str(&name);
                 } else {
                     filled.push_str(&format!("${number}::{kind}"));
@@ -307,12 +345,24 @@ fn instant(nanos: &str) -> String {
 pub(crate) struct Statements {
     decide: Vec<Statement>,
     refund: Vec<Statement>,
+    stand: Vec<Statement>,
     pub(crate) read: Statement,
     pub(crate) reset: Statement,
+    pub(crate) swap: Statement,
+    pub(crate) insert: Statement,
+    pub(crate) sweep: Statement,
 }
 
 impl Statements {
     pub(crate) fn new(table: &str) -> Self {
+        // `least` and `greatest` ignore NULL.
+        let latest = |ends: &str| instant(&format!("coalesce(greatest({ends}), 0)"));
+        let standing_expires = latest("u.banned_until, u.owing_until, u.allowed_until, u.bans_until");
+        let ends = [
+            ("instant_of_swap", latest("@ends, @banned, @owing, @until, r.bans_until")),
+            ("instant_of_insert", latest("@ends, @banned, @owing, @until")),
+        ];
+        let ends_of_state = ends.each_ref().map(|(name, part)| (*name, part.as_str()));
         let of_kind = |text: &str, kind: &Kind| {
             let parts = kind.parts();
             // A refund is under the quota of the question, too.
@@ -333,6 +383,7 @@ impl Statements {
                     ("same_units", parts.same_units),
                     ("rolled", parts.rolled),
                     ("refunded", parts.refunded),
+                    ("standing_expires", &standing_expires),
                 ],
             )
         };
@@ -340,13 +391,21 @@ impl Statements {
         Self {
             decide: each(include_str!("decide.sql")),
             refund: each(include_str!("refund.sql")),
+            stand: each(include_str!("stand.sql")),
             read: Statement::new(include_str!("read.sql"), table, &[]),
             reset: Statement::new(include_str!("reset.sql"), table, &[]),
+            swap: Statement::new(include_str!("swap.sql"), table, &ends_of_state),
+            insert: Statement::new(include_str!("insert.sql"), table, &ends_of_state),
+            sweep: Statement::new(include_str!("sweep.sql"), table, &[]),
         }
     }
 
     pub(crate) fn decide(&self, kind: Kind) -> &Statement {
         &self.decide[kind as usize]
+    }
+
+    pub(crate) fn stand(&self, kind: Kind) -> &Statement {
+        &self.stand[kind as usize]
     }
 
     pub(crate) fn refund(&self, kind: Kind) -> &Statement {

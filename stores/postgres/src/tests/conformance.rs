@@ -6,13 +6,16 @@ use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::testing::check_backend;
 
 use super::*;
-use crate::Kept;
 use crate::backend::PostgresBackend;
 
 async fn check<A: Kept>(algorithm: A, seed: u64) {
-    let pool = pool(8);
+    check_over(pool(8), algorithm, seed).await;
+}
+
+pub(super) async fn check_over<A: Kept>(pool: impl crate::Pool + Clone, algorithm: A, seed: u64) {
     // A new table for each backend: its keys are all new. Three are made.
-    let tables = Mutex::new(vec![process(&pool).await, process(&pool).await, process(&pool).await]);
+    let tables = [process(pool.clone()).await, process(pool.clone()).await, process(pool).await];
+    let tables = Mutex::new(tables.to_vec());
     let make = |clock| {
         let postgres = tables.lock().unwrap().pop().expect("a table for each backend");
         PostgresBackend::new(&postgres.with_clock(clock), "test")

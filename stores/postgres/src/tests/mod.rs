@@ -1,19 +1,44 @@
 //! Tests against a server.
 
 mod conformance;
+mod drivers;
 #[path = "../../../../tests/support/effort.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
 mod effort;
+mod exact;
+mod faults;
+#[path = "../../../../tests/support/postgres.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod server;
+mod standing;
+mod sweep;
+#[path = "../../../../tests/support/timing.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod timing;
 mod traces;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
+use tokio::time::Instant;
 use tokio_postgres::NoTls;
-use tower_sluice::Quota;
+use tower_sluice::algorithm::Algorithm;
+use tower_sluice::store::remote::{Applied, Transition};
+use tower_sluice::{LimiterError, LimiterExt, Quota, RateLimiter};
 
-use crate::Postgres;
+use self::server::PostgresServer;
+use crate::backend::KeyRow;
+use crate::{FaultKind, Kept, Postgres, PostgresFault, PostgresStore, PostgresTable};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A limiter over a store.
+type Over<A> = RateLimiter<A, PostgresTable<<A as Algorithm>::State>>;
 
 /// The greatest quota of a month.
 fn greatest() -> Quota {
@@ -21,27 +46,52 @@ fn greatest() -> Quota {
 }
 
 fn quota() -> Quota {
-    Quota::per(7, Duration::from_secs(60))
+    Quota::per(7, MINUTE)
 }
 
-const YEAR: Duration = Duration::from_secs(365 * 86_400);
-
 /// A pool of so many connections.
-fn pool(connections: usize) -> Pool {
-    let url = std::env::var("SLUICE_POSTGRES").expect("the address of a server");
+fn pool_of(url: &str, connections: usize) -> Pool {
     let manager = Manager::new(url.parse().expect("an address"), NoTls);
     Pool::builder(manager).max_size(connections).build().expect("no timeouts")
 }
 
-/// The name of a table that no other test has.
-fn new_table() -> String {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    format!("test_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+/// A pool of so many connections to the server that tests share.
+fn pool(connections: usize) -> Pool {
+    pool_of(&PostgresServer::shared().url(), connections)
 }
 
 /// One process, which has all the time it needs, and a table of its own.
-async fn process(pool: &Pool) -> Postgres {
-    let postgres = Postgres::new(pool.clone()).table(&new_table()).timeout(Duration::from_secs(60));
+async fn process(pool: impl crate::Pool) -> Postgres {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let table = format!("table_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let postgres = Postgres::new(pool).table(&table).timeout(MINUTE);
     postgres.migrate().await.expect("a server");
     postgres
+}
+
+/// The limiter of one process.
+fn limiter<A: Kept>(postgres: &Postgres, algorithm: A) -> Over<A> {
+    RateLimiter::new(algorithm, PostgresStore::new(postgres, "test"))
+}
+
+/// The row of the key of such a number.
+fn row<A: Kept>(postgres: &Postgres, algorithm: &A, key: u128) -> KeyRow<A> {
+    let (postgres, algorithm) = (postgres.clone(), algorithm.clone());
+    KeyRow { postgres, limiter: "test".into(), lost: Arc::default(), algorithm, key: format!("{key:032x}") }
+}
+
+/// Applies a transition to it, past the tables of a store.
+async fn apply<A: Kept>(
+    postgres: &Postgres,
+    algorithm: &A,
+    key: u128,
+    transition: Transition,
+) -> Result<Applied<A::State>, PostgresFault> {
+    row(postgres, algorithm, key).apply(transition, Instant::now() + MINUTE).await
+}
+
+/// What went wrong.
+fn kind(error: &LimiterError) -> FaultKind {
+    let fault = error.source().and_then(|source| source.downcast_ref::<PostgresFault>());
+    fault.expect("a fault of PostgreSQL is the source").kind()
 }

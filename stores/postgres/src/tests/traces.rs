@@ -5,14 +5,12 @@ use std::collections::HashMap;
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::Receipt;
-use tower_sluice::store::remote::{Applied, Standing, Transition};
+use tower_sluice::store::remote::Standing;
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 
 use super::effort::rounds;
 use super::*;
-use crate::Kept;
-use crate::backend::KeyRow;
 use crate::kept::{Numbers, terms};
 use crate::sql::Kind;
 
@@ -28,19 +26,8 @@ struct KeyModel<A: Kept> {
 
 /// A clock that was set back: the debt of a bucket is as it was, and a window is the next one at most.
 fn corrected<A: Kept>(model: &KeyModel<A>, now: Timestamp) -> A::State {
-    let [limit, burst, period] = terms(&model.under.quota());
-    let bytes = model.under.to_bytes(&model.state);
-    let width = if bytes[0] == 2 { 8 } else { 4 };
-    let rest = &bytes[10 + 2 * width..];
-    let (number, counts) = rest.split_at(if A::KIND == Kind::Bucket { 16 } else { 8 });
-    let whole = |bytes: &[u8]| bytes.iter().fold(0, |sum: u128, byte| sum << 8 | u128::from(*byte));
-    let counts: Vec<_> = counts.chunks(width).map(|count| u64::try_from(whole(count)).unwrap()).collect();
-    let mut numbers = Numbers { limit, burst, period, number: whole(number), previous: 0, used: 0 };
-    match counts[..] {
-        [previous, used] => (numbers.previous, numbers.used) = (previous, used),
-        [used] => numbers.used = used,
-        _ => {}
-    }
+    let mut numbers = Numbers::of(&model.under, Some(&model.state));
+    let Numbers { limit, period, .. } = numbers;
     let ahead = model.changed.saturating_sub(now.as_nanos() / 1_000);
     match A::KIND {
         Kind::Bucket => numbers.number = numbers.number.saturating_sub(u128::from(ahead * 1_000) * u128::from(limit)),
@@ -78,9 +65,7 @@ struct Trace<A: Kept> {
 
 impl<A: Kept> Trace<A> {
     async fn apply(&self, algorithm: &A, id: u64, transition: Transition) -> Applied<A::State> {
-        let key = format!("{id:032x}");
-        let row = KeyRow { postgres: self.postgres.clone(), limiter: "test".into(), algorithm: algorithm.clone(), key };
-        row.apply(transition).await.expect("a server that works")
+        apply(&self.postgres, algorithm, id.into(), transition).await.expect("a server that works")
     }
 
     async fn charge(&mut self, algorithm: &A, id: u64, context: &str) {
@@ -170,9 +155,10 @@ fn is_calendar(kind: Kind) -> bool {
 }
 
 /// Every step is made under one of these quotas, by one clock, which is also set back.
-async fn trace<A: Kept>(quotas: &[A], seed: u64, steps: usize) {
+pub(super) async fn trace<A: Kept>(postgres: Postgres, quotas: &[A], seed: u64, steps: usize) {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789));
-    let postgres = process(&pool(1)).await.with_clock(clock.clone());
+    // A row may be deleted once it has expired, although the clock is set back then.
+    let postgres = postgres.with_clock(clock.clone()).without_sweeps();
     let random = Random::new(seed);
     let mut trace = Trace { postgres, clock, random, model: HashMap::new(), receipts: Vec::new() };
     for step in 0..steps {
@@ -210,25 +196,37 @@ async fn buckets_decide_as_the_algorithm() {
         TokenBucket::new(Quota::per(3, Duration::from_nanos(61_000_000_007))),
         TokenBucket::new(Quota::per(1_000_000, Duration::from_secs(50))),
     ];
-    trace(&quotas, 1, rounds(3_000, 100_000)).await;
+    trace(process(pool(1)).await, &quotas, 1, rounds(3_000, 100_000)).await;
     let great = [greatest(), greatest().burst(Quota::MAX_UNITS - 1), Quota::per(1, Duration::from_secs(86_400))];
-    trace(&great.map(TokenBucket::new), 2, rounds(2_000, 20_000)).await;
+    trace(process(pool(1)).await, &great.map(TokenBucket::new), 2, rounds(2_000, 20_000)).await;
 }
 
 #[tokio::test]
 async fn fixed_windows_decide_as_the_algorithm() {
     let quotas =
         [quota(), Quota::per(70, Duration::from_secs(60)), Quota::per(30, Duration::from_nanos(61_000_000_007))];
-    trace(&quotas.map(FixedWindow::new), 3, rounds(3_000, 100_000)).await;
-    trace(&[greatest(), Quota::per_day(Quota::MAX_UNITS)].map(FixedWindow::new), 4, rounds(2_000, 20_000)).await;
+    trace(process(pool(1)).await, &quotas.map(FixedWindow::new), 3, rounds(3_000, 100_000)).await;
+    trace(
+        process(pool(1)).await,
+        &[greatest(), Quota::per_day(Quota::MAX_UNITS)].map(FixedWindow::new),
+        4,
+        rounds(2_000, 20_000),
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn sliding_windows_decide_as_the_algorithm() {
     let quotas =
         [quota(), Quota::per(70, Duration::from_secs(60)), Quota::per(30, Duration::from_nanos(61_000_000_007))];
-    trace(&quotas.map(SlidingWindow::new), 5, rounds(3_000, 100_000)).await;
-    trace(&[greatest(), Quota::per_day(Quota::MAX_UNITS)].map(SlidingWindow::new), 6, rounds(2_000, 20_000)).await;
+    trace(process(pool(1)).await, &quotas.map(SlidingWindow::new), 5, rounds(3_000, 100_000)).await;
+    trace(
+        process(pool(1)).await,
+        &[greatest(), Quota::per_day(Quota::MAX_UNITS)].map(SlidingWindow::new),
+        6,
+        rounds(2_000, 20_000),
+    )
+    .await;
 }
 
 #[cfg(feature = "calendar")]
@@ -238,7 +236,7 @@ async fn windows_of_the_calendar_decide_as_the_algorithm() {
 
     let berlin = |window: CalendarWindow| window.zone("Europe/Berlin").unwrap();
     let quotas = [CalendarWindow::daily(7), CalendarWindow::daily(70), berlin(CalendarWindow::daily(9))];
-    trace(&quotas, 7, rounds(3_000, 100_000)).await;
+    trace(process(pool(1)).await, &quotas, 7, rounds(3_000, 100_000)).await;
     let quotas = [CalendarWindow::monthly(Quota::MAX_UNITS), berlin(CalendarWindow::weekly(1_000))];
-    trace(&quotas, 8, rounds(2_000, 20_000)).await;
+    trace(process(pool(1)).await, &quotas, 8, rounds(2_000, 20_000)).await;
 }

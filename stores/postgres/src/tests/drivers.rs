@@ -1,0 +1,41 @@
+//! The same over each driver.
+
+#[cfg(any(feature = "bb8", feature = "sqlx"))]
+use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
+
+#[cfg(any(feature = "bb8", feature = "sqlx"))]
+use super::conformance::check_over;
+#[cfg(any(feature = "bb8", feature = "sqlx"))]
+use super::traces::trace;
+#[cfg(any(feature = "bb8", feature = "sqlx"))]
+use super::*;
+
+#[cfg(any(feature = "bb8", feature = "sqlx"))]
+async fn check(pool: impl crate::Pool + Clone) {
+    trace(process(pool.clone()).await, &[quota(), greatest()].map(TokenBucket::new), 1, 500).await;
+    trace(process(pool.clone()).await, &[quota(), greatest()].map(SlidingWindow::new), 2, 500).await;
+    check_over(pool, TokenBucket::new(quota()), 3).await;
+}
+
+#[cfg(feature = "bb8")]
+pub(super) async fn bb8_pool(url: &str, connections: u32) -> bb8::Pool<bb8_postgres::PostgresConnectionManager<NoTls>> {
+    let manager = bb8_postgres::PostgresConnectionManager::new(url.parse().expect("an address"), NoTls);
+    bb8::Pool::builder().max_size(connections).build(manager).await.expect("no idle connections to make")
+}
+
+#[cfg(feature = "bb8")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_of_bb8_makes_the_same_decisions() {
+    check(bb8_pool(&PostgresServer::shared().url(), 8).await).await;
+}
+
+#[cfg(feature = "sqlx")]
+pub(super) fn sqlx_pool(url: &str, connections: u32) -> sqlx::PgPool {
+    sqlx::pool::PoolOptions::new().max_connections(connections).connect_lazy(url).expect("an address")
+}
+
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_of_sqlx_makes_the_same_decisions() {
+    check(sqlx_pool(&PostgresServer::shared().url(), 8)).await;
+}
