@@ -60,17 +60,20 @@ usage: scripts/bench [--quick] [--targets] [--instructions] [--app] [--only TEXT
        scripts/bench --against DIR [--quick]
        scripts/bench --pace [--quick]
        scripts/bench --redis [--quick] [--only TEXT]...
-       scripts/bench --keep [--targets | --pace | --redis]
+       scripts/bench --postgres [--quick] [--only TEXT]...
+       scripts/bench --keep [--targets | --pace | --redis | --postgres]
 
   --quick         everything once with small tables: whether it works, not how fast it is
   --targets       only the cells that the table of targets needs, in five minutes
   --instructions  only how many instructions a request takes, by callgrind: the same in each run
   --app           only an axum app under load
-  --only TEXT     only the cells whose names contain TEXT, with what they are compared to; with --redis, the rows
+  --only TEXT     only the cells whose names contain TEXT, with what they are compared to; with --redis and
+                  --postgres, the rows
   --list          the names of the cells
   --against DIR   instead: this checkout of the crate compared to the one in DIR, in six minutes (--quick: in one)
   --pace          instead: how evenly a queue lets requests leave, in three minutes
   --redis         instead: what a decision costs that goes through Redis, in three minutes
+  --postgres      instead: what a decision costs that goes through PostgreSQL, in twenty minutes
   --keep          also puts the report into the page of this processor in benches/results
 ";
 

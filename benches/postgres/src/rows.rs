@@ -50,6 +50,8 @@ pub enum Make {
 #[derive(Clone, Copy)]
 pub enum Driver {
     Deadpool,
+    Bb8,
+    Sqlx,
 }
 
 /// Whether the tables are in the write-ahead log.
@@ -95,7 +97,11 @@ const PEER_TWICE: &str = "`tower-rate-limiter`, two calls";
 
 const PEER_ALONE: Make = Make::Peer { policies: 1, pings: false };
 
-const SINGLE_CALL: Make = Make::Limiters(Driver::Deadpool, |postgres, terms| vec![single(postgres, "single", terms)]);
+const SINGLE_CALL: Make = single_call(Driver::Deadpool);
+
+const fn single_call(driver: Driver) -> Make {
+    Make::Limiters(driver, |postgres, terms| vec![single(postgres, "single", terms)])
+}
 
 const COALESCED: Make = Make::Limiters(Driver::Deadpool, |postgres, terms| {
     vec![Arc::new(RateLimiter::new(terms.bucket(), PostgresStore::new(postgres, "coalesced")))]
@@ -145,6 +151,8 @@ fn all() -> Vec<Row> {
         admitted(SELECT, Make::Select),
         admitted("upsert of a counter", Make::Count),
         admitted(OURS, SINGLE_CALL),
+        admitted("ours, single call, by `sqlx`", single_call(Driver::Sqlx)),
+        admitted("ours, single call, by `bb8`", single_call(Driver::Bb8)),
         admitted(PEER, PEER_ALONE),
         logged("upsert of a counter, logged", Make::Count),
         logged(OURS_LOGGED, SINGLE_CALL),

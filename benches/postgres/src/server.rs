@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use bb8_postgres::PostgresConnectionManager;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::runtime::Runtime;
@@ -89,6 +90,20 @@ impl Server {
     pub async fn sqlx(&self, connections: usize, pings: bool) -> Outcome<PgPool> {
         let connections = u32::try_from(connections).map_err(text)?;
         let options = PgPoolOptions::new().max_connections(connections).test_before_acquire(pings);
+        options.connect(&self.postgres.url()).await.map_err(text)
+    }
+
+    /// The same through `bb8`.
+    pub async fn bb8(&self, connections: usize) -> Outcome<bb8::Pool<PostgresConnectionManager<NoTls>>> {
+        let manager = PostgresConnectionManager::new_from_stringlike(self.postgres.url(), NoTls).map_err(text)?;
+        let connections = u32::try_from(connections).map_err(text)?;
+        bb8::Pool::builder().max_size(connections).test_on_check_out(false).build(manager).await.map_err(text)
+    }
+
+    /// The same through the version of `sqlx` that ours takes, which sends no ping.
+    pub async fn older_sqlx(&self, connections: usize) -> Outcome<sqlx_0_8::PgPool> {
+        let connections = u32::try_from(connections).map_err(text)?;
+        let options = sqlx_0_8::postgres::PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
         options.connect(&self.postgres.url()).await.map_err(text)
     }
 

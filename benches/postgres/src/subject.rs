@@ -32,6 +32,8 @@ impl Subject {
             Make::Limiters(driver, limiters) => {
                 let postgres = match driver {
                     Driver::Deadpool => Postgres::new(server.deadpool(connections)?),
+                    Driver::Bb8 => Postgres::new(server.bb8(connections).await?),
+                    Driver::Sqlx => Postgres::new(server.older_sqlx(connections).await?),
                 };
                 Self::Limiters(limiters(&patient(postgres), terms))
             }
