@@ -48,6 +48,8 @@ pub use self::calls::Calls;
 #[doc(hidden)]
 pub use self::joint::{JointAnswer, JointBackend, JointCharge, joined};
 pub use self::key_value::{KeyValue, KeyValueBackend};
+#[doc(hidden)]
+pub use self::query::StoreInner;
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 pub use self::table::RemoteTable;
@@ -60,5 +62,5 @@ pub(crate) use self::circuit_breaker::CallFailure;
 pub(crate) use self::gate::{CallGate, Evidence, Watch};
 pub(crate) use self::joint::{Joiner, Member, TypedMember};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
-pub(crate) use self::query::{Answered, KeyQuery, StoreInner};
+pub(crate) use self::query::{Answered, KeyQuery};
 pub(crate) use self::tag::{KeyTag, Tags};

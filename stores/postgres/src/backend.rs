@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_sluice::LimiterError;
-use tower_sluice::limiter::{Override, OverrideReason, Receipt};
+use tower_sluice::limiter::{Description, Override, OverrideReason, Receipt};
 use tower_sluice::store::remote::{
-    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, Standing, Target, Transition,
+    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, Standing, StoreInner, Target, Transition, joined,
 };
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
@@ -90,6 +90,14 @@ impl PostgresBackend {
         secret
     }
 
+    pub(crate) const fn postgres(&self) -> &Postgres {
+        &self.postgres
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn row<A: Kept>(&self, target: &Target<'_, A>) -> KeyRow<A> {
         KeyRow {
             postgres: self.postgres.clone(),
@@ -130,7 +138,7 @@ fn override_by_hand(by_hand: Override) -> StandingChange {
 }
 
 /// Writes the 128 bits that stand for a key as a UUID, from base64url.
-fn uuid(name: &str) -> String {
+pub(crate) fn uuid(name: &str) -> String {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => byte - b'A',
         b'a'..=b'z' => byte - b'a' + 26,
@@ -180,6 +188,8 @@ impl<A: Kept> KeyRow<A> {
             Parameter::AllowedUntil => until(standing.allowed_until),
             Parameter::Written => number(written.map_or(0, |written| written.read_at.as_nanos())).into(),
             Parameter::Version => Value::Text(written.and_then(|written| written.version.clone())),
+            // Of several keys.
+            _ => Value::Text(None),
         };
         let parameters: Vec<_> = statement.parameters.iter().map(parameter).collect();
         let rows = self.postgres.run(&statement.text, &parameters).await?;
@@ -343,7 +353,7 @@ fn nanos(span: Duration) -> i64 {
 }
 
 /// The greatest `bigint` if it does not fit.
-fn number(number: u64) -> i64 {
+pub(crate) fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -388,6 +398,15 @@ impl<A: Kept> Backend<A> for PostgresBackend {
         let mut stats = SharingStats::default();
         stats.lost_swaps = self.lost.load(Ordering::Relaxed);
         stats
+    }
+
+    fn describe(
+        &self,
+        limiter: &Arc<StoreInner<A::State, Self>>,
+        algorithm: &A,
+        description: Description,
+    ) -> Description {
+        joined(limiter, algorithm, description)
     }
 
     fn health(&self) -> Vec<NodeHealth> {

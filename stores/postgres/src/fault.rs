@@ -29,6 +29,8 @@ pub enum FaultKind {
     BreakerOpen,
     /// No call was made, because too many were in flight.
     TooManyInFlight,
+    /// A request is about more than 62 keys of one table: each is decided in a statement of its own.
+    TooManyKeys,
     /// All connections of the pool were in use. Nothing was charged.
     PoolExhausted,
     /// There is no such table, or it lacks a column.
@@ -82,6 +84,7 @@ impl FaultKind {
             Self::TooManyInFlight => {
                 ("too_many_in_flight", "PostgreSQL was not called, because too many calls were in flight")
             }
+            Self::TooManyKeys => ("too_many_keys", "the request has more keys than a statement takes"),
             Self::PoolExhausted => (
                 "pool_exhausted",
                 "all connections of the pool were in use; give the limits a pool of their own, or a larger one",
@@ -182,6 +185,13 @@ impl PostgresFault {
             return Self::new(FaultKind::Unreachable, "no connection was made in time");
         }
         Self::new(FaultKind::PoolExhausted, format!("it has {size}"))
+    }
+
+    /// Whether a statement on several keys has failed, and charged nothing, because another one has created some of
+    /// them meanwhile: see `joint.sql`.
+    pub(crate) fn is_of_new_keys(&self) -> bool {
+        let detail = self.detail.as_deref().unwrap_or_default();
+        detail.contains("sluice: another statement") && detail.contains("22P02")
     }
 
     /// Returns what went wrong.

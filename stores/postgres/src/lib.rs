@@ -2,6 +2,7 @@
 
 mod backend;
 mod fault;
+mod joint;
 mod kept;
 mod pool;
 mod postgres;

@@ -198,6 +198,11 @@ impl Postgres {
         clock.map_or_else(|| Wall.now(), |clock| clock.now())
     }
 
+    /// Identifies the pool and the table among those of this process.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.statements).addr()
+    }
+
     /// Whether both are clones of one.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.pool, &other.pool) && self.table == other.table

@@ -1,9 +1,9 @@
 //! What the pools of `tokio-postgres` share: parameters, rows and errors.
 
-use tokio_postgres::error::Error;
-use tokio_postgres::types::{ToSql, Type};
 #[cfg(feature = "deadpool")]
 use tokio_postgres::Statement;
+use tokio_postgres::error::Error;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Column, Row};
 
 use super::{Answer, Value};

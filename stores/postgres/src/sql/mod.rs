@@ -24,6 +24,8 @@
 //!
 //! All arithmetic is in whole numbers. `bigint` divides without a remainder; `numeric` does so only by `div`.
 
+use std::sync::OnceLock;
+
 /// Which algorithm a statement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -43,6 +45,8 @@ impl Kind {
         Self::CalendarWindow,
     ];
 
+    const COUNT: usize = Self::ALL.len();
+
     /// The letter of the algorithm in the bytes of its states.
     pub(crate) const fn letter(self) -> u8 {
         match self {
@@ -56,8 +60,9 @@ impl Kind {
 }
 
 /// The server's time. Its microseconds are exact: `extract` returns a `numeric`.
-const CLOCK: &str =
-    "SELECT coalesce(@now, (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000) AS now OFFSET 0";
+const NOW: &str = "coalesce(@now, (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000)";
+
+const CLOCK: &str = "SELECT {now} AS now OFFSET 0";
 
 /// When the row was written, by the clock.
 const CHANGED_NANOS: &str = "(extract(epoch FROM r.changed) * 1000000)::int8 * 1000";
@@ -238,13 +243,26 @@ pub(crate) enum Parameter {
     /// The server's clock when the row was read, and the version of the row.
     Written,
     Version,
+    /// Of several keys: an array of each of the above, and of the letters of the algorithms.
+    Keys,
+    Limiters,
+    Kinds,
+    Costs,
+    Limits,
+    Bursts,
+    Periods,
+    Sinces,
+    Firsts,
+    Seconds,
+    /// The sets of keys to choose from.
+    Sets,
     /// The number in a receipt: of a bucket, when the charge is paid; of a window, its number; of the calendar, its end.
     Receipt,
 }
 
 impl Parameter {
     /// The name in a text, and the type.
-    const ALL: [(Self, &str, &str); 26] = [
+    const ALL: [(Self, &str, &str); 37] = [
         (Self::Now, "now", "int8"),
         (Self::Key, "key", "text::uuid"),
         (Self::Limiter, "limiter", "text"),
@@ -271,6 +289,17 @@ impl Parameter {
         (Self::AllowedUntil, "until", "text::numeric"),
         (Self::Written, "written", "int8"),
         (Self::Version, "version", "text"),
+        (Self::Keys, "keys", "text::uuid[]"),
+        (Self::Limiters, "limiters", "text::text[]"),
+        (Self::Kinds, "kinds", "text::text[]"),
+        (Self::Costs, "costs", "text::int8[]"),
+        (Self::Limits, "limits", "text::int8[]"),
+        (Self::Bursts, "bursts", "text::int8[]"),
+        (Self::Periods, "periods", "text::int8[]"),
+        (Self::Sinces, "sinces", "text::int8[]"),
+        (Self::Firsts, "firsts", "text::int8[]"),
+        (Self::Seconds, "seconds", "text::int8[]"),
+        (Self::Sets, "sets", "text::int8[]"),
     ];
 }
 
@@ -285,7 +314,7 @@ impl Statement {
     /// Makes a statement of a file, with its parts.
     fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
         // The server needs no comments.
-        let text: Vec<_> = text.lines().filter(|line| !line.starts_with("--")).collect();
+        let text: Vec<_> = text.lines().filter(|line| !line.trim().starts_with("--")).collect();
         let mut text = fill(&text.join("\n"), table, parts);
         let mut parameters = Vec::new();
         for (parameter, name, kind) in Parameter::ALL {
@@ -332,7 +361,7 @@ fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
     ] {
         text = text.replace(&format!("{{{name}}}"), part);
     }
-    text.replace("{changed_nanos}", CHANGED_NANOS)
+    text.replace("{changed_nanos}", CHANGED_NANOS).replace("{now}", NOW)
 }
 
 /// Returns an expression for a nanosecond of type `numeric` as an instant, rounded up.
@@ -351,6 +380,10 @@ pub(crate) struct Statements {
     pub(crate) swap: Statement,
     pub(crate) insert: Statement,
     pub(crate) sweep: Statement,
+    pub(crate) joint_read: Statement,
+    table: Box<str>,
+    /// By the algorithms that the keys have, a bit for each. Made when first asked for.
+    joint: [OnceLock<Statement>; 1 << Kind::COUNT],
 }
 
 impl Statements {
@@ -397,11 +430,25 @@ impl Statements {
             swap: Statement::new(include_str!("swap.sql"), table, &ends_of_state),
             insert: Statement::new(include_str!("insert.sql"), table, &ends_of_state),
             sweep: Statement::new(include_str!("sweep.sql"), table, &[]),
+            joint_read: Statement::new(include_str!("joint_read.sql"), table, &[]),
+            table: table.into(),
+            joint: [const { OnceLock::new() }; 1 << Kind::COUNT],
         }
     }
 
     pub(crate) fn decide(&self, kind: Kind) -> &Statement {
         &self.decide[kind as usize]
+    }
+
+    /// The statement on several keys, of these algorithms.
+    pub(crate) fn joint(&self, kinds: impl Iterator<Item = Kind>) -> &Statement {
+        let bits = kinds.fold(0, |bits, kind| bits | 1_usize << kind as usize);
+        self.joint[bits].get_or_init(|| {
+            let kinds = Kind::ALL.iter().filter(|kind| bits & 1 << **kind as usize != 0);
+            let branches: Vec<_> = kinds.map(|kind| joint_branch(*kind, &self.table)).collect();
+            let branches = branches.join("\n  UNION ALL\n  ");
+            Statement::new(include_str!("joint.sql"), &self.table, &[("branches", &branches)])
+        })
     }
 
     pub(crate) fn stand(&self, kind: Kind) -> &Statement {
@@ -411,6 +458,44 @@ impl Statements {
     pub(crate) fn refund(&self, kind: Kind) -> &Statement {
         &self.refund[kind as usize]
     }
+}
+
+/// The part of a statement on several keys that decides on those of one algorithm. The numbers of a key are in a row,
+/// and not in parameters.
+fn joint_branch(kind: Kind, table: &str) -> String {
+    let parts = kind.parts();
+    let of_key = |part: &str| {
+        let names = [
+            ("@limit", "q.quota_limit"),
+            ("@burst", "q.quota_burst"),
+            ("@period", "q.quota_period"),
+            ("@cost", "q.cost"),
+            ("@count", "1::int8"),
+            ("@since", "q.since"),
+            ("@first", "q.first"),
+            ("@second", "q.second"),
+        ];
+        names.iter().fold(part.to_owned(), |part, (name, column)| part.replace(name, column))
+    };
+    let ends = parts.ends.replace("{limit}", "q.quota_limit").replace("{period}", "q.quota_period");
+    let rolled = of_key(parts.rolled);
+    let letter = char::from(kind.letter()).to_string();
+    let lines: Vec<_> =
+        include_str!("joint_branch.sql").lines().filter(|line| !line.trim().starts_with("--")).collect();
+    fill(
+        &lines.join("\n"),
+        table,
+        &[
+            ("kind", &letter),
+            ("covered", &of_key(parts.covered)),
+            ("corrected", &of_key(parts.corrected)),
+            ("counted", &of_key(parts.counted)),
+            ("charged", &of_key(parts.charged)),
+            ("state", &of_key(parts.state)),
+            ("rolled", &rolled),
+            ("expires", &instant(&format!("greatest({ends}, r.bans_until)"))),
+        ],
+    )
 }
 
 /// The statement that creates a table.

@@ -7,6 +7,7 @@ mod drivers;
 mod effort;
 mod exact;
 mod faults;
+mod joint;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod server;

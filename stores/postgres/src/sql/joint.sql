@@ -1,0 +1,71 @@
+-- Decides on several keys, of any algorithms: charges the first of the sets whose keys all have room, or no key.
+--
+-- A set is a number whose bit for a key is 1 shifted by the place of the key in the arrays.
+--
+-- Two of these statements do not wait for each other in a circle. They lock the rows that they see in the order of the
+-- keys, then insert the others in the order of the keys, and then update rows that they have locked. One that inserts
+-- waits only for another one that has inserted the same key, and so has locked all that it will: an insert with DO
+-- NOTHING does not wait for the lock of a row. Among those that insert, each waits for a key behind those that it has
+-- inserted. One that still locks is waited for only by others that still lock, for a key before the one that it waits
+-- for itself. Decisions on one key wait for nothing while they have a lock, and sweeps skip locked rows.
+--
+-- A row that another statement has created since this one began is not seen, and not inserted. If none of the new keys
+-- could be inserted, nothing is charged. If some could be, the statement fails as a whole. It is sent again in both
+-- cases.
+WITH asked AS MATERIALIZED (
+  SELECT q.key, q.limiter, q.kind, q.cost, q.quota_limit, q.quota_burst, q.quota_period, q.since, q.first, q.second, 1::int8 << (q.place - 1)::int4 AS bit
+  FROM unnest(@keys, @limiters, @kinds, @costs, @limits, @bursts, @periods, @sinces, @firsts, @seconds)
+    WITH ORDINALITY AS q(key, limiter, kind, cost, quota_limit, quota_burst, quota_period, since, first, second, place)
+),
+locked AS MATERIALIZED (
+  SELECT r.* FROM {table} r WHERE r.key = ANY (@keys) ORDER BY r.key FOR NO KEY UPDATE
+),
+-- The clock is read when all rows are locked.
+clock AS MATERIALIZED (
+  SELECT {now} AS now FROM (SELECT count(*) AS rows FROM locked OFFSET 0) l
+),
+decided AS MATERIALIZED (
+  {branches}
+),
+chosen AS MATERIALIZED (
+  SELECT w.number, w.bits, l.is_covered
+  FROM (
+    SELECT coalesce(bit_or(bit) FILTER (WHERE NOT is_admitted), 0) AS lacking, bool_and(is_covered) AS is_covered FROM decided
+  ) l
+  LEFT JOIN LATERAL (
+    SELECT u.number, u.bits FROM unnest(@sets) WITH ORDINALITY AS u(bits, number)
+    WHERE l.is_covered AND u.bits & l.lacking = 0
+    ORDER BY u.number LIMIT 1
+  ) w ON true
+),
+charged AS MATERIALIZED (
+  SELECT d.* FROM decided d JOIN chosen h ON d.bit & h.bits <> 0 WHERE d.is_charged
+),
+inserted AS (
+  INSERT INTO {table} (key, limiter, quota_limit, quota_burst, quota_period, number, previous, used, changed, charged, expires)
+  SELECT d.key, d.limiter, d.quota_limit, d.quota_burst, d.quota_period, d.number, d.previous, d.used, d.changed, 1, d.expires
+  FROM charged d WHERE d.is_new ORDER BY d.key
+  ON CONFLICT (key) DO NOTHING
+  RETURNING key
+),
+made AS MATERIALIZED (
+  SELECT (SELECT count(*) FROM inserted) AS made, (SELECT count(*) FROM charged WHERE is_new) AS wanted
+),
+-- By the key, and not by the place of the row: the row that was locked may be a later version than the one that this
+-- statement sees.
+updated AS (
+  UPDATE {table} t SET quota_limit = d.quota_limit, quota_burst = d.quota_burst, quota_period = d.quota_period, number = d.number, previous = d.previous, used = d.used, changed = d.changed, charged = 1, expires = d.expires, banned_until = NULL, owing_until = NULL, allowed_until = NULL, reason = NULL
+  FROM charged d, made m
+  WHERE t.key = d.key AND NOT d.is_new AND m.made = m.wanted
+)
+SELECT c.now,
+  CASE
+    WHEN m.made = m.wanted THEN coalesce(h.number, 0)
+    WHEN m.made = 0 THEN -1
+    ELSE ('sluice: another statement has created one of the keys, so this one charges nothing, and is sent again' || m.made)::int8
+  END,
+  h.is_covered::int4::int8,
+  d.bit,
+  {row}, {changed_nanos}
+FROM decided d CROSS JOIN clock c CROSS JOIN chosen h CROSS JOIN made m
+LEFT JOIN locked r ON r.key = d.key

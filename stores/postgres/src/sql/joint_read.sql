@@ -1,0 +1,5 @@
+-- Reads several keys.
+SELECT c.now, 0::int8, 1::int8, 1::int8 << (q.place - 1)::int4, {row}, {changed_nanos}
+FROM ({clock}) c
+CROSS JOIN unnest(@keys) WITH ORDINALITY AS q(key, place)
+LEFT JOIN {table} r ON r.key = q.key
