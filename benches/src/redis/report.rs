@@ -47,7 +47,7 @@ impl Report {
         if let Some(problem) = self.cells.problem(name, concurrency) {
             return writeln!(f, "| {name} | {problem} | – | – | – | – | – | – | – |");
         }
-        let of = |figure: Figure| median(samples.iter().map(|(_, sample)| figure(sample)));
+        let of = |figure: Figure| self.cells.median(name, concurrency, figure);
         let client: Vec<_> = samples.iter().filter_map(|(_, sample)| sample.client).collect();
         let client = if client.is_empty() { "–".to_owned() } else { format!("{:.2}", median(client)) };
         let by = |reference| times(self.cells.ratio(name, reference, concurrency, PER_SECOND));
