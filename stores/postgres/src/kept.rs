@@ -276,8 +276,8 @@ fn unreadable(what: &str) -> PostgresFault {
 impl Rows for TokenBucket {
     const KIND: Kind = Kind::Bucket;
 
-    /// When the charge is paid, in the units of its quota. A refund takes from the greatest number as much as is unpaid;
-    /// at the beginning of time that is all, if the price is above all such numbers.
+    /// When the charge is paid, in the units of its quota. A refund takes from the greatest number as much as is
+    /// unpaid; at the beginning of time that is all, if the price is above all such numbers.
     fn receipt_number(&self, receipt: Receipt, _: Timestamp) -> Option<u128> {
         use tower_sluice::algorithm::Algorithm;
 

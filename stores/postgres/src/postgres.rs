@@ -205,7 +205,7 @@ impl Postgres {
 
     /// Whether both are clones of one.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.pool, &other.pool) && self.table == other.table
+        Arc::ptr_eq(&self.pool, &other.pool) && self.table == other.table && self.secret == other.secret
     }
 }
 

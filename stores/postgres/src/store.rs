@@ -12,6 +12,69 @@ use crate::postgres::Postgres;
 /// The settings of a limiter whose keys are on PostgreSQL, where all processes that name it alike share them.
 ///
 /// [`RateLimiter::new`](tower_sluice::RateLimiter::new) makes the limiter from an algorithm and from these.
+///
+/// # Quotas
+///
+/// All quotas fit: limits, bursts and costs of up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS)
+/// (999,999,999,999,999), per nanosecond or per century. Staggered windows do not fit: see [`Unfit`](crate::Unfit).
+///
+/// # Cost
+///
+/// | a decision | takes |
+/// |---|---|
+/// | by any algorithm | one statement, which writes the row of the key |
+/// | of several policies over one [`Postgres`], all or none | one statement, which writes the rows that are charged |
+/// | on a key that is known here as used up | nothing but a look at a table in this process |
+/// | on a key that is known here as used up, asked again | one statement that only reads, at most once per half a second and process |
+/// | with [leases](Self::leasing) of *n* requests | 1/*n* of a statement for a key in demand |
+///
+/// A statement takes the server about 150 microseconds of processor time, of which an `UPDATE` that adds one takes
+/// half; and one that is not prepared (with `bb8`) more than a millisecond. A row and its place in the index take about
+/// 210 bytes. Refunds, resets, bans and overrides take one statement each, a debt two. Of a key that is in demand
+/// everywhere, the server makes one decision after the other: take leases.
+///
+/// Requests for one key that come while a call for it is in flight on their runtime share the next call.
+///
+/// # Expired rows
+///
+/// For every 16 new keys of a process, it examines 256 random rows, and deletes those that have expired, beside the
+/// path of requests. At a steady rate of new keys, one in 16 rows has expired. If no new keys come, rows stay.
+///
+/// # Accuracy
+///
+/// Exact over all processes, by the clock of the server, in whole microseconds, which is read under the lock of the
+/// row. If that clock is set back, as after a failover, keys owe as much as at their last decision: nothing is admitted
+/// twice, and nobody is locked out.
+///
+/// # Another quota
+///
+/// A limiter with another quota may have the same name: processes with the old one and with the new one share the
+/// state, as while a change is rolled out. Each decision converts it to its own quota, as after a [live
+/// change](https://docs.rs/tower-sluice/latest/tower_sluice/trait.Limiter.html#method.inherit): used units stay used.
+///
+/// # Bans, allowances and debts
+///
+/// They are in the row of the key, and so cost a decision nothing. Bans that
+/// [grow](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#method.growing) are counted there, for
+/// all processes together. Refunds of earlier charges do nothing while one of them is in force.
+///
+/// # When PostgreSQL fails, or does not answer
+///
+/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Postgres::timeout), with a
+/// [`PostgresFault`](crate::PostgresFault) as the source of its error. Five failures in a row open the circuit breaker,
+/// and decisions fail at once. A pool whose connections are all in use is no such failure. For the local fallback, the
+/// limiter also counts in memory what PostgreSQL admits. A statement that may have run is not sent again.
+///
+/// A request that waits for a lock gives up at the timeout, and its statement goes on. Set `lock_timeout` of the role
+/// to the timeout, so that the server gives up as well; for a transaction that holds locks of the table, such as that
+/// of a person, set `idle_in_transaction_session_timeout`.
+///
+/// Transactions must be under READ COMMITTED, the default. If another is the default of the role, decisions on a busy
+/// key fail with [`Serialization`](crate::FaultKind::Serialization).
+///
+/// # Cancel safety
+///
+/// A request that is dropped while it is being decided may have been charged.
 #[derive(Debug)]
 #[must_use]
 pub struct PostgresStore(RemoteStore<PostgresBackend>);

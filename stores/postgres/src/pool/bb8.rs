@@ -1,7 +1,7 @@
 //! A pool of `bb8`, with the connections of `bb8-postgres`.
 //!
 //! These remember no prepared statement, and have no place to remember one. So each statement is parsed and planned
-//! again, in the same round trip.
+//! again, in the same round trip. And a pool takes every connection back, also one that was given up.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio_postgres::Socket;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 
 use super::sealed::Run;
-use super::{Running, Value, tokio_postgres as driver};
-use crate::fault::{FaultKind, PostgresFault};
+use super::{Running, Value, to_its_end, tokio_postgres as driver};
+use crate::fault::PostgresFault;
 
 impl<T> Run for Pool<PostgresConnectionManager<T>>
 where
@@ -34,10 +34,7 @@ where
                 }
             };
             let (statement, parameters) = (statement.to_owned(), parameters.to_vec());
-            // In a task, so that the connection comes back to the pool no sooner than its statement has ended: a pool of
-            // `bb8` takes every connection back.
-            let query = async move { driver::query_unprepared(&client, &statement, &parameters).await };
-            tokio::spawn(query).await.unwrap_or_else(|_| Err(FaultKind::Cancelled.into()))
+            to_its_end(async move { driver::query_unprepared(&client, &statement, &parameters).await }).await
         })
     }
 }

@@ -6,7 +6,7 @@ use deadpool_postgres::{Object, Pool, PoolError};
 use tokio::time::timeout;
 
 use super::sealed::Run;
-use super::{Running, Value, tokio_postgres};
+use super::{Running, Value, to_its_end, tokio_postgres as driver};
 use crate::fault::{FaultKind, PostgresFault};
 
 impl Run for Pool {
@@ -24,26 +24,24 @@ impl Run for Pool {
                     return Err(PostgresFault::no_connection(status.size, status.max_size));
                 }
             };
-            let client = Lent(Some(client));
-            let connection = client.0.as_ref().expect("it is taken out at the end");
-            let answer = match connection.prepare_cached(statement).await {
-                Ok(prepared) => tokio_postgres::query(connection, &prepared, parameters).await,
-                Err(error) => Err(error.into()),
-            };
-            client.give_back();
-            answer
+            let (statement, parameters) = (statement.to_owned(), parameters.to_vec());
+            to_its_end(async move {
+                let mut lent = Lent(Some(client));
+                let client = lent.0.as_ref().expect("it is taken out at the end");
+                let answer = match client.prepare_cached(&statement).await {
+                    Ok(prepared) => driver::query(client, &prepared, &parameters).await,
+                    Err(error) => Err(error.into()),
+                };
+                drop(lent.0.take());
+                answer
+            })
+            .await
         })
     }
 }
 
 /// A connection that is closed, and leaves the pool, unless its statement has ended.
 struct Lent(Option<Object>);
-
-impl Lent {
-    fn give_back(mut self) {
-        drop(self.0.take());
-    }
-}
 
 impl Drop for Lent {
     fn drop(&mut self) {

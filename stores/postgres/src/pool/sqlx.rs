@@ -9,7 +9,7 @@ use sqlx::{Column, Postgres, Row, TypeInfo};
 use tokio::time::timeout;
 
 use super::sealed::Run;
-use super::{Running, Value};
+use super::{Running, Value, to_its_end};
 use crate::fault::{FaultKind, PostgresFault};
 
 impl Run for PgPool {
@@ -23,15 +23,19 @@ impl Run for PgPool {
                 }
                 Ok(Err(error)) => return Err(PostgresFault::from(error).before_the_statement()),
             };
-            let mut lent = Lent(Some(connection));
-            let connection = lent.0.as_mut().expect("it is taken out at the end");
-            let query = parameters.iter().fold(sqlx::query(statement), |query, value| match value {
-                Value::Int(number) => query.bind(*number),
-                Value::Text(text) => query.bind(text.as_deref()),
-            });
-            let answer = query.fetch_all(&mut **connection).await;
-            drop(lent.0.take());
-            answer?.iter().map(values).collect()
+            let (statement, parameters) = (statement.to_owned(), parameters.to_vec());
+            to_its_end(async move {
+                let mut lent = Lent(Some(connection));
+                let connection = lent.0.as_mut().expect("it is taken out at the end");
+                let query = parameters.iter().fold(sqlx::query(&statement), |query, value| match value {
+                    Value::Int(number) => query.bind(*number),
+                    Value::Text(text) => query.bind(text.as_deref()),
+                });
+                let answer = query.fetch_all(&mut **connection).await;
+                drop(lent.0.take());
+                answer?.iter().map(values).collect()
+            })
+            .await
         })
     }
 }

@@ -1,26 +1,39 @@
 -- tower-sluice: one row per key, of all limiters.
 --
--- UNLOGGED: a crash of the server empties the table, and then all keys have their full budgets. Leave the word out, or
--- say ALTER TABLE {table} SET LOGGED, to keep the budgets, at the price of the write-ahead log.
+-- UNLOGGED: a crash of the server empties the table, and then all keys have their full budgets. To keep the budgets, at
+-- the price of the write-ahead log, leave the word out, or say later: ALTER TABLE {table} SET LOGGED.
 --
--- No index covers a column that a decision changes, and pages are not filled up: so a decision replaces its row within
+-- No index covers a column that a decision changes, and pages are not filled up. So a decision replaces its row within
 -- the page, and leaves no work behind in an index.
 CREATE UNLOGGED TABLE IF NOT EXISTS {table} (
-  key uuid PRIMARY KEY,           -- 128 bits of a hash over the secret, the limiter and the key
-  limiter text NOT NULL,          -- the name of the limiter, for people
-  quota_limit bigint NOT NULL,    -- the quota under which the state is kept
+  -- 128 bits of a hash over the secret, the limiter, its algorithm and the key.
+  key uuid PRIMARY KEY,
+  -- The name of the limiter, for people.
+  limiter text NOT NULL,
+  -- The quota under which the state is kept. The period is in nanoseconds.
+  quota_limit bigint NOT NULL,
   quota_burst bigint NOT NULL,
-  quota_period bigint NOT NULL,   -- nanoseconds
-  number numeric NOT NULL,        -- bucket: when its debt is paid, in units of 1/limit nanosecond; fixed and sliding window: its number; calendar: the nanosecond at which it ends
-  previous bigint NOT NULL,       -- sliding window: the units used in the window before
-  used bigint NOT NULL,           -- windows: the units used
-  changed timestamptz NOT NULL,   -- the server's clock at the last decision
-  charged integer NOT NULL,       -- how many requests that decision has charged
-  expires timestamptz NOT NULL,   -- from then on, the row may be deleted
-  banned_until numeric,           -- nanoseconds since 1970; NULL: never
-  owing_until numeric,            -- while the key owes something, its state is as of this instant
+  quota_period bigint NOT NULL,
+  -- Of a bucket, when its debt is paid, in units of 1/limit nanosecond. Of a fixed or a sliding window, its number. Of
+  -- a window of the calendar, the nanosecond at which it ends.
+  number numeric NOT NULL,
+  -- The units used in the sliding window before.
+  previous bigint NOT NULL,
+  -- The units used in the window.
+  used bigint NOT NULL,
+  -- The server's clock at the last decision, and how many requests that has charged.
+  changed timestamptz NOT NULL,
+  charged integer NOT NULL,
+  -- From then on, the row may be deleted.
+  expires timestamptz NOT NULL,
+  -- The ends of the ban, the debt and the allowance of the key, in nanoseconds since 1970; NULL: never. While the key
+  -- owes something, its state is as of the end of the debt.
+  banned_until numeric,
+  owing_until numeric,
   allowed_until numeric,
-  reason text,                    -- why an operator has banned or allowed the key
-  bans integer,                   -- how often the key was banned, if its bans grow
-  bans_until numeric              -- and until when that is remembered
-) WITH (fillfactor = 70)
+  -- Why an operator has banned or allowed the key.
+  reason text,
+  -- How often the key was banned, if its bans grow, and until when that is remembered.
+  bans integer,
+  bans_until numeric
+) WITH (fillfactor = 85)

@@ -256,7 +256,8 @@ pub(crate) enum Parameter {
     Seconds,
     /// The sets of keys to choose from.
     Sets,
-    /// The number in a receipt: of a bucket, when the charge is paid; of a window, its number; of the calendar, its end.
+    /// The number in a receipt: of a bucket, when the charge is paid; of a window, its number; of the calendar, its
+    /// end.
     Receipt,
 }
 

@@ -8,6 +8,7 @@ mod effort;
 mod exact;
 mod faults;
 mod joint;
+mod layer;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod server;

@@ -1,0 +1,93 @@
+//! The whole way of a request, and the statements that it takes.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Mutex;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+use tower_sluice::key::User;
+use tower_sluice::{Penalty, Policy, RateLimitLayer};
+
+use super::*;
+use crate::pool::sealed::Run;
+use crate::pool::{Running, Value};
+
+/// Remembers the first words of all statements.
+#[derive(Clone, Debug)]
+struct Watched {
+    pool: Pool,
+    statements: Arc<Mutex<Vec<String>>>,
+}
+
+impl Watched {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.statements.lock().unwrap())
+    }
+}
+
+impl Run for Watched {
+    fn run<'a>(&'a self, statement: &'a str, parameters: &'a [Value], wait: Duration) -> Running<'a> {
+        let words: Vec<_> = statement.split_whitespace().take(2).collect();
+        self.statements.lock().unwrap().push(words.join(" "));
+        self.pool.run(statement, parameters, wait)
+    }
+}
+
+async fn status(layer: &RateLimitLayer) -> u16 {
+    let hello = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("alice"));
+    layer.clone().layer(hello).oneshot(request).await.unwrap().status().as_u16()
+}
+
+fn of_store<A: Kept>(postgres: &Postgres, name: &str, algorithm: A) -> Over<A> {
+    RateLimiter::new(algorithm, PostgresStore::new(postgres, name))
+}
+
+#[tokio::test]
+async fn two_policies_take_one_statement_and_charge_both_or_none() {
+    let pool = Watched { pool: pool(1), statements: Arc::default() };
+    let postgres = process(pool.clone()).await;
+    let day = Policy::new("day", of_store(&postgres, "day", TokenBucket::new(Quota::per_day(3)))).key(User::key());
+    let year =
+        Policy::new("year", of_store(&postgres, "year", FixedWindow::new(Quota::per(100, YEAR)))).key(User::key());
+    let layer = RateLimitLayer::new([day, year]);
+    pool.take();
+    for _ in 0..3 {
+        assert_eq!(status(&layer).await, 200);
+        assert_eq!(pool.take(), ["WITH asked"]);
+    }
+    assert_eq!(status(&layer).await, 429);
+    pool.take();
+    assert_eq!(status(&layer).await, 429);
+    assert!(!pool.take().iter().any(|statement| statement == "INSERT INTO"), "a rejection that is known here");
+    let year = of_store(&postgres, "year", FixedWindow::new(Quota::per(100, YEAR)));
+    let left = year.acquire(&"alice".into(), 97).await;
+    assert_eq!(left.map(|permit| permit.is_allowed()).ok(), Some(true), "three were charged");
+}
+
+/// From the first rejections of a policy to the row, and to another process.
+#[tokio::test]
+async fn a_ban_by_one_process_is_in_force_in_the_others() {
+    let first = process(pool(1)).await;
+    let new = |postgres: &Postgres| {
+        let limiter = of_store(postgres, "login", TokenBucket::new(Quota::per_day(1)));
+        let penalty = Penalty::new(Quota::per_day(1), MINUTE).growing(2, 10 * MINUTE);
+        RateLimitLayer::new(Policy::new("login", limiter).key(User::key()).penalty(penalty))
+    };
+    let layer = new(&first);
+    assert_eq!(status(&layer).await, 200);
+    for _ in 0..3 {
+        assert_eq!(status(&layer).await, 429);
+    }
+    let other = new(&first.clone().with_pool(pool(1)));
+    timing::eventually("the ban is in force", async || {
+        other.handle().peek("login", "alice").await.unwrap().ban().is_some()
+    })
+    .await;
+    let bans =
+        first.run(&format!("SELECT bans::int8, bans_until::text FROM {}", first.table_name()), &[]).await.unwrap();
+    assert_eq!(bans[0][0], Value::Int(Some(1)));
+}

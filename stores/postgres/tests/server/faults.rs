@@ -1,0 +1,271 @@
+//! Servers and pools that are set up wrongly, or that others block: each has a name and a cure, and what becomes of a
+//! request is what its policy says.
+
+use std::convert::Infallible;
+
+use http::{HeaderName, Request, Response};
+use tokio_postgres::Client;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::FixedWindow;
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::BreakerState;
+use tower_sluice::{FailureMode, Policy, RateLimitLayer, Verdict};
+use tower_sluice_postgres::FaultKind;
+
+use super::server::PostgresServer;
+use super::timing::eventually;
+use super::*;
+
+/// How long a call may take that is to fail for lack of time.
+const SHORT: Duration = Duration::from_millis(200);
+
+fn at_most_ten(postgres: &Postgres) -> Over<FixedWindow> {
+    limiter_without_coalescing(postgres, FixedWindow::new(quota(10)))
+}
+
+/// A database of its own with a table, and a client of it that is none of ours.
+async fn database() -> (String, Client) {
+    let url = PostgresServer::shared().database();
+    process(&pool(&url, 1)).migrate().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    (url, client)
+}
+
+/// Lets another session lock the rows of the table, to the end of its transaction.
+async fn lock(client: &Client) {
+    client.batch_execute("BEGIN; SELECT FROM sluice_state FOR UPDATE").await.unwrap();
+}
+
+/// Waits until so many of our statements wait for a lock.
+async fn waiting(client: &Client, statements: i64) {
+    let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("statements wait for a lock", async || {
+        // Within a transaction, this would show the same all the time.
+        client.batch_execute("SELECT pg_stat_clear_snapshot()").await.unwrap();
+        client.query_one(text, &[]).await.unwrap().get::<_, i64>(0) >= statements
+    })
+    .await;
+}
+
+/// Sends one request through a layer. Returns its status, and whether the fallback decided.
+async fn send(postgres: &Postgres, mode: FailureMode) -> (u16, bool) {
+    const CLIENT: HeaderName = HeaderName::from_static("x-client");
+    let policy = Policy::new("p", at_most_ten(postgres)).key(HeaderKey::new(CLIENT)).on_failure(mode);
+    let layer = RateLimitLayer::builder(policy).verdict().build();
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let request = Request::builder().header(CLIENT, "key").body(()).unwrap();
+    let response = layer.layer(inner).oneshot(request).await.unwrap();
+    let verdict = response.extensions().get::<Verdict>().expect("the layer attaches its verdict");
+    (response.status().as_u16(), verdict.policies().iter().any(|policy| policy.fell_back()))
+}
+
+/// Checks what a decision fails by, what the message advises, and what becomes of requests.
+async fn fails(postgres: &Postgres, kind: FaultKind, cure: &str) {
+    let error = ask(&at_most_ten(postgres), "key").await.unwrap_err();
+    let text = fault(&error).to_string();
+    assert_eq!(fault(&error).kind(), kind, "{text}");
+    assert!(text.contains(cure) && !text.contains('\n'), "{text:?} does not name the cure: {cure}");
+    assert_eq!(send(postgres, FailureMode::Allow).await, (200, false), "{text}");
+    assert_eq!(send(postgres, FailureMode::Reject).await, (503, false), "{text}");
+    assert_eq!(send(postgres, FailureMode::LocalFallback).await, (200, true), "{text}");
+}
+
+/// Checks that nothing was charged, and that nothing is in the way any more.
+async fn recovers(url: &str) {
+    assert_eq!(ask(&at_most_ten(&process(&pool(url, 1))), "key").await.unwrap().remaining(), 9);
+}
+
+#[tokio::test]
+async fn a_missing_table() {
+    let url = PostgresServer::shared().database();
+    let postgres = process(&pool(&url, 1));
+    fails(&postgres, FaultKind::NoTable, "run the migration").await;
+    postgres.migrate().await.unwrap();
+    recovers(&url).await;
+}
+
+#[tokio::test]
+async fn a_table_of_another_version() {
+    let (url, client) = database().await;
+    client.batch_execute("ALTER TABLE sluice_state RENAME bans TO something").await.unwrap();
+    let limiter = at_most_ten(&process(&pool(&url, 1)));
+    assert!(ask(&limiter, "key").await.unwrap().is_allowed(), "it needs no such column");
+    client.batch_execute("ALTER TABLE sluice_state DROP COLUMN charged; DELETE FROM sluice_state").await.unwrap();
+    fails(&process(&pool(&url, 1)), FaultKind::NoTable, "run the migration").await;
+}
+
+/// A process has prepared its statements, and then somebody changes the table.
+#[tokio::test]
+async fn a_table_that_is_changed_meanwhile() {
+    let (url, client) = database().await;
+    let limiter = at_most_ten(&process(&pool(&url, 1)));
+    assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 9);
+    client.batch_execute("ALTER TABLE sluice_state ADD COLUMN ours integer; ANALYZE sluice_state").await.unwrap();
+    assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 8);
+    client.batch_execute("ALTER TABLE sluice_state SET LOGGED; REINDEX TABLE sluice_state").await.unwrap();
+    assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 7);
+    client.batch_execute("TRUNCATE sluice_state").await.unwrap();
+    assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 9);
+}
+
+#[tokio::test]
+async fn a_role_without_permission() {
+    let (url, client) = database().await;
+    let role = format!("weak_{}", std::process::id());
+    client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
+    let as_role = url.replace("postgres@", &format!("{role}@"));
+    fails(&process(&pool(&as_role, 1)), FaultKind::NoPermission, "grant it SELECT, INSERT, UPDATE and DELETE").await;
+    client.batch_execute(&format!("GRANT SELECT ON sluice_state TO {role}")).await.unwrap();
+    fails(&process(&pool(&as_role, 1)), FaultKind::NoPermission, "grant it SELECT, INSERT, UPDATE and DELETE").await;
+    let grant = format!("GRANT INSERT, UPDATE, DELETE ON sluice_state TO {role}");
+    client.batch_execute(&grant).await.unwrap();
+    recovers(&as_role).await;
+}
+
+#[tokio::test]
+async fn a_role_that_does_not_exist() {
+    let (url, _) = database().await;
+    let as_nobody = url.replace("postgres@", "nobody_of_that_name@");
+    fails(&process(&pool(&as_nobody, 1)), FaultKind::NoPermission, "check its password").await;
+    recovers(&url).await;
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes() {
+    let (url, client) = database().await;
+    let set = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', \
+               current_database()); END $$";
+    client.batch_execute(set).await.unwrap();
+    let postgres = process(&pool(&url, 1));
+    fails(&postgres, FaultKind::ReadOnly, "connect to the primary").await;
+    assert!(at_most_ten(&postgres).peek(&"key".into(), 1).await.unwrap().is_allowed(), "a read needs no writes");
+    client.batch_execute(&set.replace("= on", "= off")).await.unwrap();
+    recovers(&url).await;
+}
+
+/// The row is locked by a session that somebody has forgotten.
+#[tokio::test]
+async fn a_statement_that_the_server_cancels() {
+    for setting in ["statement_timeout", "lock_timeout"] {
+        let (url, client) = database().await;
+        let limiter = at_most_ten(&process(&pool(&url, 1)));
+        assert!(ask(&limiter, "key").await.unwrap().is_allowed());
+        lock(&client).await;
+        let hasty = format!("{url}?options=-c%20{setting}%3D20");
+        fails(&process(&pool(&hasty, 1)), FaultKind::StatementTimeout, "raise statement_timeout").await;
+        client.batch_execute("COMMIT").await.unwrap();
+        assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 8, "{setting}: nothing was charged");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_others_lock_for_longer_than_the_timeout() {
+    let (url, client) = database().await;
+    let limiter = at_most_ten(&process(&pool(&url, 1)));
+    assert!(ask(&limiter, "key").await.unwrap().is_allowed());
+    lock(&client).await;
+    let pool = pool(&url, 4);
+    let hasty = Postgres::new(pool.clone()).timeout(SHORT);
+    fails(&hasty, FaultKind::TimedOut, "look for locks").await;
+    client.batch_execute("COMMIT").await.unwrap();
+    eventually("the connections that waited have left the pool", async || pool.status().size == 0).await;
+    assert!(ask(&limiter, "key").await.is_ok());
+    assert!(ask(&at_most_ten(&process(&pool)), "another").await.unwrap().is_allowed());
+}
+
+/// The one connection waits for a lock. So others get none, also for rows that nobody locks.
+#[tokio::test]
+async fn a_pool_that_is_exhausted() {
+    let (url, client) = database().await;
+    let pool = pool(&url, 1);
+    let limiter = at_most_ten(&process(&pool));
+    assert!(ask(&limiter, "blocked").await.unwrap().is_allowed());
+    lock(&client).await;
+    let blocked = tokio::spawn(async move { ask(&limiter, "blocked").await.unwrap() });
+    waiting(&client, 1).await;
+    let hasty = Postgres::new(pool.clone()).timeout(SHORT);
+    for _ in 0..3 {
+        fails(&hasty, FaultKind::PoolExhausted, "give the limits a pool of their own, or a larger one").await;
+    }
+    assert!(hasty.health().breaker() == BreakerState::Closed, "it is not the server's fault");
+    client.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(blocked.await.unwrap().remaining(), 8);
+    recovers(&url).await;
+}
+
+#[tokio::test]
+async fn transactions_that_are_not_under_read_committed() {
+    for level in ["repeatable%20read", "serializable"] {
+        let (url, client) = database().await;
+        let limiter = at_most_ten(&process(&pool(&url, 1)));
+        assert!(ask(&limiter, "key").await.unwrap().is_allowed());
+        client.batch_execute("BEGIN; UPDATE sluice_state SET used = used").await.unwrap();
+        let level = level.replace("%20", "%5C%20");
+        let strict = format!("{url}?options=-c%20default_transaction_isolation%3D{level}");
+        let strict = at_most_ten(&process(&pool(&strict, 1)));
+        let asked = tokio::spawn(async move { ask(&strict, "key").await });
+        waiting(&client, 1).await;
+        client.batch_execute("COMMIT").await.unwrap();
+        let error = asked.await.unwrap().unwrap_err();
+        assert_eq!(fault(&error).kind(), FaultKind::Serialization, "{error}");
+        assert!(fault(&error).to_string().contains("default_transaction_isolation"), "{error}");
+        assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 8, "nothing was charged");
+    }
+}
+
+/// A migration locks the table while it runs.
+#[tokio::test]
+async fn a_statement_that_an_operator_ends() {
+    let (url, client) = database().await;
+    let limiter = at_most_ten(&process(&pool(&url, 1)));
+    assert!(ask(&limiter, "key").await.unwrap().is_allowed());
+    client.batch_execute("BEGIN; LOCK TABLE sluice_state").await.unwrap();
+    let limiter = std::sync::Arc::new(limiter);
+    for (ends, kind) in
+        [("pg_cancel_backend", FaultKind::StatementTimeout), ("pg_terminate_backend", FaultKind::ShuttingDown)]
+    {
+        let asked = std::sync::Arc::clone(&limiter);
+        let asked = tokio::spawn(async move { ask(&asked, "key").await });
+        waiting(&client, 1).await;
+        let text = format!(
+            "SELECT {ends}(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        );
+        client.batch_execute(&text).await.unwrap();
+        let error = asked.await.unwrap().unwrap_err();
+        assert_eq!(fault(&error).kind(), kind, "{error}");
+    }
+    client.batch_execute("COMMIT").await.unwrap();
+    eventually("there is another connection", async || limiter.peek(&"key".into(), 0).await.is_ok()).await;
+    assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 8, "nothing was charged");
+}
+
+#[tokio::test]
+async fn a_server_with_too_many_connections() {
+    let server = PostgresServer::with(&["max_connections = 4", "superuser_reserved_connections = 0"]);
+    let postgres = process(&pool(&server.url(), 1));
+    postgres.migrate().await.unwrap();
+    drop(postgres);
+    let mut others = Vec::new();
+    eventually("others use all of them up", async || {
+        let connected = tokio_postgres::connect(&server.url(), NoTls).await;
+        connected.map(|(client, connection)| others.push((client, tokio::spawn(connection)))).is_err()
+    })
+    .await;
+    let full = process(&pool(&server.url(), 1));
+    fails(&full, FaultKind::TooManyConnections, "use smaller pools, or raise max_connections").await;
+    others.clear();
+    eventually("there is a connection", async || at_most_ten(&full).peek(&"key".into(), 0).await.is_ok()).await;
+    recovers(&server.url()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_run() {
+    let mut server = PostgresServer::start();
+    process(&pool(&server.url(), 1)).migrate().await.unwrap();
+    server.kill();
+    fails(&process(&pool(&server.url(), 1)), FaultKind::Unreachable, "check its address and that it runs").await;
+    server.restart();
+    process(&pool(&server.url(), 1)).migrate().await.unwrap();
+    recovers(&server.url()).await;
+}

@@ -1,0 +1,175 @@
+//! Many processes and connections admit exactly the limit together.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+
+use super::server::PostgresServer;
+use super::timing::some_attempt_async;
+use super::*;
+
+const PROCESSES: usize = 8;
+
+const LIMIT: u64 = 777;
+
+/// The variables that make [`this_process_asks`] do so.
+const URL: &str = "SLUICE_TEST_ASKS";
+const ALGORITHM: &str = "SLUICE_TEST_ASKS_BY";
+
+/// A process of its own, which runs this test binary and makes a thousand requests.
+struct Asking {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Asking {
+    fn start(server: &PostgresServer, algorithm: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "processes::this_process_asks", "--nocapture"])
+            .envs([(URL, server.url()), (ALGORITHM, algorithm.to_owned())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Reads lines up to one that begins so, and returns the rest of that one.
+    fn read(&mut self, begins: &str) -> String {
+        let found = self.lines.by_ref().find_map(|line| line.unwrap().strip_prefix(begins).map(str::to_owned));
+        found.expect("the process has not ended")
+    }
+
+    fn begin(&mut self) {
+        self.child.stdin.take().unwrap().write_all(b"begin\n").unwrap();
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What an [`Asking`] runs. Otherwise, nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn this_process_asks() {
+    let Ok(url) = std::env::var(URL) else { return };
+    match std::env::var(ALGORITHM).unwrap().as_str() {
+        "bucket" => ask_a_thousand(&url, TokenBucket::new(quota(LIMIT))).await,
+        "fixed window" => ask_a_thousand(&url, FixedWindow::new(quota(LIMIT))).await,
+        "sliding window" => ask_a_thousand(&url, SlidingWindow::new(quota(LIMIT))).await,
+        #[cfg(feature = "calendar")]
+        "calendar" => ask_a_thousand(&url, tower_sluice::algorithm::CalendarWindow::monthly(LIMIT)).await,
+        other => panic!("{other}"),
+    }
+}
+
+async fn ask_a_thousand<A: Kept>(url: &str, algorithm: A) {
+    let postgres = process(&pool(url, 8));
+    // Half of them a statement each, and half as many in one as come together.
+    let limiters = [
+        Arc::new(limiter(&postgres, algorithm.clone())),
+        Arc::new(limiter_without_coalescing(&postgres, algorithm)),
+    ];
+    assert!(limiters[0].peek(&"shared".into(), 1).await.unwrap().is_allowed());
+    println!("\nready");
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await.unwrap().unwrap();
+    let asking: Vec<_> = (0..1_000)
+        .map(|number| {
+            let limiter = Arc::clone(&limiters[number % 2]);
+            tokio::spawn(async move { ask(&limiter, "shared").await.unwrap().is_allowed() })
+        })
+        .collect();
+    let mut admitted = 0;
+    for asked in asking {
+        admitted += u64::from(asked.await.unwrap());
+    }
+    println!("\nadmitted {admitted}");
+}
+
+/// Returns how many requests each process admitted.
+async fn admitted_by_processes(algorithm: &str) -> Vec<u64> {
+    let server = PostgresServer::start();
+    process(&pool(&server.url(), 1)).migrate().await.unwrap();
+    let mut processes: Vec<_> = (0..PROCESSES).map(|_| Asking::start(&server, algorithm)).collect();
+    for process in &mut processes {
+        process.read("ready");
+    }
+    for process in &mut processes {
+        process.begin();
+    }
+    let admitted = processes.iter_mut().map(|process| process.read("admitted ").parse().unwrap()).collect();
+    assert_eq!(server.run("SELECT count(*) FROM sluice_state"), "1");
+    if algorithm != "bucket" {
+        assert_eq!(server.run("SELECT used FROM sluice_state"), LIMIT.to_string());
+    }
+    admitted
+}
+
+/// All runs must be exact, and in one of them, several processes must have admitted something.
+async fn processes_admit_the_limit(algorithm: &str) {
+    some_attempt_async("several processes share the limit", async || {
+        let admitted = admitted_by_processes(algorithm).await;
+        assert_eq!(admitted.iter().sum::<u64>(), LIMIT, "{algorithm}: {admitted:?}");
+        let sharing = admitted.iter().filter(|admitted| **admitted > 0).count();
+        if sharing > 1 { Ok(()) } else { Err(format!("{admitted:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn eight_processes_admit_exactly_the_limit_of_a_bucket() {
+    processes_admit_the_limit("bucket").await;
+}
+
+#[tokio::test]
+async fn eight_processes_admit_exactly_the_limit_of_a_fixed_window() {
+    processes_admit_the_limit("fixed window").await;
+}
+
+#[tokio::test]
+async fn eight_processes_admit_exactly_the_limit_of_a_sliding_window() {
+    processes_admit_the_limit("sliding window").await;
+}
+
+#[cfg(feature = "calendar")]
+#[tokio::test]
+async fn eight_processes_admit_exactly_the_limit_of_a_month() {
+    processes_admit_the_limit("calendar").await;
+}
+
+/// Each of 64 connections waits for the lock of the same row, all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_key_admits_exactly_its_limit_over_64_connections() {
+    const CONNECTIONS: usize = 64;
+    const EACH: u64 = 100;
+    const LIMIT: u64 = 5_000;
+    let server = PostgresServer::start();
+    let postgres = process(&pool(&server.url(), CONNECTIONS));
+    postgres.migrate().await.unwrap();
+    // Each with its own memory of rejections, so that the rejected ones wait for the row, too.
+    let asking: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let limiter = limiter_without_coalescing(&postgres, FixedWindow::new(quota(LIMIT)));
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..EACH {
+                    admitted += u64::from(ask(&limiter, "hot").await.unwrap().is_allowed());
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in asking {
+        admitted += task.await.unwrap();
+    }
+    assert_eq!(admitted, LIMIT);
+    assert_eq!(server.run("SELECT used FROM sluice_state"), LIMIT.to_string());
+    assert_eq!(server.run("SELECT sum(deadlocks) FROM pg_stat_database"), "0");
+}
