@@ -59,6 +59,9 @@ use rows::{CONCURRENCY, Row};
 use server::Server;
 use work::Plan;
 
+/// Nothing is measured again later than this.
+const TIME: Duration = Duration::from_secs(10 * 60);
+
 const USAGE: &str = "usage: scripts/bench --postgres [--quick] [--only TEXT]...\n";
 
 /// What was built.
@@ -124,7 +127,7 @@ fn run(quick: bool, only: &[String]) -> Outcome<bool> {
     }
     for repetition in repetitions..repetitions + steady::MORE_REPETITIONS {
         for concurrency in CONCURRENCY {
-            if report.is_restless(concurrency) {
+            if report.is_restless(concurrency) && begun.elapsed() < TIME {
                 whole &= measure(&mut report, concurrency, repetition);
                 report.keep_quietest(concurrency, repetitions);
             }

@@ -112,9 +112,8 @@ const LEASING: Make = Make::Limiters(Driver::Deadpool, |postgres, terms| {
     vec![Arc::new(RateLimiter::new(terms.bucket(), store))]
 });
 
-const TWO_CALLS: Make = Make::Limiters(Driver::Deadpool, |postgres, terms| {
-    ["one", "two"].map(|name| single(postgres, name, terms)).into()
-});
+const TWO_CALLS: Make =
+    Make::Limiters(Driver::Deadpool, |postgres, terms| ["one", "two"].map(|name| single(postgres, name, terms)).into());
 
 /// A token bucket that makes a call for each request.
 pub fn single(postgres: &Postgres, name: &str, terms: Terms) -> Arc<dyn Limiter> {

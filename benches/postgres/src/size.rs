@@ -1,7 +1,7 @@
 //! What a table takes, when its keys are new and after many decisions.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::keys::{Order as _, Uniform};
 use crate::load::{self, Outcome, on_a_worker};
@@ -10,6 +10,9 @@ use crate::server::Server;
 use crate::subject::Subject;
 
 const CONNECTIONS: usize = 16;
+
+/// On a slow machine, there are as many updates as fit into this.
+const TIME: Duration = Duration::from_secs(240);
 
 #[derive(Clone, Copy)]
 pub struct Size {
@@ -44,9 +47,9 @@ pub fn measure(server: &Arc<Server>, row: Row, keys: u64, updates: u64) -> Outco
         let before = server.usage().await?;
         let subject = Arc::new(Subject::new(&server, row.make, row.terms, CONNECTIONS).await?);
         let mut order = Uniform::new(keys, 3);
-        let mut left = 0..updates;
-        let next = move |_| left.next().map(|_| order.next());
-        load::ask(&subject, &names, CONNECTIONS, true, next).await?;
+        let (mut left, end) = (0..updates, Instant::now() + TIME);
+        let next = move |now| left.next().filter(|_| now < end).map(|_| order.next());
+        let updates = load::ask(&subject, &names, CONNECTIONS, true, next).await?.len() as u64;
         let wal = server.usage().await?.since(before).wal;
         let updated: f64 = server.ask(&size).await?;
         let [all, hot] = updates_of(&server, row, subject).await?;

@@ -120,7 +120,8 @@ pub fn run(quick: bool, only: &[String]) -> bool {
     };
     let pinned = crate::machine::pin_process(server.id(), 1);
     println!("# Redis\n\n{}.", crate::machine::describe());
-    let versions = crate::pages::versions(crate::report::LOCK, &["redis", "tower-rate-limit-redis", "trypema", "tokio"]);
+    let versions =
+        crate::pages::versions(crate::report::LOCK, &["redis", "tower-rate-limit-redis", "trypema", "tokio"]);
     println!("redis-server {version}, {versions}.");
     if quick {
         println!("\n{} a twentieth of a second each. Not to be quoted.**", crate::pages::QUICK);

@@ -101,7 +101,10 @@ impl Subject {
             Make::Layer(policies) => {
                 let redis = redis()?;
                 let policies = load::policies(policies, |name| {
-                    RateLimiter::new(TokenBucket::new(terms.bucket()), RedisStore::new(&redis, name).without_coalescing())
+                    RateLimiter::new(
+                        TokenBucket::new(terms.bucket()),
+                        RedisStore::new(&redis, name).without_coalescing(),
+                    )
                 });
                 Self::Layer(Layered::new(&ours::layer(policies, Adds::Fields)))
             }
