@@ -3,10 +3,12 @@
 //! the program.
 //!
 //! ```sh
-//! cargo run -p examples --features calendar,redis --bin plans
-//! cargo run -p examples --features calendar,redis --bin plans -- 127.0.0.1:3000 redis://127.0.0.1
+//! cargo run -p examples --features calendar,postgres,redis --bin plans
+//! cargo run -p examples --features calendar,postgres,redis --bin plans -- 127.0.0.1:3000 redis://127.0.0.1
+//! cargo run -p examples --features calendar,postgres,redis --bin plans -- 127.0.0.1:3000 postgres://app@127.0.0.1/shop
 //! ```
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +22,9 @@ use axum::{
     Router,
     routing::{get, post},
 };
+use deadpool_postgres::{Manager, Pool};
 use futures_util::{StreamExt, stream};
+use tokio_postgres::NoTls;
 use tower_sluice::algorithm::UnknownZone;
 use tower_sluice::key::{KeyExtractor, PeerIp, User, key_fn};
 use tower_sluice::limiter::{Credit, IntoLimiter};
@@ -28,9 +32,10 @@ use tower_sluice::policy::Crossing;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{
     Balance, CalendarWindow, Concurrency, Limiter, LimiterError, LimiterExt, LimitsHandle, MissingKey, PartitionKey,
-    Policy, Quota, RateLimitLayer, RateLimiter, RedisBalance, Rejection, RequestHead, Settlement, SlidingWindow,
-    TokenBucket, Verdict,
+    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, RedisBalance, Rejection, RequestHead, Settlement,
+    SlidingWindow, TokenBucket, Verdict,
 };
+use tower_sluice_postgres::{Kept, Postgres, PostgresStore};
 
 /// What a plan allows. A row that is read is a unit.
 #[derive(Clone, Copy)]
@@ -152,16 +157,49 @@ async fn paid(
     Ok(if balance.is_repeated() { "was bought before" } else { "bought" }.to_owned())
 }
 
-/// Where budgets are: on Redis, which processes share, or in memory.
-fn limiter<A: Scripted>(redis: Option<&Redis>, name: &str, algorithm: A) -> Arc<dyn Limiter> {
-    match redis {
-        Some(redis) => RateLimiter::new(algorithm, RedisStore::new(redis, name)).into_limiter(),
-        None => RateLimiter::in_memory(algorithm).into_limiter(),
+/// Where budgets are: in this process alone, or on a server that processes share.
+enum Budgets {
+    Memory,
+    Redis(Redis),
+    Postgres(Postgres),
+}
+
+impl Budgets {
+    /// A quota that is sold is worth a wait: an answer of this process alone could give it away twice.
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    async fn open(address: Option<String>) -> Result<Self, Box<dyn Error>> {
+        Ok(match address {
+            None => Self::Memory,
+            Some(url) if url.starts_with("postgres") => {
+                let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(16).build()?;
+                let postgres = Postgres::new(pool).timeout(Self::PATIENCE);
+                postgres.migrate().await?;
+                Self::Postgres(postgres)
+            }
+            Some(url) => Self::Redis(Redis::single(url).timeout(Self::PATIENCE).open()?),
+        })
+    }
+
+    fn limiter<A: Scripted + Kept>(&self, name: &str, algorithm: A) -> Arc<dyn Limiter> {
+        match self {
+            Self::Memory => RateLimiter::in_memory(algorithm).into_limiter(),
+            Self::Redis(redis) => RateLimiter::new(algorithm, RedisStore::new(redis, name)).into_limiter(),
+            Self::Postgres(postgres) => RateLimiter::new(algorithm, PostgresStore::new(postgres, name)).into_limiter(),
+        }
+    }
+
+    /// Units that customers buy: on Redis alone, processes share them.
+    fn balance(&self, name: &'static str) -> Policy {
+        match self {
+            Self::Redis(redis) => Policy::new(name, RedisBalance::new(redis, name)),
+            Self::Memory | Self::Postgres(_) => Policy::new(name, Balance::new()),
+        }
     }
 }
 
-fn app(redis: Option<&Redis>) -> Result<Router, UnknownZone> {
-    let in_units = |name: &'static str, window| Policy::new(name, limiter(redis, name, window)).cost_fn(units);
+fn app(budgets: &Budgets) -> Result<Router, UnknownZone> {
+    let in_units = |name: &'static str, window| Policy::new(name, budgets.limiter(name, window)).cost_fn(units);
     // Each limit of a policy is that of a customer without one of his own.
     let included = in_units("included", CalendarWindow::monthly(FREE.included))
         .key(User::key())
@@ -177,19 +215,17 @@ fn app(redis: Option<&Redis>) -> Result<Router, UnknownZone> {
         .key(User::key())
         .when(|request| account_of(request).is_some_and(|account| account.overage.is_some()))
         .window_fn(|request| account_of(request)?.overage.clone());
-    let bought = match redis {
-        Some(redis) => Policy::new("bought", RedisBalance::new(redis, "bought")),
-        None => Policy::new("bought", Balance::new()),
-    };
-    let bought = bought.key(User::key()).cost_fn(units);
+    let bought = budgets.balance("bought").key(User::key()).cost_fn(units);
 
-    let pace = Policy::new("pace", limiter(redis, "pace", TokenBucket::new(FREE.pace)))
+    let pace = Policy::new("pace", budgets.limiter("pace", TokenBucket::new(FREE.pace)))
         .key(User::key())
-        .quota_fn(|request| Some(account_of(request)?.plan.pace));
+        .quota_fn(|request| Some(account_of(request)?.plan.pace))
+        // A client that asks again before it may, twenty times in a minute.
+        .penalty(Penalty::new(Quota::per_minute(20), Duration::from_secs(600)));
     let in_flight = Policy::new("in-flight", Concurrency::new(FREE.in_flight))
         .key(User::key())
         .limit_fn(|request| Some(account_of(request)?.plan.in_flight));
-    let tokens = Policy::new("tokens", limiter(redis, "tokens", SlidingWindow::new(FREE.tokens)))
+    let tokens = Policy::new("tokens", budgets.limiter("tokens", SlidingWindow::new(FREE.tokens)))
         .key(User::key())
         .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
         .quota_fn(|request| Some(account_of(request)?.plan.tokens))
@@ -216,12 +252,10 @@ fn app(redis: Option<&Redis>) -> Result<Router, UnknownZone> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
-    // A quota that is sold is worth a wait: an answer of this process alone could give it away twice.
-    let open = |url: String| Redis::single(url).timeout(Duration::from_secs(5)).open();
-    let redis = arguments.next().map(open).transpose()?;
+    let budgets = Budgets::open(arguments.next()).await?;
     let listener = tokio::net::TcpListener::bind(address).await?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("listening on {url}");
@@ -229,6 +263,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("try: curl -s -H 'x-api-key: key-of-bob' -d 'how are you' {url}/v1/chat");
     println!("try: curl -si -H 'x-api-key: key-of-ada' {url}/v1/rows/1 | grep -i ratelimit");
     println!("try: curl -s -H 'x-api-key: key-of-bob' {url}/v1/usage");
-    axum::serve(listener, app(redis.as_ref())?.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(listener, app(&budgets)?.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

@@ -5,7 +5,7 @@ die() {
     exit 1
 }
 
-# The crate, the one for DynamoDB and the examples: all members of the workspace that are no models.
+# The crate, its stores in `stores` and the examples: all members of the workspace that are no models.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
 # The programs of the examples alone, with no features but theirs: a test moves the clocks of their processes, and cannot move
 # that of the feature `fast-clock`.
@@ -129,7 +129,7 @@ run_tests() {
             if (count) print "\nto run a failed test alone:"
             for (i = 1; i <= count; i++) {
                 package = of[i] ~ /^(process|server)$/ ? "tower-sluice-server" : of[i] ~ /^programs$/ ? "examples" \
-                    : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" : "tower-sluice"
+                    : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" : of[i] ~ /sluice_postgres/ ? "tower-sluice-postgres" : "tower-sluice"
                 target = of[i] == "" ? "--doc" : is_unit[i] ? "--lib" : "--test " of[i]
                 exact = of[i] == "" ? "" : " --exact"
                 print "    cargo test -p " package " --all-features " target " --" exact " " failed[i]

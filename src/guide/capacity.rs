@@ -180,4 +180,4 @@
 //! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. When it is full,
 //! it rejects new keys; a full table evicts the key that owes least.
 //!
-//! Next: [share limits on DynamoDB](super::dynamodb).
+//! Next: [share limits on PostgreSQL](super::postgres).

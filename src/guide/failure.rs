@@ -4,7 +4,10 @@
 //! is held across a wait, and the memory is bounded. This page is about remote stores, queues, and the responses
 //! that clients get.
 //!
-//! # Redis is down, slow, or returns errors
+//! # The server is down, slow, or returns errors
+//!
+//! This is about Redis. The same holds [on PostgreSQL](super::postgres#when-it-fails), [on
+//! DynamoDB](super::dynamodb#when-dynamodb-fails) and in stores of your own, with other timeouts: 100 ms on PostgreSQL.
 //!
 //! ```no_run
 //! use tower_sluice::store::redis::{Redis, RedisStore};
@@ -63,7 +66,8 @@
 //! # The clock jumps
 //!
 //! The default clock is anchored to the Unix epoch once and monotonic from there. Setting the wall clock grants no
-//! units, and locks no client out. On Redis, the server's clock counts; a state from the future is corrected.
+//! units, and locks no client out. On Redis and PostgreSQL, the server's clock counts; a state from the future is
+//! corrected.
 //!
 //! # A queue without its runtime
 //!

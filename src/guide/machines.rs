@@ -173,8 +173,9 @@
 //!
 //! # Without Redis
 //!
-//! [DynamoDB](super::dynamodb) does as well, at one conditional write per decision, and so does any key-value store
-//! that can compare and swap, at two calls per decision: [stores of your own](super::own_stores).
+//! [PostgreSQL](super::postgres) does as well, at one statement per decision, and [DynamoDB](super::dynamodb), at one
+//! conditional write. So does any key-value store that can compare and swap, at two calls per decision: [stores of your
+//! own](super::own_stores).
 //!
 //! # By configuration
 //!

@@ -44,6 +44,7 @@
 //! | know what happens when something fails | [`failure`] |
 //! | know all defaults | [`defaults`] |
 //! | know how large a server a limit needs, and its costs | [`capacity`] |
+//! | share limits on PostgreSQL | [`postgres`] |
 //! | share limits on DynamoDB | [`dynamodb`] |
 //! | share limits on a store of your own | [`own_stores`] |
 //!
@@ -112,6 +113,7 @@ pub mod own_stores;
 pub mod partners;
 pub mod plans;
 pub mod pool;
+pub mod postgres;
 pub mod priorities;
 pub mod proxies;
 pub mod queue;

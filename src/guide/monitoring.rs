@@ -58,9 +58,9 @@
 //! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open (one probe), 2 open. Requests and `Redis::ping` probe: a process that does neither keeps reporting an open one |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
 //!
-//! A `node` is a server of Redis (`10.0.0.7:6379`), a table (`DynamoDB table limits`), or the store behind one
-//! [`KeyValueBackend`](crate::store::remote::KeyValueBackend) (`key-value store of per-client`). A
-//! [`Backend`](crate::store::remote::Backend::health) of your own names its nodes.
+//! A `node` is a server of Redis (`10.0.0.7:6379`), a table (`PostgreSQL table sluice_state`, `DynamoDB table limits`),
+//! or the store behind one [`KeyValueBackend`](crate::store::remote::KeyValueBackend) (`key-value store of
+//! per-client`). A [`Backend`](crate::store::remote::Backend::health) of your own names its nodes.
 //!
 //! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A
 //! [`ThrottleLayer`](crate::ThrottleLayer) has no names, and is not counted. Series of a store's results begin with

@@ -1,8 +1,9 @@
 //! Limits on a store of your own.
 //!
-//! **You want** one limit for several machines, and you have no Redis, but a key-value store: etcd, Consul,
-//! FoundationDB, a table of a database, a service of your own. Two methods carry every algorithm of this crate, with
-//! the feature `remote`: one reads a key, and one writes it unless another process has.
+//! **You want** one limit for several machines, and you have neither Redis nor [PostgreSQL](super::postgres) nor
+//! [DynamoDB](super::dynamodb), but a key-value store: etcd, Consul, FoundationDB, a table of another database, a
+//! service of your own. Two methods carry every algorithm of this crate, with the feature `remote`: one reads a key,
+//! and one writes it unless another process has.
 //!
 //! ```
 //! use std::collections::HashMap;

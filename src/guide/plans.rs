@@ -226,10 +226,11 @@
 //! | a mail at 80 % | [`on_crossing`](crate::Policy::on_crossing) | [warnings](super::warnings) |
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
-//! The program [`plans`](https://github.com/tower-sluice/tower-sluice/blob/main/examples/plans.rs) sells all of this
-//! at once, on Redis: three plans with included units, a pool for teams, overage, bought units, months by the customer's
-//! billing day and zone, and a warning at 80 %. A test runs two processes of it through a year of random requests, and
-//! compares each answer, to the unit, with a naive ledger.
+//! The program [`plans`](https://github.com/tower-sluice/tower-sluice/blob/main/examples/plans.rs) sells all of this at
+//! once, on Redis or [PostgreSQL](super::postgres): three plans with included units, a pool for teams, overage, bought
+//! units, months by the customer's billing day and zone, and a warning at 80 %. A test runs two processes of it through
+//! a year of random requests, on each of both servers, and compares each answer, to the unit, with a naive ledger. On
+//! PostgreSQL, bought units are in the memory of each process.
 //!
 //! # What happens
 //!
@@ -269,8 +270,9 @@
 //! # For the invoice
 //!
 //! In memory, a restart forgets what was used, unless there is a [snapshot](super::restarts), and each machine has its
-//! own counts. What is sold by the month belongs on [Redis](super::machines), on a server that writes to disk. A limit
-//! is not a bill: count what you bill where you bill it.
+//! own counts. A quota that is sold by the month belongs on [Redis](super::machines), on a server that writes to disk,
+//! or on [PostgreSQL](super::postgres#what-a-crash-loses), in a logged table. A limit is not a bill: count what you
+//! bill where you bill it.
 //!
 //! A customer whose client lost an answer sends the request again, and pays again. With an `Idempotency-Key`,
 //! [a retry is charged once](super::quotas#charge-a-retry-once). `charge_once` cannot be combined with

@@ -28,14 +28,14 @@
 //!
 //! # Who shares a budget
 //!
-//! | | in memory | [on Redis](super::machines) | [on DynamoDB](super::dynamodb) |
-//! |---|---|---|---|
-//! | threads and connections of a process | one budget | one budget | one budget |
-//! | processes on one machine | a budget each | one budget | one budget |
-//! | machines | a budget each | one budget | one budget |
-//! | regions | a budget each | one budget, at the round trip between them | a budget each: one table per region |
-//! | a process after a restart | a new budget, or [the budget as it was](super::restarts) | the budget as it was | the budget as it was |
-//! | the same, after the server has restarted | | lost, unless Redis writes to disk | the budget as it was |
+//! | | in memory | [on Redis](super::machines) | [on PostgreSQL](super::postgres) | [on DynamoDB](super::dynamodb) |
+//! |---|---|---|---|---|
+//! | threads and connections of a process | one budget | one budget | one budget | one budget |
+//! | processes on one machine | a budget each | one budget | one budget | one budget |
+//! | machines | a budget each | one budget | one budget | one budget |
+//! | regions | a budget each | one budget, at the round trip between them | the same | a budget each: one table per region |
+//! | a process after a restart | a new budget, or [the budget as it was](super::restarts) | the budget as it was | the budget as it was | the budget as it was |
+//! | the same, after the server has restarted | | lost, unless Redis writes to disk | the budget as it was; after a crash, lost unless the table is [logged](super::postgres#what-a-crash-loses) | the budget as it was |
 //!
 //! So in memory, *n* processes admit up to *n* times the limit. Workers that a program forks count as processes.
 //!
@@ -43,41 +43,41 @@
 //!
 //! "Shared" is: by all processes that use the same server and names. "Each" is: every process has its own.
 //!
-//! | | in memory | on Redis | on DynamoDB |
-//! |---|---|---|---|
-//! | used units of a key | each | shared | shared |
-//! | [bans](crate::Penalty#on-several-machines) and [debts](crate::Policy::owe_shortfalls) | each | shared | shared |
-//! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared |
-//! | early retries, which are counted for a ban | each | each | each |
-//! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | each |
-//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` |
-//! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each |
-//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](crate::RedisBalance) | each: use `Balance` |
-//! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each |
-//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` |
-//! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each |
-//! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each |
-//! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each |
-//! | the report that a key [has used 80 %](super::warnings) | each | once, by the process whose charge crosses | each |
-//! | [free retries](crate::ChargeOnce) | each | shared | each |
-//! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each |
-//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | each: ask every process |
-//! | [changes at run time](super::hot_reload) | each: change every process | each | each |
-//! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | each | each | each |
+//! | | in memory | on Redis | on PostgreSQL | on DynamoDB |
+//! |---|---|---|---|---|
+//! | used units of a key | each | shared | shared | shared |
+//! | [bans](crate::Penalty#on-several-machines) and [debts](crate::Policy::owe_shortfalls) | each | shared | shared | shared |
+//! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared | shared |
+//! | early retries, which are counted for a ban | each | each | each | each |
+//! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | shared | each |
+//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` | each: use `Concurrency` |
+//! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each | each |
+//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](crate::RedisBalance) | each: use `Balance` | each: use `Balance` |
+//! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each | each |
+//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` | each: use `LeakyQueue` |
+//! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each | each |
+//! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each | each |
+//! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each | each |
+//! | the report that a key [has used 80 %](super::warnings) | each | once, by the process whose charge crosses | once, by the process whose charge crosses | each |
+//! | [free retries](crate::ChargeOnce) | each | shared | each | each |
+//! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each | each |
+//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | each: ask every process | each: ask every process |
+//! | [changes at run time](super::hot_reload) | each: change every process | each | each | each |
+//! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | each | each | each | each |
 //!
 //! [Another remote store](super::own_stores) is like DynamoDB. One that [keeps no
 //! standing](crate::store::remote::Backend::keeps_standing) leaves bans and debts to each process.
 //!
 //! # How exact a shared limit is
 //!
-//! Used units are exact: each decision is one atomic step on the server. On DynamoDB, it uses the clocks of the
-//! machines, which must be [synchronised](super::dynamodb). Four things are kept in each process, for speed or until
-//! the server is back:
+//! Used units are exact: each decision is one atomic step on the server, by its clock. On DynamoDB, the clocks of the
+//! machines count, which must be [synchronised](super::dynamodb). Four things are kept in each process, for speed or
+//! until the server is back:
 //!
 //! | each process has | so |
 //! |---|---|
 //! | the waits of keys that are used up, are banned or owe units (negative cache) | a refund, a reset, an allowance or the end of a ban by another process shows after half a second and one call, and after a minute at most while calls fail |
-//! | [leased](crate::store::redis::RedisStore::leasing) units | they are spent in that process, or come back when the lease ends. A ban by another process shows then |
+//! | [leased](crate::store::remote::RemoteStore::leasing) units | they are spent in that process, or come back when the lease ends. A ban by another process shows then |
 //! | the count of early retries | a client that spreads its early retries over *n* processes makes up to *n* times as many before it is banned. Once one process bans it, all reject it; a [`reset`](crate::LimitsHandle::reset) in one lifts the ban in all |
 //! | the [local fallback](super::failure) | during an outage, *n* processes admit up to *n* times the quota. Each knows the bans that it has made or seen, also one that was lifted elsewhere, and keeps the debts that it makes. Retries are charged |
 //!

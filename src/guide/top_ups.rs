@@ -113,12 +113,12 @@
 //! | `RedisBalance` | exact between processes | on the server | there, as far as the server keeps its data |
 //! | a charge by hand, in memory | exact between threads | in this process | the debt is in a snapshot, the reference is not |
 //! | a charge by hand, on Redis | exact between processes | on the server | there |
-//! | a charge by hand, on [a store of your own](super::own_stores) | exact between processes | in this process | the debt is there |
+//! | a charge by hand, on [PostgreSQL](super::postgres) or [a store of your own](super::own_stores) | exact between processes | in this process | the debt is there |
 //!
-//! **Bought units are money: keep them on Redis**, with `maxmemory-policy noeviction` and `appendfsync always`, and
-//! keep the payments themselves in your database. While Redis is out of reach, nobody knows what is left: requests that
-//! need bought units are answered 503, whatever local fallback other policies have, unless the policy is
-//! [`FailureMode::Allow`](crate::FailureMode).
+//! **Bought units are money: keep them on Redis** (on other servers there is no balance), with `maxmemory-policy
+//! noeviction` and `appendfsync always`, and keep the payments themselves in your database. While Redis is out of
+//! reach, nobody knows what is left: requests that need bought units are answered 503, whatever local fallback other
+//! policies have, unless the policy is [`FailureMode::Allow`](crate::FailureMode).
 //!
 //! A credit or a charge that fails may have been entered nevertheless. Repeat it with its reference.
 //!

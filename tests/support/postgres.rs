@@ -28,6 +28,7 @@ pub struct PostgresServer {
     postmaster: Child,
     port: u16,
     folder: PathBuf,
+    environment: Vec<(String, String)>,
 }
 
 impl PostgresServer {
@@ -38,13 +39,18 @@ impl PostgresServer {
 
     /// A server with further settings, as in its configuration file: `["fsync = off"]`.
     pub fn with(settings: &[&str]) -> Self {
+        Self::with_environment(settings, Vec::new())
+    }
+
+    /// A server with these variables in its environment.
+    pub fn with_environment(settings: &[&str], environment: Vec<(String, String)>) -> Self {
         // First, so that each test reports missing programs. `CLUSTERS` would report them once, and be poisoned then.
         programs();
         let port = free_port();
         let folder = CLUSTERS.folder.join(port.to_string());
         run(as_postgres("cp").arg("-R").arg(CLUSTERS.template()).arg(&folder));
         add_settings(&folder, &format!("port = {port}\n{}\n", settings.join("\n")));
-        let mut server = Self { postmaster: spawn(&folder), port, folder };
+        let mut server = Self { postmaster: spawn(&folder, &environment), port, folder, environment };
         server.await_ready();
         server
     }
@@ -100,7 +106,7 @@ impl PostgresServer {
     /// Kills it if it runs, and starts it again on the same port, with what it had committed.
     pub fn restart(&mut self) {
         self.kill();
-        self.postmaster = spawn(&self.folder);
+        self.postmaster = spawn(&self.folder, &self.environment);
         self.await_ready();
     }
 
@@ -203,10 +209,11 @@ fn find_programs() -> Option<PathBuf> {
 
 static IS_ROOT: LazyLock<bool> = LazyLock::new(|| run(Command::new("id").arg("-u")).trim() == "0");
 
-fn spawn(folder: &Path) -> Child {
+fn spawn(folder: &Path, environment: &[(String, String)]) -> Child {
     let log = fs::File::options().create(true).append(true).open(folder.join("server.log")).expect("a log");
     let mut command = as_postgres(programs().join("postgres"));
     command.arg("-D").arg(folder).current_dir(folder).stdin(Stdio::null());
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.stdout(log.try_clone().expect("a log")).stderr(log).process_group(0);
     command.spawn().expect("a postmaster")
 }

@@ -1,8 +1,9 @@
-//! What a limiter needs on Redis or DynamoDB: memory, processors, nodes, write units and dollars, for any number of
-//! keys and requests. The guide's page on capacity is made with it.
+//! What a limiter needs on Redis, PostgreSQL or DynamoDB: memory, processors, nodes, connections, write units and
+//! dollars, for any number of keys and requests. The guide's page on capacity is made with it.
 //!
 //! ```sh
 //! cargo run --release -p tower-sluice-capacity -- --keys 1e8 --rate 1e6 --processes 128 --lease 50
+//! cargo run --release -p tower-sluice-capacity -- --store postgres --keys 1e6 --rate 5_000 --processes 8
 //! cargo run --release -p tower-sluice-capacity -- --store dynamodb --distribution zipf:1.1 --rejected 20
 //! cargo run --release -p tower-sluice-capacity -- --tables     # those of the guide
 //! cargo run --release -p tower-sluice-capacity -- --check      # measures a redis-server, and compares

@@ -129,6 +129,15 @@ fn the_bytes_of_a_key_are_those_that_were_measured() {
     }
 }
 
+/// Of 100,000 rows of the migration on a PostgreSQL 15.18, with their index.
+#[test]
+fn the_bytes_of_a_row_are_those_that_were_measured() {
+    for (is_time, measured) in [(true, 260.3), (false, 249.5)] {
+        let bytes = needs::row_bytes("per-client".len(), is_time);
+        assert!((bytes / measured - 1.0).abs() < 0.01, "{bytes} instead of {measured}");
+    }
+}
+
 #[test]
 fn an_argument_without_sense_is_an_error_that_says_what_would_have_some() {
     let parse = |line: &str| Arguments::parse(line.split_whitespace().map(str::to_owned));
@@ -139,7 +148,7 @@ fn an_argument_without_sense_is_an_error_that_says_what_would_have_some() {
         ("--rejected -1", "--rejected -1: must be a number from 0 to 99, with up to three decimals"),
         ("--distribution zipf", "--distribution zipf: must be uniform, or zipf:S with S from 0 to 3"),
         ("--lease 2000", "--lease 2000: must be a whole number from 0 to 1024"),
-        ("--store memory", "--store memory: must be redis or dynamodb"),
+        ("--store memory", "--store memory: must be redis, postgres or dynamodb"),
         ("--keys", "--keys needs a value"),
         ("--key 5", "--key is unknown"),
     ] {

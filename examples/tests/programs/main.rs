@@ -1,17 +1,23 @@
 //! Runs the examples as their readers would: starts each, and tries the commands that it prints. Needs `curl`.
 
-#[cfg(all(feature = "calendar", feature = "redis"))]
+#[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]
 mod moved_clock;
+#[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]
+mod plans;
+#[cfg(feature = "postgres")]
+#[path = "../../../tests/support/postgres.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod postgres;
 mod program;
 #[cfg(feature = "redis")]
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod redis;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 #[path = "../../../tests/support/timing.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod timing;
-#[cfg(all(feature = "calendar", feature = "redis"))]
+#[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]
 mod year;
 
 use program::Program;
@@ -34,19 +40,6 @@ fn quickstart() {
 #[test]
 fn login() {
     assert_eq!(program!("login").try_next(), "401 401 401 401 401 429 ");
-}
-
-#[cfg(all(feature = "calendar", feature = "redis"))]
-#[test]
-fn plans() {
-    let mut plans = program!("plans");
-    let fields = plans.try_next();
-    assert!(fields.contains(r#""included";r=999;t="#), "{fields}");
-    assert_eq!(plans.try_next(), "HOWAREYOU");
-    let fields = plans.try_next();
-    assert!(fields.contains(r#""included";r=9999;t="#), "{fields}");
-    let usage = plans.try_next();
-    assert!(usage.contains("included: 998 left\n") && usage.contains("tokens: 19997 left\n"), "{usage}");
 }
 
 #[cfg(feature = "redis")]

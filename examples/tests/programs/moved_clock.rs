@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The clock of all processes that are started with its [environment](Self::environment).
@@ -16,7 +17,9 @@ pub(crate) struct MovedClock {
 impl MovedClock {
     /// Compiles the library that moves clocks, with the C compiler that Rust uses to link.
     pub(crate) fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("moved-clock-{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("moved-clock-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/moved_clock.c");
         let library = folder.join("moved_clock.so");

@@ -1,12 +1,11 @@
-//! A year of the program `plans`: two processes and a Redis, whose clocks a test moves, against a naive ledger.
+//! A year of the program `plans`: two processes and a server, whose clocks a test moves, against a naive ledger.
 //!
 //! The clock of the feature `fast-clock` cannot be moved, so this needs a build of the examples alone: `cargo test -p
 //! examples --all-features`, and not one of the whole workspace.
 
 use std::collections::HashMap;
-use std::io::{BufRead, Read, Write};
+use std::io::BufRead;
 use std::iter;
-use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -16,6 +15,8 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
 use crate::moved_clock::MovedClock;
+use crate::plans::{field, send};
+use crate::postgres::PostgresServer;
 use crate::program::Program;
 use crate::redis::RedisServer;
 
@@ -135,24 +136,6 @@ impl Dice {
     }
 }
 
-/// Sends a request, and returns the status line with the fields, in lower case, and the body.
-fn send(program: &Program, method: &str, path: &str, customer: &str) -> (String, String) {
-    let address = program.url.strip_prefix("http://").unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: key-of-{customer}\r\nconnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).unwrap();
-    let (head, body) = response.split_once("\r\n\r\n").expect(&response);
-    (head.to_lowercase(), body.to_owned())
-}
-
-fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-}
-
 /// The members that the field `RateLimit` reports, with the units left, without the pace and what is in flight.
 fn reported(head: &str) -> Vec<(String, u64)> {
     let members = field(head, "ratelimit").unwrap_or_default().split(", ").filter_map(|member| {
@@ -164,15 +147,27 @@ fn reported(head: &str) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_year_of_plans_agrees_to_the_unit_with_a_naive_ledger() {
-    let mut clock = MovedClock::new();
+fn a_year_of_plans_on_redis_agrees_to_the_unit_with_a_naive_ledger() {
+    let clock = MovedClock::new();
     let redis = RedisServer::with_environment(&[], clock.environment());
+    run_a_year(clock, &redis.url(), true);
+}
+
+/// The units that customers buy are each process's own there, so nobody buys any.
+#[test]
+fn a_year_of_plans_on_postgresql_agrees_to_the_unit_with_a_naive_ledger() {
+    let clock = MovedClock::new();
+    let postgres = PostgresServer::with_environment(&[], clock.environment());
+    run_a_year(clock, &postgres.url(), false);
+}
+
+fn run_a_year(mut clock: MovedClock, server: &str, is_bought: bool) {
     // The last days of a year, so that the processes begin with a clock that is ahead, as all others do.
     let begin = Date::constant(2027, 12, 31).to_zoned(TimeZone::UTC).unwrap().timestamp().as_second();
     clock.move_to(begin);
     let start = || {
         let program = env!("CARGO_BIN_EXE_plans");
-        Program::start_with(program, &["127.0.0.1:0", &redis.url()], clock.environment())
+        Program::start_with(program, &["127.0.0.1:0", server], clock.environment())
     };
     let mut programs = [start(), start()];
     let mut ledger = Ledger::default();
@@ -185,7 +180,7 @@ fn a_year_of_plans_agrees_to_the_unit_with_a_naive_ledger() {
         clock.move_to(at + 600);
         let customer = &CUSTOMERS[usize::try_from(dice.roll(6)).unwrap()];
         let program = &programs[usize::try_from(dice.roll(2)).unwrap()];
-        if dice.roll(60) == 0 {
+        if is_bought && dice.roll(60) == 0 {
             invoices += 1;
             let units = 100 + dice.roll(3_000);
             let path = format!("/paid/{}/{units}/invoice-{invoices}", customer.name);

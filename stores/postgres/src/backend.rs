@@ -162,6 +162,7 @@ impl<A: Kept> KeyRow<A> {
         let standing = written.map_or(Standing::default(), |written| written.standing);
         let reason = if written.is_some() { standing.reason } else { change.reason };
         let parameter = |parameter: &Parameter| match parameter {
+            #[cfg(test)]
             Parameter::Now => Value::Int(self.postgres.test_clock()),
             Parameter::Key => self.key.clone().into(),
             Parameter::Limiter => self.limiter.to_string().into(),
@@ -222,7 +223,7 @@ impl<A: Kept> KeyRow<A> {
                 continue;
             };
             let now = fields.time()?;
-            let row = Row::read(&mut fields)?.ok_or(FaultKind::Unintelligible)?;
+            let row = Row::read_brief(&mut fields, terms(&self.algorithm.quota()))?;
             let charged = u32::try_from(fields.unsigned()?).map_err(|_| FaultKind::Unintelligible)?;
             if fields.unsigned()? == 1 {
                 self.postgres.note_new_row(&self.key);

@@ -116,6 +116,7 @@ impl JointCall {
             |index: usize| array(windows.iter().map(|windows| number(windows[index].as_nanos()).to_string()));
         let sets = || array(self.sets.iter().flatten().map(u64::to_string));
         let parameters = statement.parameters.iter().map(|parameter| match parameter {
+            #[cfg(test)]
             Parameter::Now => Value::Int(self.postgres.test_clock()),
             Parameter::Keys => each(&|part| part.key.clone()),
             Parameter::Limiters => each(&|part| quoted(&part.limiter)),

@@ -205,6 +205,28 @@ impl Row {
         Ok(Some(Self { numbers: Numbers { limit, burst, period, number, previous, used }, standing }))
     }
 
+    /// Reads the columns that `sql::BRIEF_ROW` names, of a row that a statement under this quota has written.
+    pub(crate) fn read_brief(fields: &mut Fields, quota: [u64; 3]) -> Result<Self, PostgresFault> {
+        let number = fields.number()?.ok_or_else(|| unreadable("number"))?;
+        let [previous, used] = [fields.unsigned()?, fields.unsigned()?];
+        let numbers = |[limit, burst, period]: [u64; 3]| Numbers { limit, burst, period, number, previous, used };
+        let Some(kept) = fields.text()? else {
+            return Ok(Self { numbers: numbers(quota), standing: Standing::default() });
+        };
+        let mut parts = kept.splitn(7, ',');
+        let mut next = || parts.next().ok_or_else(|| unreadable("the standing"));
+        let unsigned = |text: &str| text.parse::<u128>().map(clamped).map_err(|_| unreadable("the standing"));
+        let quota = [unsigned(next()?)?, unsigned(next()?)?, unsigned(next()?)?];
+        let until = |text: &str| if text.is_empty() { Ok(0) } else { unsigned(text) }.map(Timestamp::from_nanos);
+        let [banned_until, owing_until, allowed_until] = [until(next()?)?, until(next()?)?, until(next()?)?];
+        let reason = match next()? {
+            "" => OverrideReason::NONE,
+            reason => OverrideReason::stored(reason).map_err(|_| unreadable("reason"))?,
+        };
+        let standing = Standing { banned_until, owing_until, allowed_until, reason };
+        Ok(Self { numbers: numbers(quota), standing })
+    }
+
     /// Corrects a row that was written by a clock which was ahead, as the statements do.
     pub(crate) fn corrected(mut self, kind: Kind, changed: Timestamp, now: Timestamp) -> Self {
         // `changed` has whole microseconds.

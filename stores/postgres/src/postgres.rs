@@ -51,10 +51,12 @@ pub struct Postgres {
     calls: Calls,
     secret: Arc<[u8]>,
     sweeps: Arc<Sweeps>,
+    #[cfg(test)]
     clocks: Clocks,
 }
 
 /// The clocks of tests.
+#[cfg(test)]
 #[derive(Clone, Default)]
 struct Clocks {
     /// In place of the server's.
@@ -75,6 +77,7 @@ impl Postgres {
             calls: calls(TABLE, Duration::from_millis(100)),
             secret: Arc::new([]),
             sweeps: Arc::default(),
+            #[cfg(test)]
             clocks: Clocks::default(),
         }
     }
@@ -168,6 +171,7 @@ impl Postgres {
     pub(crate) async fn sweep(&self, key: &str, examined: i64) -> Answer {
         let statement = &self.statements.sweep;
         let parameters = statement.parameters.iter().map(|parameter| match parameter {
+            #[cfg(test)]
             Parameter::Now => Value::Int(self.test_clock()),
             Parameter::Count => examined.into(),
             _ => key.to_owned().into(),
@@ -188,14 +192,18 @@ impl Postgres {
     }
 
     /// The time by the clock of tests that replaces the server's.
+    #[cfg(test)]
     pub(crate) fn test_clock(&self) -> Option<i64> {
         self.clocks.server.as_ref().map(|clock| i64::try_from(clock.now().as_nanos()).expect("a time before 2262"))
     }
 
     /// The time on the clock of this process, which is used to guess the windows of the server.
     pub(crate) fn time_here(&self) -> Timestamp {
-        let clock = self.clocks.process.as_ref().or(self.clocks.server.as_ref());
-        clock.map_or_else(|| Wall.now(), |clock| clock.now())
+        #[cfg(test)]
+        if let Some(clock) = self.clocks.process.as_ref().or(self.clocks.server.as_ref()) {
+            return clock.now();
+        }
+        Wall.now()
     }
 
     /// Identifies the pool and the table among those of this process.

@@ -34,6 +34,7 @@ pub(crate) struct Leasing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
     Redis,
+    Postgres,
     DynamoDb,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Arguments {
     pub(crate) seed: u64,
 }
 
-pub(crate) const USAGE: &str = "usage: capacity [--store redis|dynamodb] [--algorithm bucket|fixed-window] [--keys N] [--rate N] [--rejected PERCENT] \
+pub(crate) const USAGE: &str = "usage: capacity [--store redis|postgres|dynamodb] [--algorithm bucket|fixed-window] [--keys N] [--rate N] [--rejected PERCENT] \
      [--distribution uniform|zipf:S] [--processes N] [--lease N] [--lease-seconds N] [--round-trip-ms N] \
      [--price DOLLARS] [--seed N] | --tables | --check";
 
@@ -70,7 +71,7 @@ impl Load {
     /// Buckets of a million keys, 100,000 requests per second by Zipf's law, 5 % rejected, 32 processes without leases.
     pub(crate) const fn new(server: Server) -> Self {
         let round_trip = match server {
-            Server::Redis => Duration::from_millis(1),
+            Server::Redis | Server::Postgres => Duration::from_millis(1),
             Server::DynamoDb => Duration::from_millis(5),
         };
         let (kind, lease) = (Kind::Bucket, None);
@@ -107,8 +108,9 @@ impl Arguments {
                         "--store" => {
                             server = match value.as_str() {
                                 "redis" => Server::Redis,
+                                "postgres" => Server::Postgres,
                                 "dynamodb" => Server::DynamoDb,
-                                _ => return Err(wrong("redis or dynamodb").into()),
+                                _ => return Err(wrong("redis, postgres or dynamodb").into()),
                             }
                         }
                         "--algorithm" => {

@@ -1,4 +1,5 @@
-//! What a load needs: memory, processors and nodes of Redis, or write units of DynamoDB.
+//! What a load needs: memory, processors and nodes of Redis, disk, cores and connections of PostgreSQL, or write units
+//! of DynamoDB.
 
 use super::load::{Load, Server};
 use super::server::Kind;
@@ -22,6 +23,22 @@ const BUSY: f64 = 0.5;
 
 /// What a node keeps at most. A larger one takes longer to copy to a replica.
 const NODE_BYTES: f64 = 16.0 * GIB;
+
+/// What a PostgreSQL 15 takes for a statement, with its commit and its round trip, in nanoseconds of its processors.
+const STATEMENT_NANOS: f64 = 200_000.0;
+
+/// More cores of a primary than these are rare, and cost more than a Redis.
+const CORES: f64 = 64.0;
+
+/// Decisions on one key are made one after the other: each has the lock of the row. More of them than these per second
+/// mostly wake up each other.
+pub(crate) const ROW_CALLS: f64 = 2_000.0;
+
+/// Of the rows of a table of PostgreSQL, one of so many has expired, at a steady rate of new keys.
+const EXPIRED: f64 = 16.0;
+
+/// PostgreSQL freezes all tables after so many transactions (`autovacuum_freeze_max_age`).
+const FREEZE: f64 = 200e6;
 
 /// A partition of DynamoDB, and so any one key, takes so many write units per second.
 pub(crate) const PARTITION_WRITES: f64 = 1_000.0;
@@ -63,6 +80,45 @@ pub(crate) fn redis_bytes(keys: u64, name: usize, value: Option<usize>) -> f64 {
 fn allocated(bytes: usize) -> usize {
     let step = if bytes <= 128 { 16 } else { bytes.next_power_of_two() / 8 };
     bytes.next_multiple_of(step)
+}
+
+/// How many bytes a row of PostgreSQL takes, with its entry in the index. Of the algorithms in [`STATES`]: a time takes
+/// eight bytes more than the number of a window.
+pub(crate) fn row_bytes(limiter: usize, is_time: bool) -> f64 {
+    const PAGE: usize = 8_192;
+    const PAGE_HEADER: usize = 24;
+    const POINTER: usize = 4;
+    const INDEX: f64 = 44.7;
+    // With a name of ten bytes, 136 and 144.
+    let row = (if is_time { 129 } else { 121 } + limiter + 1).next_multiple_of(8);
+    let rows = (PAGE * 7 / 10 - PAGE_HEADER) / (row + POINTER);
+    PAGE as f64 / rows as f64 + INDEX
+}
+
+/// The bytes of a table of PostgreSQL.
+pub(crate) fn table_bytes(keys: u64, is_time: bool) -> f64 {
+    keys as f64 * row_bytes("per-client".len(), is_time) * EXPIRED / (EXPIRED - 1.0)
+}
+
+/// The cores that PostgreSQL is busy with.
+pub(crate) fn busy_cores(rates: &Rates) -> f64 {
+    rates.calls * STATEMENT_NANOS / 1e9
+}
+
+/// How many cores a primary needs, half busy at most; `None` if no usual one has them.
+pub(crate) fn cores(rates: &Rates) -> Option<u64> {
+    let cores = (busy_cores(rates) / BUSY).max(1.0).ceil();
+    (cores <= CORES).then_some(cores as u64)
+}
+
+/// How many connections all processes together have in use on average, for the round trip of each call.
+pub(crate) fn connections(load: &Load, rates: &Rates) -> f64 {
+    rates.calls * (load.round_trip.as_secs_f64() + STATEMENT_NANOS / 1e9)
+}
+
+/// The hours until all tables are frozen, with PostgreSQL's default.
+fn hours_to_freeze(rates: &Rates) -> f64 {
+    FREEZE / rates.calls / HOUR
 }
 
 /// What a process takes beside its service: tables of fixed sizes for rejections, the fallback, and leases.
@@ -127,6 +183,23 @@ pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: 
                 Some(nodes) => format!("nodes, half busy at most, of 16 GiB at most: {nodes}, and their replicas"),
                 None => format!("the hottest key is too much for a node: {}", cure(load)),
             });
+        }
+        Server::Postgres => {
+            for (algorithm, is_time) in [("bucket, window of the calendar", true), ("fixed or sliding window", false)] {
+                let (gib, bytes) = (table_bytes(load.keys, is_time) / GIB, row_bytes("per-client".len(), is_time));
+                lines.push(format!("table and index, if all keys owe something: {gib:.2} GiB, {bytes:.0} bytes per key ({algorithm})"));
+            }
+            lines.push(format!("busy cores of PostgreSQL: {:.2}", busy_cores(all)));
+            lines.push(match cores(all) {
+                Some(cores) => format!("cores of the primary, half busy at most: {cores}"),
+                None => "too much for a primary: take Redis".to_owned(),
+            });
+            let per_process = (2.0 * connections(load, all) / f64::from(load.processes)).ceil();
+            lines.push(format!("connections: {per_process:.0} per process, half of them in use"));
+            lines.push(format!("transaction ids: all tables are frozen every {:.1} hours", hours_to_freeze(all)));
+            if hottest.calls > ROW_CALLS {
+                lines.push(format!("the hottest key is too much for a row: {}", cure(load)));
+            }
         }
         Server::DynamoDb => {
             let hour = dollars_per_hour(all, price);

@@ -7,8 +7,9 @@ use super::needs::{self, GIB, short};
 use super::server::Kind;
 use super::simulation::estimate;
 
-/// Keys, requests per second, and processes.
-const SIZES: [(u64, u64, u32); 3] = [(1_000_000, 10_000, 8), (10_000_000, 100_000, 32), (100_000_000, 1_000_000, 128)];
+/// Keys, requests per second, and processes. A PostgreSQL gets the first three, and others the last three.
+const SIZES: [(u64, u64, u32); 4] =
+    [(100_000, 1_000, 4), (1_000_000, 10_000, 8), (10_000_000, 100_000, 32), (100_000_000, 1_000_000, 128)];
 
 /// The algorithm of a row; the exponent of Zipf's law and the rejected requests, in thousandths; and the size of
 /// leases.
@@ -23,22 +24,26 @@ const ROWS: [(&str, Kind, u32, u32, u32); 5] = [
 /// What the guide's tables are made with.
 const SEED: u64 = 1;
 
-/// Both tables, as lines of Markdown.
-pub(crate) fn tables() -> [Vec<String>; 2] {
-    [Server::Redis, Server::DynamoDb].map(table)
+/// The tables, as lines of Markdown.
+pub(crate) fn tables() -> [Vec<String>; 3] {
+    [Server::Redis, Server::Postgres, Server::DynamoDb].map(table)
 }
 
 fn table(server: Server) -> Vec<String> {
     let head = "| keys | requests per second | processes | traffic | calls per request | calls per second |";
     let (head, columns) = match server {
         Server::Redis => (format!("{head} memory | busy processors | nodes | hottest key, calls per second |"), 10),
+        Server::Postgres => {
+            (format!("{head} table | busy cores | cores | connections | hottest key, calls per second |"), 11)
+        }
         Server::DynamoDb => {
             let head = "| keys | requests per second | processes | traffic | write units per request |";
             let rest = "write units per second | partitions | hottest key, units per second | dollars per hour |";
             (format!("{head} {rest} per million requests |"), 10)
         }
     };
-    let rows = SIZES.iter().flat_map(|size| ROWS.iter().map(move |row| (size, row)));
+    let sizes = if server == Server::Postgres { &SIZES[..3] } else { &SIZES[1..] };
+    let rows = sizes.iter().flat_map(|size| ROWS.iter().map(move |row| (size, row)));
     let rows = rows.map(|(size, (name, kind, zipf, rejected, most))| {
         let (keys, rate, processes) = *size;
         let (kind, zipf, rejected, most) = (*kind, *zipf, *rejected, *most);
@@ -65,6 +70,18 @@ fn row(load: &Load, server: Server) -> Vec<String> {
                 format!("{:.2}", needs::processors(all)),
                 nodes.map_or("too hot".to_owned(), |nodes| nodes.to_string()),
                 short(hottest.calls),
+            ]
+        }
+        Server::Postgres => {
+            let heat = if hottest.calls > needs::ROW_CALLS { " (too hot)" } else { "" };
+            vec![
+                format!("{:.2}", all.calls_per_request()),
+                short(all.calls),
+                format!("{:.2} GiB", needs::table_bytes(load.keys, true) / GIB),
+                format!("{:.2}", needs::busy_cores(all)),
+                needs::cores(all).map_or("too many".to_owned(), |cores| cores.to_string()),
+                format!("{:.0}", (2.0 * needs::connections(load, all)).ceil()),
+                format!("{}{heat}", short(hottest.calls)),
             ]
         }
         Server::DynamoDb => {

@@ -177,7 +177,8 @@ impl Penalty {
     ///
     /// # On several machines
     ///
-    /// On Redis, the call that begins a ban counts it there, so all processes that share the limit count bans together.
+    /// On Redis and PostgreSQL, the call that begins a ban counts it there, so all processes that share the limit count
+    /// bans together.
     /// The response that begins a ban advertises it by the bans that its process knows, and may advertise less than the
     /// ban that the server then makes; all later responses advertise the exact time. On other servers, and in memory,
     /// each process counts the bans that it has begun.

@@ -6,21 +6,20 @@
 //!
 //! Parameters are written by their names, `@limit`: see [`Parameter`].
 //!
-//! The parts share these names, each a row of columns. Every one is behind an `OFFSET 0`, so that the planner does not
-//! copy its expressions to each place that uses them:
+//! A line of a file that begins with `>` is a step: it computes columns, by their names, from those of the steps before
+//! it and from `r`, the row as it is stored. Each step is a subquery around the one before, which the planner keeps
+//! apart (`OFFSET 0`), so that nothing is computed twice. Joins of single rows would take half as long again.
 //!
-//! | name | content |
+//! | column | content |
 //! |---|---|
-//! | `r` | the row as it is stored |
-//! | `c` | `now`, in nanoseconds |
-//! | `a` | `ahead`: by how much the clock was ahead that wrote the row: it was set back since |
-//! | `s` | the ban, the debt and the allowance, and whether one of them is in force |
-//! | `k` | `stays`: nothing is charged, and the row stays under its quota |
-//! | `p` | the state, corrected if it is from the future |
-//! | `t` | the state as it counts now, under the quota of the row |
-//! | `o` | the state as it counts now, under the quota of the question |
-//! | `d` | how many requests are charged |
-//! | `n` | the state after that |
+//! | `now` | the server's clock, in nanoseconds |
+//! | `ahead` | by how much the clock was ahead that wrote the row: it was set back since |
+//! | `stays` | nothing is charged, and the row stays under its quota: a ban, a debt or an allowance is in force |
+//! | `corrected` | the number of the row, corrected if it is from the future |
+//! | `rolled_…` | the state as it counts now, under the quota of the row |
+//! | `debt`, `present_…` | the state as it counts now, under the quota of the question |
+//! | `charged` | how many requests are charged |
+//! | `number`, `previous`, `used` | the state after that |
 //!
 //! All arithmetic is in whole numbers. `bigint` divides without a remainder; `numeric` does so only by `div`.
 
@@ -60,6 +59,11 @@ impl Kind {
 }
 
 /// The server's time. Its microseconds are exact: `extract` returns a `numeric`.
+#[cfg(not(test))]
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000";
+
+/// The time of a test, if it has one.
+#[cfg(test)]
 const NOW: &str = "coalesce(@now, (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000)";
 
 const CLOCK: &str = "SELECT {now} AS now OFFSET 0";
@@ -67,18 +71,28 @@ const CLOCK: &str = "SELECT {now} AS now OFFSET 0";
 /// When the row was written, by the clock.
 const CHANGED_NANOS: &str = "(extract(epoch FROM r.changed) * 1000000)::int8 * 1000";
 
-const CHANGED: &str = "timestamptz 'epoch' + (c.now / 1000) * interval '1 microsecond'";
+/// The time of a decision, from the row that it has written.
+#[cfg(not(test))]
+const DECIDED_AT: &str = CHANGED_NANOS;
+#[cfg(test)]
+const DECIDED_AT: &str = "coalesce(@now, {changed_nanos})";
 
-const AHEAD: &str = "SELECT greatest({changed_nanos} - c.now / 1000 * 1000, 0) AS ahead OFFSET 0";
+const CHANGED: &str = "timestamptz 'epoch' + (now / 1000) * interval '1 microsecond'";
 
-const STANDING: &str = "\
-    SELECT coalesce(greatest(r.banned_until, r.owing_until, r.allowed_until) - a.ahead > c.now, false) AS is_in_force, \
-    r.banned_until - a.ahead AS banned_until, r.owing_until - a.ahead AS owing_until, \
-    r.allowed_until - a.ahead AS allowed_until OFFSET 0";
+const AHEAD: &str = "greatest({changed_nanos} - now / 1000 * 1000, 0) AS ahead";
 
-/// The columns that [`Row`](crate::kept::Row) reads.
+const IS_IN_FORCE: &str = "coalesce(greatest(r.banned_until, r.owing_until, r.allowed_until) - ahead > now, false)";
+
+/// The columns that [`Row::read`](crate::kept::Row::read) reads.
 const ROW: &str = "r.quota_limit, r.quota_burst, r.quota_period, r.number::text, r.previous, r.used, \
     r.banned_until::text, r.owing_until::text, r.allowed_until::text, r.reason";
+
+/// What [`Row::read_brief`](crate::kept::Row::read_brief) reads. A row without a standing is under the quota of the
+/// question, so in most cases the last column is NULL: each column that is returned takes its time.
+const BRIEF_ROW: &str = "r.number::text, r.previous, r.used, \
+    CASE WHEN coalesce(r.banned_until, r.owing_until, r.allowed_until) IS NOT NULL THEN \
+    concat(r.quota_limit, ',', r.quota_burst, ',', r.quota_period, ',', r.banned_until, ',', r.owing_until, ',', \
+    r.allowed_until, ',', r.reason) END";
 
 /// The greatest instant of a `bigint`, which is in the year 2262.
 const LAST: &str = "9223372036854775807";
@@ -89,105 +103,108 @@ struct Parts {
     fresh_charged: &'static str,
     fresh_state: &'static str,
     corrected: &'static str,
+    /// Steps.
     counted: &'static str,
     charged: &'static str,
     state: &'static str,
-    /// The nanosecond from which `n` decides as no state does.
+    /// The nanosecond from which the state decides as no state does.
     ends: &'static str,
     same_units: &'static str,
+    /// Steps.
     rolled: &'static str,
     refunded: &'static str,
 }
 
 /// A number of a window that is beyond the next one comes from a clock that was set back. A debt may reach further.
-const CORRECTED_WINDOW: &str = "least(r.number, greatest(c.now, s.owing_until)::int8 / r.quota_period + 1)";
+const CORRECTED_WINDOW: &str = "least(r.number, greatest(now, r.owing_until - ahead)::int8 / r.quota_period + 1)";
 
 const BUCKET: Parts = Parts {
     covered: "true",
     fresh_charged: "least(@burst / @cost, @count)",
-    fresh_state: "c.now::numeric * @limit + d.charged::numeric * @cost * @period AS number, \
+    fresh_state: "now::numeric * @limit + charged::numeric * @cost * @period AS number, \
                   0::int8 AS previous, 0::int8 AS used",
-    corrected: "CASE WHEN a.ahead = 0 THEN r.number \
-                ELSE greatest(r.number - a.ahead::numeric * r.quota_limit, 0) END",
+    corrected: "CASE WHEN ahead = 0 THEN r.number \
+                ELSE greatest(r.number - ahead::numeric * r.quota_limit, 0) END",
     // As `Gcra::carried`, if the rate is another one.
-    counted: "SELECT CASE WHEN r.quota_limit = @limit AND r.quota_period = @period THEN b.debt \
-              ELSE least(div(b.debt, r.quota_period) * @period \
-              + div(mod(b.debt, r.quota_period) * @period + r.quota_period - 1, r.quota_period), \
-              1329227995784915872903807060280344576) END AS debt \
-              FROM (SELECT greatest(p.number - c.now::numeric * r.quota_limit, 0) AS debt OFFSET 0) b OFFSET 0",
-    charged: "least(div(@burst::numeric * @period - o.debt, @cost::numeric * @period), @count)",
-    state: "c.now::numeric * @limit + o.debt + d.charged::numeric * @cost * @period AS number, \
+    counted: "> greatest(corrected - now::numeric * r.quota_limit, 0) AS rolled_debt
+              > CASE WHEN r.quota_limit = @limit AND r.quota_period = @period THEN rolled_debt \
+              ELSE least(div(rolled_debt, r.quota_period) * @period \
+              + div(mod(rolled_debt, r.quota_period) * @period + r.quota_period - 1, r.quota_period), \
+              1329227995784915872903807060280344576) END AS debt",
+    charged: "least(div(@burst::numeric * @period - debt, @cost::numeric * @period), @count)",
+    state: "now::numeric * @limit + debt + charged::numeric * @cost * @period AS number, \
             0::int8 AS previous, 0::int8 AS used",
-    ends: "div(n.number + {limit} - 1, {limit})",
+    ends: "div(number + {limit} - 1, {limit})",
     same_units: "r.quota_limit = @limit AND r.quota_period = @period",
-    rolled: "SELECT least(greatest(@receipt - c.now::numeric * @limit, 0), @cost::numeric * @period) \
-             AS unpaid OFFSET 0",
-    refunded: "greatest(p.number - t.unpaid, 0) AS number, 0::int8 AS previous, 0::int8 AS used",
+    rolled: "> least(greatest(@receipt - now::numeric * @limit, 0), @cost::numeric * @period) AS unpaid",
+    refunded: "greatest(corrected - unpaid, 0) AS number, 0::int8 AS previous, 0::int8 AS used",
 };
 
 const FIXED_WINDOW: Parts = Parts {
     covered: "true",
     fresh_charged: "least(@limit / @cost, @count)",
-    fresh_state: "(c.now / @period)::numeric AS number, 0::int8 AS previous, d.charged * @cost AS used",
+    fresh_state: "(now / @period)::numeric AS number, 0::int8 AS previous, charged * @cost AS used",
     corrected: CORRECTED_WINDOW,
-    counted: "SELECT CASE WHEN r.quota_period = @period THEN greatest(p.number, c.now / @period) \
-              ELSE c.now / @period END AS number, \
-              CASE WHEN (p.number + 1) * r.quota_period > c.now THEN r.used ELSE 0 END AS used OFFSET 0",
-    charged: "least((@limit - o.used) / @cost, @count)",
-    state: "o.number, 0::int8 AS previous, o.used + d.charged * @cost AS used",
-    ends: "(n.number + 1) * {period}",
+    counted: "> CASE WHEN r.quota_period = @period THEN greatest(corrected, now / @period) \
+              ELSE now / @period END AS present_number, \
+              CASE WHEN (corrected + 1) * r.quota_period > now THEN r.used ELSE 0 END AS present_used",
+    charged: "least((@limit - present_used) / @cost, @count)",
+    state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
+    ends: "(number + 1) * {period}",
     same_units: "r.quota_period = @period",
-    rolled: "SELECT",
-    refunded: "p.number, 0::int8 AS previous, \
-               CASE WHEN p.number = @receipt THEN greatest(r.used - @cost, 0) ELSE r.used END AS used",
+    rolled: "",
+    refunded: "corrected AS number, 0::int8 AS previous, \
+               CASE WHEN corrected = @receipt THEN greatest(r.used - @cost, 0) ELSE r.used END AS used",
 };
 
 const SLIDING_WINDOW: Parts = Parts {
     covered: "true",
     fresh_charged: "least(@limit / @cost, @count)",
-    fresh_state: "(c.now / @period)::numeric AS number, 0::int8 AS previous, d.charged * @cost AS used",
+    fresh_state: "(now / @period)::numeric AS number, 0::int8 AS previous, charged * @cost AS used",
     corrected: CORRECTED_WINDOW,
     // As `SlidingWindow::inherit`, if the period is another one. The weight is that of the window before.
-    counted: "SELECT v.*, CASE WHEN v.previous = 0 THEN 0 \
-              ELSE div(v.previous * (@period - greatest(c.now - v.number * @period, 0)) + @period - 1, @period) \
-              END AS weight \
-              FROM (SELECT CASE WHEN r.quota_period = @period THEN t.number ELSE c.now / @period END AS number, \
-              CASE WHEN r.quota_period = @period THEN t.previous ELSE 0 END AS previous, \
-              CASE WHEN r.quota_period = @period THEN t.used ELSE (t.used + div(t.previous * \
-              (r.quota_period - least(greatest(c.now - t.number * r.quota_period, 0), r.quota_period)) \
-              + r.quota_period - 1, r.quota_period))::int8 END AS used FROM ({rolled}) t OFFSET 0) v OFFSET 0",
-    charged: "least((@limit - o.used - o.weight::int8) / @cost, @count)",
-    state: "o.number, o.previous, o.used + d.charged * @cost AS used",
-    ends: "(n.number + CASE WHEN n.used > 0 THEN 2 ELSE 1 END) * {period}",
+    counted: "{rolled}
+              > CASE WHEN r.quota_period = @period THEN rolled_number ELSE now / @period END AS present_number, \
+              CASE WHEN r.quota_period = @period THEN rolled_previous ELSE 0 END AS present_previous, \
+              CASE WHEN r.quota_period = @period THEN rolled_used ELSE (rolled_used + div(rolled_previous * \
+              (r.quota_period - least(greatest(now - rolled_number * r.quota_period, 0), r.quota_period)) \
+              + r.quota_period - 1, r.quota_period))::int8 END AS present_used
+              > CASE WHEN present_previous = 0 THEN 0 \
+              ELSE div(present_previous * (@period - greatest(now - present_number * @period, 0)) + @period - 1, \
+              @period) END AS weight",
+    charged: "least((@limit - present_used - weight::int8) / @cost, @count)",
+    state: "present_number AS number, present_previous AS previous, present_used + charged * @cost AS used",
+    ends: "(number + CASE WHEN used > 0 THEN 2 ELSE 1 END) * {period}",
     same_units: "r.quota_period = @period",
-    rolled: "SELECT greatest(p.number, w.present) AS number, \
-             CASE WHEN p.number >= w.present THEN r.previous WHEN p.number + 1 = w.present THEN r.used ELSE 0 END \
-             AS previous, \
-             CASE WHEN p.number >= w.present THEN r.used ELSE 0 END AS used \
-             FROM (SELECT c.now / r.quota_period AS present OFFSET 0) w OFFSET 0",
-    refunded: "t.number, \
-               CASE WHEN t.number = @receipt + 1 THEN greatest(t.previous - @cost, 0) ELSE t.previous END \
-               AS previous, \
-               CASE WHEN t.number = @receipt THEN greatest(t.used - @cost, 0) ELSE t.used END AS used",
+    rolled: "> now / r.quota_period AS window_of_clock
+             > greatest(corrected, window_of_clock) AS rolled_number, \
+             CASE WHEN corrected >= window_of_clock THEN r.previous \
+             WHEN corrected + 1 = window_of_clock THEN r.used ELSE 0 END AS rolled_previous, \
+             CASE WHEN corrected >= window_of_clock THEN r.used ELSE 0 END AS rolled_used",
+    refunded: "rolled_number AS number, \
+               CASE WHEN rolled_number = @receipt + 1 THEN greatest(rolled_previous - @cost, 0) \
+               ELSE rolled_previous END AS previous, \
+               CASE WHEN rolled_number = @receipt THEN greatest(rolled_used - @cost, 0) \
+               ELSE rolled_used END AS used",
 };
 
 #[cfg(feature = "calendar")]
 const CALENDAR_WINDOW: Parts = Parts {
-    covered: "c.now >= @since AND c.now < @second",
+    covered: "now >= @since AND now < @second",
     fresh_charged: "least(@limit / @cost, @count)",
-    fresh_state: "CASE WHEN c.now < @first THEN @first ELSE @second END::numeric AS number, \
-                  0::int8 AS previous, d.charged * @cost AS used",
+    fresh_state: "CASE WHEN now < @first THEN @first ELSE @second END::numeric AS number, \
+                  0::int8 AS previous, charged * @cost AS used",
     corrected: "r.number",
     // Units that still count do so in the present window: of another calendar, and from the future.
-    counted: "SELECT CASE WHEN c.now < @first THEN @first ELSE @second END::numeric AS number, \
-              CASE WHEN c.now < p.number THEN r.used ELSE 0 END AS used OFFSET 0",
-    charged: "least((@limit - o.used) / @cost, @count)",
-    state: "o.number, 0::int8 AS previous, o.used + d.charged * @cost AS used",
-    ends: "n.number",
+    counted: "> CASE WHEN now < @first THEN @first ELSE @second END::numeric AS present_number, \
+              CASE WHEN now < corrected THEN r.used ELSE 0 END AS present_used",
+    charged: "least((@limit - present_used) / @cost, @count)",
+    state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
+    ends: "number",
     same_units: "true",
-    rolled: "SELECT",
-    refunded: "p.number, 0::int8 AS previous, \
-               CASE WHEN p.number = @receipt THEN greatest(r.used - @cost, 0) ELSE r.used END AS used",
+    rolled: "",
+    refunded: "corrected AS number, 0::int8 AS previous, \
+               CASE WHEN corrected = @receipt THEN greatest(r.used - @cost, 0) ELSE r.used END AS used",
 };
 
 impl Kind {
@@ -205,7 +222,8 @@ impl Kind {
 /// What a statement has a placeholder for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parameter {
-    /// The time in nanoseconds, for tests; NULL for the server's clock.
+    /// The time in nanoseconds; NULL for the server's clock.
+    #[cfg(test)]
     Now,
     Key,
     /// The name of the limiter.
@@ -263,7 +281,8 @@ pub(crate) enum Parameter {
 
 impl Parameter {
     /// The name in a text, and the type.
-    const ALL: [(Self, &str, &str); 37] = [
+    const ALL: &[(Self, &str, &str)] = &[
+        #[cfg(test)]
         (Self::Now, "now", "int8"),
         (Self::Key, "key", "text::uuid"),
         (Self::Limiter, "limiter", "text"),
@@ -316,7 +335,7 @@ impl Statement {
     fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
         // The server needs no comments.
         let text: Vec<_> = text.lines().filter(|line| !line.trim().starts_with("--")).collect();
-        let mut text = fill(&text.join("\n"), table, parts);
+        let mut text = nested(&fill(&text.join("\n"), table, parts));
         let mut parameters = Vec::new();
         for (parameter, name, kind) in Parameter::ALL {
             // No word behind it goes on: there are `@limit` and `@limiter`.
@@ -336,7 +355,7 @@ impl Statement {
             }
             filled.push_str(rest);
             if filled != text {
-                parameters.push(parameter);
+                parameters.push(*parameter);
                 text = filled;
             }
         }
@@ -356,13 +375,34 @@ fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
         ("clock", CLOCK),
         ("changed", CHANGED),
         ("ahead", AHEAD),
-        ("standing", STANDING),
+        ("is_in_force", IS_IN_FORCE),
         ("row", ROW),
+        ("brief_row", BRIEF_ROW),
+        ("decided_at", DECIDED_AT),
         ("table", table),
     ] {
         text = text.replace(&format!("{{{name}}}"), part);
     }
     text.replace("{changed_nanos}", CHANGED_NANOS).replace("{now}", NOW)
+}
+
+/// Puts each run of steps into one subquery, `x`.
+fn nested(text: &str) -> String {
+    let mut nested = String::new();
+    let mut steps: Option<String> = None;
+    for line in text.lines() {
+        if let Some(step) = line.trim_start().strip_prefix("> ") {
+            steps = Some(match steps {
+                None => format!("(SELECT {step} OFFSET 0) x"),
+                Some(before) => format!("(SELECT *, {step} FROM {before} OFFSET 0) x"),
+            });
+        } else if !line.trim().is_empty() {
+            nested.extend(steps.take().map(|steps| steps + "\n"));
+            nested = nested + line + "\n";
+        }
+    }
+    nested.extend(steps);
+    nested
 }
 
 /// Returns an expression for a nanosecond of type `numeric` as an instant, rounded up.
@@ -391,7 +431,7 @@ impl Statements {
     pub(crate) fn new(table: &str) -> Self {
         // `least` and `greatest` ignore NULL.
         let latest = |ends: &str| instant(&format!("coalesce(greatest({ends}), 0)"));
-        let standing_expires = latest("u.banned_until, u.owing_until, u.allowed_until, u.bans_until");
+        let standing_expires = latest("next_banned, next_owing, next_allowed, next_bans_until");
         let ends = [
             ("instant_of_swap", latest("@ends, @banned, @owing, @until, r.bans_until")),
             ("instant_of_insert", latest("@ends, @banned, @owing, @until")),

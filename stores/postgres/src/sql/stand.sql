@@ -2,44 +2,25 @@
 --
 -- If there is nothing to lift, an expired row is left.
 INSERT INTO {table} AS r (key, limiter, quota_limit, quota_burst, quota_period, number, previous, used, changed, charged, expires, banned_until, allowed_until, reason, bans, bans_until)
-SELECT @key, @limiter, @limit, @burst, @period, 0, 0, 0, {changed}, 0, {standing_expires}, u.banned_until, u.allowed_until, @reason, u.bans, u.bans_until
-FROM ({clock}) c
-CROSS JOIN LATERAL (
-  SELECT c.now::numeric + (@spans)[1] AS banned_until, c.now::numeric + @allowed AS allowed_until, NULL::numeric AS owing_until,
-    CASE WHEN @remembered IS NOT NULL THEN 1 END AS bans, c.now::numeric + (@spans)[1] + @remembered AS bans_until
-  OFFSET 0
-) u
+SELECT @key, @limiter, @limit, @burst, @period, 0, 0, 0, {changed}, 0, {standing_expires}, next_banned, next_allowed, @reason, next_bans, next_bans_until
+FROM
+  > {now} AS now
+  > now::numeric + (@spans)[1] AS next_banned, now::numeric + @allowed AS next_allowed, NULL::numeric AS next_owing, CASE WHEN @remembered IS NOT NULL THEN 1 END AS next_bans, now::numeric + (@spans)[1] + @remembered AS next_bans_until
 ON CONFLICT (key) DO UPDATE SET (number, changed, charged, expires, banned_until, owing_until, allowed_until, reason, bans, bans_until) = (
   SELECT
-    p.number,
+    corrected,
     {changed},
     0,
     greatest(r.expires, {standing_expires}),
-    u.banned_until, u.owing_until, u.allowed_until,
-    CASE WHEN k.stays THEN r.reason ELSE @reason END,
-    u.bans, u.bans_until
-  FROM ({clock}) c
-  CROSS JOIN LATERAL ({ahead}) a
-  CROSS JOIN LATERAL ({standing}) s
-  CROSS JOIN LATERAL (SELECT {corrected} AS number OFFSET 0) p
-  CROSS JOIN LATERAL (
-    SELECT @by_hand = 0 AND coalesce(greatest(s.banned_until, s.allowed_until) > c.now, false) AS stays,
-      CASE WHEN r.bans_until - a.ahead > c.now THEN r.bans ELSE 0 END AS before
-    OFFSET 0
-  ) k
-  CROSS JOIN LATERAL (
-    SELECT
-      CASE WHEN k.stays THEN s.banned_until ELSE c.now::numeric + b.span END AS banned_until,
-      CASE WHEN k.stays OR s.owing_until > c.now THEN s.owing_until END AS owing_until,
-      CASE WHEN k.stays THEN s.allowed_until ELSE c.now::numeric + @allowed END AS allowed_until,
-      CASE WHEN k.stays OR @remembered IS NULL THEN r.bans ELSE k.before + 1 END AS bans,
-      CASE WHEN k.stays OR @remembered IS NULL THEN r.bans_until - a.ahead ELSE c.now::numeric + b.span + @remembered END AS bans_until
-    FROM (
-      SELECT CASE WHEN @remembered IS NULL THEN (@spans)[1]
-        ELSE (@spans)[least(k.before + 1, cardinality(@spans))] END AS span
-      OFFSET 0
-    ) b
-    OFFSET 0
-  ) u
+    next_banned, next_owing, next_allowed,
+    CASE WHEN stays THEN r.reason ELSE @reason END,
+    next_bans, next_bans_until
+  FROM
+    > {now} AS now
+    > {ahead}
+    > {corrected} AS corrected, r.banned_until - ahead AS banned, r.owing_until - ahead AS owing, r.allowed_until - ahead AS allowed
+    > @by_hand = 0 AND coalesce(greatest(banned, allowed) > now, false) AS stays, CASE WHEN r.bans_until - ahead > now THEN r.bans ELSE 0 END AS bans_before
+    > CASE WHEN @remembered IS NULL THEN (@spans)[1] ELSE (@spans)[least(bans_before + 1, cardinality(@spans))] END AS span
+    > CASE WHEN stays THEN banned ELSE now::numeric + span END AS next_banned, CASE WHEN stays OR owing > now THEN owing END AS next_owing, CASE WHEN stays THEN allowed ELSE now::numeric + @allowed END AS next_allowed, CASE WHEN stays OR @remembered IS NULL THEN r.bans ELSE bans_before + 1 END AS next_bans, CASE WHEN stays OR @remembered IS NULL THEN r.bans_until - ahead ELSE now::numeric + span + @remembered END AS next_bans_until
 )
-RETURNING coalesce(@now, {changed_nanos}), {row}
+RETURNING {decided_at}, {row}

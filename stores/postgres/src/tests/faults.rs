@@ -55,7 +55,7 @@ async fn another_isolation_is_named_with_its_cure() {
     let server = PostgresServer::start();
     let postgres = process(pool_of(&server.url(), 1)).await;
     server.run("ALTER ROLE postgres SET default_transaction_isolation = 'repeatable read'");
-    let key = || async {
+    let task = || {
         let postgres = postgres.clone().with_pool(pool_of(&server.url(), 1));
         tokio::spawn(async move {
             for _ in 0..1_000 {
@@ -64,7 +64,7 @@ async fn another_isolation_is_named_with_its_cure() {
             Ok::<_, PostgresFault>(())
         })
     };
-    let (one, other) = (key().await, key().await);
+    let (one, other) = (task(), task());
     let faults = [one.await.unwrap(), other.await.unwrap()];
     let kinds = faults.iter().filter_map(|ended| ended.as_ref().err().map(PostgresFault::kind));
     assert!(kinds.clone().count() > 0 && kinds.clone().all(|kind| kind == FaultKind::Serialization), "{faults:?}");

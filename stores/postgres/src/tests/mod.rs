@@ -1,6 +1,8 @@
 //! Tests against a server.
 
 mod conformance;
+#[path = "../../../../src/values/counterexamples.rs"]
+mod counterexamples;
 mod drivers;
 #[path = "../../../../tests/support/effort.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
@@ -9,6 +11,7 @@ mod exact;
 mod faults;
 mod joint;
 mod layer;
+mod proofs;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod server;

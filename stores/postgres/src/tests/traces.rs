@@ -77,13 +77,11 @@ impl<A: Kept> Trace<A> {
         let applied = self.apply(algorithm, id, Transition::Charge { cost, count }).await;
         assert_eq!((applied.now, applied.standing), (now, Standing::default()), "{context}");
         let model = self.model.get(&id);
-        let mut expected = model.and_then(|model| {
+        let mut expected = model.map(|model| {
             let state = corrected(model, now);
             let [own, kept] = [algorithm, &model.under].map(|under| terms(&under.quota()));
-            if own == kept && !is_calendar(A::KIND) {
-                return Some(state);
-            }
-            Some(algorithm.inherit(state, &model.under.quota(), now))
+            let is_converted = own != kept || is_calendar(A::KIND);
+            if is_converted { algorithm.inherit(state, &model.under.quota(), now) } else { state }
         });
         let (mut found, mut charged) = (applied.old, 0);
         let bytes = |state: Option<A::State>| state.map(|state| algorithm.to_bytes(&state));

@@ -1,0 +1,102 @@
+//! The program `plans`: alone, and as two processes on PostgreSQL.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use crate::postgres::PostgresServer;
+use crate::program::Program;
+
+/// Sends a request, and returns the status line with the fields, in lower case, and the body.
+pub(crate) fn send(program: &Program, method: &str, path: &str, customer: &str) -> (String, String) {
+    let address = program.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: key-of-{customer}\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").expect(&response);
+    (head.to_lowercase(), body.to_owned())
+}
+
+pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+#[test]
+fn plans() {
+    let mut plans = Program::start(env!("CARGO_BIN_EXE_plans"), &["127.0.0.1:0"]);
+    let fields = plans.try_next();
+    assert!(fields.contains(r#""included";r=999;t="#), "{fields}");
+    assert_eq!(plans.try_next(), "HOWAREYOU");
+    let fields = plans.try_next();
+    assert!(fields.contains(r#""included";r=9999;t="#), "{fields}");
+    let usage = plans.try_next();
+    assert!(usage.contains("included: 998 left\n") && usage.contains("tokens: 19997 left\n"), "{usage}");
+}
+
+/// Two processes of the program that share a database.
+struct Processes([Program; 2]);
+
+impl Processes {
+    fn start(database: &str) -> Self {
+        Self([(), ()].map(|()| Program::start(env!("CARGO_BIN_EXE_plans"), &["127.0.0.1:0", database])))
+    }
+
+    /// Sends so many requests of a customer for `rows` rows each, half of them to each process, at the same time.
+    /// Returns the number of those that were served; the others got 429.
+    fn request(&self, customer: &str, rows: u64, count: usize) -> usize {
+        let path = format!("/v1/rows/{rows}");
+        let send_all = |program, count| {
+            let statuses = (0..count).map(|_| send(program, "GET", &path, customer).0);
+            let is_served = |head: String| match head.split(' ').nth(1) {
+                Some("200") => true,
+                Some("429") => false,
+                _ => panic!("{head}"),
+            };
+            statuses.map(is_served).filter(|served| *served).count()
+        };
+        thread::scope(|scope| {
+            let threads = self.0.each_ref().map(|program| scope.spawn(move || send_all(program, count / 2)));
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        })
+    }
+}
+
+#[test]
+fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
+    let server = PostgresServer::start();
+    let processes = Processes::start(&server.url());
+
+    // Included units, and then the overage: 10,000 and 5,000, in requests of 250 rows. Nothing is left, to the row.
+    assert_eq!(processes.request("ada", 250, 80), 60);
+    assert_eq!(processes.request("ada", 1, 2), 0);
+
+    // A team: 2,000 included for each member, and a pool of 6,000, of which one takes 4,000 at most.
+    assert_eq!(processes.request("cyd", 100, 80), 20 + 40);
+    assert_eq!(processes.request("dee", 100, 80), 20 + 20);
+    assert_eq!(processes.request("cyd", 1, 2) + processes.request("dee", 1, 2), 0);
+    // The other team has a pool of its own: four thousand of it, and what is included.
+    assert_eq!(processes.request("eve", 500, 20), 12);
+
+    // The free plan: 60 per minute.
+    let served = processes.request("bob", 1, 70);
+    assert!((60..70).contains(&served), "{served} of 60, and of one for each second that this took");
+    // One process counts his early requests, and bans him.
+    let [first, second] = &processes.0;
+    let wait = |program| {
+        let (head, _) = send(program, "GET", "/v1/rows/1", "bob");
+        field(&head, "retry-after").map_or(0, |wait| wait.parse::<u64>().unwrap())
+    };
+    assert!((0..100).any(|_| wait(first) > 500), "he is not banned");
+    // The other one asks the server about him twice per second, and rejects him, too. It would not ban him by itself
+    // for so few requests.
+    let sees_ban = |_| {
+        thread::sleep(Duration::from_millis(300));
+        wait(second) > 500
+    };
+    assert!((0..10).any(sees_ban), "the other process does not know of the ban");
+}

@@ -1,0 +1,294 @@
+//! One limit for several machines, on PostgreSQL.
+//!
+//! **You want** one limit for all processes of a service, and you run PostgreSQL already. A Redis would be one more
+//! service to operate. Keep the budgets in a table:
+//!
+//! ```ignore
+//! use deadpool_postgres::{Manager, Pool};
+//! use tokio_postgres::NoTls;
+//! use tower_sluice::{Policy, Quota, RateLimiter, RateLimitLayer, TokenBucket, key::PeerIp};
+//! use tower_sluice_postgres::{Postgres, PostgresStore};
+//!
+//! fn limits() -> Result<RateLimitLayer, Box<dyn std::error::Error>> {
+//!     let address = "postgres://limits:secret@10.0.0.7/limits".parse()?;
+//!     let pool = Pool::builder(Manager::new(address, NoTls)).max_size(8).build()?;
+//!     let store = PostgresStore::new(&Postgres::new(pool), "per-client");
+//!     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10)), store);
+//!     Ok(RateLimitLayer::new(Policy::new("per-client", limiter).key(PeerIp::new())))
+//! }
+//! ```
+//!
+//! The crate [`tower-sluice-postgres`](https://docs.rs/tower-sluice-postgres) (folder `stores/postgres` of the
+//! repository) is a crate of its own. It uses a pool that you make: of `deadpool-postgres` (by default), of `bb8`, or
+//! of `sqlx`. It is tested with PostgreSQL 15.
+//!
+//! # From Redis to PostgreSQL
+//!
+//! Two lines change: how the server is opened, and the store of a limiter.
+//!
+//! ```ignore
+//! let redis = Redis::single(url).open()?;
+//! RateLimiter::new(algorithm, RedisStore::new(&redis, name))
+//!
+//! let postgres = Postgres::new(pool);
+//! RateLimiter::new(algorithm, PostgresStore::new(&postgres, name))
+//! ```
+//!
+//! The program [`plans`](https://github.com/tower-sluice/tower-sluice/blob/main/examples/plans.rs) sells an API on
+//! either, or in memory, as its second argument says. A test runs a year of random requests against two processes of
+//! it, on Redis and on PostgreSQL, with the clocks of the server and of both processes moved. Each answer agrees, to
+//! the unit, with a naive ledger.
+//!
+//! Some limiters exist on Redis and not on PostgreSQL: bought units ([`RedisBalance`](crate::RedisBalance)), requests
+//! in flight on all machines ([`RedisConcurrency`](crate::RedisConcurrency)) and a shared queue
+//! ([`RedisQueue`](crate::RedisQueue)). Beside PostgreSQL, each process has its own: units that a customer has bought
+//! are in the memory of one process, and another one does not know them. So do not sell units by a
+//! [`Balance`](crate::Balance) in a service of several processes.
+//!
+//! # When to take it, and when not
+//!
+//! | you have | take |
+//! |---|---|
+//! | PostgreSQL, and up to some thousand decisions per second | PostgreSQL |
+//! | quotas per month that must survive a crash, and no Redis that writes to disk | PostgreSQL, with a [logged table](#what-a-crash-loses) |
+//! | a primary that is busy already | [Redis](super::machines): each decision is a transaction that writes |
+//! | tens of thousands of decisions per second | Redis: PostgreSQL takes several times as much processor time |
+//! | a key with thousands of requests per second | Redis, or [leases](#a-busy-key) |
+//! | a shared queue, requests in flight on all machines, bought units | Redis |
+//! | functions that start and stop, each with a connection of its own | Redis or [DynamoDB](super::dynamodb), or a pooler in front |
+//!
+//! # What it costs
+//!
+//! | a request | costs |
+//! |---|---|
+//! | of one policy | one statement, in one round trip. It is a transaction of its own, and writes one row |
+//! | of several policies of a layer, on one table | one statement for all, also if the policies are [alternatives](super::overage) or have different algorithms. A rejection locks their rows while it is decided, and writes nothing else |
+//! | of a key for which this process is already waiting for an answer | no statement of its own: single flight |
+//! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait. Twice per second and key, a request verifies that by a statement |
+//! | of a key in demand, with [leases](#a-busy-key) | a share of one statement |
+//! | that looks and does not charge ([`peek`](crate::LimitsHandle::peek)) | one `SELECT` by the primary key, which locks nothing |
+//! | that is refunded | one `UPDATE`, after the response |
+//!
+//! # The migration
+//!
+//! `Postgres::migration` returns the statement that creates the table: print it, and put it among your migrations.
+//! `Postgres::migrate` executes it, for tests and small programs. The role that creates the table owns it. The service
+//! needs less:
+//!
+//! ```sql
+//! CREATE ROLE limits LOGIN PASSWORD '…';
+//! GRANT USAGE ON SCHEMA public TO limits;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON sluice_state TO limits;
+//! -- Decisions are correct under this isolation only. It is the default of PostgreSQL.
+//! ALTER ROLE limits SET default_transaction_isolation = 'read committed';
+//! -- A statement takes less than a millisecond. These bound the ones that nobody waits for any more.
+//! ALTER ROLE limits SET statement_timeout = '1s';
+//! ALTER ROLE limits SET lock_timeout = '500ms';
+//! ```
+//!
+//! A role of its own also means that its `statement_timeout` is not the application's. Without one, set them in the
+//! address: `?options=-c%20statement_timeout%3D1s`.
+//!
+//! One table serves all limiters of all services that use it: each limiter has a name. For a table per service, use
+//! `Postgres::table("billing.sluice_state")`.
+//!
+//! # What a row holds
+//!
+//! A key is a row. Its primary key is a UUID: 128 bits of a hash over the secret, the name of the limiter, its
+//! algorithm, and the key. **No row contains a text of a client.** With `Postgres::secret`, a reader of the table
+//! cannot find out by trying which clients are in it. The column `limiter` has the name of the limiter, for you:
+//!
+//! ```sql
+//! SELECT limiter, count(*), count(*) FILTER (WHERE expires <= now()) AS expired FROM sluice_state GROUP BY limiter;
+//! ```
+//!
+//! The other columns are the state of the algorithm and the quota that it is kept under, as integers: all quotas of up
+//! to [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) are exact. Then there are a ban, a debt and an allowance, with the
+//! reason that your operator gave. Windows whose beginning is [staggered](crate::FixedWindow::staggered) do not fit,
+//! and `RateLimiter::new` panics for them.
+//!
+//! A row takes 260 bytes with its entry in the index: 26 MB for 100,000 keys.
+//!
+//! No index covers a column that a decision changes, and `fillfactor = 70` leaves room in each page. So PostgreSQL
+//! writes the new version of a row into the same page, adds nothing to an index (*heap-only tuple*), and later
+//! decisions remove the old version without a vacuum. That held for all of 400,000 updates of 100,000 rows.
+//!
+//! # What a crash loses
+//!
+//! The table is `UNLOGGED` unless you change the migration: a decision then writes 40 bytes to the write-ahead
+//! log, and waits for no disk. The price:
+//!
+//! - After a **crash** of the server, or an immediate shutdown, the table is empty. All clients have their full
+//!   budgets, and bans are over. After a regular restart, it is as it was.
+//! - **Standbys** do not have its content. After a failover it is empty.
+//! - It is in no physical backup.
+//!
+//! For limits per second or minute, that is as if a minute had passed. For quotas per month, keep the table:
+//!
+//! ```sql
+//! ALTER TABLE sluice_state SET LOGGED;
+//! ALTER ROLE limits SET synchronous_commit = off;
+//! ```
+//!
+//! Then each decision writes its row to the log, and a crash loses nothing. With `synchronous_commit = off`, a decision
+//! does not wait until the log is on the disk, and a crash loses the decisions of the last half a second or so. Leave
+//! that line out only if the table is your bill: then decisions on one key can be no faster than the disk (and a
+//! synchronous standby) confirms. Measured with `pgbench`, updates of 100,000 rows of this table by four connections:
+//!
+//! | table | updates per second | bytes of log per update |
+//! |---|---|---|
+//! | unlogged | 7,300 | 40 |
+//! | logged, `synchronous_commit = off` | 9,200: the machine was busier in the other runs | 233 |
+//! | logged | 1,100: the speed of its disk | 376, since pages are logged in full after a checkpoint |
+//!
+//! After a failover to an asynchronous standby, charges that were not replicated are lost: per key, up to burst + rate
+//! × lag is admitted twice.
+//!
+//! # How rows go away
+//!
+//! A row expires when its key owes nothing any more, and its ban and its allowance are over. Nothing depends on its
+//! deletion: a decision on an expired row is one on a fresh key. No timer and no task of the server deletes rows. A
+//! process that has made 16 new rows examines 256 rows that follow the last of them in the order of the primary key,
+//! and deletes the expired ones among them, beside the path of requests and without waiting for a lock. Keys are
+//! hashes, so these are random rows. At a steady rate of new keys, a sixteenth of the table is expired rows. If new
+//! keys stop coming, the table stays as large as it is.
+//!
+//! You need no more than that. To have the rows gone, as after a flood, run this statement, by hand or by
+//! [`pg_cron`](https://github.com/citusdata/pg_cron). It reads the whole table:
+//!
+//! ```sql
+//! DELETE FROM sluice_state WHERE expires <= clock_timestamp();
+//! ```
+//!
+//! `TRUNCATE sluice_state` gives all clients full budgets. Partitions by `expires` are not possible, since the primary
+//! key is the hash alone.
+//!
+//! # A database of its own
+//!
+//! Put the table into a database of its own on the same server. Each decision leaves an old version of a row, and
+//! PostgreSQL keeps that while an older transaction *of the same database* is open. A report of an hour in the
+//! application's database would make each decision on a busy key walk past all its versions of that hour. Measured with
+//! `pgbench`, upserts of one row by four connections, for 8 seconds on PostgreSQL 15:
+//!
+//! | beside | upserts per second | the table, at the end |
+//! |---|---|---|
+//! | nothing | 19,500 | 24 KiB |
+//! | a transaction that stays open in another database | 17,900 | 96 KiB |
+//! | a transaction that stays open in the same database | 4,270, and falling | 1,750 KiB |
+//!
+//! Old replication slots and `hot_standby_feedback` hold back all databases: watch them.
+//!
+//! # Vacuum
+//!
+//! The default settings suffice. But each decision uses a transaction id: 1,000 per second are 86 million a day.
+//! PostgreSQL freezes the rows of *every* table once per 200 million ids (`autovacuum_freeze_max_age`), which reads the
+//! tables that have changed. Above a thousand decisions per second, raise it to a billion, and watch the age:
+//!
+//! ```sql
+//! SELECT datname, age(datfrozenxid) FROM pg_database ORDER BY 2 DESC;
+//! ```
+//!
+//! # Connections
+//!
+//! Give the limits **a pool of their own**. In the application's pool, requests that wait for its slow queries hold all
+//! connections, and the limiter, which should protect the service from that, waits behind them.
+//!
+//! A pool needs decisions per second × seconds per decision connections. At 2,000 per second of 0.5 ms each, that is
+//! one; take four to eight per process for peaks. More do not help, once they exceed the cores of the
+//! server. If all are in use for longer than three quarters of the timeout, the decision fails as
+//! [`PoolExhausted`](#when-it-fails).
+//!
+//! | pool | statements |
+//! |---|---|
+//! | `deadpool-postgres` (feature `deadpool`, on by default) | prepared once per connection |
+//! | `sqlx` (feature `sqlx`) | the same: sqlx prepares them by itself. Do not set `statement_cache_capacity(0)` |
+//! | `bb8` with `bb8-postgres` (feature `bb8`) | parsed and planned at each decision, in the same round trip: much more processor time on the server |
+//!
+//! **Poolers.** pgbouncer in transaction mode works from 1.21 on, with `max_prepared_statements` above 0, such as 100.
+//! In older ones, and with 0, a statement that was prepared on one connection is missing on another one. Use session
+//! mode there.
+//!
+//! **Time limits.** A decision has 100 ms, unless `Postgres::timeout` sets another limit; in this time it waits for a
+//! connection, and for the answer. After that the [failure mode](super::failure) of the policy decides. No further
+//! statement is sent over the connection of a statement that has not ended: it is closed, or comes back to a pool of
+//! `bb8` when the statement has ended. On the server, the statement goes on until it ends or `statement_timeout`
+//! cancels it.
+//!
+//! # A busy key
+//!
+//! Decisions on one key are made one after the other, since each holds the lock of its row. Those of one process share
+//! statements already (single flight): one is in flight per key and process. If many processes have requests for one
+//! key (a limit for all clients, a large tenant), lease units of it:
+//!
+//! ```ignore
+//! PostgresStore::new(&postgres, "all-clients").leasing(50, Duration::from_secs(1))
+//! ```
+//!
+//! Then one statement pays for up to 50 requests of that process. The price in accuracy is documented at
+//! [`leasing`](crate::store::remote::RemoteStore::leasing).
+//!
+//! # Clocks
+//!
+//! The server's clock decides, read while the row is locked: all machines agree, and their own clocks do not matter.
+//! The [window of a calendar](super::calendar) begins by the server's clock, too.
+//!
+//! If the server's clock is set back, or a standby whose clock is behind is promoted, the rows have states from the
+//! future. The next decision on a key corrects its row: a bucket keeps the debt that it had, a window counts no further
+//! than one window ahead, and the calendar counts in the present window. If it is set forward, keys earn the units of
+//! that time.
+//!
+//! # When it fails
+//!
+//! A failure is never a rejection. The [failure mode](super::failure) of the policy decides: by default, this process
+//! decides by itself. No statement that may have been carried out is sent again, so nothing is
+//! charged twice. The source of the error is a `PostgresFault`, and its `kind` one of these:
+//!
+//! | kind | what has happened | cure |
+//! |---|---|---|
+//! | `Unreachable` | no connection could be made; nothing was charged | the address; whether the server runs |
+//! | `TimedOut` | no answer within the timeout; the charge may have been made | look for locks and load; or a longer timeout |
+//! | `ConnectionLost` | the connection ended before the answer; the charge may have been made | the network, a restart |
+//! | `PoolExhausted` | all connections of the pool were in use; nothing was charged. The circuit breaker does not count it, since the server may be well | a pool of their own for the limits, or a larger one |
+//! | `TooManyInFlight` | a thousand calls of this process were in flight | the same, and look why the server is slow |
+//! | `BreakerOpen` | PostgreSQL kept failing, and is not called for a moment | the failures before, in the log |
+//! | `NoTable` | the table is missing, or lacks a column | run the migration; look at `search_path` |
+//! | `NoPermission` | the role may not use the table, or may not connect | the `GRANT` above; password, `pg_hba.conf` |
+//! | `ReadOnly` | the server is a standby, or read only | connect to the primary: `target_session_attrs=read-write` |
+//! | `Serialization` | transactions of this role are not under `READ COMMITTED` | `default_transaction_isolation` for the role |
+//! | `Deadlock` | PostgreSQL ended a deadlock; nothing was charged | let nothing else lock rows of the table |
+//! | `StatementTimeout` | `statement_timeout` or `lock_timeout` cancelled the statement; nothing was charged | look for what locks the row; or raise them |
+//! | `TooManyConnections` | the server accepts no further connection | smaller pools; a pooler; `max_connections` |
+//! | `ShuttingDown` | the server starts or stops | wait |
+//! | `DiskFull` | the server has no space left | free some; [delete expired rows](#how-rows-go-away) |
+//! | `Contention` | a debt could not be written, since other processes changed the key each time | [leases](#a-busy-key) |
+//! | `Unintelligible` | the row, or the answer, cannot be read | reset that key |
+//! | `Cancelled`, `NoRuntime` | the runtime was shut down; or the caller has none | call from within a Tokio runtime that lives |
+//! | `Other` | another error; its text has the SQLSTATE | look it up |
+//!
+//! | fault | tested by (`stores/postgres/src/tests/faults.rs`) |
+//! |---|---|
+//! | the server is killed, and comes back | `a_server_that_is_killed_is_used_again_when_it_is_back` |
+//! | it accepts connections, and does not answer | `a_server_that_does_not_answer_opens_the_breaker_and_is_used_again` |
+//! | a transaction of others locks a row | `a_row_that_is_locked_costs_its_own_requests_their_timeout_and_no_others` |
+//! | all connections are in use | `a_pool_whose_connections_are_in_use_is_named_and_the_breaker_stays_closed` |
+//! | a wrong table, role or isolation | `a_table_that_is_missing_or_old_is_named_with_its_cure`, and others |
+//!
+//! # What to watch
+//!
+//! | what | act when |
+//! |---|---|
+//! | [`limiter_failures_total`](super::monitoring#metrics) | above 0: the log names the reason |
+//! | the gauge [`store_breaker`](super::monitoring#metrics), whose `node` is `PostgreSQL table sluice_state` | above 0: PostgreSQL is not called |
+//! | `n_tup_hot_upd` / `n_tup_upd` of the table in `pg_stat_user_tables` | below 0.9: old transactions hold pages back, or an index was added |
+//! | `pg_total_relation_size('sluice_state')` | it grows while the number of clients does not: see [a database of its own](#a-database-of-its-own) |
+//! | the oldest `xact_start` in `pg_stat_activity` | older than some minutes, in that database |
+//! | `age(datfrozenxid)` | above `autovacuum_freeze_max_age` |
+//!
+//! # What is shared
+//!
+//! Used units, debts, bans (also their number, if they [grow](crate::Penalty::growing)), and bans and allowances by
+//! hand are shared by all processes that use the same table and the same names. Queues, requests in flight, bought
+//! units, free retries, metrics and changes at run time are each process's own. The whole table: [which processes share
+//! what](super::sharing).
+//!
+//! Next: [share limits on DynamoDB](super::dynamodb).
