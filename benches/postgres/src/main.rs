@@ -133,15 +133,18 @@ fn run(quick: bool, only: &[String]) -> Outcome<bool> {
             }
         }
     }
+    progress("");
+    print!("{report}");
     let (keys, updates) = if quick { (2_000, 10_000) } else { (100_000, 1_000_000) };
+    let mut sizes = Vec::new();
     for row in rows::sized(only) {
         progress(&format!("{:3} s  {updates} decisions on {keys} keys  {}", begun.elapsed().as_secs(), row.name));
         let size = size::measure(&server, row, keys, updates);
         whole &= size.is_ok() || !row.is_ours();
-        report.sizes.push((row.name, size));
+        sizes.push((row.name, size));
     }
     progress("");
-    print!("{report}");
+    print!("{}", report::sizes(&sizes));
     println!("\nTook {} s; load at the end {}.", begun.elapsed().as_secs(), machine::load());
     Ok(whole)
 }

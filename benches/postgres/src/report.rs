@@ -17,14 +17,13 @@ pub struct Report {
     pub cells: Cells<Sample>,
     /// So many at a time were measured again.
     pub again: BTreeSet<usize>,
-    pub sizes: Vec<(&'static str, Outcome<Size>)>,
 }
 
 const PER_SECOND: fn(&Sample) -> f64 = |sample| sample.per_second;
 
 impl Report {
     pub fn new(rows: Vec<Row>, is_pinned: bool) -> Self {
-        Self { is_pinned, rows, cells: Cells(Vec::new()), again: BTreeSet::new(), sizes: Vec::new() }
+        Self { is_pinned, rows, cells: Cells(Vec::new()), again: BTreeSet::new() }
     }
 
     /// Whether the peer varied so much that all is measured again.
@@ -74,25 +73,28 @@ impl fmt::Display for Report {
             let rows = self.rows.iter().filter(|row| row.concurrency.contains(&concurrency));
             rows.clone().try_for_each(|row| self.row(f, row, concurrency))?;
         }
-        if self.sizes.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "\n## Tables\n")?;
-        writeln!(
-            f,
-            "| | keys | bytes per new key | WAL per new key | decisions then | bytes per key after them | of these, within their pages | WAL per decision |"
-        )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
-        for (name, size) in &self.sizes {
-            match size {
-                Err(problem) => writeln!(f, "| {name} | {problem} | – | – | – | – | – | – |")?,
-                Ok(Size { keys, updates, fresh, updated, hot, wal, wal_fresh }) => writeln!(
-                    f,
-                    "| {name} | {keys} | {fresh:.0} | {wal_fresh:.0} | {updates} | {updated:.0} | {:.1} % | {wal:.0} |",
-                    100.0 * hot
-                )?,
-            }
-        }
         Ok(())
     }
+}
+
+/// What the tables took.
+pub fn sizes(sizes: &[(&str, Outcome<Size>)]) -> String {
+    if sizes.is_empty() {
+        return String::new();
+    }
+    let mut out =
+        "\n## Tables\n\n| | keys | bytes per new key | WAL per new key | decisions then | bytes per key after them \
+                   | of these, within their pages | WAL per decision |\n|---|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for (name, size) in sizes {
+        let line = match size {
+            Err(problem) => format!("| {name} | {problem} | – | – | – | – | – | – |\n"),
+            Ok(Size { keys, updates, fresh, updated, hot, wal, wal_fresh }) => format!(
+                "| {name} | {keys} | {fresh:.0} | {wal_fresh:.0} | {updates} | {updated:.0} | {:.1} % | {wal:.0} |\n",
+                100.0 * hot
+            ),
+        };
+        out.push_str(&line);
+    }
+    out
 }

@@ -12,7 +12,7 @@ use crate::subject::Subject;
 const CONNECTIONS: usize = 16;
 
 /// On a slow machine, there are as many updates as fit into this.
-const TIME: Duration = Duration::from_secs(240);
+const TIME: Duration = Duration::from_secs(150);
 
 #[derive(Clone, Copy)]
 pub struct Size {

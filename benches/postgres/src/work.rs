@@ -41,9 +41,9 @@ pub fn measure(Plan { server, row, concurrency, time }: Plan) -> Outcome<Sample>
         let is_pinned = machine::pin(0);
         server.empty(row.kept).await?;
         let keys = load::keys(row.keys);
-        let subject = Arc::new(Subject::new(&server, row.make, row.terms, concurrency).await?);
         // Once each key, so that none is new to the server later.
-        load::fill(&subject, &keys, concurrency).await?;
+        load::fill(&Arc::new(Subject::new(&server, row.make, row.terms, 64).await?), &keys, 64).await?;
+        let subject = Arc::new(Subject::new(&server, row.make, row.terms, concurrency).await?);
         load::ask_for(&subject, &keys, concurrency, time / 8, row.admits()).await?;
 
         let (usage, thread) = (server.usage().await?, machine::thread_time());
