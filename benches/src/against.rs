@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::cell::{Cell, HOT, KeyType, MILLION, Of, Work};
-use crate::report::{Ratio, ns, times};
+use crate::ratio::{Ratio, times};
+use crate::report::ns;
 use crate::{Figures, in_a_process, machine, progress, scale};
 
 /// What is compared. The quick ones first.

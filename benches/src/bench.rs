@@ -18,6 +18,8 @@ mod in_flight;
 mod keys;
 mod layer;
 mod lines;
+#[cfg(feature = "servers")]
+mod load;
 mod machine;
 mod measure;
 mod ours;
@@ -25,7 +27,9 @@ mod ours;
 mod pace;
 mod pages;
 mod processor;
+mod progress;
 mod proof;
+mod ratio;
 mod raw;
 #[cfg(feature = "servers")]
 mod redis;
@@ -35,12 +39,13 @@ mod steady;
 mod subject;
 mod targets;
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use cell::Cell;
+use progress::progress;
 use report::Report;
 use scale::Scale;
 
@@ -55,17 +60,20 @@ usage: scripts/bench [--quick] [--targets] [--instructions] [--app] [--only TEXT
        scripts/bench --against DIR [--quick]
        scripts/bench --pace [--quick]
        scripts/bench --redis [--quick] [--only TEXT]...
-       scripts/bench --keep [--targets | --pace | --redis]
+       scripts/bench --postgres [--quick] [--only TEXT]...
+       scripts/bench --keep [--targets | --pace | --redis | --postgres]
 
   --quick         everything once with small tables: whether it works, not how fast it is
   --targets       only the cells that the table of targets needs, in five minutes
   --instructions  only how many instructions a request takes, by callgrind: the same in each run
   --app           only an axum app under load
-  --only TEXT     only the cells whose names contain TEXT, with what they are compared to; with --redis, the rows
+  --only TEXT     only the cells whose names contain TEXT, with what they are compared to; with --redis and
+                  --postgres, the rows
   --list          the names of the cells
   --against DIR   instead: this checkout of the crate compared to the one in DIR, in six minutes (--quick: in one)
   --pace          instead: how evenly a queue lets requests leave, in three minutes
   --redis         instead: what a decision costs that goes through Redis, in three minutes
+  --postgres      instead: what a decision costs that goes through PostgreSQL, in twenty minutes
   --keep          also puts the report into the page of this processor in benches/results
 ";
 
@@ -197,15 +205,6 @@ fn run(title: &'static str, quick: bool, choices: &[Choice]) -> bool {
     print!("{report}");
     println!("\nTook {} s; load at the end {}.", begun.elapsed().as_secs(), machine::load());
     failed == 0
-}
-
-fn progress(line: &str) {
-    let mut out = std::io::stderr();
-    if out.is_terminal() {
-        let _ = write!(out, "\r\x1b[K{line}");
-    } else if !line.is_empty() {
-        let _ = writeln!(out, "{line}");
-    }
 }
 
 fn in_a_process(program: &Path, cell: Cell, quick: bool) -> Result<Figures, String> {

@@ -21,6 +21,16 @@ pub fn keep(report: &Path, results: &Path) -> Result<String, String> {
 /// How the reports of quick runs begin to say so.
 pub const QUICK: &str = "**A quick run:";
 
+/// What was built, as this `Cargo.lock` has it.
+pub fn versions(lock: &str, names: &[&str]) -> String {
+    let version = |name: &str| {
+        let entry = format!("name = \"{name}\"\nversion = \"");
+        let versions: Vec<_> = lock.split(&entry).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect();
+        (!versions.is_empty()).then(|| format!("{name} {}", versions.join(" and ")))
+    };
+    names.iter().copied().filter_map(version).collect::<Vec<_>>().join(", ")
+}
+
 fn head(processor: &Processor) -> String {
     format!("# {processor}\n\nWhat `scripts/bench` printed on it: see [how to read it](../README.md#how-to-read-it).\n")
 }

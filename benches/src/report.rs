@@ -6,7 +6,8 @@ use std::fmt;
 use crate::Figures;
 use crate::cell::{Cell, HOT, MILLION, Of, Work, short};
 use crate::layer::{self, Row};
-use crate::pages::QUICK;
+use crate::pages::{QUICK, versions};
+use crate::ratio::{Ratio, times};
 use crate::scale::median;
 use crate::{app, count, steady, targets};
 
@@ -19,28 +20,6 @@ pub struct Report {
     again: BTreeSet<String>,
     /// By repetition.
     figures: HashMap<Cell, Vec<(usize, Figures)>>,
-}
-
-/// The median of all repetitions, and the extremes.
-#[derive(Clone, Copy)]
-pub struct Ratio {
-    pub median: f64,
-    pub least: f64,
-    pub most: f64,
-    /// By how much the reference varied between repetitions.
-    pub variation: f64,
-}
-
-impl Ratio {
-    pub fn of(ratios: Vec<f64>) -> Option<Self> {
-        let (least, most) =
-            ratios.iter().fold((f64::MAX, f64::MIN), |(least, most), ratio| (ratio.min(least), ratio.max(most)));
-        (!ratios.is_empty()).then(|| Self { median: median(ratios), least, most, variation: 0.0 })
-    }
-
-    pub fn with_variation(self, variation: f64) -> Self {
-        Self { variation, ..self }
-    }
 }
 
 impl Report {
@@ -122,16 +101,10 @@ pub fn ns(value: Option<f64>) -> String {
     }
 }
 
-pub fn times(ratio: Option<Ratio>) -> String {
-    ratio.map_or("–".into(), |Ratio { median, least, most, variation }| {
-        format!("**{median:.2}×** ({least:.2}–{most:.2}){}", steady::warning(variation))
-    })
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# {}\n\n{}.", self.title, self.machine)?;
-        writeln!(f, "{}.", versions(&PEERS))?;
+        writeln!(f, "{}.", versions(LOCK, &PEERS))?;
         if self.quick {
             writeln!(f, "\n{QUICK} small tables, few decisions, one repetition. Not to be quoted.**")?;
         } else if self.figures.keys().any(|cell| matches!(cell, Cell::Decide(Of::Governor, _))) {
@@ -401,16 +374,8 @@ fn describe(work: Work) -> (String, &'static str) {
     (population, if work.rejected { "rejected" } else { "admitted" })
 }
 
+/// What was built.
+pub const LOCK: &str = include_str!("../Cargo.lock");
+
 const PEERS: [&str; 7] =
     ["governor", "axum_gcra", "ratelimit", "leaky-bucket", "quick_cache", "moka", "tower_governor"];
-
-/// What was built, as `Cargo.lock` has it.
-pub fn versions(names: &[&str]) -> String {
-    let lock = include_str!("../Cargo.lock");
-    let version = |name: &str| {
-        let entry = format!("name = \"{name}\"\nversion = \"");
-        let versions: Vec<_> = lock.split(&entry).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect();
-        (!versions.is_empty()).then(|| format!("{name} {}", versions.join(" and ")))
-    };
-    names.iter().copied().filter_map(version).collect::<Vec<_>>().join(", ")
-}

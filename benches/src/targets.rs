@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::cell::{Cell, HOT, KeyType, MILLION, Of, Work};
 use crate::layer::Row;
-use crate::report::{Ratio, Report, times};
+use crate::ratio::{Ratio, times};
+use crate::report::Report;
 use crate::{app, count, lines};
 
 const HOT_IP: Work = Work::uniform(KeyType::Ip, HOT);

@@ -67,7 +67,11 @@ fn rows() -> Vec<Row> {
 pub fn run(quick: bool) -> bool {
     let begun = Instant::now();
     println!("# Pacing\n\n{}.", crate::machine::describe());
-    println!("{}{}.", crate::report::versions(&["governor", "leaky-bucket", "tokio"]), nginx::version());
+    println!(
+        "{}{}.",
+        crate::pages::versions(crate::report::LOCK, &["governor", "leaky-bucket", "tokio"]),
+        nginx::version()
+    );
     if quick {
         println!("\n{} half a second each. Not to be quoted.**", crate::pages::QUICK);
     }

@@ -19,6 +19,7 @@ use server::Server;
 use subject::{Make, Terms, limiter};
 use work::{Plan, Sample};
 
+use crate::load::{Cell, Cells};
 use crate::steady;
 
 /// Requests that are under way at a time.
@@ -119,13 +120,14 @@ pub fn run(quick: bool, only: &[String]) -> bool {
     };
     let pinned = crate::machine::pin_process(server.id(), 1);
     println!("# Redis\n\n{}.", crate::machine::describe());
-    let versions = crate::report::versions(&["redis", "tower-rate-limit-redis", "trypema", "tokio"]);
+    let versions =
+        crate::pages::versions(crate::report::LOCK, &["redis", "tower-rate-limit-redis", "trypema", "tokio"]);
     println!("redis-server {version}, {versions}.");
     if quick {
         println!("\n{} a twentieth of a second each. Not to be quoted.**", crate::pages::QUICK);
     }
     let (repetitions, time) = if quick { (1, Duration::from_millis(50)) } else { (3, Duration::from_millis(900)) };
-    let mut report = Report { pinned, cells: Vec::new(), again: BTreeSet::new(), hot: Vec::new() };
+    let mut report = Report { pinned, cells: Cells(Vec::new()), again: BTreeSet::new(), hot: Vec::new() };
     let mut rows = rows();
     let is_reference = |name| [PING, SINGLE, SINGLE_WARM, TOWER].contains(&name);
     rows.retain(|row| only.is_empty() || is_reference(row.name) || only.iter().any(|text| row.name.contains(text)));
@@ -138,7 +140,7 @@ pub fn run(quick: bool, only: &[String]) -> bool {
             crate::progress(&format!("{so_far:3} s  {}/{repetitions}  {concurrency}  {name}", repetition + 1));
             let sample = work::measure(Plan { server: Arc::clone(&server), make, terms, keys, concurrency, time });
             whole &= sample.is_ok() || !name.starts_with("ours");
-            report.cells.push(report::Cell { name, concurrency, repetition, sample });
+            report.cells.0.push(Cell { name, concurrency, repetition, sample });
         }
         whole
     };

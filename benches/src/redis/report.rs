@@ -3,30 +3,23 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-use super::subject::Outcome;
 use super::{
     CONCURRENCY, FEW, HOT, LAYER, LEASED, PING, QUEUE, SINGLE, SINGLE_HOT, SINGLE_WARM, Sample, THREE_POLICIES, TOWER,
     TRYPEMA,
 };
-use crate::report::{Ratio, times};
+use crate::load::{Cells, Outcome};
+use crate::ratio::times;
 use crate::scale::median;
 use crate::steady;
 
 pub struct Report {
     /// Whether the server was tied to a processor.
     pub pinned: bool,
-    pub cells: Vec<Cell>,
+    pub cells: Cells<Sample>,
     /// So many at a time were measured again.
     pub again: BTreeSet<usize>,
     /// What a rejection of a hot key costs, and how many calls to Redis all of them took.
     pub hot: Vec<Outcome<(f64, f64)>>,
-}
-
-pub struct Cell {
-    pub name: &'static str,
-    pub concurrency: usize,
-    pub repetition: usize,
-    pub sample: Outcome<Sample>,
 }
 
 /// Which of a sample's figures.
@@ -36,53 +29,28 @@ const PER_SECOND: Figure = |sample| sample.per_second;
 const P50: Figure = |sample| sample.p50;
 
 impl Report {
-    /// All repetitions of a row, in their order.
-    fn samples(&self, name: &str, concurrency: usize) -> Vec<(usize, Sample)> {
-        let own = self.cells.iter().filter(|cell| cell.name == name && cell.concurrency == concurrency);
-        own.filter_map(|cell| Some((cell.repetition, *cell.sample.as_ref().ok()?))).collect()
-    }
-
-    /// One by the other, both of the same repetition.
-    fn ratio(&self, name: &str, reference: &str, concurrency: usize, figure: Figure) -> Option<Ratio> {
-        let references = self.samples(reference, concurrency);
-        let ratios = self.samples(name, concurrency).into_iter().filter_map(|(repetition, sample)| {
-            let (_, reference) = references.iter().find(|(other, _)| *other == repetition)?;
-            Some(figure(&sample) / figure(reference))
-        });
-        let ratios: Vec<_> = ratios.collect();
-        Some(Ratio::of(ratios)?.with_variation(self.variation(reference, concurrency, figure)))
-    }
-
-    fn variation(&self, reference: &str, concurrency: usize, figure: Figure) -> f64 {
-        let all: Vec<_> = self.samples(reference, concurrency).iter().map(|(_, sample)| figure(sample)).collect();
-        steady::variation(&all)
-    }
-
     /// Whether what the targets compare to varied so much that all is measured again.
     pub fn is_restless(&self, concurrency: usize) -> bool {
-        let (peer, floor) = (self.variation(TOWER, concurrency, PER_SECOND), self.variation(PING, concurrency, P50));
+        let peer = self.cells.variation(TOWER, concurrency, PER_SECOND);
+        let floor = self.cells.variation(PING, concurrency, P50);
         peer > steady::MOST || concurrency == 1 && floor > steady::MOST
     }
 
     /// Keeps so many repetitions, those in which the peer took least.
     pub fn keep_quietest(&mut self, concurrency: usize, count: usize) {
-        let times =
-            self.samples(TOWER, concurrency).iter().map(|(it, sample)| (*it, 1.0 / sample.per_second)).collect();
-        let kept = steady::quietest(times, count);
-        self.cells.retain(|cell| cell.concurrency != concurrency || kept.contains(&cell.repetition));
+        self.cells.keep_quietest(TOWER, concurrency, PER_SECOND, count);
         self.again.insert(concurrency);
     }
 
     fn row(&self, f: &mut fmt::Formatter<'_>, name: &str, concurrency: usize) -> fmt::Result {
-        let samples = self.samples(name, concurrency);
-        let failure = self.cells.iter().filter(|cell| cell.name == name && cell.concurrency == concurrency);
-        if let Some(problem) = failure.filter_map(|cell| cell.sample.as_ref().err()).next() {
+        let samples = self.cells.samples(name, concurrency);
+        if let Some(problem) = self.cells.problem(name, concurrency) {
             return writeln!(f, "| {name} | {problem} | – | – | – | – | – | – | – |");
         }
-        let of = |figure: Figure| median(samples.iter().map(|(_, sample)| figure(sample)));
+        let of = |figure: Figure| self.cells.median(name, concurrency, figure);
         let client: Vec<_> = samples.iter().filter_map(|(_, sample)| sample.client).collect();
         let client = if client.is_empty() { "–".to_owned() } else { format!("{:.2}", median(client)) };
-        let by = |reference| times(self.ratio(name, reference, concurrency, PER_SECOND));
+        let by = |reference| times(self.cells.ratio(name, reference, concurrency, PER_SECOND));
         write!(f, "| {name} | {:.0} | {} | {} ", of(PER_SECOND), by(PING), by(TOWER))?;
         write!(
             f,
@@ -121,13 +89,13 @@ impl Report {
             (LEASED, SINGLE_WARM, 64, 6.0),
             (LEASED, SINGLE_WARM, 512, 5.0),
         ] {
-            if let Some(ratio) = self.ratio(name, reference, concurrency, PER_SECOND) {
+            if let Some(ratio) = self.cells.ratio(name, reference, concurrency, PER_SECOND) {
                 let what = format!("{name}, by {reference}, {concurrency} at a time");
                 target(&mut out, &what, &format!("≥ {least:.1}×"), &times(Some(ratio)), ratio.median >= least);
             }
         }
         for (name, most) in [(SINGLE, 1.15), (LAYER, 1.25)] {
-            if let Some(ratio) = self.ratio(name, PING, 1, P50) {
+            if let Some(ratio) = self.cells.ratio(name, PING, 1, P50) {
                 let what = format!("p50 of {name}, by {PING}, 1 at a time");
                 target(&mut out, &what, &format!("≤ {most:.2}×"), &times(Some(ratio)), ratio.median <= most);
             }
@@ -141,7 +109,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let samples = self.cells.iter().filter_map(|cell| cell.sample.as_ref().ok());
+        let samples = self.cells.0.iter().filter_map(|cell| cell.sample.as_ref().ok());
         if !(self.pinned && samples.clone().all(|sample| sample.pinned)) {
             writeln!(f, "\n**Without processors of their own: read with care.**")?;
         }

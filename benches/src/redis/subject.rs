@@ -1,22 +1,20 @@
 //! What decides through Redis, each through its own public API.
 
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, cmd};
 use http::{Request, Response};
-use tower::util::ServiceFn;
-use tower::{Layer, Service, service_fn};
+use tower::Layer;
 use tower_rate_limit_redis::KeyResolver;
-use tower_sluice::key::ExtensionKey;
+use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
-use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Limiter, PartitionKey, Quota, RateLimitLayer, RateLimiter};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
+use crate::load::{self, Caller, Hello, Layered, Outcome, text};
 use crate::ours::{self, Adds};
 
 /// `burst` at once, and then one per `period`; for windows and `trypema`, `burst` per window.
@@ -63,9 +61,8 @@ pub enum Subject {
     Ping(MultiplexedConnection),
     Incr(MultiplexedConnection),
     Limiter(Arc<dyn Limiter>),
-    // A service of each kind is called in turn by all who ask, as one that serves a connection is.
-    Layer(Mutex<<RateLimitLayer as Layer<Hello>>::Service>),
-    TowerRateLimitRedis(Mutex<<Theirs as Layer<Hello>>::Service>),
+    Layer(Layered<<RateLimitLayer as Layer<Hello>>::Service>),
+    TowerRateLimitRedis(Layered<<Theirs as Layer<Hello>>::Service>),
     Trypema(Box<Trypema>),
 }
 
@@ -75,14 +72,7 @@ pub struct Trypema {
     keys: Vec<RedisKey>,
 }
 
-/// What the layers are around: answers at once, and is always ready.
-type Hello = ServiceFn<fn(Request<()>) -> Ready<Result<Response<()>, Infallible>>>;
-
 type Theirs = tower_rate_limit_redis::RateLimitLayer<ByClient>;
-
-/// What a layer further out has found out.
-#[derive(Clone)]
-struct Caller(Arc<String>);
 
 #[derive(Clone)]
 pub struct ByClient;
@@ -94,12 +84,6 @@ impl KeyResolver for ByClient {
     fn key<T>(&self, request: &Request<T>) -> Result<Arc<String>, Response<()>> {
         Ok(Arc::clone(&request.extensions().get::<Caller>().expect("all requests have a caller").0))
     }
-}
-
-pub type Outcome<T> = Result<T, String>;
-
-pub fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 impl Subject {
@@ -116,15 +100,13 @@ impl Subject {
             Make::Limiter(limiter) => Self::Limiter(limiter(&redis()?, terms)),
             Make::Layer(policies) => {
                 let redis = redis()?;
-                let policy = |number: usize| {
-                    let name = format!("policy-{number}");
-                    let store = RedisStore::new(&redis, &name).without_coalescing();
-                    let limiter = RateLimiter::new(tower_sluice::algorithm::TokenBucket::new(terms.bucket()), store);
-                    let key = ExtensionKey::new(|caller: &Caller| PartitionKey::from(&*caller.0));
-                    Policy::new(name, limiter).key(key)
-                };
-                let policies: Vec<_> = (0..policies).map(policy).collect();
-                Self::Layer(Mutex::new(ours::layer(policies, Adds::Fields).layer(hello())))
+                let policies = load::policies(policies, |name| {
+                    RateLimiter::new(
+                        TokenBucket::new(terms.bucket()),
+                        RedisStore::new(&redis, name).without_coalescing(),
+                    )
+                });
+                Self::Layer(Layered::new(&ours::layer(policies, Adds::Fields)))
             }
             Make::TowerRateLimitRedis => {
                 let client = redis_0_32::Client::open(url).map_err(text)?;
@@ -135,7 +117,7 @@ impl Subject {
                     .capacity(u16::try_from(terms.burst).map_err(text)?)
                     .emission_interval(terms.period)
                     .timeout(Duration::from_secs(5));
-                Self::TowerRateLimitRedis(Mutex::new(layer.build().layer(hello())))
+                Self::TowerRateLimitRedis(Layered::new(&layer.build()))
             }
             Make::Trypema => {
                 let connection = Client::open(url).map_err(text)?.get_connection_manager().await.map_err(text)?;
@@ -150,9 +132,10 @@ impl Subject {
             }
         })
     }
+}
 
-    /// Whether a request of the key at this index is admitted.
-    pub async fn ask(&self, keys: &[Arc<String>], index: usize) -> Outcome<bool> {
+impl load::Subject for Subject {
+    async fn ask(&self, keys: &[Arc<String>], index: usize) -> Outcome<bool> {
         match self {
             Self::Ping(connection) => {
                 cmd("PING").exec_async(&mut connection.clone()).await.map_err(text)?;
@@ -166,42 +149,14 @@ impl Subject {
             Self::Limiter(limiter) => {
                 Ok(ours::decide(&**limiter, &PartitionKey::from(&*keys[index])).await?.is_allowed())
             }
-            Self::Layer(service) => {
-                let answer = locked(service).call(request(&keys[index]));
-                verdict(answer.await.map_err(text)?.status())
-            }
-            Self::TowerRateLimitRedis(service) => {
-                let answer = locked(service).call(request(&keys[index]));
-                verdict(answer.await.map_err(text)?.status())
-            }
+            Self::Layer(service) => service.ask(&keys[index]).await,
+            Self::TowerRateLimitRedis(service) => service.ask(&keys[index]).await,
             Self::Trypema(it) => match it.provider.absolute().inc(&it.keys[index], &it.rate, 1).await.map_err(text)? {
                 RateLimitDecision::Allowed => Ok(true),
                 RateLimitDecision::Rejected { .. } => Ok(false),
                 other => Err(format!("{other:?}")),
             },
         }
-    }
-}
-
-fn locked<T>(service: &Mutex<T>) -> MutexGuard<'_, T> {
-    service.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn hello() -> Hello {
-    service_fn(|_| ready(Ok(Response::new(()))))
-}
-
-fn request(key: &Arc<String>) -> Request<()> {
-    let mut request = Request::new(());
-    request.extensions_mut().insert(Caller(Arc::clone(key)));
-    request
-}
-
-fn verdict(status: http::StatusCode) -> Outcome<bool> {
-    match status.as_u16() {
-        200 => Ok(true),
-        429 => Ok(false),
-        other => Err(format!("status {other}")),
     }
 }
 
