@@ -158,7 +158,7 @@ impl Config {
         let shared = SharedSettings {
             client_ip: &self.client_ip,
             response: ResponseSettings::default(),
-            redis: self.redis.as_ref(),
+            stores: &self.stores,
         };
         let drafts = shared.read_routes(&source, raw.route)?;
         let indices = self.match_routes(&source, &drafts)?;
