@@ -40,7 +40,7 @@ async fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Ses
     for log in &arguments.logs {
         let failed = |error: io::Error| Failure::Io(format!("{} cannot be read: {error}", log.display()));
         let mut source = Source::open(log, &progress).map_err(failed)?;
-        session.log.files.push(log.display().to_string());
+        session.log.note_file(log.display().to_string());
         while let Some(line) = source.next_line().map_err(failed)? {
             replay_line(&mut session, &mut parser, line).await;
         }
@@ -50,8 +50,11 @@ async fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Ses
     if session.log.requests == 0 && session.log.unreadable > 0 {
         let format = "write --format combined, common or json, or see sluice/README.md for the formats";
         let first = session.log.first_unreadable.as_ref();
-        let problem = first.map_or_else(String::new, |first| format!("line {}: {}: {}", first.line, first.problem, first.text));
-        return Err(Failure::Io(format!("no line of the log can be read; {format}\n  {problem}")));
+        let problem = first.map(|first| {
+            let (file, line) = session.log.place(first.line);
+            format!("\n{file}:{line}: {}\n  {}", first.problem, first.text)
+        });
+        return Err(Failure::Io(format!("no line of the log can be read; {format}{}", problem.unwrap_or_default())));
     }
     Ok(session)
 }
@@ -62,7 +65,7 @@ pub(crate) async fn replay_line(session: &mut Session, parser: &mut Parser, line
         Line::Whole(line) if line.trim_ascii().is_empty() => return,
         Line::Whole(line) => match parser.parse(line) {
             Ok(entry) => match session.replay(&entry, session.log.lines).await {
-                Ok(_) => return,
+                Ok(()) => return,
                 Err(problem) => (line, problem),
             },
             Err(problem) => (line, problem),

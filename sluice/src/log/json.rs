@@ -109,7 +109,11 @@ fn find<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value>
 
 /// Finds a text that is not empty, and not `-`.
 fn text(object: &Map<String, Value>, names: &[&str]) -> Option<String> {
-    names.iter().filter_map(|name| at(object, name)?.as_str()).find(|text| !matches!(*text, "" | "-")).map(str::to_owned)
+    names
+        .iter()
+        .filter_map(|name| at(object, name)?.as_str())
+        .find(|text| !matches!(*text, "" | "-"))
+        .map(str::to_owned)
 }
 
 /// Finds a whole number, which may be a text.

@@ -3,6 +3,8 @@
 mod json;
 mod plain;
 mod source;
+#[cfg(test)]
+mod tests;
 mod time;
 
 use std::borrow::Cow;

@@ -4,6 +4,8 @@ mod answer;
 mod clock;
 mod request;
 mod routes;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -83,7 +85,8 @@ impl Replay {
             delays |= statuses.iter().any(|status| status.delays());
             // In the order of the file.
             let policies = words.policies.into_iter().map(|words| {
-                let terms = statuses.iter().find(|status| status.name() == words.name).and_then(|status| status.terms());
+                let terms =
+                    statuses.iter().find(|status| status.name() == words.name).and_then(|status| status.terms());
                 PolicyReport::new(words, terms)
             });
             limited.push(RouteReplay { paths: route.paths().to_vec(), limits, policies: policies.collect() });
@@ -186,20 +189,32 @@ pub(crate) struct Session {
     delays: bool,
     now: u64,
     pub(crate) log: LogReport,
+    /// The line, the status and the time of each answer of the first configuration, for tests.
+    #[cfg(test)]
+    pub(crate) answers: Option<Vec<(u64, u16, u64)>>,
 }
 
 impl Session {
     pub(crate) fn new(clock: LogClock, replays: Vec<Replay>) -> Self {
         let delays = replays.iter().any(|replay| replay.delays);
-        Self { clock, replays, waiting: FuturesUnordered::new(), delays, now: 0, log: LogReport::default() }
+        Self {
+            clock,
+            replays,
+            waiting: FuturesUnordered::new(),
+            delays,
+            now: 0,
+            log: LogReport::default(),
+            #[cfg(test)]
+            answers: None,
+        }
     }
 
-    /// Replays one request. Returns the answer of the first configuration, if it answers at once.
+    /// Replays one request.
     ///
     /// # Errors
     ///
     /// If it is no request of HTTP.
-    pub(crate) async fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<Option<Answered>, Unreadable> {
+    pub(crate) async fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<(), Unreadable> {
         let mut built = Some(build(entry)?);
         if self.log.requests == 0 {
             self.start(entry.nanos);
@@ -209,19 +224,21 @@ impl Session {
         } else if entry.nanos < self.now {
             self.log.note_past(entry.nanos, self.now);
         }
-        let mut first = None;
         for index in 0..self.replays.len() {
             let request = built.take().map_or_else(|| build(entry), Ok)?;
             match self.replays[index].send(entry, request, self.now, line) {
-                Sent::Answered(answered) if index == 0 => first = Some(answered),
-                Sent::Answered(_) | Sent::Unlimited => {}
+                Sent::Answered(_answered) => {
+                    #[cfg(test)]
+                    self.note_answer(index, line, &_answered);
+                }
+                Sent::Unlimited => {}
                 Sent::Waiting(waiting) => {
                     self.waiting.push(Box::pin(waiting.map(move |(arrived, answered)| (index, arrived, answered))));
                 }
             }
         }
         self.log.note_request(self.now);
-        Ok(first)
+        Ok(())
     }
 
     fn start(&mut self, nanos: u64) {
@@ -257,7 +274,17 @@ impl Session {
 
     fn record(&mut self, (index, arrived, answered): &(usize, Arrived, Answered)) {
         let now = self.clock.nanos();
+        #[cfg(test)]
+        self.note_answer(*index, arrived.line, answered);
         self.replays[*index].limited[arrived.route].record(arrived, answered, now);
+    }
+
+    #[cfg(test)]
+    fn note_answer(&mut self, index: usize, line: u64, answered: &Answered) {
+        let now = self.clock.nanos();
+        if let Some(answers) = self.answers.as_mut().filter(|_| index == 0) {
+            answers.push((line, answered.status, now));
+        }
     }
 
     /// Lets the requests that wait have their turns.

@@ -15,8 +15,8 @@ use crate::log::{Entry, Unreadable};
 ///
 /// If the method or the path is none.
 pub(crate) fn build(entry: &Entry<'_>) -> Result<Request<()>, Unreadable> {
-    let method = Method::from_bytes(entry.method.as_bytes())
-        .map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
+    let method =
+        Method::from_bytes(entry.method.as_bytes()).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
     let uri = Uri::try_from(&*entry.target).map_err(|error| Unreadable::new(format!("the path: {error}")))?;
     let mut request = Request::new(());
     *request.method_mut() = method;

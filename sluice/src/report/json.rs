@@ -3,19 +3,19 @@
 use serde_json::{Value, json};
 
 use super::policy::PolicyReport;
-use super::text::{Options, TOP, quantiles};
+use super::text::{Options, TOP, longest, quantiles};
 use super::{LogReport, units};
 use crate::replay::Replay;
 
 /// Times are in UTC, waits in microseconds, and starts of bins in seconds since the epoch.
 pub(crate) fn to_json(log: &LogReport, replays: &[Replay], options: Options) -> Value {
-    let first_unreadable = log
-        .first_unreadable
-        .as_ref()
-        .map(|first| json!({ "line": first.line, "problem": first.problem, "text": first.text }));
+    let first_unreadable = log.first_unreadable.as_ref().map(|first| {
+        let (file, line) = log.place(first.line);
+        json!({ "file": file, "line": line, "problem": first.problem, "text": first.text })
+    });
     json!({
         "log": {
-            "files": log.files,
+            "files": log.files().collect::<Vec<_>>(),
             "lines": log.lines,
             "requests": log.requests,
             "first_time": log.span.map(|(first, _)| units::instant(first)),
@@ -24,15 +24,15 @@ pub(crate) fn to_json(log: &LogReport, replays: &[Replay], options: Options) -> 
             "first_unreadable": first_unreadable,
             "times_that_go_back": log.past,
         },
-        "configurations": replays.iter().map(|replay| of_replay(replay, options)).collect::<Vec<_>>(),
+        "configurations": replays.iter().map(|replay| of_replay(log, replay, options)).collect::<Vec<_>>(),
     })
 }
 
-fn of_replay(replay: &Replay, options: Options) -> Value {
+fn of_replay(log: &LogReport, replay: &Replay, options: Options) -> Value {
     let mut policies = Vec::new();
     for route in &replay.limited {
         for policy in &route.policies {
-            policies.push(of_policy(&route.paths, policy, options));
+            policies.push(of_policy(log, &route.paths, policy, options));
         }
     }
     json!({
@@ -43,7 +43,7 @@ fn of_replay(replay: &Replay, options: Options) -> Value {
     })
 }
 
-fn of_policy(paths: &[String], policy: &PolicyReport, options: Options) -> Value {
+fn of_policy(log: &LogReport, paths: &[String], policy: &PolicyReport, options: Options) -> Value {
     let (clients, affected) = policy.clients();
     let [p50, p95, p99] = quantiles(policy);
     let first = policy.first.as_ref();
@@ -59,12 +59,13 @@ fn of_policy(paths: &[String], policy: &PolicyReport, options: Options) -> Value
         "rejected": policy.rejected,
         "without_key": policy.without_key,
         "delayed": policy.waits.len(),
-        "wait_micros": { "p50": p50, "p95": p95, "p99": p99, "max": policy.waits.max() },
+        "wait_micros": { "p50": p50, "p95": p95, "p99": p99, "max": longest(policy) },
         "clients": clients,
         "clients_rejected": affected,
         "clients_are_exact": policy.keys.is_exact(),
         "first_rejection": first.map(|first| {
-            json!({ "time": units::instant(first.nanos), "line": first.line, "key": first.key })
+            let (file, line) = log.place(first.line);
+            json!({ "time": units::instant(first.nanos), "file": file, "line": line, "key": first.key })
         }),
         "worst_minutes": policy.minutes.worst().iter().map(|worst| {
             json!({ "minute": units::minute(worst.minute), "rejected": worst.rejected })

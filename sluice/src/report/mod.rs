@@ -18,7 +18,8 @@ pub(crate) use self::text::{Options, print};
 /// What a log had.
 #[derive(Default)]
 pub(crate) struct LogReport {
-    pub(crate) files: Vec<String>,
+    /// Each with the number of lines before it.
+    files: Vec<(String, u64)>,
     pub(crate) lines: u64,
     pub(crate) requests: u64,
     pub(crate) unreadable: u64,
@@ -39,6 +40,29 @@ pub(crate) struct FirstUnreadable {
 }
 
 impl LogReport {
+    /// Notes that the lines of a file follow.
+    pub(crate) fn note_file(&mut self, name: String) {
+        self.files.push((name, self.lines));
+    }
+
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The file of a line, and the number of the line in it. Lines are counted over all files.
+    pub(crate) fn place(&self, line: u64) -> (&str, u64) {
+        let file = self.files.iter().rev().find(|(_, before)| *before < line);
+        file.map_or(("", line), |(name, before)| (name, line - before))
+    }
+
+    /// The same in words. With one file, its name is known.
+    pub(crate) fn place_in_words(&self, line: u64) -> String {
+        match self.place(line) {
+            (name, line) if self.files.len() > 1 => format!("{name}, line {line}"),
+            (_, line) => format!("line {line}"),
+        }
+    }
+
     pub(crate) fn note_request(&mut self, now: u64) {
         self.requests += 1;
         self.span = Some((self.span.map_or(now, |(first, _)| first), now));

@@ -42,7 +42,8 @@ mod tests {
 
     #[test]
     fn a_plot_shows_each_count_that_is_not_zero() {
-        let bins: Vec<_> = [(0, 0), (1, 0), (800, 1), (400, 400)].map(|(admitted, rejected)| Bin { admitted, rejected }).into();
+        let bins: Vec<_> =
+            [(0, 0), (1, 0), (800, 1), (400, 400)].map(|(admitted, rejected)| Bin { admitted, rejected }).into();
         assert_eq!(lines(&bins), [" ▁█▄", "  ▁▄"]);
         assert_eq!(lines(&[Bin { admitted: 1, rejected: 0 }; 240])[0].chars().count(), COLUMNS);
         assert_eq!(lines(&[]), ["", ""]);

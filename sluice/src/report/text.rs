@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::policy::PolicyReport;
-use super::units::{grouped, instant, minute, percentage, span};
+use super::units::{count, grouped, instant, minute, percentage, span};
 use super::{LogReport, plot};
 use crate::replay::{Replay, RouteReplay};
 
@@ -23,67 +23,66 @@ pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> St
     print_log(&mut text, log);
     match replays {
         [one, other] => compare(&mut text, one, other, options),
-        _ => replays.iter().for_each(|replay| print_replay(&mut text, replay, options)),
+        _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, options)),
     }
     text
 }
 
 fn print_log(text: &mut String, log: &LogReport) {
-    line(text, format_args!("{}: {} lines", log.files.join(", "), grouped(log.lines)));
+    line(text, format_args!("{}: {}", log.files().collect::<Vec<_>>().join(", "), count(log.lines, "line", "lines")));
     match log.span {
         Some((first, last)) => line(text, format_args!("  from {} to {} UTC", instant(first), instant(last))),
         None => line(text, format_args!("  no request")),
     }
     if let Some(first) = &log.first_unreadable {
-        let count = grouped(log.unreadable);
-        line(text, format_args!("  {count} cannot be read; the first is line {}: {}", first.line, first.problem));
+        let count = count(log.unreadable, "line is", "lines are");
+        line(
+            text,
+            format_args!("  {count} unreadable; the first is {}: {}", log.place_in_words(first.line), first.problem),
+        );
         line(text, format_args!("    {}", first.text));
     }
     if log.past > 0 {
+        let count = count(log.past, "line is", "lines are");
         let furthest = span(log.furthest_past / 1_000);
         line(
             text,
-            format_args!(
-                "  {} are older than a line before, by {furthest} at most; each counts at the time of that line",
-                grouped(log.past)
-            ),
+            format_args!("  {count} older than one before, by up to {furthest}, and counted at the time of that one"),
         );
     }
 }
 
-fn print_replay(text: &mut String, replay: &Replay, options: Options) {
+fn print_replay(text: &mut String, log: &LogReport, replay: &Replay, options: Options) {
     line(text, format_args!("\n{}", replay.file));
     print_unlimited(text, replay);
     for route in &replay.limited {
         for policy in &route.policies {
-            print_policy(text, route, policy, options);
+            print_policy(text, log, route, policy, options);
         }
     }
 }
 
 fn print_unlimited(text: &mut String, replay: &Replay) {
     if replay.unmatched > 0 {
-        line(text, format_args!("  {} requests to no route of the file", grouped(replay.unmatched)));
+        line(text, format_args!("  {} to no route of the file", count(replay.unmatched, "request", "requests")));
     }
     if replay.unlimited > 0 {
-        line(text, format_args!("  {} requests to routes without a policy", grouped(replay.unlimited)));
+        line(text, format_args!("  {} to routes without a policy", count(replay.unlimited, "request", "requests")));
     }
 }
 
-fn print_policy(text: &mut String, route: &RouteReplay, policy: &PolicyReport, options: Options) {
+fn print_policy(text: &mut String, log: &LogReport, route: &RouteReplay, policy: &PolicyReport, options: Options) {
     let words = &policy.words;
     line(text, format_args!("\n{}  {}", route.paths.join(", "), words.name));
-    line(text, format_args!("  {}: {}; {}", words.who, words.what, words.when_full));
+    line(text, format_args!("  {}: {}", words.who, words.what));
+    line(text, format_args!("  when full: {}", words.when_full));
     for (label, value) in rows(policy) {
         line(text, format_args!("  {label:<15}{value}"));
     }
     if let Some(first) = &policy.first {
-        let (time, at) = (instant(first.nanos), grouped(first.line));
-        line(text, format_args!("  first rejected {time}, line {at}: {}", first.key));
-        let worst = policy.minutes.worst();
-        let worst: Vec<_> =
-            worst.iter().map(|worst| format!("{} ({})", minute(worst.minute), grouped(worst.rejected))).collect();
-        line(text, format_args!("  worst minutes  {}", worst.join(", ")));
+        let (time, place) = (instant(first.nanos), log.place_in_words(first.line));
+        line(text, format_args!("  first rejected {time}, {place}: {}", first.key));
+        line(text, format_args!("  worst minutes  {}", worst_minutes(policy)));
         print_offenders(text, policy);
     }
     if policy.requests() > 0 {
@@ -96,6 +95,22 @@ fn print_policy(text: &mut String, route: &RouteReplay, policy: &PolicyReport, o
     if let Some(per_100_000) = options.suggest {
         print_suggestion(text, policy, per_100_000);
     }
+}
+
+/// The minutes with the most rejections, each with its date if it is not that of the one before.
+fn worst_minutes(policy: &PolicyReport) -> String {
+    let mut date = String::new();
+    let mut minutes = Vec::new();
+    for worst in policy.minutes.worst() {
+        let time = minute(worst.minute);
+        let shown = match time.split_once(' ') {
+            Some((day, clock)) if *day == date => clock.to_owned(),
+            _ => time.clone(),
+        };
+        date = time.split_once(' ').map_or_else(String::new, |(day, _)| day.to_owned());
+        minutes.push(format!("{shown} ({})", grouped(worst.rejected)));
+    }
+    minutes.join(", ")
 }
 
 /// The counts.
@@ -120,14 +135,18 @@ fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
 }
 
 fn waits(policy: &PolicyReport) -> String {
-    let waits = &policy.waits;
     let [p50, p95, p99] = quantiles(policy).map(span);
-    format!("p50 {p50}, p95 {p95}, p99 {p99}, most {}", span(waits.max()))
+    format!("p50 {p50}, p95 {p95}, p99 {p99}, most {}", span(longest(policy)))
 }
 
 /// The median, the 95th and the 99th percentile of the waits, in microseconds.
 pub(super) fn quantiles(policy: &PolicyReport) -> [u64; 3] {
-    [50.0, 95.0, 99.0].map(|percent| policy.waits.value_at_percentile(percent).min(policy.waits.max()))
+    [50.0, 95.0, 99.0].map(|percent| policy.waits.lowest_equivalent(policy.waits.value_at_percentile(percent)))
+}
+
+/// The longest wait, to the three digits that are kept.
+pub(super) fn longest(policy: &PolicyReport) -> u64 {
+    policy.waits.lowest_equivalent(policy.waits.max())
 }
 
 fn print_offenders(text: &mut String, policy: &PolicyReport) {
@@ -191,7 +210,10 @@ fn compare(text: &mut String, one: &Replay, other: &Replay, options: Options) {
         let labels = if left.len() >= right.len() { &left } else { &right };
         for (label, _) in labels {
             let value = |column: &[(String, String)]| {
-                column.iter().find(|(other, _)| other == label).map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
+                column
+                    .iter()
+                    .find(|(other, _)| other == label)
+                    .map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
             };
             line(text, format_args!("  {label:<15}{:<32}{}", value(&left), value(&right)));
         }
@@ -213,7 +235,7 @@ fn column(replay: &Replay, path: &str, name: &str, options: Options) -> Vec<(Str
                 column.push((label.to_owned(), grouped(policy.waits.len())));
                 let [p50, p95, p99] = quantiles(policy).map(span);
                 column.push(("  p50, p95, p99".to_owned(), format!("{p50}, {p95}, {p99}")));
-                column.push(("  longest wait".to_owned(), span(policy.waits.max())));
+                column.push(("  longest wait".to_owned(), span(longest(policy))));
             }
             _ => column.push((label.to_owned(), value)),
         }

@@ -59,6 +59,11 @@ pub(super) fn minute(minute: u64) -> String {
     format_time(minute.saturating_mul(60), "%Y-%m-%d %H:%M")
 }
 
+/// A number of things: `1 line`, `2 lines`.
+pub(super) fn count(number: u64, one: &str, more: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { more })
+}
+
 fn format_time(seconds: u64, form: &str) -> String {
     let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     time.map_or_else(|| seconds.to_string(), |time| time.strftime(form).to_string())
@@ -67,8 +72,18 @@ fn format_time(seconds: u64, form: &str) -> String {
 /// The begin of a line, without characters that a terminal would obey.
 pub(super) fn shortened(line: &[u8]) -> String {
     const MOST: usize = 80;
-    let text: String = line.escape_ascii().take(MOST).map(char::from).collect();
-    if line.escape_ascii().count() > MOST { text + "…" } else { text }
+    let mut text = String::new();
+    for (index, byte) in line.iter().enumerate() {
+        if index == MOST {
+            text.push('…');
+            break;
+        }
+        match byte {
+            b' '..=b'~' => text.push(char::from(*byte)),
+            byte => text.extend(byte.escape_ascii().map(char::from)),
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -93,7 +108,7 @@ mod tests {
 
     #[test]
     fn lines_are_shown_without_control_characters() {
-        assert_eq!(shortened(b"\x1b[31m\xff"), "\\x1b[31m\\xff");
+        assert_eq!(shortened(b"\x1b[31m\xff \"\\"), "\\x1b[31m\\xff \"\\");
         assert_eq!(shortened(&[b'a'; 200]).chars().count(), 81);
     }
 }
