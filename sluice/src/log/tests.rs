@@ -164,7 +164,7 @@ proptest! {
         line.splice(at..until, bytes);
         let mut parser = Parser::new(Format::Auto);
         if let Ok(entry) = parser.parse(&line) {
-            let _ = crate::replay::build(&entry);
+            let _ = crate::replay::build(&entry, crate::replay::Needs::all());
         }
     }
 

@@ -22,7 +22,7 @@ use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, Verdict};
 
 use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
-pub(crate) use self::request::build;
+pub(crate) use self::request::{Needs, build};
 use self::routes::Routes;
 use crate::log::{Entry, Unreadable};
 use crate::report::{LogReport, PolicyReport};
@@ -39,6 +39,7 @@ pub(crate) struct Replay {
     pub(crate) unlimited: u64,
     /// Whether requests may wait.
     delays: bool,
+    needs: Needs,
     /// Kept, since its layers use it.
     _config: Config,
 }
@@ -91,7 +92,16 @@ impl Replay {
             });
             limited.push(RouteReplay { paths: route.paths().to_vec(), limits, policies: policies.collect() });
         }
-        Ok(Self { file: file.to_owned(), routes, limited, unmatched: 0, unlimited: 0, delays, _config: config })
+        Ok(Self {
+            file: file.to_owned(),
+            routes,
+            limited,
+            unmatched: 0,
+            unlimited: 0,
+            delays,
+            needs: Needs::of_file(text),
+            _config: config,
+        })
     }
 
     /// Sends a request into the layer of its route. Returns its future if it waits.
@@ -105,7 +115,9 @@ impl Replay {
             self.unlimited += 1;
             return Sent::Unlimited;
         };
-        request::set_matched(&mut request, matched);
+        if self.needs.matched {
+            request::set_matched(&mut request, matched);
+        }
         let keys = replay.policies.iter().map(|policy| handle.key(policy.name(), &request).ok()).collect();
         let mut arrived = Arrived { route, nanos, line, keys, is_noted: false };
         let mut service = layer.layer(Answer { status: entry.status, length: entry.length });
@@ -171,7 +183,7 @@ impl RouteReplay {
             if decision.is_allowed() {
                 // The others would have admitted a request that one rejects, and were not charged.
                 if verdict.is_allowed() {
-                    policy.note_admitted(key, decision.delay(), now);
+                    policy.note_admitted(decision.delay(), now);
                 }
             } else {
                 let name = policy.name().to_owned();
@@ -187,6 +199,7 @@ pub(crate) struct Session {
     pub(crate) replays: Vec<Replay>,
     waiting: FuturesUnordered<Pin<Box<dyn Future<Output = (usize, Arrived, Answered)>>>>,
     delays: bool,
+    needs: Needs,
     now: u64,
     pub(crate) log: LogReport,
     /// The line, the status and the time of each answer of the first configuration, for tests.
@@ -197,11 +210,13 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(clock: LogClock, replays: Vec<Replay>) -> Self {
         let delays = replays.iter().any(|replay| replay.delays);
+        let needs = replays.iter().map(|replay| replay.needs).reduce(Needs::or).unwrap_or_else(|| Needs::of_file(""));
         Self {
             clock,
             replays,
             waiting: FuturesUnordered::new(),
             delays,
+            needs,
             now: 0,
             log: LogReport::default(),
             #[cfg(test)]
@@ -215,7 +230,7 @@ impl Session {
     ///
     /// If it is no request of HTTP.
     pub(crate) async fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<(), Unreadable> {
-        let mut built = Some(build(entry)?);
+        let mut built = Some(build(entry, self.needs)?);
         if self.log.requests == 0 {
             self.start(entry.nanos);
         }
@@ -225,7 +240,7 @@ impl Session {
             self.log.note_past(entry.nanos, self.now);
         }
         for index in 0..self.replays.len() {
-            let request = built.take().map_or_else(|| build(entry), Ok)?;
+            let request = built.take().map_or_else(|| build(entry, self.needs), Ok)?;
             match self.replays[index].send(entry, request, self.now, line) {
                 Sent::Answered(_answered) => {
                     #[cfg(test)]

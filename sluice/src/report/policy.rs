@@ -76,7 +76,7 @@ impl PolicyReport {
         }
     }
 
-    pub(crate) fn note_admitted(&mut self, _: &PartitionKey, delay: Duration, now: u64) {
+    pub(crate) fn note_admitted(&mut self, delay: Duration, now: u64) {
         self.admitted += 1;
         self.timeline.bin(now).admitted += 1;
         if !delay.is_zero() {

@@ -29,13 +29,13 @@ pub(super) fn percentage(part: u64, whole: u64) -> String {
     }
 }
 
-/// A time in words, from microseconds: `850 µs`, `120 ms`, `1.25 s`, `3 min 20 s`.
+/// A time in words, rounded, from microseconds: `850 µs`, `120 ms`, `1.25 s`, `3 min 20 s`.
 pub(super) fn span(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} µs"),
-        1_000..1_000_000 => format!("{} ms", micros.div_ceil(1_000)),
-        1_000_000..60_000_000 => {
-            let hundredths = micros.div_ceil(10_000);
+        1_000..999_500 => format!("{} ms", (micros + 500) / 1_000),
+        999_500..59_995_000 => {
+            let hundredths = (micros + 5_000) / 10_000;
             format!("{}.{:02} s", hundredths / 100, hundredths % 100)
         }
         _ => {
@@ -100,7 +100,8 @@ mod tests {
         assert_eq!(percentage(999_999, 1_000_000), "> 99.9 %");
         assert_eq!(percentage(u64::MAX, u64::MAX), "100 %");
         assert_eq!(span(850), "850 µs");
-        assert_eq!(span(119_001), "120 ms");
+        assert_eq!(span(119_500), "120 ms");
+        assert_eq!(span(999_936), "1.00 s");
         assert_eq!(span(1_250_000), "1.25 s");
         assert_eq!(span(200_000_000), "3 min 20 s");
         assert_eq!(instant(1_700_000_000_000_000_000), "2023-11-14 22:13:20");
