@@ -79,7 +79,7 @@
 //!   admitted       479 (100 %)
 //!   rejected       0 (0 %)
 //!   clients        46, 0 of them rejected
-//!   delayed        210: p50 1000 ms, p95 2.50 s, p99 2.50 s, most 2.50 s
+//!   delayed        210: p50 1.00 s, p95 2.50 s, p99 2.50 s, most 2.50 s
 //!   over time      admitted ▁▁ ▁▁▅▅▅▆▄▇▆▄▇▄█▄█▅▆▆▆▆▇▅ ▂▁   ▁ ▁▁▁▁▁▁ ▁▁▁▁▁ ▂▁▁
 //!   to never reject 99 % of the clients:
 //!     limit = 2, per = "1s", max-queue = 5 (and a max-wait for it)

@@ -214,7 +214,8 @@ async fn drive_replay(log: &[String]) -> (Answers, Session) {
     session.finish().await;
     let first = session.log.span.unwrap().0 / 1_000_000;
     let answers = session.answers.take().unwrap();
-    let answers = answers.into_iter().map(|(line, status, nanos)| (line, (status, nanos / 1_000_000 - first)));
+    // The app's clock shows the next whole millisecond.
+    let answers = answers.into_iter().map(|(line, status, nanos)| (line, (status, nanos.div_ceil(1_000_000) - first)));
     (answers.collect(), session)
 }
 
