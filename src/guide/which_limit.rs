@@ -1,8 +1,8 @@
 //! Which limit? Replay an access log.
 //!
 //! **You want** to know which limit to set, before a customer meets it. The program `sluice` replays an access log, of
-//! nginx, Apache, Caddy or Traefik, against a [configuration file](super::configuration), and reports who would have been
-//! rejected or delayed:
+//! nginx, Apache, Caddy or Traefik, against a [configuration file](super::configuration), and reports who would have
+//! been rejected or delayed:
 //!
 //! ```sh
 //! git clone https://github.com/tower-sluice/tower-sluice && cd tower-sluice
@@ -111,8 +111,9 @@
 //!
 //! # How to read it
 //!
-//! - **`/login`**: two machines guess passwords. The limit rejects nearly all of their attempts, and nobody else's: of 17
-//!   clients, only these two. The suggestion is of no use here: it would let the machines in. Look at the keys first.
+//! - **`/login`**: two machines guess passwords. The limit rejects nearly all of their attempts, and nobody else's: of
+//!   17 clients, only these two. The suggestion is of no use here: it would let the machines in. Look at the
+//!   keys first.
 //! - **`/api/orders`**: a customer sends its orders in bursts, and loses some of each. This customer is no attacker, so
 //!   the limit is too tight. A larger burst costs the server little: the rate stays.
 //! - **`/items/{id}`**: a crawler is slowed down, and nobody is rejected. The waits are what it would have felt.
@@ -127,8 +128,8 @@
 //! rate with the burst that belongs to it. Attackers and crawlers are clients, too: with few clients, one of them is
 //! more than 0.1 %.
 //!
-//! Change the file, and compare: `--compare other.toml` prints both side by side. `--plot report.svg` draws admitted and
-//! rejected requests over time, and `--json` is for programs.
+//! Change the file, and compare: `--compare other.toml` prints both side by side. `--plot report.svg` draws admitted
+//! and rejected requests over time, and `--json` is for programs.
 //!
 //! # What a log cannot know
 //!
@@ -138,8 +139,8 @@
 //! - Headers, such as API keys, are not in plain logs. Log JSON, or take the user or the address as the key.
 //! - Behind a proxy, the log must have the address of the client, and not of the proxy.
 //!
-//! So put the limit in force as a [shadow](super::shadow) first, if it matters. The [README of `sluice`][sluice] has all
-//! options, the formats of logs and the exit codes.
+//! So put the limit in force as a [shadow](super::shadow) first, if it matters. The [README of `sluice`][sluice] has
+//! all options, the formats of logs and the exit codes.
 //!
 //! [log]: https://github.com/tower-sluice/tower-sluice/blob/main/sluice/examples/access.log
 //! [limits]: https://github.com/tower-sluice/tower-sluice/blob/main/sluice/examples/limits.toml

@@ -8,8 +8,8 @@ use memchr::{memchr, memchr2};
 use super::time::TimeCache;
 use super::{Entry, Unreadable};
 
-/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES "REFERER" "AGENT"`. Without `is_combined`, the last
-/// two may be absent. More fields may follow.
+/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES "REFERER" "AGENT"`. Without `is_combined`, the
+/// last two may be absent. More fields may follow.
 pub(super) fn parse<'a>(line: &'a [u8], is_combined: bool, times: &mut TimeCache) -> Result<Entry<'a>, Unreadable> {
     let (client, rest) = until(line, b' ').ok_or_else(|| Unreadable::new("there is no address followed by a space"))?;
     let client = address(client)?;
