@@ -79,12 +79,17 @@ impl Demand {
         // A unit is `period` nanoseconds × limit.
         let paid = elapsed.saturating_mul(u128::from(limit));
         self.debt = self.debt.saturating_sub(paid).saturating_add(unit.saturating_mul(u128::from(cost)));
-        self.burst = self.burst.max(u64::try_from(self.debt.div_ceil(unit.max(1))).unwrap_or(u64::MAX));
+        // A division takes longer than all else, and is rarely needed.
+        if self.debt > u128::from(self.burst) * unit {
+            self.burst = u64::try_from(self.debt.div_ceil(unit.max(1))).unwrap_or(u64::MAX);
+        }
 
         // The debt was paid at the rates of smaller limits, and so is not underestimated.
         let paid = elapsed.saturating_mul(u128::from(self.limit));
         self.steady = self.steady.saturating_sub(paid).saturating_add(unit.saturating_mul(u128::from(cost)));
-        self.limit = self.limit.max(u64::try_from(self.steady.div_ceil(unit.max(1))).unwrap_or(u64::MAX));
+        if self.steady > u128::from(self.limit) * unit {
+            self.limit = u64::try_from(self.steady.div_ceil(unit.max(1))).unwrap_or(u64::MAX);
+        }
     }
 
     fn roll(&mut self, window: u64) {
