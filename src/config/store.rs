@@ -19,9 +19,7 @@ use crate::values::time::Clock;
 #[cfg(feature = "redis")]
 pub(super) use crate::store::redis::{Redis, Scripted as Storable};
 #[cfg(feature = "redis")]
-use crate::{
-    balance::RedisBalance, concurrency::RedisConcurrency, queue::RedisQueue, store::redis::RedisStore,
-};
+use crate::{balance::RedisBalance, concurrency::RedisConcurrency, queue::RedisQueue, store::redis::RedisStore};
 
 /// Without the feature there is no Redis.
 #[cfg(not(feature = "redis"))]
@@ -54,7 +52,10 @@ impl fmt::Debug for ReplayClock {
 pub(super) enum StoreSpec {
     Memory,
     /// Memory on this clock, also in place of Redis.
-    Replay { clock: Arc<dyn Clock>, replaces_redis: bool },
+    Replay {
+        clock: Arc<dyn Clock>,
+        replaces_redis: bool,
+    },
     /// The server, and the policy's name there.
     #[cfg(feature = "redis")]
     Redis(Redis, String),

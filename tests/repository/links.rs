@@ -4,8 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Pages beside those in `docs`.
-const PAGES: &[&str] =
-    &["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "DESIGN.md", "sluice/README.md", "stores/dynamodb/README.md"];
+const PAGES: &[&str] = &[
+    "README.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "CONTRIBUTING.md",
+    "DESIGN.md",
+    "sluice/README.md",
+    "stores/dynamodb/README.md",
+];
 
 #[test]
 fn links_lead_to_files_headings_and_pages_that_exist() {
