@@ -104,7 +104,7 @@ use self::change::FixedTables;
 use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
 use self::response::ResponseSettings;
 use self::source::SourceText;
-use self::store::{Redis, StoreSpec};
+use self::store::{Redis, StoreSpec, Stores};
 use self::value::{number, set_if_some, size};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
 use crate::http::{Enforceable, Exemptions, IntoPolicies, Policy, PolicyError, RateLimitLayer, RateLimitLayerBuilder};
@@ -124,7 +124,7 @@ pub struct Config {
     #[cfg(feature = "axum")]
     file: String,
     client_ip: ClientIp,
-    redis: Option<Redis>,
+    stores: Stores,
     snapshot: Option<SnapshotFile>,
     /// The tables that a [change](Self::change) must not alter, as in the file.
     fixed_tables: FixedTables,
@@ -171,7 +171,7 @@ struct Draft {
 struct SharedSettings<'a> {
     client_ip: &'a ClientIp,
     response: ResponseSettings,
-    redis: Option<&'a Redis>,
+    stores: &'a Stores,
 }
 
 impl Config {
@@ -196,30 +196,38 @@ impl Config {
         let raw: RawConfig = source.parse_toml()?;
         let fixed_tables = FixedTables::read(&raw);
         let client_ip = match raw.client_ip {
-            Some(raw) => client_ip(&source, raw.into_inner())?,
+            Some(raw) => {
+                let client_ip = client_ip(&source, raw.into_inner())?;
+                if reader.replay.is_some() { client_ip.into_peer() } else { client_ip }
+            }
             None => ClientIp::peer(),
         };
         let response = match raw.response {
             Some(raw) => ResponseSettings::parse(&source, raw.get_ref())?,
             None => ResponseSettings::default(),
         };
-        // Opened (without connecting) even if the reader's Redis is used instead, so that mistakes in the file are
-        // found.
-        let redis_of_file = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
-        let redis = reader.redis.or(redis_of_file);
+        let stores = match reader.replay {
+            Some(clock) => Stores::Replay { clock, has_redis: raw.redis.is_some() || reader.redis.is_some() },
+            None => {
+                // Opened (without connecting) even if the reader's Redis is used instead, so that mistakes in the file
+                // are found.
+                let redis_of_file = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
+                Stores::InForce(reader.redis.or(redis_of_file))
+            }
+        };
         let snapshot = raw.snapshot.map(|raw| SnapshotFile::parse(&source, raw.into_inner())).transpose()?;
         if raw.route.is_empty() {
             let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
             return Err(source.error(&source.end(), problem));
         }
-        let shared = SharedSettings { client_ip: &client_ip, response, redis: redis.as_ref() };
+        let shared = SharedSettings { client_ip: &client_ip, response, stores: &stores };
         let drafts = shared.read_routes(&source, raw.route)?;
         let routes = drafts.into_iter().map(|draft| Route::from_draft(&source, draft, &*reader.set_up)).collect();
         Ok(Self {
             #[cfg(feature = "axum")]
             file: file.to_owned(),
             client_ip,
-            redis,
+            stores,
             snapshot,
             fixed_tables,
             routes,
@@ -360,7 +368,7 @@ impl SharedSettings<'_> {
         let mut policies = Vec::new();
         let mut names = HashSet::new();
         for raw in &route.policy {
-            let store = StoreSpec::read(source, raw, first_path, self.redis)?;
+            let store = StoreSpec::read(source, raw, first_path, self.stores)?;
             policies.push(policy::build(source, raw, self.client_ip, store, exemptions.cloned())?);
             let name = raw.name.get_ref();
             if !names.insert(name) {

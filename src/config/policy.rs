@@ -37,6 +37,7 @@ pub(super) fn build(
     exemptions: Option<Exemptions>,
 ) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
+    let replay_clock = store.replay_clock();
     let limiter = limiter(source, raw, store)?;
 
     let key = match &raw.key {
@@ -76,6 +77,8 @@ pub(super) fn build(
     }
     let penalty = raw.penalty.as_ref().map(|raw| penalty(source, raw)).transpose()?;
     let charge_once = raw.charge_once.as_ref().map(|raw| charge_once(source, raw)).transpose()?;
+    let penalty = penalty.map(|penalty| set_if_some(penalty, replay_clock.clone(), Penalty::with_clock));
+    let charge_once = charge_once.map(|once| set_if_some(once, replay_clock, ChargeOnce::with_clock));
     policy = set_if_some(set_if_some(policy, penalty, Policy::penalty), charge_once, Policy::charge_once);
     match raw.track_offenders.map(NamedValue::value) {
         Some(ShownForm::Hash) => policy = policy.track_offenders(ShowKey::hash()),

@@ -1,9 +1,12 @@
 //! `ConfigReader`: parsing with settings that a file cannot have.
 
 use std::fmt;
+use std::sync::Arc;
 
+use super::store::ReplayClock;
 use super::{Config, ConfigError, Redis};
 use crate::http::RateLimitLayerBuilder;
+use crate::values::time::Clock;
 
 /// Parses a configuration, with settings that a file cannot have.
 ///
@@ -41,6 +44,7 @@ use crate::http::RateLimitLayerBuilder;
 #[must_use]
 pub struct ConfigReader {
     pub(super) redis: Option<Redis>,
+    pub(super) replay: Option<ReplayClock>,
     pub(super) set_up: Box<SetUp>,
 }
 
@@ -48,7 +52,7 @@ pub(super) type SetUp = dyn Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder;
 
 impl ConfigReader {
     pub(super) fn new() -> Self {
-        Self { redis: None, set_up: Box::new(|builder| builder) }
+        Self { redis: None, replay: None, set_up: Box::new(|builder| builder) }
     }
 
     /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`.
@@ -58,6 +62,40 @@ impl ConfigReader {
     #[cfg(feature = "redis")]
     pub fn redis(self, redis: &Redis) -> Self {
         Self { redis: Some(redis.clone()), ..self }
+    }
+
+    /// Prepares a replay: the layers then decide on requests of the past, such as those of an access log.
+    ///
+    /// - All policies are in memory, whether or not the file has a `[redis]`, which is not opened.
+    /// - Budgets, bans, debts and the records of `charge-once` follow `clock`, such as a
+    ///   [`ManualClock`](crate::time::ManualClock). Its timestamps count from the Unix epoch, so that windows begin at
+    ///   the same instants as in the file's program. Queues and the algorithms `slow-down` and `overload` follow
+    ///   tokio's clock: pause it, and advance both clocks together.
+    /// - The key `client-ip` is the address of the peer, whatever `[client-ip]` says, in networks of its `ipv6-prefix`:
+    ///   a log has the address of the client, and not of the proxies.
+    /// - The budget of `exempt-preflights` follows the system's clock.
+    ///
+    /// ```
+    /// use tower_sluice::config::Config;
+    /// use tower_sluice::time::ManualClock;
+    ///
+    /// let text = r#"
+    ///     [[route]]
+    ///     path = "/api"
+    ///       [[route.policy]]
+    ///       name = "everybody"
+    ///       algorithm = "token-bucket"
+    ///       limit = 10
+    ///       per = "1s"
+    /// "#;
+    /// let clock = ManualClock::new();
+    /// let config = Config::reader().replay(clock.clone()).parse("limits.toml", text)?;
+    /// # drop(config);
+    /// # Ok::<_, tower_sluice::config::ConfigError>(())
+    /// ```
+    #[doc(alias("clock", "simulation"))]
+    pub fn replay(self, clock: impl Clock) -> Self {
+        Self { replay: Some(ReplayClock(Arc::new(clock))), ..self }
     }
 
     /// Sets up the layer of each route that has a policy, after the settings of the file. A second call replaces the

@@ -1,26 +1,25 @@
 //! `store` and `[redis]`: builds limiters on the store that a file selects.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::format::{RawPolicy, RawRedis, StoreName};
+use super::format::{MOST_IN_FLIGHT, RawPolicy, RawRedis, StoreName};
 use super::source::SourceText;
 use super::value::set_if_some;
 use crate::balance::Balance;
 use crate::concurrency::Concurrency;
-use crate::limiter::{IntoLimiter, Limiter};
+use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::queue::LeakyQueue;
-use crate::store::WhenFull;
+use crate::store::{MemoryStore, WhenFull};
 use crate::values::Quota;
+use crate::values::time::Clock;
 
 #[cfg(feature = "redis")]
 pub(super) use crate::store::redis::{Redis, Scripted as Storable};
 #[cfg(feature = "redis")]
-use crate::{
-    balance::RedisBalance, concurrency::RedisConcurrency, limiter::RateLimiter, queue::RedisQueue,
-    store::redis::RedisStore,
-};
+use crate::{balance::RedisBalance, concurrency::RedisConcurrency, queue::RedisQueue, store::redis::RedisStore};
 
 /// Without the feature there is no Redis.
 #[cfg(not(feature = "redis"))]
@@ -30,9 +29,33 @@ pub(super) enum Redis {}
 #[cfg(not(feature = "redis"))]
 pub(super) use crate::algorithm::Algorithm as Storable;
 
+/// The stores of all policies of a file.
+#[derive(Clone, Debug)]
+pub(super) enum Stores {
+    /// In memory, and on Redis if there is one.
+    InForce(Option<Redis>),
+    /// In memory, on this clock. `has_redis` says whether the file has a Redis.
+    Replay { clock: ReplayClock, has_redis: bool },
+}
+
+/// The clock of a replay.
+#[derive(Clone)]
+pub(super) struct ReplayClock(pub(super) Arc<dyn Clock>);
+
+impl fmt::Debug for ReplayClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReplayClock").field(&self.0.now()).finish()
+    }
+}
+
 /// The store of one policy.
 pub(super) enum StoreSpec {
     Memory,
+    /// Memory on this clock, also in place of Redis.
+    Replay {
+        clock: Arc<dyn Clock>,
+        replaces_redis: bool,
+    },
     /// The server, and the policy's name there.
     #[cfg(feature = "redis")]
     Redis(Redis, String),
@@ -106,16 +129,25 @@ impl StoreSpec {
         source: &SourceText<'_>,
         raw: &RawPolicy,
         path: &str,
-        redis: Option<&Redis>,
+        stores: &Stores,
     ) -> Result<Self, ConfigError> {
-        match (raw.store.as_ref().map(|store| (store.get_ref().value(), store.span())), redis) {
-            (Some((StoreName::Memory, _)), _) | (None, None) => Ok(Self::Memory),
-            (Some((StoreName::Redis, _)) | None, Some(redis)) => Ok(Self::on(redis, path, raw.name.get_ref())),
-            (Some((StoreName::Redis, at)), None) => {
+        let has_redis = match stores {
+            Stores::InForce(redis) => redis.is_some(),
+            Stores::Replay { has_redis, .. } => *has_redis,
+        };
+        let uses_redis = match &raw.store {
+            Some(store) if store.get_ref().value() == StoreName::Memory => false,
+            Some(store) if !has_redis => {
                 let problem = "store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file";
-                Err(source.error(&at, problem))
+                return Err(source.error(&store.span(), problem));
             }
-        }
+            Some(_) | None => has_redis,
+        };
+        Ok(match stores {
+            Stores::Replay { clock, .. } => Self::Replay { clock: Arc::clone(&clock.0), replaces_redis: uses_redis },
+            Stores::InForce(Some(redis)) if uses_redis => Self::on(redis, path, raw.name.get_ref()),
+            Stores::InForce(_) => Self::Memory,
+        })
     }
 
     #[cfg(feature = "redis")]
@@ -129,8 +161,17 @@ impl StoreSpec {
         match *redis {}
     }
 
+    /// Whether the file keeps the policy in memory, so that the settings of policies in memory apply.
     pub(super) const fn is_memory(&self) -> bool {
-        matches!(self, Self::Memory)
+        matches!(self, Self::Memory | Self::Replay { replaces_redis: false, .. })
+    }
+
+    /// The clock of a replay.
+    pub(super) fn replay_clock(&self) -> Option<Arc<dyn Clock>> {
+        match self {
+            Self::Replay { clock, .. } => Some(Arc::clone(clock)),
+            _ => None,
+        }
     }
 
     /// Makes a limiter.
@@ -141,6 +182,9 @@ impl StoreSpec {
     pub(super) fn limiter<A: Storable>(self, algorithm: A) -> Result<Arc<dyn Limiter>, String> {
         match self {
             Self::Memory => Ok(algorithm.into_limiter()),
+            Self::Replay { clock, .. } => {
+                Ok(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock)).into_limiter())
+            }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
                 algorithm.fits().map_err(|problem| problem.to_string())?;
@@ -152,8 +196,9 @@ impl StoreSpec {
     /// Makes a limit of requests in flight.
     pub(super) fn concurrency(self, spec: ConcurrencySpec) -> Arc<dyn Limiter> {
         match self {
-            Self::Memory => {
-                let concurrency = set_if_some(Concurrency::new(spec.limit), spec.max_keys, Concurrency::max_keys);
+            Self::Memory | Self::Replay { .. } => {
+                let limit = spec.limit.min(MOST_IN_FLIGHT);
+                let concurrency = set_if_some(Concurrency::new(limit), spec.max_keys, Concurrency::max_keys);
                 let concurrency = set_if_some(concurrency, spec.max_queue, Concurrency::max_queue);
                 set_if_some(concurrency, spec.max_wait, Concurrency::max_wait).into_limiter()
             }
@@ -171,6 +216,9 @@ impl StoreSpec {
     pub(super) fn balance(self, max_keys: Option<usize>) -> Arc<dyn Limiter> {
         match self {
             Self::Memory => set_if_some(Balance::new(), max_keys, Balance::max_keys).into_limiter(),
+            Self::Replay { clock, .. } => {
+                set_if_some(Balance::new().with_clock(clock), max_keys, Balance::max_keys).into_limiter()
+            }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => RedisBalance::new(&redis, &name).into_limiter(),
         }
@@ -184,7 +232,7 @@ impl StoreSpec {
     pub(super) fn queue(self, queue: QueueSpec) -> Result<Arc<dyn Limiter>, String> {
         let QueueSpec { quota, max_queue, max_wait, max_keys, when_full } = queue;
         match self {
-            Self::Memory => {
+            Self::Memory | Self::Replay { .. } => {
                 let queue = set_if_some(LeakyQueue::new(quota), max_queue, LeakyQueue::max_queue);
                 let queue = set_if_some(queue, max_wait, LeakyQueue::max_wait);
                 let queue = set_if_some(queue, max_keys, LeakyQueue::max_keys);

@@ -33,6 +33,7 @@
 //!
 //! | you want to | page |
 //! |---|---|
+//! | find out which limit is right, from an access log | [`which_limit`] |
 //! | try a limit out before it rejects | [`shadow`] |
 //! | monitor limits: metrics, logs | [`monitoring`] |
 //! | warn a customer at 80 % of her limit | [`warnings`] |
@@ -132,3 +133,4 @@ pub mod tenants;
 pub mod testing;
 pub mod top_ups;
 pub mod warnings;
+pub mod which_limit;

@@ -23,7 +23,8 @@
 //! 3. Remove `.shadow()`. If you do so [while the server runs](super::hot_reload), under the same name, the counts are
 //!    kept.
 //!
-//! In a [configuration file](super::configuration): `shadow = true`.
+//! In a [configuration file](super::configuration): `shadow = true`. A first limit comes from the access log of the
+//! last weeks: [replay it](super::which_limit).
 //!
 //! # Which requests
 //!

@@ -10,6 +10,7 @@ const PAGES: &[&str] = &[
     "SECURITY.md",
     "CONTRIBUTING.md",
     "DESIGN.md",
+    "sluice/README.md",
     "stores/dynamodb/README.md",
     "stores/postgres/README.md",
 ];

@@ -1,5 +1,7 @@
 //! Runs the examples as their readers would: starts each, and tries the commands that it prints. Needs `curl`.
 
+#![allow(clippy::duplicate_mod, reason = "both kinds of servers take their ports from one file")]
+
 #[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]
 mod moved_clock;
 #[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]

@@ -146,6 +146,28 @@ impl LimitsHandle {
         }
     }
 
+    /// Returns the key that a policy makes of a request, or reads from a text. Asks no limiter, and looks at no
+    /// exemption.
+    ///
+    /// ```
+    /// use tower_sluice::key::PeerIp;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::new(Policy::new("api", Quota::per_second(10)).key(PeerIp::new())).handle();
+    /// let key = limits.key("api", "203.0.113.7")?;
+    /// assert_eq!(limits.key_text("api", &key)?.as_deref(), Some("203.0.113.7"));
+    /// # Ok::<_, tower_sluice::LimiterError>(())
+    /// ```
+    pub fn key(&self, policy: &str, key: impl KeyOf) -> Result<PartitionKey, LimiterError> {
+        self.find(policy, key).map(|(_, target)| target.key)
+    }
+
+    /// Returns a key as an operator writes it, such as `203.0.113.7`; `None` if only a hash of it [is
+    /// kept](PartitionKey#cost).
+    pub fn key_text(&self, policy: &str, key: impl KeyOf) -> Result<Option<String>, LimiterError> {
+        self.find(policy, key).map(|(policy, target)| policy.who.text_of(&target.key))
+    }
+
     /// Resets a key: gives it back its whole budget, and lifts its ban, its allowance and its
     /// [debt](crate::Policy::owe_shortfalls). Returns its state afterwards. A concurrent decision may still reject it.
     ///

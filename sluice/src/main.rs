@@ -1,0 +1,156 @@
+//! The program `sluice`: checks a configuration of [tower-sluice](https://docs.rs/tower-sluice), and replays an access
+//! log against it. See `sluice/README.md`.
+//!
+//! It exits with 0 if it has done what it was asked for, with 1 if it cannot read or write a file, and with 2 if its
+//! arguments or a configuration have a mistake.
+
+mod check;
+mod log;
+mod replay;
+mod report;
+mod run;
+mod words;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use tower_sluice::config::ConfigError;
+
+use self::log::Format;
+
+/// Checks rate limits, and replays access logs against them.
+///
+/// Exits with 0 if all went well, 1 if a file cannot be read or written, and 2 if the arguments or a configuration have
+/// a mistake.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check a configuration, and print its routes and policies in words
+    Check {
+        /// The configuration in TOML
+        file: PathBuf,
+    },
+    /// Replay an access log: what would the limits of a configuration have done?
+    Replay(ReplayArguments),
+}
+
+#[derive(Args, Debug)]
+struct ReplayArguments {
+    /// The configuration in TOML. Policies on Redis are replayed in memory
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The format of the log
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    format: Format,
+    /// Another configuration, whose results are printed beside
+    #[arg(long, value_name = "FILE2")]
+    compare: Option<PathBuf>,
+    /// Print the limits under which this percentage of clients, such as 99.9, is never rejected
+    #[arg(long, value_name = "PERCENT", value_parser = per_100_000)]
+    suggest: Option<u64>,
+    /// Print the report in JSON, for programs
+    #[arg(long)]
+    json: bool,
+    /// Draw admitted and rejected requests over time
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Access logs, in the order of their times; - is standard input. Those of gzip are read as they are
+    #[arg(value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+}
+
+/// Why the program ends early.
+enum Failure {
+    /// A file cannot be read or written.
+    Io(String),
+    /// A configuration has a mistake.
+    Config(ConfigError),
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+fn main() -> ExitCode {
+    let output = match Arguments::parse().command {
+        Command::Check { file } => {
+            read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::from))
+        }
+        Command::Replay(arguments) => run::run(&arguments),
+    };
+    match output.and_then(|output| print(&output)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Io(problem)) => {
+            eprintln!("sluice: {problem}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Config(error)) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn print(output: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(output.as_bytes()) {
+        // The reader has seen enough: `sluice … | head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| Failure::Io(format!("the report cannot be written: {error}"))),
+    }
+}
+
+/// Reads a configuration. Returns its name for messages, too.
+fn read_config(file: &Path) -> Result<(String, String), Failure> {
+    let name = file.display().to_string();
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok((name, text)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(Failure::Io(format!("{name} is not text in UTF-8; name a configuration in TOML")))
+        }
+        Err(error) => Err(Failure::Io(format!("{name} cannot be read: {error}; name a configuration in TOML"))),
+    }
+}
+
+/// Reads a percentage, in thousandths.
+fn per_100_000(text: &str) -> Result<u64, String> {
+    let problem = || "write a percentage above 0 and at most 100, such as 99.9, with at most three decimals".to_owned();
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(decimals) || whole.len() > 3 || decimals.len() > 3 {
+        return Err(problem());
+    }
+    let number: u64 = format!("{whole}{decimals:0<3}").parse().map_err(|_| problem())?;
+    if (1..=100_000).contains(&number) { Ok(number) } else { Err(problem()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn percentages_are_read_exactly() {
+        assert_eq!(per_100_000("99.9"), Ok(99_900));
+        assert_eq!(per_100_000("100"), Ok(100_000));
+        assert_eq!(per_100_000("0.001"), Ok(1));
+        for text in ["", ".", "0", "100.001", "1e2", "-1", "99.9999", "99,9", "+5"] {
+            assert!(per_100_000(text).is_err(), "{text}");
+        }
+    }
+}

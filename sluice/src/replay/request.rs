@@ -1,0 +1,83 @@
+//! The request that a line of a log stands for.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, MatchedPath};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, REFERER, USER_AGENT};
+use http::{Method, Request, Uri};
+use tower_sluice::key::User;
+
+use crate::log::{Entry, Unreadable};
+
+/// What the policies of the configurations may read of a request. What none reads is left out, since it takes time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    /// Header fields that only a policy reads which names them.
+    headers: bool,
+    /// The path that the router has matched.
+    pub(super) matched: bool,
+}
+
+impl Needs {
+    /// Everything that a file names. It may name a header as a key, in exemptions and for idempotency, always by this
+    /// word; and the path as a key.
+    pub(super) fn of_file(text: &str) -> Self {
+        Self { headers: text.contains("header"), matched: text.contains("\"path\"") || text.contains("'path'") }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn all() -> Self {
+        Self { headers: true, matched: true }
+    }
+
+    pub(super) const fn or(self, other: Self) -> Self {
+        Self { headers: self.headers || other.headers, matched: self.matched || other.matched }
+    }
+}
+
+/// Makes the request, with the address of the client as its peer.
+///
+/// # Errors
+///
+/// If the method or the path is none.
+pub(crate) fn build(entry: &Entry<'_>, needs: Needs) -> Result<Request<()>, Unreadable> {
+    let method =
+        Method::from_bytes(entry.method.as_bytes()).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
+    let uri = Uri::try_from(&*entry.target).map_err(|error| Unreadable::new(format!("the path: {error}")))?;
+    let mut request = Request::new(());
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    add_headers(entry, needs, request.headers_mut());
+    if let Some(ip) = entry.client {
+        request.extensions_mut().insert(peer(ip));
+    }
+    if let Some(user) = &entry.user {
+        request.extensions_mut().insert(User::new(&**user));
+    }
+    Ok(request)
+}
+
+/// Notes the path that a router has matched.
+pub(super) fn set_matched(request: &mut Request<()>, path: &MatchedPath) {
+    request.extensions_mut().insert(path.clone());
+}
+
+fn peer(ip: IpAddr) -> ConnectInfo<SocketAddr> {
+    // No log has the port, and no key.
+    ConnectInfo(SocketAddr::new(ip, 0))
+}
+
+fn add_headers(entry: &Entry<'_>, needs: Needs, headers: &mut HeaderMap) {
+    for (name, value) in &entry.headers {
+        let name = match &**name {
+            "referer" | "user-agent" if !needs.headers => continue,
+            "referer" => Ok(REFERER),
+            "user-agent" => Ok(USER_AGENT),
+            "host" => Ok(HOST),
+            name => HeaderName::try_from(name),
+        };
+        if let Some((name, value)) = name.ok().zip(HeaderValue::from_bytes(value).ok()) {
+            headers.append(name, value);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The report for programs.
+
+use serde_json::{Value, json};
+
+use super::policy::PolicyReport;
+use super::text::{Options, TOP, longest, quantiles};
+use super::{LogReport, units};
+use crate::replay::Replay;
+
+/// Times are in UTC, waits in microseconds, and starts of bins in seconds since the epoch.
+pub(crate) fn to_json(log: &LogReport, replays: &[Replay], options: Options) -> Value {
+    let first_unreadable = log.first_unreadable.as_ref().map(|first| {
+        let (file, line) = log.place(first.line);
+        json!({ "file": file, "line": line, "problem": first.problem, "text": first.text })
+    });
+    json!({
+        "log": {
+            "files": log.files().collect::<Vec<_>>(),
+            "lines": log.lines,
+            "requests": log.requests,
+            "first_time": log.span.map(|(first, _)| units::instant(first)),
+            "last_time": log.span.map(|(_, last)| units::instant(last)),
+            "unreadable": log.unreadable,
+            "first_unreadable": first_unreadable,
+            "times_that_go_back": log.past,
+        },
+        "configurations": replays.iter().map(|replay| of_replay(log, replay, options)).collect::<Vec<_>>(),
+    })
+}
+
+fn of_replay(log: &LogReport, replay: &Replay, options: Options) -> Value {
+    let mut policies = Vec::new();
+    for route in &replay.limited {
+        for policy in &route.policies {
+            policies.push(of_policy(log, &route.paths, policy, options));
+        }
+    }
+    json!({
+        "file": replay.file,
+        "requests_to_no_route": replay.unmatched,
+        "requests_to_routes_without_policy": replay.unlimited,
+        "policies": policies,
+    })
+}
+
+fn of_policy(log: &LogReport, paths: &[String], policy: &PolicyReport, options: Options) -> Value {
+    let (clients, affected) = policy.clients();
+    let [p50, p95, p99] = quantiles(policy);
+    let first = policy.first.as_ref();
+    let offenders = policy.offenders.top(TOP);
+    let suggestion = options.suggest.and_then(|per_100_000| policy.suggest(per_100_000));
+    json!({
+        "paths": paths,
+        "policy": policy.name(),
+        "algorithm": policy.words.algorithm,
+        "shadow": policy.words.is_shadow,
+        "requests": policy.requests(),
+        "admitted": policy.admitted,
+        "rejected": policy.rejected,
+        "without_key": policy.without_key,
+        "delayed": policy.waits.len(),
+        "wait_micros": { "p50": p50, "p95": p95, "p99": p99, "max": longest(policy) },
+        "clients": clients,
+        "clients_rejected": affected,
+        "clients_are_exact": policy.keys.is_exact(),
+        "first_rejection": first.map(|first| {
+            let (file, line) = log.place(first.line);
+            json!({ "time": units::instant(first.nanos), "file": file, "line": line, "key": first.key })
+        }),
+        "worst_minutes": policy.minutes.worst().iter().map(|worst| {
+            json!({ "minute": units::minute(worst.minute), "rejected": worst.rejected })
+        }).collect::<Vec<_>>(),
+        "keys_hit_most": offenders.into_iter().map(|offender| json!({
+            "key": offender.text,
+            "rejected": offender.rejected,
+            "requests": policy.keys.get(offender.hash).map(|record| record.requests),
+        })).collect::<Vec<_>>(),
+        "rejections_missed_at_most_per_key": policy.offenders.missed(),
+        "suggestion": suggestion.map(|suggestion| json!({ "limit": suggestion.limit, "burst": suggestion.burst })),
+        "timeline": {
+            "start": policy.timeline.start(),
+            "seconds_per_bin": policy.timeline.width(),
+            "admitted": policy.timeline.bins().iter().map(|bin| bin.admitted).collect::<Vec<_>>(),
+            "rejected": policy.timeline.bins().iter().map(|bin| bin.rejected).collect::<Vec<_>>(),
+        },
+    })
+}

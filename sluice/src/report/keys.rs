@@ -1,0 +1,185 @@
+//! The keys of a policy, in bounded memory.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+
+use tower_sluice::PartitionKey;
+
+use super::demand::Demand;
+
+/// The keys that are counted exactly. With more, a sample stands for all.
+const MOST_KEYS: usize = 1 << 17;
+/// The keys with the most rejections that are kept.
+const MOST_OFFENDERS: usize = 1 << 12;
+
+/// All keys, or a sample of them.
+///
+/// A key is in the sample if its hash begins with `halvings` zero bits. So each key is in it with the same probability,
+/// however many requests it sends, and a key that is in it was counted from its first request on: once the table is
+/// full, the sample is halved, and only drops keys.
+#[derive(Default)]
+pub(crate) struct Keys {
+    records: HashMap<u64, KeyRecord, BuildHasherDefault<IsHash>>,
+    halvings: u32,
+}
+
+/// A key of the sample.
+#[derive(Default)]
+pub(crate) struct KeyRecord {
+    pub(crate) requests: u64,
+    pub(crate) rejected: u64,
+    pub(crate) demand: Demand,
+}
+
+pub(crate) fn hash(key: &PartitionKey) -> u64 {
+    // Seeded by constants, so that a report is the same each time.
+    let mut hasher = DefaultHasher::new();
+    key.as_bytes().hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Keys {
+    /// The record of a key, if it is in the sample.
+    pub(crate) fn record(&mut self, hash: u64) -> Option<&mut KeyRecord> {
+        if !is_sampled(hash, self.halvings) {
+            return None;
+        }
+        if self.records.len() >= MOST_KEYS && !self.records.contains_key(&hash) {
+            self.halvings += 1;
+            let halvings = self.halvings;
+            self.records.retain(|hash, _| is_sampled(*hash, halvings));
+            return self.record(hash);
+        }
+        Some(self.records.entry(hash).or_default())
+    }
+
+    pub(crate) fn get(&self, hash: u64) -> Option<&KeyRecord> {
+        self.records.get(&hash)
+    }
+
+    /// Whether all keys are counted.
+    pub(crate) const fn is_exact(&self) -> bool {
+        self.halvings == 0
+    }
+
+    /// The number of keys for which `is_counted`; an estimate, unless it [is exact](Self::is_exact).
+    pub(crate) fn count(&self, is_counted: impl Fn(&KeyRecord) -> bool) -> u64 {
+        let count = self.records.values().filter(|record| is_counted(record)).count() as u64;
+        count << self.halvings.min(63)
+    }
+
+    pub(crate) fn records(&self) -> impl Iterator<Item = &KeyRecord> {
+        self.records.values()
+    }
+}
+
+const fn is_sampled(hash: u64, halvings: u32) -> bool {
+    hash.leading_zeros() >= halvings
+}
+
+/// The hash of a number that is one.
+#[derive(Default)]
+pub(crate) struct IsHash(u64);
+
+impl Hasher for IsHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers are hashed")
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        // The sample has the hashes that begin with zeros, and the map looks at the first bits.
+        self.0 = hash.swap_bytes();
+    }
+}
+
+/// The keys with the most rejections (Misra and Gries, in batches): a key with more than [`missed`](Self::missed)
+/// rejections is in it.
+#[derive(Default)]
+pub(crate) struct Offenders {
+    counts: HashMap<u64, Offender, BuildHasherDefault<IsHash>>,
+    missed: u64,
+}
+
+/// A key with rejections.
+#[derive(Clone, Debug)]
+pub(crate) struct Offender {
+    pub(crate) hash: u64,
+    pub(crate) text: String,
+    /// Its rejections, but for up to [`missed`](Offenders::missed).
+    pub(crate) rejected: u64,
+}
+
+impl Offenders {
+    pub(crate) fn note(&mut self, hash: u64, text: impl FnOnce() -> String) {
+        let offender = self.counts.entry(hash).or_insert_with(|| Offender { hash, text: text(), rejected: 0 });
+        offender.rejected += 1;
+        if self.counts.len() > 2 * MOST_OFFENDERS {
+            self.shrink();
+        }
+    }
+
+    /// Subtracts what the first key that is dropped has, so that each of those that are kept bears it once.
+    fn shrink(&mut self) {
+        let mut counts: Vec<_> = self.counts.values().map(|offender| offender.rejected).collect();
+        let (_, least, _) = counts.select_nth_unstable_by(MOST_OFFENDERS, |one, other| other.cmp(one));
+        let least = *least;
+        self.missed += least;
+        self.counts.retain(|_, offender| {
+            offender.rejected = offender.rejected.saturating_sub(least);
+            offender.rejected > 0
+        });
+    }
+
+    pub(crate) const fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// The keys with the most rejections, and of those with equally many the first by its text.
+    pub(crate) fn top(&self, most: usize) -> Vec<&Offender> {
+        let mut all: Vec<_> = self.counts.values().collect();
+        all.sort_by(|one, other| other.rejected.cmp(&one.rejected).then_with(|| one.text.cmp(&other.text)));
+        all.truncate(most);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_stands_for_all_keys() {
+        let mut keys = Keys::default();
+        let distinct = 10 * MOST_KEYS as u64;
+        for number in 0..distinct {
+            if let Some(record) = keys.record(hash(&number.into())) {
+                record.requests += 1;
+                record.rejected += number % 4 / 3;
+            }
+        }
+        assert!(!keys.is_exact() && keys.records.len() <= MOST_KEYS);
+        // Some 80,000 keys are in the sample, so that its error is below 2 %.
+        let about = |estimate: u64, exact: u64| estimate.abs_diff(exact) * 50 < exact;
+        assert!(about(keys.count(|_| true), distinct));
+        assert!(about(keys.count(|record| record.rejected > 0), distinct / 4));
+    }
+
+    #[test]
+    fn frequent_keys_are_found_among_many() {
+        let mut offenders = Offenders::default();
+        for number in 0..200_000_u64 {
+            offenders.note(hash(&number.into()), || number.to_string());
+            if number % 10 == 0 {
+                offenders.note(1, || "frequent".to_owned());
+            }
+        }
+        let [top] = offenders.top(1)[..] else { panic!("one key") };
+        assert_eq!(top.text, "frequent");
+        assert!(top.rejected <= 20_000 && top.rejected + offenders.missed() >= 20_000);
+        assert!(offenders.counts.len() <= 2 * MOST_OFFENDERS);
+    }
+}

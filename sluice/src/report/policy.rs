@@ -1,0 +1,151 @@
+//! What one policy did.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tower_sluice::PartitionKey;
+use tower_sluice::limiter::Terms;
+
+use super::demand::{Measure, quantile};
+use super::keys::{self, Keys, Offenders};
+use super::timeline::{Timeline, WorstMinutes};
+use crate::words::PolicyWords;
+
+/// The counts of one policy.
+pub(crate) struct PolicyReport {
+    pub(crate) words: PolicyWords,
+    measure: Measure,
+    pub(crate) admitted: u64,
+    pub(crate) rejected: u64,
+    pub(crate) without_key: u64,
+    /// The waits of delayed requests, in microseconds.
+    pub(crate) waits: Histogram<u64>,
+    pub(crate) keys: Keys,
+    pub(crate) offenders: Offenders,
+    pub(crate) first: Option<FirstRejection>,
+    pub(crate) minutes: WorstMinutes,
+    pub(crate) timeline: Timeline,
+}
+
+pub(crate) struct FirstRejection {
+    pub(crate) nanos: u64,
+    pub(crate) line: u64,
+    pub(crate) key: String,
+}
+
+/// Limits under which a part of the keys is never rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Suggestion {
+    /// At the policy's limit. Only of buckets.
+    pub(crate) burst: Option<u64>,
+    /// Also the burst.
+    pub(crate) limit: u64,
+}
+
+/// A key that no text stands for.
+const HASHED: &str = "(a long key)";
+
+impl PolicyReport {
+    pub(crate) fn new(words: PolicyWords, terms: Option<Terms>) -> Self {
+        Self {
+            measure: if words.is_staggered { Measure::None } else { Measure::of(terms) },
+            words,
+            admitted: 0,
+            rejected: 0,
+            without_key: 0,
+            // Of three significant digits, as large as the longest wait needs.
+            waits: Histogram::new(3).expect("three digits are allowed"),
+            keys: Keys::default(),
+            offenders: Offenders::default(),
+            first: None,
+            minutes: WorstMinutes::default(),
+            timeline: Timeline::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.words.name
+    }
+
+    /// Notes that a key asked, on its arrival.
+    pub(crate) fn note_demand(&mut self, key: &PartitionKey, now: u64) {
+        let (measure, cost) = (self.measure, self.words.cost);
+        if let Some(record) = self.keys.record(keys::hash(key)) {
+            record.requests += 1;
+            record.demand.note(measure, now, cost);
+        }
+    }
+
+    pub(crate) fn note_admitted(&mut self, delay: Duration, now: u64) {
+        self.admitted += 1;
+        self.timeline.bin(now).admitted += 1;
+        if !delay.is_zero() {
+            let micros = u64::try_from(delay.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+            // No error: the histogram grows as it needs.
+            let _ = self.waits.record(micros);
+        }
+    }
+
+    pub(crate) fn note_rejected(&mut self, key: &PartitionKey, now: u64, line: u64, text: impl Fn() -> Option<String>) {
+        let text = || text().unwrap_or_else(|| HASHED.to_owned());
+        self.rejected += 1;
+        self.timeline.bin(now).rejected += 1;
+        self.minutes.note(now);
+        self.first.get_or_insert_with(|| FirstRejection { nanos: now, line, key: text() });
+        let hash = keys::hash(key);
+        if let Some(record) = self.keys.record(hash) {
+            record.rejected += 1;
+        }
+        self.offenders.note(hash, text);
+    }
+
+    pub(crate) const fn note_missing_key(&mut self) {
+        self.without_key += 1;
+    }
+
+    pub(crate) const fn requests(&self) -> u64 {
+        self.admitted + self.rejected
+    }
+
+    /// The number of keys, and of those that were rejected at least once.
+    pub(crate) fn clients(&self) -> (u64, u64) {
+        (self.keys.count(|record| record.requests > 0), self.keys.count(|record| record.rejected > 0))
+    }
+
+    /// The limits under which so many of 100,000 keys are never rejected; `None` if the policy is not measured, or has
+    /// no request.
+    pub(crate) fn suggest(&self, per_100_000: u64) -> Option<Suggestion> {
+        let of = |number: fn(&keys::KeyRecord) -> u64| {
+            quantile(self.keys.records().filter(|record| record.requests > 0).map(number).collect(), per_100_000)
+        };
+        let limit = of(|record| record.demand.limit())?;
+        match self.measure {
+            Measure::None => None,
+            Measure::Bucket { .. } => Some(Suggestion { burst: of(|record| record.demand.burst()), limit }),
+            Measure::FixedWindow { .. } | Measure::SlidingWindow { .. } => Some(Suggestion { burst: None, limit }),
+        }
+    }
+}
+
+impl Suggestion {
+    /// As a file has it: each line is one way.
+    pub(crate) fn in_words(&self, words: &PolicyWords) -> Vec<String> {
+        let per = &words.per;
+        let Some(burst) = self.burst else { return vec![format!("limit = {}, per = \"{per}\"", self.limit)] };
+        let limit = words.limit;
+        match words.algorithm.as_str() {
+            "leaky-queue" => {
+                let at_once = words.burst.unwrap_or(1);
+                let room = |units: u64| units.saturating_sub(at_once).max(1);
+                vec![
+                    format!("limit = {limit}, per = \"{per}\", max-queue = {} (and a max-wait for it)", room(burst)),
+                    format!("limit = {0}, per = \"{per}\", max-queue = {1}", self.limit, room(self.limit)),
+                ]
+            }
+            _ => vec![
+                format!("limit = {limit}, per = \"{per}\", burst = {burst}"),
+                format!("limit = {0}, per = \"{per}\", burst = {0}", self.limit),
+            ],
+        }
+    }
+}

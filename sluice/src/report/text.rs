@@ -1,0 +1,252 @@
+//! The report as text.
+
+use std::fmt::Write;
+
+use super::policy::PolicyReport;
+use super::units::{count, grouped, instant, minute, percentage, span};
+use super::{LogReport, plot};
+use crate::replay::{Replay, RouteReplay};
+
+/// The settings of a report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Of how many of 100,000 clients a limit is suggested.
+    pub(crate) suggest: Option<u64>,
+}
+
+/// The keys that are listed.
+pub(super) const TOP: usize = 10;
+
+/// Writes the report of a log and of one configuration, or of two side by side.
+pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> String {
+    let mut text = String::new();
+    print_log(&mut text, log);
+    match replays {
+        [one, other] => compare(&mut text, one, other, options),
+        _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, options)),
+    }
+    text
+}
+
+fn print_log(text: &mut String, log: &LogReport) {
+    line(text, format_args!("{}: {}", log.files().collect::<Vec<_>>().join(", "), count(log.lines, "line", "lines")));
+    match log.span {
+        Some((first, last)) => line(text, format_args!("  from {} to {} UTC", instant(first), instant(last))),
+        None => line(text, format_args!("  no request")),
+    }
+    if let Some(first) = &log.first_unreadable {
+        let count = count(log.unreadable, "line is", "lines are");
+        line(
+            text,
+            format_args!("  {count} unreadable; the first is {}: {}", log.place_in_words(first.line), first.problem),
+        );
+        line(text, format_args!("    {}", first.text));
+    }
+    if log.past > 0 {
+        let count = count(log.past, "line is", "lines are");
+        let furthest = span(log.furthest_past / 1_000);
+        line(
+            text,
+            format_args!("  {count} older than one before, by up to {furthest}, and counted at the time of that one"),
+        );
+    }
+}
+
+fn print_replay(text: &mut String, log: &LogReport, replay: &Replay, options: Options) {
+    line(text, format_args!("\n{}", replay.file));
+    print_unlimited(text, replay);
+    for route in &replay.limited {
+        for policy in &route.policies {
+            print_policy(text, log, route, policy, options);
+        }
+    }
+}
+
+fn print_unlimited(text: &mut String, replay: &Replay) {
+    if replay.unmatched > 0 {
+        line(text, format_args!("  {} to no route of the file", count(replay.unmatched, "request", "requests")));
+    }
+    if replay.unlimited > 0 {
+        line(text, format_args!("  {} to routes without a policy", count(replay.unlimited, "request", "requests")));
+    }
+}
+
+fn print_policy(text: &mut String, log: &LogReport, route: &RouteReplay, policy: &PolicyReport, options: Options) {
+    let words = &policy.words;
+    line(text, format_args!("\n{}  {}", route.paths.join(", "), words.name));
+    line(text, format_args!("  {}: {}", words.who, words.what));
+    line(text, format_args!("  when full: {}", words.when_full));
+    for (label, value) in rows(policy) {
+        line(text, format_args!("  {label:<15}{value}"));
+    }
+    if let Some(first) = &policy.first {
+        let (time, place) = (instant(first.nanos), log.place_in_words(first.line));
+        line(text, format_args!("  first rejected {time}, {place}: {}", first.key));
+        line(text, format_args!("  worst minutes  {}", worst_minutes(policy)));
+        print_offenders(text, policy);
+    }
+    if policy.requests() > 0 {
+        let [admitted, rejected] = plot::lines(policy.timeline.bins());
+        line(text, format_args!("  over time      admitted {admitted}"));
+        if policy.rejected > 0 {
+            line(text, format_args!("                 rejected {rejected}"));
+        }
+    }
+    if let Some(per_100_000) = options.suggest {
+        print_suggestion(text, policy, per_100_000);
+    }
+}
+
+/// The minutes with the most rejections, each with its date if it is not that of the one before.
+fn worst_minutes(policy: &PolicyReport) -> String {
+    let mut date = String::new();
+    let mut minutes = Vec::new();
+    for worst in policy.minutes.worst() {
+        let time = minute(worst.minute);
+        let shown = match time.split_once(' ') {
+            Some((day, clock)) if *day == date => clock.to_owned(),
+            _ => time.clone(),
+        };
+        date = time.split_once(' ').map_or_else(String::new, |(day, _)| day.to_owned());
+        minutes.push(format!("{shown} ({})", grouped(worst.rejected)));
+    }
+    minutes.join(", ")
+}
+
+/// The counts.
+fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
+    let requests = policy.requests();
+    let mut rows = vec![("requests", grouped(requests))];
+    if requests > 0 {
+        let (clients, affected) = policy.clients();
+        let about = if policy.keys.is_exact() { "" } else { "about " };
+        let share = |part| format!("{} ({})", grouped(part), percentage(part, requests));
+        rows.push(("admitted", share(policy.admitted)));
+        rows.push(("rejected", share(policy.rejected)));
+        rows.push(("clients", format!("{about}{}, {about}{} of them rejected", grouped(clients), grouped(affected))));
+    }
+    if !policy.waits.is_empty() {
+        rows.push(("delayed", format!("{}: {}", grouped(policy.waits.len()), waits(policy))));
+    }
+    if policy.without_key > 0 {
+        rows.push(("without a key", format!("{} rejected", grouped(policy.without_key))));
+    }
+    rows
+}
+
+fn waits(policy: &PolicyReport) -> String {
+    let [p50, p95, p99] = quantiles(policy).map(span);
+    format!("p50 {p50}, p95 {p95}, p99 {p99}, most {}", span(longest(policy)))
+}
+
+/// The median, the 95th and the 99th percentile of the waits, in microseconds.
+pub(super) fn quantiles(policy: &PolicyReport) -> [u64; 3] {
+    [50.0, 95.0, 99.0].map(|percent| policy.waits.lowest_equivalent(policy.waits.value_at_percentile(percent)))
+}
+
+/// The longest wait, to the three digits that are kept.
+pub(super) fn longest(policy: &PolicyReport) -> u64 {
+    policy.waits.lowest_equivalent(policy.waits.max())
+}
+
+fn print_offenders(text: &mut String, policy: &PolicyReport) {
+    let missed = policy.offenders.missed();
+    let at_least = if missed > 0 { "at least " } else { "" };
+    for (index, offender) in policy.offenders.top(TOP).into_iter().enumerate() {
+        let label = if index == 0 { "keys hit most" } else { "" };
+        let of = policy.keys.get(offender.hash).map(|record| format!(" of {}", grouped(record.requests)));
+        let (rejected, of) = (grouped(offender.rejected), of.unwrap_or_default());
+        line(text, format_args!("  {label:<15}{}: {at_least}{rejected}{of} rejected", offender.text));
+    }
+}
+
+fn print_suggestion(text: &mut String, policy: &PolicyReport, per_100_000: u64) {
+    let percent = percent(per_100_000);
+    let words = &policy.words;
+    line(text, format_args!("  to never reject {percent} % of the clients:"));
+    match policy.suggest(per_100_000) {
+        None if policy.requests() == 0 => line(text, format_args!("    no request")),
+        None => line(text, format_args!("    not known: this limit is not one over a fixed time")),
+        Some(suggestion) => {
+            for suggested in suggestion.in_words(words) {
+                line(text, format_args!("    {suggested}"));
+            }
+        }
+    }
+}
+
+fn percent(per_100_000: u64) -> String {
+    let (whole, rest) = (per_100_000 / 1_000, per_100_000 % 1_000);
+    let decimals = format!("{rest:03}");
+    match decimals.trim_end_matches('0') {
+        "" => whole.to_string(),
+        decimals => format!("{whole}.{decimals}"),
+    }
+}
+
+/// Two configurations side by side: policies of the same route and name in one table.
+fn compare(text: &mut String, one: &Replay, other: &Replay, options: Options) {
+    line(text, format_args!("\n{:<17}{:<32}{}", "", one.file, other.file));
+    let counts = |replay: &Replay| [replay.unmatched, replay.unlimited].map(grouped);
+    for ((label, left), right) in ["no route", "no policy"].into_iter().zip(counts(one)).zip(counts(other)) {
+        line(text, format_args!("  {label:<15}{left:<32}{right}"));
+    }
+    let policies = |replay: &Replay| {
+        let names = |route: &RouteReplay| {
+            let path = route.paths[0].clone();
+            route.policies.iter().map(move |policy| (path.clone(), policy.name().to_owned())).collect::<Vec<_>>()
+        };
+        replay.limited.iter().flat_map(names).collect::<Vec<_>>()
+    };
+    let mut all = policies(one);
+    for name in policies(other) {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    for (path, name) in all {
+        line(text, format_args!("\n{path}  {name}"));
+        let [left, right] = [one, other].map(|replay| column(replay, &path, &name, options));
+        let labels = if left.len() >= right.len() { &left } else { &right };
+        for (label, _) in labels {
+            let value = |column: &[(String, String)]| {
+                column
+                    .iter()
+                    .find(|(other, _)| other == label)
+                    .map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
+            };
+            line(text, format_args!("  {label:<15}{:<32}{}", value(&left), value(&right)));
+        }
+    }
+}
+
+/// The rows of a policy in a comparison; none if the configuration does not have it.
+fn column(replay: &Replay, path: &str, name: &str, options: Options) -> Vec<(String, String)> {
+    let policy = replay.limited.iter().filter(|route| route.paths[0] == path).flat_map(|route| &route.policies);
+    let Some(policy) = policy.into_iter().find(|policy| policy.name() == name) else { return Vec::new() };
+    let mut column = vec![("limit".to_owned(), policy.words.what.clone())];
+    for (label, value) in rows(policy) {
+        match label {
+            "clients" => {
+                let (clients, affected) = policy.clients();
+                column.push(("clients hit".to_owned(), format!("{} of {}", grouped(affected), grouped(clients))));
+            }
+            "delayed" => {
+                column.push((label.to_owned(), grouped(policy.waits.len())));
+                let [p50, p95, p99] = quantiles(policy).map(span);
+                column.push(("  p50, p95, p99".to_owned(), format!("{p50}, {p95}, {p99}")));
+                column.push(("  longest wait".to_owned(), span(longest(policy))));
+            }
+            _ => column.push((label.to_owned(), value)),
+        }
+    }
+    if let Some(suggestion) = options.suggest.and_then(|per_100_000| policy.suggest(per_100_000)) {
+        column.push(("suggested".to_owned(), format!("limit = {}", suggestion.limit)));
+    }
+    column
+}
+
+fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
+    // A string is written to without an error.
+    let _ = writeln!(text, "{content}");
+}

@@ -1,0 +1,148 @@
+//! Admitted and rejected requests over time, in bounded memory.
+
+/// The bins of a timeline: it never has more than twice as many.
+const BINS: usize = 120;
+
+/// Counts over time, in bins of the same width. When time goes on, the bins become wider.
+pub(crate) struct Timeline {
+    /// The number of the first bin: its start, in widths since the epoch.
+    first: u64,
+    /// In seconds.
+    width: u64,
+    bins: Vec<Bin>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bin {
+    pub(crate) admitted: u64,
+    pub(crate) rejected: u64,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self { first: 0, width: 1, bins: Vec::new() }
+    }
+}
+
+impl Timeline {
+    /// The bin of a time, which is not before that of the first call.
+    pub(crate) fn bin(&mut self, nanos: u64) -> &mut Bin {
+        let second = nanos / 1_000_000_000;
+        if self.bins.is_empty() {
+            self.first = second / self.width;
+        }
+        while (second / self.width).saturating_sub(self.first) >= 2 * BINS as u64 {
+            self.widen();
+        }
+        let index = usize::try_from((second / self.width).saturating_sub(self.first)).unwrap_or(0);
+        if index >= self.bins.len() {
+            self.bins.resize(index + 1, Bin::default());
+        }
+        &mut self.bins[index]
+    }
+
+    fn widen(&mut self) {
+        let is_odd = self.first % 2 == 1;
+        let mut wide = Vec::with_capacity(self.bins.len() / 2 + 1);
+        for (index, bin) in self.bins.iter().enumerate() {
+            let index = (index + usize::from(is_odd)) / 2;
+            if index >= wide.len() {
+                wide.resize(index + 1, Bin::default());
+            }
+            wide[index].admitted += bin.admitted;
+            wide[index].rejected += bin.rejected;
+        }
+        self.first /= 2;
+        self.width *= 2;
+        self.bins = wide;
+    }
+
+    /// The width of a bin, in seconds.
+    pub(crate) const fn width(&self) -> u64 {
+        self.width
+    }
+
+    /// The start of the first bin, in seconds since the epoch.
+    pub(crate) const fn start(&self) -> u64 {
+        self.first * self.width
+    }
+
+    pub(crate) fn bins(&self) -> &[Bin] {
+        &self.bins
+    }
+}
+
+/// The minutes with the most rejections. Time only goes forward.
+#[derive(Default)]
+pub(crate) struct WorstMinutes {
+    current: Minute,
+    worst: Vec<Minute>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Minute {
+    /// In minutes since the epoch.
+    pub(crate) minute: u64,
+    pub(crate) rejected: u64,
+}
+
+impl WorstMinutes {
+    pub(crate) fn note(&mut self, nanos: u64) {
+        let minute = nanos / 60_000_000_000;
+        if minute != self.current.minute {
+            self.worst = self.worst();
+            self.current = Minute { minute, rejected: 0 };
+        }
+        self.current.rejected += 1;
+    }
+
+    /// The worst first; of equally bad ones, the first.
+    pub(crate) fn worst(&self) -> Vec<Minute> {
+        let mut worst = self.worst.clone();
+        if self.current.rejected > 0 {
+            worst.push(self.current);
+        }
+        worst.sort_by_key(|minute| (std::cmp::Reverse(minute.rejected), minute.minute));
+        worst.truncate(5);
+        worst
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn wider_bins_lose_no_request() {
+        let mut timeline = Timeline::default();
+        for second in 0..100_000 {
+            timeline.bin((1_001 + second) * SECOND).admitted += 1;
+        }
+        assert_eq!(timeline.bins().iter().map(|bin| bin.admitted).sum::<u64>(), 100_000);
+        assert!(timeline.bins().len() <= 2 * BINS && timeline.bins().len() >= BINS - 1);
+        let whole = &timeline.bins()[1..timeline.bins().len() - 1];
+        assert!(whole.iter().all(|bin| bin.admitted == timeline.width()));
+    }
+
+    #[test]
+    fn a_time_far_away_needs_no_memory() {
+        let mut timeline = Timeline::default();
+        timeline.bin(0).admitted += 1;
+        timeline.bin(u64::MAX).rejected += 1;
+        assert!(timeline.bins().len() <= 2 * BINS);
+    }
+
+    #[test]
+    fn the_worst_minutes_are_kept() {
+        let mut minutes = WorstMinutes::default();
+        for minute in 0..100 {
+            for _ in 0..(minute * 7) % 100 {
+                minutes.note(minute * 60 * SECOND);
+            }
+        }
+        let worst: Vec<_> = minutes.worst().iter().map(|minute| minute.rejected).collect();
+        assert_eq!(worst, [99, 98, 97, 96, 95]);
+    }
+}

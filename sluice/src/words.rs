@@ -1,0 +1,191 @@
+//! The policies of a file in words. The file is valid, so that only its values are looked at.
+
+use toml::{Table, Value};
+
+/// A route and its policies.
+pub(crate) struct RouteWords {
+    pub(crate) policies: Vec<PolicyWords>,
+}
+
+/// A policy.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyWords {
+    pub(crate) name: String,
+    pub(crate) algorithm: String,
+    /// What has a budget of its own.
+    pub(crate) who: String,
+    /// The limit.
+    pub(crate) what: String,
+    /// What happens to a request that does not fit.
+    pub(crate) when_full: String,
+    pub(crate) cost: u64,
+    pub(crate) is_shadow: bool,
+    /// Whether the windows of each key begin at another instant.
+    pub(crate) is_staggered: bool,
+    /// `per` as in the file.
+    pub(crate) per: String,
+    pub(crate) limit: u64,
+    pub(crate) burst: Option<u64>,
+}
+
+impl PolicyWords {
+    /// Describes the routes of a file.
+    pub(crate) fn of_file(text: &str) -> Vec<RouteWords> {
+        let table: Table = text.parse().unwrap_or_default();
+        let routes = tables(&table, "route");
+        let policies = |route| tables(route, "policy").into_iter().map(Self::of).collect();
+        routes.into_iter().map(|route| RouteWords { policies: policies(route) }).collect()
+    }
+
+    fn of(policy: &Table) -> Self {
+        let algorithm = text(policy, "algorithm").unwrap_or_default();
+        let is_shadow = is_set(policy, "shadow");
+        Self {
+            name: text(policy, "name").unwrap_or_default(),
+            who: who(policy),
+            what: what(policy, &algorithm),
+            when_full: when_full(policy, &algorithm, is_shadow),
+            cost: number(policy, "cost").unwrap_or(1),
+            is_shadow,
+            is_staggered: is_set(policy, "staggered"),
+            per: text(policy, "per").unwrap_or_default(),
+            limit: number(policy, "limit").unwrap_or_default(),
+            burst: number(policy, "burst"),
+            algorithm,
+        }
+    }
+}
+
+fn who(policy: &Table) -> String {
+    let parts = keys(policy);
+    let words = parts.iter().map(|key| match key.as_str() {
+        "global" => "all clients together".to_owned(),
+        "client-ip" => "each client address".to_owned(),
+        "user" => "each user".to_owned(),
+        "path" => "each route".to_owned(),
+        key => format!("each {}", key.trim_start_matches("header:").trim()),
+    });
+    words.collect::<Vec<_>>().join(" and ")
+}
+
+fn keys(policy: &Table) -> Vec<String> {
+    match policy.get("key") {
+        Some(Value::String(key)) => vec![key.clone()],
+        Some(Value::Array(keys)) => keys.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => vec!["global".to_owned()],
+    }
+}
+
+fn what(policy: &Table, algorithm: &str) -> String {
+    let limit = number(policy, "limit").unwrap_or_default();
+    let per = per(policy);
+    let burst = number(policy, "burst").unwrap_or(limit);
+    let units = match number(policy, "cost") {
+        Some(cost) if cost > 1 => format!(" units ({cost} per request)"),
+        _ => String::new(),
+    };
+    match algorithm {
+        "token-bucket" | "leaky-bucket" => format!("{burst}{units} at once, then {limit} per {per}"),
+        "fixed-window" => format!("{limit}{units} per {per}, {}", window(policy)),
+        "sliding-window" => format!("{limit}{units} within any {per}, about"),
+        "leaky-queue" => match number(policy, "burst") {
+            Some(burst) if burst > 1 => format!("{burst}{units} at once, then paced at {limit} per {per}"),
+            _ => format!("paced at {limit}{units} per {per}"),
+        },
+        "slow-down" => {
+            let free = number(policy, "free").unwrap_or(burst / 2);
+            let step = text(policy, "step").unwrap_or_else(|| "1s".to_owned());
+            format!("{free}{units} at once, then {step} more of delay each; {limit} per {per}")
+        }
+        "concurrency" => format!("{limit}{units} in flight"),
+        "overload" => match policy.get("limits").and_then(Value::as_array).map(Vec::as_slice) {
+            Some([least, most]) => format!("as many in flight as the server bears, {least} to {most}"),
+            _ => "as many in flight as the server bears, 4 to 1024".to_owned(),
+        },
+        "balance" => "the units credited to the key".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn window(policy: &Table) -> String {
+    let zone = text(policy, "zone").unwrap_or_else(|| "UTC".to_owned());
+    match text(policy, "per").as_deref() {
+        Some("day") => format!("from midnight, {zone}"),
+        Some("week") => {
+            format!("from {}, {zone}", text(policy, "week-start").unwrap_or_else(|| "monday".to_owned()))
+        }
+        Some("month") => format!("from day {}, {zone}", number(policy, "anchor").unwrap_or(1)),
+        _ if is_set(policy, "staggered") => "in windows of each key".to_owned(),
+        _ => "in fixed windows".to_owned(),
+    }
+}
+
+/// The period in words: `1s` is a second.
+fn per(policy: &Table) -> String {
+    match text(policy, "per").unwrap_or_default().as_str() {
+        "1s" => "second".to_owned(),
+        "1m" | "60s" => "minute".to_owned(),
+        "1h" => "hour".to_owned(),
+        "1d" | "1day" | "24h" => "day".to_owned(),
+        "day" => "calendar day".to_owned(),
+        "week" => "calendar week".to_owned(),
+        "month" => "calendar month".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn when_full(policy: &Table, algorithm: &str, is_shadow: bool) -> String {
+    if is_set(policy, "suspended") {
+        return "suspended: every request is rejected with 403".to_owned();
+    }
+    if is_shadow {
+        return "counted only (a shadow)".to_owned();
+    }
+    // Clients that share a budget may have done nothing wrong.
+    let is_shared = keys(policy).iter().all(|key| key == "global" || key == "path") || algorithm == "overload";
+    let status = number(policy, "status").unwrap_or(if is_shared { 503 } else { 429 });
+    let queue = number(policy, "max-queue");
+    let wait = text(policy, "max-wait");
+    let mut words = match (algorithm, queue) {
+        ("leaky-queue", queue) => {
+            let limit = number(policy, "limit").unwrap_or_default();
+            let wait = wait.unwrap_or_else(|| "30s".to_owned());
+            format!("waits its turn (up to {} requests, {wait}), then {status}", queue.unwrap_or(limit))
+        }
+        ("concurrency", Some(queue)) => {
+            let wait = wait.unwrap_or_else(|| "30s".to_owned());
+            format!("waits (up to {queue} requests, {wait}), then {status}")
+        }
+        ("overload", queue) => {
+            let wait = wait.unwrap_or_else(|| "500ms".to_owned());
+            format!("waits (up to {} requests, {wait}), then {status}", queue.unwrap_or(1_024))
+        }
+        ("slow-down", _) => {
+            let delay = text(policy, "max-delay").unwrap_or_else(|| "30s".to_owned());
+            format!("delayed up to {delay}, then {status}")
+        }
+        _ => format!("rejected with {status}"),
+    };
+    if let Some(penalty) = policy.get("penalty").and_then(Value::as_table) {
+        let (ban, per) = (text(penalty, "ban").unwrap_or_default(), text(penalty, "per").unwrap_or_default());
+        let rejections = number(penalty, "rejections").unwrap_or_default();
+        words.push_str(&format!("; banned for {ban} after {rejections} early retries in {per}"));
+    }
+    words
+}
+
+fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
+    table.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table).collect()
+}
+
+fn text(table: &Table, key: &str) -> Option<String> {
+    table.get(key)?.as_str().map(str::to_owned)
+}
+
+fn number(table: &Table, key: &str) -> Option<u64> {
+    u64::try_from(table.get(key)?.as_integer()?).ok()
+}
+
+fn is_set(table: &Table, key: &str) -> bool {
+    table.get(key).and_then(Value::as_bool).unwrap_or(false)
+}

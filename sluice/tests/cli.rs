@@ -1,0 +1,151 @@
+//! The program as users run it.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn sluice(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sluice")).args(arguments).current_dir(root()).output().unwrap()
+}
+
+fn text(output: &[u8]) -> &str {
+    std::str::from_utf8(output).unwrap()
+}
+
+/// A file of this test, in a folder that Cargo has for it.
+fn file(name: &str, content: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sluice-{}-{name}", std::process::id()));
+    fs::write(&path, content).unwrap();
+    path
+}
+
+const CONFIG: &str = "sluice/examples/limits.toml";
+const LOG: &str = "sluice/examples/access.log";
+
+/// The output that a document shows below the command that prints it.
+fn shown(page: &str, command: &str) -> String {
+    let page = fs::read_to_string(root().join(page)).unwrap();
+    let lines = page.lines().map(|line| line.strip_prefix("//! ").or_else(|| line.strip_prefix("//!")).unwrap_or(line));
+    let mut lines = lines.skip_while(|line| !line.ends_with(command));
+    assert!(lines.next().is_some(), "the page does not show {command}");
+    lines.take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn the_guide_shows_what_the_program_prints() {
+    for arguments in [vec!["check", CONFIG], vec!["replay", "--config", CONFIG, "--suggest", "99", LOG]] {
+        let output = sluice(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let command = format!("sluice -- {}", arguments.join(" "));
+        let page = shown("src/guide/which_limit.rs", &command);
+        assert_eq!(text(&output.stdout), page, "$ cargo run -p {command}\n{}", text(&output.stdout));
+        assert!(output.stderr.is_empty(), "no progress without a terminal: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn the_sample_is_of_a_size_that_a_repository_bears() {
+    assert!(fs::metadata(root().join(LOG)).unwrap().len() <= 200_000);
+}
+
+#[test]
+fn standard_input_and_gzip_are_read_as_files() {
+    let plain = fs::read(root().join(LOG)).unwrap();
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(&plain).unwrap();
+    let zipped = encoder.finish().unwrap();
+    let from_file = sluice(&["replay", "--config", CONFIG, LOG]);
+    for input in [plain, zipped] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
+            .args(["replay", "--config", CONFIG, "-"])
+            .current_dir(root())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(text(&output.stdout), text(&from_file.stdout).replacen(LOG, "-", 1));
+    }
+}
+
+#[test]
+fn json_and_the_plot_are_for_programs() {
+    let plot = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sluice-{}.svg", std::process::id()));
+    let arguments =
+        ["replay", "--config", CONFIG, "--json", "--suggest", "99.9", "--plot", plot.to_str().unwrap(), LOG];
+    let output = sluice(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["log"]["unreadable"], 1);
+    let policies = report["configurations"][0]["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), 4);
+    for policy in policies {
+        let number = |name: &str| policy[name].as_u64().unwrap();
+        assert_eq!(number("requests"), number("admitted") + number("rejected"));
+        let bins = |name: &str| {
+            policy["timeline"][name].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).sum::<u64>()
+        };
+        assert_eq!((bins("admitted"), bins("rejected")), (number("admitted"), number("rejected")));
+    }
+    let svg = fs::read_to_string(&plot).unwrap();
+    fs::remove_file(plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.matches("<path").count() == 8);
+}
+
+#[test]
+fn two_configurations_are_compared() {
+    let stricter = fs::read_to_string(root().join(CONFIG)).unwrap().replace("burst = 20", "burst = 5");
+    let stricter = file("stricter.toml", &stricter);
+    let output = sluice(&["replay", "--config", CONFIG, "--compare", stricter.to_str().unwrap(), LOG]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    let rejected: Vec<_> = table.lines().filter(|line| line.starts_with("  rejected")).collect();
+    assert_eq!(rejected.len(), 4, "{table}");
+    // Only the policy that differs has other numbers.
+    let is_different = |line: &&&str| {
+        let numbers: Vec<_> =
+            line.split_whitespace().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit())).collect();
+        numbers.windows(2).any(|pair| pair[0] != pair[1])
+    };
+    assert_eq!(rejected.iter().filter(is_different).count(), 1, "{table}");
+}
+
+#[test]
+fn mistakes_say_what_to_do() {
+    let unknown = file("unknown.toml", "[[route]]\npath = \"/\"\nlimit = 10");
+    let twice = file("twice.toml", "[[route]]\npath = \"/a/{b}\"\n[[route]]\npath = \"/a/{c}\"");
+    let nonsense = file("nonsense.log", "what\never\n");
+    let [unknown, twice, nonsense] = [&unknown, &twice, &nonsense].map(|path| path.to_str().unwrap());
+    for (arguments, code, cure) in [
+        (&["check", unknown][..], 2, ":3: unknown field `limit`"),
+        (&["check", twice], 2, "is already served by the route on line 2"),
+        (&["check", "missing.toml"], 1, "name a configuration in TOML"),
+        (&["replay", "--config", CONFIG, "missing.log"], 1, "missing.log cannot be read"),
+        (&["replay", "--config", CONFIG, "sluice"], 1, "it is a folder"),
+        (&["replay", "--config", CONFIG, nonsense], 1, "--format"),
+        (&["replay", "--config", unknown, LOG], 2, ":3: unknown field `limit`"),
+        (&["replay", "--config", CONFIG, "--suggest", "101", LOG], 2, "above 0 and at most 100"),
+        (&["replay", "--config", CONFIG], 2, "<LOG>"),
+        (&[], 2, "Usage"),
+    ] {
+        let output = sluice(arguments);
+        let problem = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {problem}");
+        assert!(problem.contains(cure), "{arguments:?}: {problem}");
+        assert!(!problem.contains('\u{1b}') && output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn an_empty_log_has_an_empty_report() {
+    let empty = file("empty.log", "");
+    let output = sluice(&["replay", "--config", CONFIG, "--suggest", "99", empty.to_str().unwrap()]);
+    assert!(output.status.success());
+    assert!(text(&output.stdout).contains("no request"));
+}
