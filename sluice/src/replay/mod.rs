@@ -197,11 +197,14 @@ impl RouteReplay {
     }
 }
 
+/// A request that waits for its turn: its number, when it arrived, and in the end its answer.
+type Waiting = Pin<Box<dyn Future<Output = (usize, Arrived, Answered)>>>;
+
 /// A log that is being replayed against some configurations.
 pub(crate) struct Session {
     clock: LogClock,
     pub(crate) replays: Vec<Replay>,
-    waiting: FuturesUnordered<Pin<Box<dyn Future<Output = (usize, Arrived, Answered)>>>>,
+    waiting: FuturesUnordered<Waiting>,
     delays: bool,
     needs: Needs,
     now: u64,

@@ -7,8 +7,8 @@ use crate::values::Formula;
 /// The alternatives of a call: sets of its keys, by their indexes. The server charges the first set whose keys all have
 /// room, or no key.
 ///
-/// A [`Formula`] is written out, so that the script needs no stack and no recursion: a list of sets, in the order in
-/// which [`Formula::choose`] prefers them.
+/// A formula is written out, so that a server needs no stack and no recursion: a list of sets, in the order in which
+/// the formula prefers them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternatives(Vec<ChosenKeys>);
 

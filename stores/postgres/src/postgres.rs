@@ -227,6 +227,7 @@ impl Postgres {
     }
 
     /// Lets the clock of this process show something else than the server's.
+    #[cfg(feature = "calendar")]
     pub(crate) fn with_clock_here(mut self, clock: impl Clock) -> Self {
         self.clocks.process = Some(Arc::new(clock));
         self

@@ -74,6 +74,7 @@ async fn another_isolation_is_named_with_its_cure() {
 async fn a_server_that_is_killed_is_used_again_when_it_is_back() {
     let mut server = PostgresServer::start();
     let url = server.url();
+    #[cfg_attr(not(any(feature = "bb8", feature = "sqlx")), allow(unused_mut))]
     let mut all = vec![process(pool_of(&url, 2)).await];
     #[cfg(feature = "bb8")]
     all.push(process(drivers::bb8_pool(&url, 2).await).await);
@@ -105,6 +106,7 @@ async fn a_row_that_is_locked_costs_its_own_requests_their_timeout_and_no_others
     let server = PostgresServer::start();
     let url = server.url();
     let lock_pool = pool_of(&url, 1);
+    #[cfg_attr(not(any(feature = "bb8", feature = "sqlx")), allow(unused_mut))]
     let mut all = vec![process(pool_of(&url, 4)).await];
     #[cfg(feature = "bb8")]
     all.push(process(drivers::bb8_pool(&url, 4).await).await);
