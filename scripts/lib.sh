@@ -7,6 +7,9 @@ die() {
 
 # The crate, its stores in `stores` and the examples: all members of the workspace that are no models.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
+# What is published, in the order in which it must be: the crate, and its stores.
+packages=(tower-sluice tower-sluice-postgres tower-sluice-dynamodb)
+declare -A folders=([tower-sluice]=. [tower-sluice-postgres]=stores/postgres [tower-sluice-dynamodb]=stores/dynamodb)
 # The programs of the examples alone, with no features but theirs: a test moves the clocks of their processes, and cannot move
 # that of the feature `fast-clock`.
 examples=(-p examples --all-features --test programs)
@@ -98,21 +101,21 @@ lint_builds() {
     export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 }
 
-# Compares the public interface of both packages with docs/public_api*.txt, or writes these files if given `--write`. The JSON
+# Compares the public interfaces of the packages with docs/public_api*.txt, or writes these files if given `--write`. The JSON
 # of the documentation is not stable yet, so rustdoc alone is told to be a nightly one: told to all of Cargo, dependencies would
 # be built again.
 check_public_interface() {
-    local package wrapper=target/rustdoc-json
+    local package name wrapper=target/rustdoc-json
     mkdir -p target
     printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$wrapper"
     chmod +x "$wrapper"
     command -v python3 >/dev/null || install_packages python3
-    for package in tower-sluice tower-sluice-dynamodb; do
+    for package in "${packages[@]}"; do
         RUSTDOC=$PWD/$wrapper cargo rustdoc --quiet --locked -p "$package" --lib --all-features -- \
             -Z unstable-options --output-format json
+        name=${package#tower-sluice}
+        python3 scripts/public_api.py "docs/public_api${name/-/_}.txt" "${CARGO_TARGET_DIR:-target}/doc/${package//-/_}.json" "$@"
     done
-    python3 scripts/public_api.py docs/public_api.txt "${CARGO_TARGET_DIR:-target}/doc/tower_sluice.json" "$@"
-    python3 scripts/public_api.py docs/public_api_dynamodb.txt "${CARGO_TARGET_DIR:-target}/doc/tower_sluice_dynamodb.json" "$@"
 }
 
 # Runs `cargo test` with these arguments. Prints how to run each test alone that has failed.

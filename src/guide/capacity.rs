@@ -1,16 +1,18 @@
 //! Capacity: the memory of a limit in a process; memory, processors, nodes and dollars of a shared one.
 //!
-//! **You want** to know how large a Redis must be, and the price of DynamoDB, before the traffic is there. Measure or
+//! **You want** to know how large a Redis or a PostgreSQL must be, and the price of DynamoDB, before the traffic is
+//! there. Measure or
 //! guess five numbers: keys, requests per second, the share that is rejected, how unevenly keys are asked for, and
 //! processes. Then ask the [model](https://github.com/tower-sluice/tower-sluice/tree/main/examples/capacity):
 //!
 //! ```text
 //! cargo run --release -p tower-sluice-capacity -- --keys 1e8 --rate 1e6 --rejected 5 --distribution zipf:1.0 --processes 128
+//! cargo run --release -p tower-sluice-capacity -- --store postgres --keys 1e6 --rate 5_000 --processes 8
 //! cargo run --release -p tower-sluice-capacity -- --store dynamodb --algorithm fixed-window --lease 50
 //! cargo run --release -p tower-sluice-capacity -- --check
 //! ```
 //!
-//! The first two print the needs of such a limit, in a second. The last one starts a `redis-server`, measures it for
+//! The first three print the needs of such a limit, in a second. The last one starts a `redis-server`, measures it for
 //! some minutes, and prints the model beside it: do that on your machines.
 //!
 //! A limit in memory needs no server, and [little memory](#how-much-memory-a-process-needs).
@@ -24,6 +26,10 @@
 //! | busy processors of Redis | calls × 10.2 µs + leased requests × 0.12 µs, per second |
 //! | nodes of a cluster | enough for each to be at most half busy, and to keep at most 16 GiB; the hottest key is on one of them |
 //! | network of Redis | calls × 210 bytes, both ways together, without the overhead of TCP |
+//! | busy cores of PostgreSQL | calls × 155 µs, per second |
+//! | its table and index | keys that owe something × 223 bytes (windows: 212) × 16/15, since one row in 16 has expired |
+//! | its connections, of all processes | calls per second × (round trip + 155 µs), twice, for peaks |
+//! | its transaction ids | one per call: all tables are frozen once per 200 million, every 11 hours at 5,000 per second ([vacuum](super::postgres#vacuum)) |
 //! | write units of DynamoDB | calls × 1 for a window, × 1.0 to 1.5 for a bucket |
 //! | price of DynamoDB | write units × $0.625 per million on demand (us-east-1), and a fifth of that for a read unit |
 //! | partitions of DynamoDB | write units per second / 1,000; one key is in one partition |
@@ -88,6 +94,30 @@
 //! | 100M | 1M | 128 | Zipf, windows | 0.95 | 949k | 13.92 GiB | 9.68 | 28 | 14.7k |
 //! | 100M | 1M | 128 | Zipf, windows, leases | 0.80 | 800k | 13.92 GiB | 8.19 | 17 | 1.28k |
 //!
+//! # PostgreSQL
+//!
+//! A round trip of 1 ms; otherwise as for Redis, with fewer requests. *Cores* are those of a primary that is half busy
+//! with decisions. One row takes some 2,000 calls per second, since they are made one after the other: *too hot*
+//! beyond.
+//!
+//! | keys | requests per second | processes | traffic | calls per request | calls per second | table | busy cores | cores | connections | hottest key, calls per second |
+//! |---|---|---|---|---|---|---|---|---|---|---|
+//! | 100k | 1k | 4 | uniform, buckets | 1.00 | 1.00k | 0.02 GiB | 0.15 | 1 | 3 | 0.01 |
+//! | 100k | 1k | 4 | Zipf, buckets | 0.98 | 981 | 0.02 GiB | 0.15 | 1 | 3 | 65.0 |
+//! | 100k | 1k | 4 | Zipf, buckets, leases | 0.91 | 912 | 0.02 GiB | 0.14 | 1 | 3 | 64.7 |
+//! | 100k | 1k | 4 | Zipf, windows | 0.96 | 955 | 0.02 GiB | 0.15 | 1 | 3 | 41.7 |
+//! | 100k | 1k | 4 | Zipf, windows, leases | 0.92 | 915 | 0.02 GiB | 0.14 | 1 | 3 | 20.0 |
+//! | 1M | 10k | 8 | uniform, buckets | 1.00 | 10.0k | 0.22 GiB | 1.55 | 4 | 24 | 0.01 |
+//! | 1M | 10k | 8 | Zipf, buckets | 0.99 | 9.89k | 0.22 GiB | 1.53 | 4 | 23 | 602 |
+//! | 1M | 10k | 8 | Zipf, buckets, leases | 0.86 | 8.56k | 0.22 GiB | 1.33 | 3 | 20 | 601 |
+//! | 1M | 10k | 8 | Zipf, windows | 0.95 | 9.52k | 0.22 GiB | 1.48 | 3 | 22 | 282 |
+//! | 1M | 10k | 8 | Zipf, windows, leases | 0.84 | 8.43k | 0.22 GiB | 1.31 | 3 | 20 | 60.8 |
+//! | 10M | 100k | 32 | uniform, buckets | 1.00 | 100k | 2.21 GiB | 15.50 | 31 | 231 | 0.01 |
+//! | 10M | 100k | 32 | Zipf, buckets | 1.00 | 99.9k | 2.21 GiB | 15.48 | 31 | 231 | 5.89k (too hot) |
+//! | 10M | 100k | 32 | Zipf, buckets, leases | 0.85 | 84.7k | 2.21 GiB | 13.13 | 27 | 196 | 5.89k (too hot) |
+//! | 10M | 100k | 32 | Zipf, windows | 0.95 | 95.0k | 2.21 GiB | 14.73 | 30 | 220 | 2.01k (too hot) |
+//! | 10M | 100k | 32 | Zipf, windows, leases | 0.82 | 81.8k | 2.21 GiB | 12.68 | 26 | 189 | 280 |
+//!
 //! # DynamoDB
 //!
 //! The same with a round trip of 5 ms, on demand. A bucket is written by one of two conditional updates, and a wrong
@@ -113,8 +143,9 @@
 //!
 //! # Hot keys
 //!
-//! More nodes and partitions do not help one key. A node of Redis takes 50,000 calls per second for a key (half busy),
-//! a partition of DynamoDB 1,000 writes. The model has the cost of the hottest key. If it is too much:
+//! More nodes, cores and partitions do not help one key. A node of Redis takes 50,000 calls per second for a key (half
+//! busy), a row of PostgreSQL 2,000, a partition of DynamoDB 1,000 writes. The model has the cost of the hottest key.
+//! If it is too much:
 //!
 //! 1. Lease units of it: a key of 20,000 requests per second in 32 processes costs 17,200 calls per second without
 //!    leases, 392 with leases of 50, and 165 with leases of 1,000 (a fixed window: 619 and 385, since its leases end
@@ -137,7 +168,8 @@
 //!
 //! By `--check`, on a cloud machine with 2 virtual processors (x86-64) that also ran the client: Redis 7.0.15 of Debian
 //! without persistence, 100,000 keys for memory; 10,007 keys for processors; and for calls, 3,000 requests per second
-//! for 2,000 keys by Zipf's law from 4 clients.
+//! for 2,000 keys by Zipf's law from 4 clients. The rows of PostgreSQL were counted without it: 100,000 of them, made
+//! by the migration and one `INSERT`.
 //!
 //! | | model | measured | ratio |
 //! |---|---|---|---|
@@ -147,6 +179,8 @@
 //! | main thread per request, 64 in flight on one connection | 5.67 µs | 5.24 µs | 1.08 |
 //! | main thread per request, one in flight on each of 64 connections | 10.2 µs | 9.22 µs | 1.11 |
 //! | main thread per request, leases of 1,024 | 0.125 µs | 0.106 µs | 1.19 |
+//! | bytes per row of PostgreSQL 15.18, with the index: buckets, window of the calendar | 223 | 223 | 1.00 |
+//! | bytes per row of PostgreSQL: fixed and sliding window | 212 | 212 | 1.00 |
 //! | calls per request: bucket, 20 % rejected | 0.89 | 0.89 | 1.00 |
 //! | calls per request: the same with leases of 50 | 0.76 | 0.75 | 1.01 |
 //! | calls per request: bucket, none rejected, leases of 50 | 0.58 | 0.57 | 1.03 |
@@ -162,6 +196,8 @@
 //!
 //! - DynamoDB on AWS: its calls and writes are simulated. Its price and the 1,000 writes of a partition are AWS's
 //!   figures.
+//! - PostgreSQL on a machine with more than two cores. The 155 µs of a statement were measured with `pgbench`, by one
+//!   connection. On a [busy machine](super::postgres#what-it-costs) it was 340 µs: measure yours.
 //! - A cluster of Redis, persistence, replicas and TLS: each takes processor time of its own. Redis 8 and Valkey 8,
 //!   which keep keys in fewer bytes, were not measured either.
 //! - More than 3,000 requests per second: beyond, the simulation is trusted. Retries of rejected clients, bursts and

@@ -158,7 +158,7 @@ const REDIS: Picture = &[
     ("bundle", &["connection", "evalsha", "key", "script"]),
     ("conversation", &["connection", "evalsha", "key", "script"]),
     ("backend", &["bundle", "connection", "conversation", "key", "script"]),
-    ("batch", &["backend", "connection", "conversation", "key", "script"]),
+    ("batch", &["backend", "bundle", "connection", "conversation", "key", "script"]),
     ("reports", &["backend", "connection", "evalsha", "key", "script"]),
     ("charge_once", &["backend", "connection", "conversation", "key", "script"]),
     ("by_hand", &["backend", "connection", "key", "script"]),

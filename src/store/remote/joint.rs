@@ -112,9 +112,11 @@ pub fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
 pub(crate) struct Joiner<A: Algorithm, B: JointBackend> {
     pub(crate) inner: Arc<StoreInner<A::State, B>>,
     pub(crate) algorithm: A,
-    /// Makes the member of a query that costs so many units.
-    pub(crate) begin: fn(KeyQuery<A, B>, u64) -> Box<dyn Member<B>>,
+    pub(crate) begin: Begin<A, B>,
 }
+
+/// Makes the member of a query that costs so many units.
+type Begin<A, B> = fn(KeyQuery<A, B>, u64) -> Box<dyn Member<B>>;
 
 impl<A: Algorithm + Clone, B: Backend<A> + JointBackend> Batching for Joiner<A, B> {
     /// Returns `None` if a lease pays, or if a call of the key's own would take one, since a call for several keys

@@ -193,7 +193,7 @@ impl<A: Kept> KeyRow<A> {
             _ => Value::Text(None),
         };
         let parameters: Vec<_> = statement.parameters.iter().map(parameter).collect();
-        let rows = self.postgres.run(&statement.text, &parameters).await?;
+        let rows = self.postgres.run(statement, &parameters).await?;
         Ok(rows.into_iter().next().map(Fields::new))
     }
 

@@ -130,7 +130,7 @@ impl JointCall {
             Parameter::Seconds => instants(2),
             _ => sets(),
         });
-        let rows = self.postgres.run(&statement.text, &parameters.collect::<Vec<_>>()).await?;
+        let rows = self.postgres.run(statement, &parameters.collect::<Vec<_>>()).await?;
         self.read(rows)
     }
 

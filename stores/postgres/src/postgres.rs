@@ -13,7 +13,7 @@ use tower_sluice::time::{Clock, Timestamp, Wall};
 
 use crate::fault::PostgresFault;
 use crate::pool::{Answer, Pool, Value};
-use crate::sql::{self, Parameter, Statements};
+use crate::sql::{self, Parameter, Statement, Statements};
 
 /// How many calls of a process may be in flight: they wait for the connections of the pool.
 const IN_FLIGHT: usize = 1_000;
@@ -149,8 +149,9 @@ impl Postgres {
 
     /// Sends a statement. A connection must come within three quarters of the timeout, so that the error says which of
     /// both was missing.
-    pub(crate) async fn run(&self, statement: &str, parameters: &[Value]) -> Answer {
-        self.pool.run(statement, parameters, self.calls.timeout() / 4 * 3).await
+    pub(crate) async fn run(&self, statement: &Statement, parameters: &[Value]) -> Answer {
+        let text = statement.text_for(self.sweeps.new_rows.load(Ordering::Relaxed));
+        self.pool.run(&text, parameters, self.calls.timeout() / 4 * 3).await
     }
 
     /// Counts a new row. Deletes expired rows beside the path of requests, now and then.
@@ -176,7 +177,7 @@ impl Postgres {
             Parameter::Count => examined.into(),
             _ => key.to_owned().into(),
         });
-        self.run(&statement.text, &parameters.collect::<Vec<_>>()).await
+        self.run(statement, &parameters.collect::<Vec<_>>()).await
     }
 
     pub(crate) fn statements(&self) -> &Statements {
@@ -229,6 +230,11 @@ impl Postgres {
     pub(crate) fn with_clock_here(mut self, clock: impl Clock) -> Self {
         self.clocks.process = Some(Arc::new(clock));
         self
+    }
+
+    /// Sends a statement of a test.
+    pub(crate) async fn query(&self, text: &str) -> Answer {
+        self.pool.run(text, &[], Duration::from_secs(60)).await
     }
 
     /// Another process with the same table.

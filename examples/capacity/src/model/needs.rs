@@ -25,7 +25,7 @@ const BUSY: f64 = 0.5;
 const NODE_BYTES: f64 = 16.0 * GIB;
 
 /// What a PostgreSQL 15 takes for a statement, with its commit and its round trip, in nanoseconds of its processors.
-const STATEMENT_NANOS: f64 = 200_000.0;
+const STATEMENT_NANOS: f64 = 155_000.0;
 
 /// More cores of a primary than these are rare, and cost more than a Redis.
 const CORES: f64 = 64.0;
@@ -91,7 +91,7 @@ pub(crate) fn row_bytes(limiter: usize, is_time: bool) -> f64 {
     const INDEX: f64 = 44.7;
     // With a name of ten bytes, 136 and 144.
     let row = (if is_time { 129 } else { 121 } + limiter + 1).next_multiple_of(8);
-    let rows = (PAGE * 7 / 10 - PAGE_HEADER) / (row + POINTER);
+    let rows = (PAGE * 85 / 100 - PAGE_HEADER) / (row + POINTER);
     PAGE as f64 / rows as f64 + INDEX
 }
 
@@ -187,7 +187,9 @@ pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: 
         Server::Postgres => {
             for (algorithm, is_time) in [("bucket, window of the calendar", true), ("fixed or sliding window", false)] {
                 let (gib, bytes) = (table_bytes(load.keys, is_time) / GIB, row_bytes("per-client".len(), is_time));
-                lines.push(format!("table and index, if all keys owe something: {gib:.2} GiB, {bytes:.0} bytes per key ({algorithm})"));
+                lines.push(format!(
+                    "table and index, if all keys owe something: {gib:.2} GiB, {bytes:.0} bytes per key ({algorithm})"
+                ));
             }
             lines.push(format!("busy cores of PostgreSQL: {:.2}", busy_cores(all)));
             lines.push(match cores(all) {

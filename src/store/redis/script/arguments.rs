@@ -158,8 +158,8 @@ fn several(
     call
 }
 
-/// Returns the numbers that list the alternatives in a call: the numbers of the keys, from 1 on, with a zero behind each
-/// set.
+/// Returns the numbers that list the alternatives in a call: the numbers of the keys, from 1 on, with a zero behind
+/// each set.
 pub(super) fn listed(alternatives: &Alternatives) -> impl Iterator<Item = u64> {
     alternatives.sets().flat_map(|set| set.iter().map(|index| *index as u64 + 1).chain([0]))
 }

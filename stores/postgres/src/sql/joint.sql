@@ -17,8 +17,10 @@ WITH asked AS MATERIALIZED (
   FROM unnest(@keys, @limiters, @kinds, @costs, @limits, @bursts, @periods, @sinces, @firsts, @seconds)
     WITH ORDINALITY AS q(key, limiter, kind, cost, quota_limit, quota_burst, quota_period, since, first, second, place)
 ),
+-- One after the other, in the order of the keys.
 locked AS MATERIALIZED (
-  SELECT r.* FROM {table} r WHERE r.key = ANY (@keys) ORDER BY r.key FOR NO KEY UPDATE
+  SELECT s.* FROM (SELECT key FROM asked ORDER BY key OFFSET 0) q
+  CROSS JOIN LATERAL (SELECT r.* FROM {table} r WHERE r.key = q.key FOR NO KEY UPDATE) s
 ),
 -- The clock is read when all rows are locked.
 clock AS MATERIALIZED (

@@ -23,6 +23,7 @@
 //!
 //! All arithmetic is in whole numbers. `bigint` divides without a remainder; `numeric` does so only by `div`.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 /// Which algorithm a statement is for.
@@ -326,11 +327,25 @@ impl Parameter {
 /// A text to prepare, and what its placeholders stand for.
 #[derive(Debug)]
 pub(crate) struct Statement {
-    pub(crate) text: String,
+    text: String,
     pub(crate) parameters: Vec<Parameter>,
 }
 
 impl Statement {
+    /// Returns the text to send when this process has made so many rows.
+    ///
+    /// A connection keeps the plan of a prepared statement until the table is analyzed. One that was made while the
+    /// table was tiny reads all of it for each key, which a flood of new keys would make slow until then. So the text
+    /// changes with each power of ten, and is planned anew. An insert finds its row by the primary key in any case.
+    pub(crate) fn text_for(&self, new_rows: u32) -> Cow<'_, str> {
+        match new_rows.checked_ilog10() {
+            Some(magnitude) if magnitude >= 2 && !self.text.starts_with("INSERT") => {
+                format!("{}-- 10^{magnitude} rows", self.text).into()
+            }
+            _ => (&self.text).into(),
+        }
+    }
+
     /// Makes a statement of a file, with its parts.
     fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
         // The server needs no comments.

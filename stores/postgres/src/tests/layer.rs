@@ -87,7 +87,6 @@ async fn a_ban_by_one_process_is_in_force_in_the_others() {
         other.handle().peek("login", "alice").await.unwrap().ban().is_some()
     })
     .await;
-    let bans =
-        first.run(&format!("SELECT bans::int8, bans_until::text FROM {}", first.table_name()), &[]).await.unwrap();
+    let bans = first.query(&format!("SELECT bans::int8, bans_until::text FROM {}", first.table_name())).await.unwrap();
     assert_eq!(bans[0][0], Value::Int(Some(1)));
 }

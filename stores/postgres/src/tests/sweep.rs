@@ -7,7 +7,7 @@ use super::*;
 use crate::pool::Value;
 
 async fn rows(postgres: &Postgres, table: &str) -> i64 {
-    let answer = postgres.run(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap();
+    let answer = postgres.query(&format!("SELECT count(*) FROM {table}")).await.unwrap();
     match answer[0][0] {
         Value::Int(Some(rows)) => rows,
         _ => panic!("no number"),

@@ -16,14 +16,16 @@ use std::error::Error;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
+use http::HeaderName;
 use tokio_postgres::NoTls;
 use tower_sluice::algorithm::Algorithm;
+use tower_sluice::key::HeaderKey;
 use tower_sluice::limiter::Ask;
 use tower_sluice::{Decision, Limiter, LimiterError, LimiterExt, Quota, RateLimiter};
 use tower_sluice_postgres::{Kept, Postgres, PostgresFault, PostgresStore, PostgresTable};
 
 /// A timeout that no call misses, however busy the machine is.
-const PLENTY: Duration = Duration::from_secs(60);
+const PLENTY: Duration = Duration::from_secs(600);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -55,6 +57,13 @@ fn limiter_without_coalescing<A: Kept>(postgres: &Postgres, algorithm: A) -> Ove
 
 async fn ask<A: Kept>(limiter: &Over<A>, key: &str) -> Result<Decision, LimiterError> {
     limiter.decide(&Ask::charge(&key.into(), 1)).decided().await
+}
+
+/// The header that names the client of a request.
+const CLIENT: HeaderName = HeaderName::from_static("x-client");
+
+fn client() -> HeaderKey {
+    HeaderKey::new(CLIENT)
 }
 
 /// What PostgreSQL did in place of a decision.

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
+#[cfg(feature = "calendar")]
+use tower_sluice::algorithm::CalendarWindow;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::{Policy, RateLimitLayer};
+use tower_sluice::{FailureMode, Policy, RateLimitLayer};
 
 use super::server::PostgresServer;
 use super::timing::some_attempt_async;
@@ -68,7 +70,7 @@ async fn this_process_asks() {
         "fixed window" => ask_a_thousand(&url, FixedWindow::new(quota(LIMIT))).await,
         "sliding window" => ask_a_thousand(&url, SlidingWindow::new(quota(LIMIT))).await,
         #[cfg(feature = "calendar")]
-        "calendar" => ask_a_thousand(&url, tower_sluice::algorithm::CalendarWindow::monthly(LIMIT)).await,
+        "calendar" => ask_a_thousand(&url, CalendarWindow::monthly(LIMIT)).await,
         "all of them" => ask_a_thousand_of_all(&url).await,
         other => panic!("{other}"),
     }
@@ -84,22 +86,20 @@ async fn wait_to_begin() {
 async fn ask_a_thousand_of_all(url: &str) {
     let postgres = process(&pool(url, 8));
     let store = |name: &str| PostgresStore::new(&postgres, name);
-    // One of them has less room than the others, and no other one is charged without it.
+    // One of them has less room than the others, and no other one is charged without it. A failure is no admission.
+    let policy = |policy: Policy| policy.key(client()).on_failure(FailureMode::Reject);
     let layer = RateLimitLayer::new([
-        Policy::new("sliding", RateLimiter::new(SlidingWindow::new(quota(LIMIT + 2)), store("sliding"))),
-        Policy::new("bucket", RateLimiter::new(TokenBucket::new(quota(LIMIT + 1)), store("bucket"))),
-        Policy::new("fixed", RateLimiter::new(FixedWindow::new(quota(LIMIT)), store("fixed"))),
+        policy(Policy::new("sliding", RateLimiter::new(SlidingWindow::new(quota(LIMIT + 2)), store("sliding")))),
+        policy(Policy::new("bucket", RateLimiter::new(TokenBucket::new(quota(LIMIT + 1)), store("bucket")))),
+        policy(Policy::new("fixed", RateLimiter::new(FixedWindow::new(quota(LIMIT)), store("fixed")))),
         #[cfg(feature = "calendar")]
-        Policy::new(
-            "calendar",
-            RateLimiter::new(tower_sluice::algorithm::CalendarWindow::monthly(LIMIT + 3), store("calendar")),
-        ),
+        policy(Policy::new("month", RateLimiter::new(CalendarWindow::monthly(LIMIT + 3), store("month")))),
     ]);
     wait_to_begin().await;
     let asking: Vec<_> = (0..1_000)
         .map(|_| {
             let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
-            let asked = layer.layer(inner).oneshot(Request::new(()));
+            let asked = layer.layer(inner).oneshot(Request::builder().header(CLIENT, "shared").body(()).unwrap());
             tokio::spawn(async move {
                 let response = asked.await.unwrap();
                 assert!(matches!(response.status().as_u16(), 200 | 429), "{}", response.status());
