@@ -1,5 +1,5 @@
-//! What a decision costs that goes through PostgreSQL: ours and its peer on one server, and bare statements as the floor.
-//! `benches/README.md` tells how, and how to read what comes out.
+//! What a decision costs that goes through PostgreSQL: ours and its peer on one server, and bare statements as the
+//! floor. `benches/README.md` tells how, and how to read what comes out.
 
 mod report;
 mod rows;
