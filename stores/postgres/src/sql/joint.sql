@@ -54,17 +54,18 @@ made AS MATERIALIZED (
   SELECT (SELECT count(*) FROM inserted) AS made, (SELECT count(*) FROM charged WHERE is_new) AS wanted
 ),
 -- By the key, and not by the place of the row: the row that was locked may be a later version than the one that this
--- statement sees.
+-- statement sees. Other columns are no condition: they would be those of the version that it sees.
 updated AS (
   UPDATE {table} t SET quota_limit = d.quota_limit, quota_burst = d.quota_burst, quota_period = d.quota_period, number = d.number, previous = d.previous, used = d.used, changed = d.changed, charged = 1, expires = d.expires, banned_until = NULL, owing_until = NULL, allowed_until = NULL, reason = NULL
   FROM charged d, made m
   WHERE t.key = d.key AND NOT d.is_new AND m.made = m.wanted
+  RETURNING t.key
 )
 SELECT c.now,
   CASE
-    WHEN m.made = m.wanted THEN coalesce(h.number, 0)
-    WHEN m.made = 0 THEN -1
-    ELSE ('sluice: another statement has created one of the keys, so this one charges nothing, and is sent again' || m.made)::int8
+    WHEN m.made = m.wanted AND (SELECT count(*) FROM updated) = (SELECT count(*) FROM charged WHERE NOT is_new) THEN coalesce(h.number, 0)
+    WHEN m.made = 0 AND m.wanted > 0 THEN -1
+    ELSE ('sluice: another statement has created or deleted one of the keys, so this one charges nothing, and is sent again' || m.made)::int8
   END,
   h.is_covered::int4::int8,
   d.bit,
