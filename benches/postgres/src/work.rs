@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::keys::{Order as _, Uniform};
 use crate::load::{self, Outcome, on_a_worker};
 use crate::machine;
 use crate::rows::{Row, Terms};
@@ -44,6 +45,7 @@ pub fn measure(Plan { server, row, concurrency, time }: Plan) -> Outcome<Sample>
         // Once each key, so that none is new to the server later.
         load::fill(&Arc::new(Subject::new(&server, row.make, row.terms, 64).await?), &keys, 64).await?;
         let subject = Arc::new(Subject::new(&server, row.make, row.terms, concurrency).await?);
+        warm_up(&subject, &keys, concurrency, row.admits()).await?;
         load::ask_for(&subject, &keys, concurrency, time / 8, row.admits()).await?;
 
         let (usage, thread) = (server.usage().await?, machine::thread_time());
@@ -66,6 +68,14 @@ pub fn measure(Plan { server, row, concurrency, time }: Plan) -> Outcome<Sample>
             is_pinned,
         })
     })
+}
+
+/// PostgreSQL plans a statement anew the first five times that a connection executes it. That is dear, and over here.
+async fn warm_up(subject: &Arc<Subject>, keys: &load::Keys, concurrency: usize, admits: bool) -> Outcome<()> {
+    const EACH: u64 = 20;
+    let mut order = Uniform::new(keys.len() as u64, 4);
+    let mut left = 0..EACH * concurrency as u64;
+    load::ask(subject, keys, concurrency, admits, move |_| left.next().map(|_| order.next())).await.map(drop)
 }
 
 /// How many of twice the burst are admitted that ask for one key at the same time.
