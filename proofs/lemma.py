@@ -79,7 +79,8 @@ class Lemma:
             return False
         if found["right"] == found["broken"] or set(found["broken"]) != set(broken):
             return False
-        known = [*self.given, *self.domain, *inputs]
+        # The values that make the search easy also say what the parts of a variant are that no other has.
+        known = [*self.given, *self.domain, *self.hints.get(variant, []), *inputs]
         # Of these inputs, the results are these and no others.
         for terms, results in ((self.right, found["right"]), (broken, found["broken"])):
             if check([*known, Not(And(*(terms[name] == value for name, value in results.items())))])[0] != unsat:
