@@ -348,9 +348,7 @@ impl Statement {
 
     /// Makes a statement of a file, with its parts.
     fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
-        // The server needs no comments.
-        let text: Vec<_> = text.lines().filter(|line| !line.trim().starts_with("--")).collect();
-        let mut text = nested(&fill(&text.join("\n"), table, parts));
+        let mut text = nested(&fill(&without_comments(text), table, parts));
         let mut parameters = Vec::new();
         for (parameter, name, kind) in Parameter::ALL {
             // No word behind it goes on: there are `@limit` and `@limiter`.
@@ -376,6 +374,12 @@ impl Statement {
         }
         Self { text, parameters }
     }
+}
+
+/// Leaves out the lines that the server does not need.
+fn without_comments(text: &str) -> String {
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().starts_with("--")).collect();
+    lines.join("\n")
 }
 
 /// Fills parts, which may have parts, into a text.
@@ -536,10 +540,8 @@ fn joint_branch(kind: Kind, table: &str) -> String {
     let ends = parts.ends.replace("{limit}", "q.quota_limit").replace("{period}", "q.quota_period");
     let rolled = of_key(parts.rolled);
     let letter = char::from(kind.letter()).to_string();
-    let lines: Vec<_> =
-        include_str!("joint_branch.sql").lines().filter(|line| !line.trim().starts_with("--")).collect();
     fill(
-        &lines.join("\n"),
+        &without_comments(include_str!("joint_branch.sql")),
         table,
         &[
             ("kind", &letter),
