@@ -1,8 +1,8 @@
 //! Decisions on keys of several limiters in one call, for servers that can make them.
 //!
-//! A transaction has a [`Claim`] of each limiter of a request, and gives those of one server to [`JointClaim`]. That
-//! groups those that can share a call, and lets the server charge the first set of keys that all have room. Then each
-//! [`Member`] computes its decision from the state that was read, as for a call about its key alone.
+//! A transaction has a [`Claim`] of each limiter of a request, and gives the claims on one server to [`JointClaim`].
+//! That groups those that can share a call, and lets the server charge the first set of keys that all have room. Then
+//! each [`Member`] computes its decision from the state that was read, as for a call about its key alone.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -28,10 +28,10 @@ use crate::values::{
 ///
 /// For the stores of this repository: this may change in any version.
 pub trait JointBackend: Sized + Send + Sync + 'static {
-    /// What a call says about one key, and the answer.
+    /// The arguments of a call about one key, and the answer.
     type Part: ?Sized + Send;
 
-    /// What makes the calls.
+    /// The part of the backend that makes the calls.
     type Caller: Send + Sync;
 
     /// Identifies the server: only keys on one server can be in one call.
@@ -40,7 +40,7 @@ pub trait JointBackend: Sized + Send + Sync + 'static {
     /// When a call that begins now must have returned.
     fn deadline(&self) -> Instant;
 
-    /// Returns what makes the calls.
+    /// Returns the part that makes the calls.
     fn caller(&self) -> Self::Caller;
 
     /// Whether one call can be about both keys. The keys of a call are all different.

@@ -39,7 +39,7 @@ pub(crate) struct KeyRow<A> {
     pub(crate) key: String,
 }
 
-/// What a statement says beside the key and its quota.
+/// The arguments of a statement, without the key and its quota.
 #[derive(Clone, Default)]
 struct Arguments {
     count: u32,
@@ -124,7 +124,7 @@ fn ban(span: Duration, growth: Option<BanGrowth>) -> StandingChange {
     StandingChange { spans, remembered: Some(growth.forgotten_after()), ..StandingChange::default() }
 }
 
-/// What an operator changes, from the standing that it would be at the beginning of time.
+/// The change that an operator makes, from the standing after it at the beginning of time.
 fn override_by_hand(by_hand: Override) -> StandingChange {
     let standing = Standing::default().overridden(Timestamp::ZERO, by_hand);
     let span = |until: Timestamp| (until > Timestamp::ZERO).then(|| until.saturating_since(Timestamp::ZERO));
@@ -297,8 +297,8 @@ impl<A: Kept> KeyRow<A> {
         Ok(Applied { now, old, standing, kept: None, charged: 0 })
     }
 
-    /// Charges what is left, and lets the key owe the rest. A debt may reach over many windows, which the algorithm
-    /// counts: so this reads, and writes unless the row has changed meanwhile.
+    /// Charges the units that are left, and lets the key owe the rest. A debt may reach over many windows, which the
+    /// algorithm counts: so this reads, and writes unless the row has changed meanwhile.
     async fn owe(&self, units: u64, mut attempts: Attempts) -> Result<Applied<A::State>, PostgresFault> {
         loop {
             let fields = self.send(&self.postgres.statements().read, Arguments::default()).await?;

@@ -25,7 +25,7 @@ const TOO_MUCH: u64 = Quota::MAX_UNITS + 1;
 /// A set of keys has a bit for each, in a `bigint`.
 const MOST_KEYS: usize = 62;
 
-/// What a call says about one key, and the answer.
+/// The arguments of a call about one key, and the answer.
 #[derive(Clone, Debug)]
 pub struct KeyPart {
     kind: Kind,
@@ -55,7 +55,7 @@ impl fmt::Debug for Windows {
     }
 }
 
-/// What the statement has read of a key.
+/// The row of a key, as the statement has read it.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyAnswer {
     pub(crate) now: Timestamp,

@@ -61,7 +61,7 @@ pub struct Postgres {
 struct Clocks {
     /// In place of the server's.
     server: Option<Arc<dyn Clock>>,
-    /// In place of that of this process.
+    /// In place of the clock of this process.
     process: Option<Arc<dyn Clock>>,
 }
 
