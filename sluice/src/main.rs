@@ -8,6 +8,7 @@ mod check;
 mod log;
 mod replay;
 mod report;
+mod rules;
 mod run;
 mod serve;
 mod words;

@@ -1,21 +1,51 @@
 //! What the service enforces: the layers of the configuration, by path and by domain.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt};
-use tower_sluice::LimitsHandle;
 use tower_sluice::config::{Changed, Config, ConfigError, ConfigReader};
 use tower_sluice::layer::RateLimit;
+use tower_sluice::{LimitsHandle, RateLimitLayer};
 
 use super::pass::Pass;
+use super::rls::{self, Asked, CurrentLimits};
 use crate::replay::Routes;
 
 /// One route or domain: its limits around a service that admits everything.
-type Limited = RateLimit<Pass>;
+pub(crate) struct Limited {
+    service: RateLimit<Pass>,
+    handle: LimitsHandle,
+    current_limits: ArcSwap<CurrentLimits>,
+}
+
+impl Limited {
+    fn new(layer: &RateLimitLayer) -> Self {
+        let limited = Self { service: layer.layer(Pass), handle: layer.handle(), current_limits: ArcSwap::default() };
+        limited.note_change();
+        limited
+    }
+
+    /// Decides on the descriptors of a request.
+    pub(crate) async fn decide(&self, asked: Arc<Asked>) -> rls::Decided<Body> {
+        let response = self.service.clone().oneshot(rls::request_of(asked)).await?;
+        Ok(response.map(Body::new))
+    }
+
+    /// The limits of the policies, as responses report them.
+    pub(crate) fn current_limits(&self) -> Arc<CurrentLimits> {
+        self.current_limits.load_full()
+    }
+
+    /// Looks the limits up again, after they were changed.
+    fn note_change(&self) {
+        self.current_limits.store(Arc::new(CurrentLimits::new(&self.handle.policies())));
+    }
+}
 
 /// The layers of a configuration in TOML. They are made once; a changed file changes their policies.
 pub(crate) struct Limits {
@@ -35,12 +65,12 @@ impl Limits {
     ///
     /// If it has a mistake.
     pub(crate) fn parse(reader: ConfigReader, file: &str, text: &str) -> Result<Self, ConfigError> {
-        let config = reader.layers(|layer| layer.verdict()).parse(file, text)?;
+        let config = reader.layers(|layer| layer.verdict()).keys(rls::read_key).parse(file, text)?;
         let paths = Routes::new(file, &config)?;
         let mut routes = Vec::new();
         let mut by_path = HashMap::new();
         for (index, route) in config.routes().iter().enumerate() {
-            routes.push(route.layer().map(|layer| layer.layer(Pass)));
+            routes.push(route.layer().map(Limited::new));
             by_path.extend(route.paths().iter().map(|path| (path.clone(), index)));
         }
         Ok(Self { config: Mutex::new(config), paths, routes, by_path })
@@ -51,7 +81,7 @@ impl Limits {
         let Some((index, matched)) = self.paths.find(request.uri().path()) else { return Response::default() };
         let Some(limited) = &self.routes[index] else { return Response::default() };
         request.extensions_mut().insert(MatchedPath::clone(matched));
-        let Ok(response) = limited.clone().oneshot(request).await;
+        let Ok(response) = limited.service.clone().oneshot(request).await;
         response.map(Body::new)
     }
 
@@ -67,7 +97,9 @@ impl Limits {
     ///
     /// If it has a mistake. Then nothing has changed.
     pub(crate) fn change(&self, file: &str, text: &str) -> Result<Changed, ConfigError> {
-        self.with_config(|config| config.change(file, text))
+        let changed = self.with_config(|config| config.change(file, text))?;
+        self.routes.iter().flatten().for_each(Limited::note_change);
+        Ok(changed)
     }
 
     /// Calls `act` with the configuration. After a panic, some routes may have changed and others not; each is

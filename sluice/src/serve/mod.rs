@@ -4,6 +4,7 @@ mod auth;
 mod limits;
 mod pass;
 mod reload;
+mod rls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -112,6 +113,7 @@ fn router(limits: Arc<Limits>) -> Router {
         .route(auth::PATH, any(auth::decide))
         .route("/auth/{*path}", any(auth::decide))
         .route("/auth/", any(auth::decide))
+        .route(rls::PATH, post(rls::should_rate_limit))
         .with_state(Arc::clone(&limits))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/metrics", get(scrape).with_state((metrics, limits)))
