@@ -1,0 +1,43 @@
+-- The action `lua.limit` of haproxy.cfg: asks the limiter about a request.
+
+-- By the section `limiter` of haproxy.cfg.
+local LIMITER = "http://127.0.0.1:8082/auth"
+
+-- Fields of a rejection that belong to the limiter's connection, or that HAProxy writes itself.
+local OWN = { ["connection"] = true, ["content-length"] = true, ["date"] = true, ["transfer-encoding"] = true }
+
+core.register_action("limit", { "http-req" }, function(txn)
+	-- The client's other fields are for keys such as `header:x-api-key`.
+	local fields = txn.http:req_get_headers()
+	fields["content-length"] = nil
+	fields["transfer-encoding"] = nil
+	fields["connection"] = nil
+	-- These overwrite what a client has sent, so that nobody chooses another path, or another address.
+	fields["x-forwarded-method"] = { [0] = txn.f:method() }
+	fields["x-forwarded-uri"] = { [0] = txn.f:pathq() }
+	fields["x-forwarded-host"] = fields["host"]
+	fields["x-forwarded-for"] = { [0] = txn.f:src() }
+
+	local answer = core.httpclient():get({ url = LIMITER, headers = fields })
+	local status = answer and answer.status or 0
+	if status >= 200 and status < 300 then
+		for name, variable in pairs({ ["ratelimit"] = "txn.limit", ["ratelimit-policy"] = "txn.limit_policy" }) do
+			if answer.headers[name] then
+				txn:set_var(variable, answer.headers[name][0])
+			end
+		end
+	elseif status >= 400 and status < 500 then
+		local reply = txn:reply({ status = status, body = answer.body })
+		for name, values in pairs(answer.headers) do
+			for _, value in pairs(values) do
+				if not OWN[name] then
+					reply:add_header(name, value)
+				end
+			end
+		end
+		txn:done(reply)
+	else
+		-- A limiter that is down or slow lets requests pass. To reject them instead: txn:done(txn:reply({ status = 503 }))
+		txn:Warning("the limiter does not answer: status " .. status)
+	end
+end)
