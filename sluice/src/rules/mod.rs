@@ -5,6 +5,7 @@
 
 pub(crate) mod envoy;
 mod key;
+pub(crate) mod limitador;
 mod name;
 mod unit;
 mod yaml;

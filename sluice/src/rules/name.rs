@@ -25,10 +25,16 @@ impl NameText {
 
     /// Appends a part. Parts that are split elsewhere have another hash.
     pub(super) fn with(&self, part: &str) -> Self {
-        let mut name = self.clone();
+        let mut name = self.with_hidden(part);
         for char in part.chars() {
             name.push(char);
         }
+        name
+    }
+
+    /// Appends a part that only the hash shows.
+    pub(super) fn with_hidden(&self, part: &str) -> Self {
+        let mut name = self.clone();
         // The FNV-1a hash, since names must be the same in every process and every build.
         let length = part.len().to_string();
         for byte in length.bytes().chain([b':']).chain(part.bytes()) {
