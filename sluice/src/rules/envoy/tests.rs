@@ -160,10 +160,18 @@ fn descriptors_without_entries_select_nothing() {
     assert!(self::domain("domain: d\n").rules.is_empty());
 }
 
+/// Returns a file with a descriptor, which begins in line 3.
+fn list(descriptor: &str) -> String {
+    format!("domain: d\ndescriptors:\n- {}\n", descriptor.replace('\n', "\n  "))
+}
+
+/// Returns a file with a `rate_limit`, whose fields begin in line 5.
+fn limit(fields: &str) -> String {
+    list(&format!("key: a\nrate_limit:\n  {}", fields.replace('\n', "\n  ")))
+}
+
 #[test]
 fn mistakes_have_a_line_and_a_cure() {
-    let list = |descriptor: &str| format!("domain: d\ndescriptors:\n- {}\n", descriptor.replace('\n', "\n  "));
-    let limit = |fields: &str| list(&format!("key: a\nrate_limit:\n  {}", fields.replace('\n', "\n  ")));
     let cases = [
         ("".to_owned(), "1: the file is empty; begin with `domain: NAME`"),
         ("- a\n".to_owned(), "1: the file is a table; write `domain: …`"),
@@ -247,7 +255,7 @@ struct Model {
     value: String,
     is_shared: bool,
     limit: Option<u32>,
-    nested: Vec<Model>,
+    nested: Vec<Self>,
 }
 
 /// Finds the number of the limit, and the values that have budgets of their own.

@@ -50,10 +50,16 @@ impl Level {
     /// Finds the descriptor for an entry: by its value, or else by the first pattern, or else by the key alone.
     fn find(&self, key: &str, value: &str) -> Option<&Branch> {
         let branches = self.0.get(key)?;
-        let by_pattern =
-            || branches.patterns.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, index)| *index);
-        let index = branches.by_value.get(value).copied().or_else(by_pattern).or(branches.without_value)?;
+        let by_value = branches.by_value.get(value).copied();
+        let index = by_value.or_else(|| branches.by_pattern(value)).or(branches.without_value)?;
         branches.all.get(index)
+    }
+}
+
+impl Branches {
+    fn by_pattern(&self, value: &str) -> Option<usize> {
+        let (_, index) = self.patterns.iter().find(|(pattern, _)| pattern.matches(value))?;
+        Some(*index)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::Descriptor;
 
 /// An entry of a request.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Reference {
     /// The index of the descriptor. Without one, as in Limitador 1, all descriptors are searched.
     pub(super) descriptor: Option<usize>,
@@ -11,7 +11,7 @@ pub(super) struct Reference {
 }
 
 /// A comparison of an entry with a text. It is false if there is no such entry.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Condition {
     pub(super) reference: Reference,
     pub(super) is_equal: bool,

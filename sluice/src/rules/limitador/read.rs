@@ -1,5 +1,6 @@
 //! Reads a file into rules by namespace.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tower_sluice::Quota;
@@ -55,13 +56,13 @@ struct Namespace<'a> {
     rules: Vec<Rule>,
     /// One for each rule.
     scopes: Vec<Scope>,
-    periods: Vec<Duration>,
+    /// The lines of limits, by what makes them differ.
+    lines: HashMap<(Scope, Duration), usize>,
 }
 
 impl<'a> Namespace<'a> {
     fn new(file: &'a str, name: &'a str, line: usize) -> Self {
-        let (rules, scopes, periods) = (Vec::new(), Vec::new(), Vec::new());
-        Self { file, name, line, names: Names::default(), rules, scopes, periods }
+        Self { file, name, line, names: Names::default(), rules: Vec::new(), scopes: Vec::new(), lines: HashMap::new() }
     }
 
     fn add(&mut self, fields: &Fields<'a>) -> Result<(), ConfigError> {
@@ -76,19 +77,15 @@ impl<'a> Namespace<'a> {
         variables.sort();
         variables.dedup();
         let scope = Scope { conditions, variables };
-        let mut others = self.scopes.iter().zip(&self.periods).zip(&self.rules);
-        if let Some((_, rule)) = others.find(|((other, of_other), _)| **other == scope && **of_other == period) {
-            let problem = format!(
-                "the limit in line {} has the same conditions, variables and seconds; remove one of them",
-                rule.line
-            );
+        if let Some(first) = self.lines.insert((scope.clone(), period), fields.line()) {
+            let problem =
+                format!("the limit in line {first} has the same conditions, variables and seconds; remove one of them");
             return Err(ConfigError::new(self.file, fields.line(), problem));
         }
 
         let name = self.names.unique(&name_text(label.as_deref(), &scope, period));
         self.rules.push(Rule { name, label, limit, is_shadow: false, is_quota: false, line: fields.line() });
         self.scopes.push(scope);
-        self.periods.push(period);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use super::super::{Descriptor, Select, Selected, joined};
 use super::expression::{Condition, Reference};
 
 /// When a limit applies, and to which budget. Sorted and without duplicates.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Scope {
     pub(super) conditions: Vec<Condition>,
     pub(super) variables: Vec<Reference>,
