@@ -5,10 +5,10 @@
 
 mod answer;
 mod asked;
+mod domain;
 mod key;
 mod proto;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -17,12 +17,15 @@ use axum::response::Response;
 use tonic::Status;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
+use tower_sluice::Quota;
 
 pub(crate) use self::answer::CurrentLimits;
 pub(crate) use self::asked::Asked;
+use self::domain::Selections;
+pub(crate) use self::domain::{Selector, Store, layer, policies};
 pub(crate) use self::key::read as read_key;
 use self::proto::{Code, DescriptorStatus, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use super::limits::Limits;
+use super::limits::{Domain, Limits};
 use crate::rules::Descriptor;
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -48,10 +51,33 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
     let Some(domain) = limits.domain(&request.domain) else { return Ok(unlimited(count)) };
     let hits_of_request = u64::from(request.hits_addend.max(1));
     let hits = request.descriptors.iter().map(|descriptor| descriptor.hits_addend.unwrap_or(hits_of_request)).collect();
-    let descriptors = request.descriptors.into_iter().map(Descriptor::from).collect();
-    let asked = Arc::new(Asked::new(descriptors, hits));
-    let Ok(response) = domain.decide(Arc::clone(&asked)).await;
-    answer::answer(count, &asked, &domain.current_limits(), response).await
+    let brought: Vec<_> = request.descriptors.iter().map(brought_quota).collect();
+    let descriptors: Vec<_> = request.descriptors.into_iter().map(Descriptor::from).collect();
+    let Some(selector) = &domain.selector else {
+        return ask(&domain, Asked::new(descriptors, hits, Vec::new()), &Selections::default()).await;
+    };
+    let selections = selector.select(&descriptors, &brought);
+    let asked = Asked::new(descriptors, hits, selections.all.clone());
+    if !selections.quotas.is_empty() {
+        // Whether all of these limits are used up is known only after all have decided. So they are looked at first.
+        let looked = ask(&domain, asked.to_look(), &selections).await?;
+        if looked.overall_code() == Code::OverLimit {
+            return Ok(looked);
+        }
+    }
+    ask(&domain, asked, &selections).await
+}
+
+/// Asks the layer of a domain.
+async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<RateLimitResponse, Status> {
+    let asked = Arc::new(asked);
+    let response = domain.decide(Arc::clone(&asked)).await;
+    answer::answer(&asked, selections, &domain.current_limits(), response).await
+}
+
+/// The limit that a request brings for a descriptor.
+fn brought_quota(descriptor: &RateLimitDescriptor) -> Option<Quota> {
+    descriptor.limit.and_then(|limit| domain::brought_quota(limit.requests_per_unit, limit.unit))
 }
 
 /// The answer if there is no limit for the domain.
@@ -79,6 +105,3 @@ pub(crate) fn request_of(asked: Arc<Asked>) -> http::Request<Body> {
     request.extensions_mut().insert(asked);
     request
 }
-
-/// For services whose error cannot happen.
-pub(crate) type Decided<B> = Result<http::Response<B>, Infallible>;
