@@ -21,8 +21,8 @@ pub(crate) struct Sources {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Texts {
     pub(crate) config: Option<(String, String)>,
-    envoy: Vec<(String, String)>,
-    limitador: Vec<(String, String)>,
+    pub(crate) envoy: Vec<(String, String)>,
+    pub(crate) limitador: Vec<(String, String)>,
 }
 
 impl Sources {

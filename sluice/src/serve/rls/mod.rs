@@ -8,6 +8,8 @@ mod asked;
 mod domain;
 mod key;
 mod proto;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
