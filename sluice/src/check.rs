@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use tower_sluice::config::{Config, ConfigError};
 
+use crate::serve;
 use crate::words::PolicyWords;
 
 /// Checks a file. Returns the table.
@@ -12,7 +13,7 @@ use crate::words::PolicyWords;
 ///
 /// If the file has a mistake.
 pub(crate) fn check(file: &str, text: &str) -> Result<String, ConfigError> {
-    let config = Config::parse(file, text)?;
+    let config = Config::reader().keys(serve::descriptor_key).parse(file, text)?;
     let routes = PolicyWords::of_file(text);
     let mut rows = vec![["route", "policy", "who", "what", "when full"].map(str::to_owned)];
     let mut policies = 0;

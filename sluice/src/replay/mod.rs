@@ -28,6 +28,7 @@ pub(crate) use self::request::{Needs, build};
 pub(crate) use self::routes::Routes;
 use crate::log::{Entry, Unreadable};
 use crate::report::{LogReport, PolicyReport};
+use crate::serve;
 use crate::words::PolicyWords;
 
 /// The layers of one configuration, and what they did.
@@ -79,7 +80,8 @@ impl Replay {
     pub(crate) fn new(file: &str, text: &str, clock: &LogClock) -> Result<Self, ConfigError> {
         // Nobody reads the fields of the responses.
         let set_up = |layer: RateLimitLayerBuilder| layer.verdict().fields(RateLimitFields::none());
-        let config = Config::reader().replay(clock.clone()).layers(set_up).parse(file, text)?;
+        let config =
+            Config::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
         let routes = Routes::new(file, &config)?;
         let words = PolicyWords::of_file(text);
         let mut delays = false;

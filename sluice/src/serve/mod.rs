@@ -27,6 +27,7 @@ use tower_sluice_serving::{admin, connections, metrics};
 
 use self::limits::Limits;
 use self::rls::Store;
+pub(crate) use self::rls::read_key as descriptor_key;
 use self::sources::Sources;
 use crate::Failure;
 
