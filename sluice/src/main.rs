@@ -1,5 +1,5 @@
-//! The program `sluice`: checks a configuration of [tower-sluice](https://docs.rs/tower-sluice), and replays an access
-//! log against it. See `sluice/README.md`.
+//! The program `sluice`: checks a configuration of [tower-sluice](https://docs.rs/tower-sluice), replays an access log
+//! against it, and serves its limits to proxies. See `sluice/README.md`.
 //!
 //! It exits with 0 if it has done what it was asked for, with 1 if it cannot read or write a file, and with 2 if its
 //! arguments or a configuration have a mistake.
@@ -8,10 +8,9 @@ mod check;
 mod log;
 mod replay;
 mod report;
-// Until `sluice serve` reads such files.
-#[allow(dead_code, unused_imports)]
 mod rules;
 mod run;
+mod serve;
 mod words;
 
 use std::io::{self, Write};
@@ -22,8 +21,9 @@ use clap::{Args, Parser, Subcommand};
 use tower_sluice::config::ConfigError;
 
 use self::log::Format;
+use self::serve::ServeArguments;
 
-/// Checks rate limits, and replays access logs against them.
+/// Checks rate limits, replays access logs against them, and serves them to proxies.
 ///
 /// Exits with 0 if all went well, 1 if a file cannot be read or written, and 2 if the arguments or a configuration have
 /// a mistake.
@@ -43,6 +43,8 @@ enum Command {
     },
     /// Replay an access log: what would the limits of a configuration have done?
     Replay(ReplayArguments),
+    /// Serve the limits to proxies: Envoy's rate limit service, and HTTP for nginx, Traefik, Caddy and HAProxy
+    Serve(ServeArguments),
 }
 
 #[derive(Args, Debug)]
@@ -76,6 +78,8 @@ enum Failure {
     Io(String),
     /// A configuration has a mistake.
     Config(ConfigError),
+    /// The arguments have a mistake.
+    Usage(String),
 }
 
 impl From<ConfigError> for Failure {
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
             read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::from))
         }
         Command::Replay(arguments) => run::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments).map(|()| String::new()),
     };
     match output.and_then(|output| print(&output)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,6 +104,10 @@ fn main() -> ExitCode {
         }
         Err(Failure::Config(error)) => {
             eprintln!("{error}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Usage(problem)) => {
+            eprintln!("sluice: {problem}");
             ExitCode::from(2)
         }
     }

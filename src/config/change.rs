@@ -155,8 +155,12 @@ impl Config {
         let raw: RawConfig = source.parse_toml()?;
         self.fixed_tables.check(&source, &raw)?;
         // The layers keep the responses that they were built with.
-        let shared =
-            SharedSettings { client_ip: &self.client_ip, response: ResponseSettings::default(), stores: &self.stores };
+        let shared = SharedSettings {
+            client_ip: &self.client_ip,
+            custom_keys: self.custom_keys.as_deref(),
+            response: ResponseSettings::default(),
+            stores: &self.stores,
+        };
         let drafts = shared.read_routes(&source, raw.route)?;
         let indices = self.match_routes(&source, &drafts)?;
 

@@ -4,6 +4,22 @@ use http::HeaderName;
 
 use crate::http::key::{ClientIp, Global, HeaderKey, KeyExtractor, PathKey, User};
 
+/// Makes the extractors of keys that only a program knows: see [`ConfigReader::keys`](super::ConfigReader::keys).
+pub(super) type CustomKeys = dyn Fn(&str, &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> + Send + Sync;
+
+/// Makes the extractor of the key that a file names for a policy.
+pub(super) fn extractor(
+    policy: &str,
+    names: &[String],
+    client_ip: &ClientIp,
+    custom: Option<&CustomKeys>,
+) -> Result<Box<dyn KeyExtractor>, String> {
+    match custom.and_then(|custom| custom(policy, names)) {
+        Some(extractor) => extractor,
+        None => Ok(KeySpec::parse(names)?.extractor(client_ip)),
+    }
+}
+
 /// A key as a file names it.
 pub(super) enum KeySpec {
     Global,

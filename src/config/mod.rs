@@ -91,7 +91,9 @@ mod tests;
 mod value;
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use toml::Spanned;
 
@@ -102,6 +104,7 @@ pub use self::snapshot::SnapshotFile;
 
 use self::change::FixedTables;
 use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
+use self::key::CustomKeys;
 use self::response::ResponseSettings;
 use self::source::SourceText;
 use self::store::{Redis, StoreSpec, Stores};
@@ -117,13 +120,14 @@ use crate::values::Quota;
 pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A parsed configuration, with a layer for each limited route.
-#[derive(Debug)]
 #[doc(alias = "toml")]
 pub struct Config {
     /// The name of the file, for messages.
     #[cfg(feature = "axum")]
     file: String,
     client_ip: ClientIp,
+    /// Those of the reader: a [change](Self::change) may name them.
+    custom_keys: Option<Arc<CustomKeys>>,
     stores: Stores,
     snapshot: Option<SnapshotFile>,
     /// The tables that a [change](Self::change) must not alter, as in the file.
@@ -170,6 +174,7 @@ struct Draft {
 /// The settings that the routes of a file share.
 struct SharedSettings<'a> {
     client_ip: &'a ClientIp,
+    custom_keys: Option<&'a CustomKeys>,
     response: ResponseSettings,
     stores: &'a Stores,
 }
@@ -220,13 +225,16 @@ impl Config {
             let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
             return Err(source.error(&source.end(), problem));
         }
-        let shared = SharedSettings { client_ip: &client_ip, response, stores: &stores };
+        let custom_keys = reader.custom_keys;
+        let shared =
+            SharedSettings { client_ip: &client_ip, custom_keys: custom_keys.as_deref(), response, stores: &stores };
         let drafts = shared.read_routes(&source, raw.route)?;
         let routes = drafts.into_iter().map(|draft| Route::from_draft(&source, draft, &*reader.set_up)).collect();
         Ok(Self {
             #[cfg(feature = "axum")]
             file: file.to_owned(),
             client_ip,
+            custom_keys,
             stores,
             snapshot,
             fixed_tables,
@@ -258,6 +266,16 @@ impl Config {
     #[must_use]
     pub fn routes(&self) -> &[Route] {
         &self.routes
+    }
+}
+
+/// By hand, since a closure has no `Debug`.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("client_ip", &self.client_ip)
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -369,7 +387,7 @@ impl SharedSettings<'_> {
         let mut names = HashSet::new();
         for raw in &route.policy {
             let store = StoreSpec::read(source, raw, first_path, self.stores)?;
-            policies.push(policy::build(source, raw, self.client_ip, store, exemptions.cloned())?);
+            policies.push(policy::build(source, raw, self.client_ip, self.custom_keys, store, exemptions.cloned())?);
             let name = raw.name.get_ref();
             if !names.insert(name) {
                 return Err(source.error(&raw.name.span(), PolicyError::DuplicateName { name: name.clone() }));

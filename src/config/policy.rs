@@ -14,13 +14,13 @@ use super::format::{
     AlgorithmName, MOST_IN_FLIGHT, NamedValue, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy,
     ShownForm, StoreName,
 };
-use super::key::KeySpec;
+use super::key::{self, CustomKeys};
 use super::precedence;
 use super::source::SourceText;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, set_if_some, size};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use crate::http::key::ClientIp;
+use crate::http::key::{ClientIp, Global};
 use crate::http::policy::Share;
 use crate::http::{ChargeOnce, Exemptions, Penalty, Policy, PolicyError, ResponseHead, ShowKey};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -33,6 +33,7 @@ pub(super) fn build(
     source: &SourceText<'_>,
     raw: &RawPolicy,
     client_ip: &ClientIp,
+    custom_keys: Option<&CustomKeys>,
     store: StoreSpec,
     exemptions: Option<Exemptions>,
 ) -> Result<Policy, ConfigError> {
@@ -41,11 +42,12 @@ pub(super) fn build(
     let limiter = limiter(source, raw, store)?;
 
     let key = match &raw.key {
-        Some(key) => KeySpec::parse(key.get_ref().as_slice()).map_err(|problem| source.error(&key.span(), problem))?,
-        None => KeySpec::Global,
+        Some(key) => key::extractor(raw.name.get_ref(), key.get_ref().as_slice(), client_ip, custom_keys)
+            .map_err(|problem| source.error(&key.span(), problem))?,
+        None => Box::new(Global),
     };
     let mut policy = Policy::new(raw.name.get_ref().as_str(), limiter)
-        .key(key.extractor(client_ip))
+        .key(key)
         .on_missing_key(raw.on_missing_key.map(NamedValue::value).unwrap_or_default())
         .on_failure(raw.on_failure.map(NamedValue::value).unwrap_or_default());
     if let Some(cost) = &raw.cost {

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::key::CustomKeys;
 use super::store::ReplayClock;
 use super::{Config, ConfigError, Redis};
 use crate::http::RateLimitLayerBuilder;
+use crate::http::key::KeyExtractor;
 use crate::values::time::Clock;
 
 /// Parses a configuration, with settings that a file cannot have.
@@ -46,13 +48,14 @@ pub struct ConfigReader {
     pub(super) redis: Option<Redis>,
     pub(super) replay: Option<ReplayClock>,
     pub(super) set_up: Box<SetUp>,
+    pub(super) custom_keys: Option<Arc<CustomKeys>>,
 }
 
 pub(super) type SetUp = dyn Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder;
 
 impl ConfigReader {
     pub(super) fn new() -> Self {
-        Self { redis: None, replay: None, set_up: Box::new(|builder| builder) }
+        Self { redis: None, replay: None, set_up: Box::new(|builder| builder), custom_keys: None }
     }
 
     /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`.
@@ -102,6 +105,44 @@ impl ConfigReader {
     /// first.
     pub fn layers(self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
         Self { set_up: Box::new(set_up), ..self }
+    }
+
+    /// Lets policies have keys of your own: `key = "tenant"`. `custom` gets the name of the policy and
+    /// what it has for `key`, as a list, and returns the extractor; `None` for a key of the format, such as `client-ip`; and the error, with its cure, for a
+    /// key that is wrong. A later [`change`](Config::change) asks it, too. A second call replaces the first.
+    ///
+    /// ```
+    /// use tower_sluice::PartitionKey;
+    /// use tower_sluice::config::Config;
+    /// use tower_sluice::key::{ExtensionKey, KeyExtractor};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone)]
+    /// struct Tenant(u64);
+    ///
+    /// let text = r#"
+    ///     [[route]]
+    ///     path = "/api"
+    ///       [[route.policy]]
+    ///       name = "per-tenant"
+    ///       algorithm = "token-bucket"
+    ///       limit = 10
+    ///       per = "1s"
+    ///       key = "tenant"
+    /// "#;
+    /// let tenant = |_policy: &str, names: &[String]| -> Option<Result<Box<dyn KeyExtractor>, String>> {
+    ///     let key = ExtensionKey::new(|tenant: &Tenant| PartitionKey::from(tenant.0));
+    ///     (names == ["tenant"]).then(|| Ok(Box::new(key) as _))
+    /// };
+    /// let config = Config::reader().keys(tenant).parse("limits.toml", text)?;
+    /// # drop(config);
+    /// # Ok::<_, tower_sluice::config::ConfigError>(())
+    /// ```
+    pub fn keys(
+        self,
+        custom: impl Fn(&str, &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { custom_keys: Some(Arc::new(custom)), ..self }
     }
 
     /// Parses `text`; `file` is the name in messages.

@@ -6,7 +6,7 @@ use http::Extensions;
 use smallvec::SmallVec;
 
 use crate::http::policy::{Policy, Share};
-use crate::values::{Decision, Exception};
+use crate::values::{Decision, Exception, PartitionKey};
 
 /// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
 /// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for
@@ -57,6 +57,8 @@ pub struct PolicyVerdict {
     shadow: bool,
     fell_back: bool,
     is_passed_over: bool,
+    /// The key, if the request may have several for the policy.
+    key: Option<Box<PartitionKey>>,
     /// The greatest share of its limit that the charge has crossed.
     crossed: Option<Share>,
 }
@@ -113,16 +115,21 @@ impl PolicyVerdict {
     /// `fell_back`: whether the local fallback made the decision.
     pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
         let name = Arc::clone(&policy.name);
-        Self { name, decision, shadow: policy.shadow, fell_back, is_passed_over: false, crossed: None }
+        Self { name, decision, shadow: policy.shadow, fell_back, is_passed_over: false, key: None, crossed: None }
     }
 
     pub(crate) fn crossing(self, crossed: Option<Share>) -> Self {
         Self { crossed, ..self }
     }
 
+    /// The decision on this one of several keys.
+    pub(crate) fn of_key(self, key: &PartitionKey) -> Self {
+        Self { key: Some(Box::new(key.clone())), ..self }
+    }
+
     /// The decision of a limiter that a handler has asked.
     pub(crate) const fn named(name: Arc<str>, decision: Decision) -> Self {
-        Self { name, decision, shadow: false, fell_back: false, is_passed_over: false, crossed: None }
+        Self { name, decision, shadow: false, fell_back: false, is_passed_over: false, key: None, crossed: None }
     }
 
     /// The same decision, of a policy that was [passed over](Self::is_passed_over).
@@ -134,6 +141,13 @@ impl PolicyVerdict {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The key on which it has decided, if a request may have [several](crate::key::KeyExtractor::extract_all) for the
+    /// policy: there is a decision on each.
+    #[must_use]
+    pub fn key(&self) -> Option<&PartitionKey> {
+        self.key.as_deref()
     }
 
     /// Its decision.

@@ -32,16 +32,12 @@
 //!
 //! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `echo.proto`.
 
-mod admin;
-mod connections;
 mod downloads;
 mod echo;
 mod limits;
 mod load;
-mod metrics;
 mod overload;
 mod page;
-mod snapshots;
 mod tally;
 mod watch;
 mod work;
@@ -65,9 +61,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tower_sluice::RequestHead;
 use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::key::{User, peer_addr};
+use tower_sluice_serving::snapshots::Saving;
+use tower_sluice_serving::{admin, connections, metrics};
 
 use self::limits::Limits;
-use self::snapshots::Saving;
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
 const OWN_PATHS: [&str; 11] = [
@@ -215,7 +212,7 @@ async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>, admin: Option<ad
     let admin = match admin {
         None => None,
         Some(settings) => {
-            let router = settings.router(&limits.read().unwrap_or_else(PoisonError::into_inner));
+            let router = settings.router(&**limits.read().unwrap_or_else(PoisonError::into_inner));
             Some((bind(settings.address, "--admin")?, router))
         }
     };
@@ -304,8 +301,15 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
         .merge(overload)
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/whoami", get(whoami).with_state(Arc::clone(&shared)))
-        .route("/metrics", get(metrics::scrape).with_state((metrics, shared)))
+        .route("/metrics", get(scrape).with_state((metrics, shared)))
         .layer(middleware::from_fn(authenticate))
+}
+
+async fn scrape(
+    State((metrics, limits)): State<(metrics::PrometheusHandle, Arc<RwLock<Limits>>)>,
+) -> impl IntoResponse {
+    limits.read().unwrap_or_else(PoisonError::into_inner).observe();
+    metrics::render(&metrics)
 }
 
 /// Takes any bearer token for a user's name. A real service verifies the token here.

@@ -25,7 +25,7 @@ use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, Verdict};
 use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
 pub(crate) use self::request::{Needs, build};
-use self::routes::Routes;
+pub(crate) use self::routes::Routes;
 use crate::log::{Entry, Unreadable};
 use crate::report::{LogReport, PolicyReport};
 use crate::words::PolicyWords;

@@ -10,13 +10,13 @@ use tower::ServiceExt;
 use tower_sluice::config::{Config, ConfigError};
 
 /// The matcher that axum has.
-pub(super) struct Routes(matchit::Router<(usize, MatchedPath)>);
+pub(crate) struct Routes(matchit::Router<(usize, MatchedPath)>);
 
 impl Routes {
     /// # Errors
     ///
     /// If a router cannot have two of the paths together.
-    pub(super) fn new(file: &str, config: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn new(file: &str, config: &Config) -> Result<Self, ConfigError> {
         let mut matcher = matchit::Router::new();
         for (index, route) in config.routes().iter().enumerate() {
             for path in route.paths() {
@@ -30,7 +30,7 @@ impl Routes {
         Ok(Self(matcher))
     }
 
-    pub(super) fn find(&self, path: &str) -> Option<(usize, &MatchedPath)> {
+    pub(crate) fn find(&self, path: &str) -> Option<(usize, &MatchedPath)> {
         let (index, matched) = self.0.at(path).ok()?.value;
         Some((*index, matched))
     }

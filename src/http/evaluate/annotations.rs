@@ -206,8 +206,9 @@ fn total_wait(policies: &[Policy], entries: &[PolicyEntry]) -> Option<Duration> 
 
 pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdict {
     Verdict::new(entries.iter().filter_map(|entry| {
-        let decided = PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back);
-        let decided = decided.crossing(entry.crossed);
+        let policy = entry.policy_of(policies);
+        let decided = PolicyVerdict::new(policy, entry.decision?, entry.fell_back).crossing(entry.crossed);
+        let decided = if policy.who.has_several_keys { decided.of_key(&entry.key) } else { decided };
         Some(if entry.progress == Progress::PassedOver { decided.passed_over() } else { decided })
     }))
 }

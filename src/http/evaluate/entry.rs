@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 
 use super::scope::Scope;
 use crate::http::head::RequestHead;
-use crate::http::key::KeyError;
+use crate::http::key::{KeyCharge, KeyError};
 use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence, Share};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Ask, Claim, Decision, Exception, Now, PartitionKey, Quota, Receipt, Retry};
+use crate::values::{Answer, Ask, Claim, Decision, Exception, Mode, Now, PartitionKey, Quota, Receipt, Retry};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct PolicyEntry {
@@ -31,6 +31,8 @@ pub(super) struct PolicyEntry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
+    /// Whether the request only looks whether its cost fits, and is not charged.
+    pub(super) is_peek: bool,
     pub(super) progress: Progress,
     /// The greatest share of the limit that the charge has crossed, if the policy reports crossings.
     pub(super) crossed: Option<Share>,
@@ -99,6 +101,18 @@ pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKe
     Ok(key)
 }
 
+/// Extracts the keys that a policy charges, if it applies and a request may have several.
+pub(super) fn charges(policy: &Policy, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, NoKey> {
+    if !policy.applies_to(head) {
+        note_skipped(policy);
+        return Err(NoKey::Skipped);
+    }
+    let charges = policy.who.key.extract_all(head);
+    let charges = charges.or_else(|error| Ok(vec![KeyCharge::new(without_key(policy, &error)?)]))?;
+    charges.iter().for_each(|charge| policy.note_key(&charge.key));
+    Ok(charges)
+}
+
 /// Counts a request to which a policy does not apply.
 #[cold]
 pub(super) fn note_skipped(policy: &Policy) {
@@ -136,6 +150,7 @@ impl PolicyEntry {
             fell_back: false,
             is_open: false,
             is_preview: false,
+            is_peek: false,
             progress: Progress::Uncharged,
             crossed: None,
             stake: None,
@@ -168,10 +183,11 @@ impl PolicyEntry {
         &policies[self.policy as usize]
     }
 
-    /// The question that charges the entry.
+    /// The question that charges the entry, or peeks at it.
     #[inline]
     pub(super) fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
         let ask = Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now);
+        let ask = if self.is_peek { ask.to(Mode::Peek) } else { ask };
         match self.stake.as_ref().and_then(|stake| stake.precedence) {
             Some(precedence) => precedence.of(ask),
             None => ask,
@@ -181,7 +197,7 @@ impl PolicyEntry {
     /// The part of the entry in a call for several, if it can be in one.
     pub(super) fn claim(&self, scope: Scope<'_>, context: &AskContext) -> Option<Box<dyn Claim>> {
         let policy = scope.policy(self);
-        if policy.shadow || self.fell_back || self.may_be_free() {
+        if policy.shadow || self.fell_back || self.may_be_free() || self.is_peek {
             return None;
         }
         scope.current(policy).description.batches()?.claim(&self.ask(context))
@@ -192,6 +208,13 @@ impl PolicyEntry {
     pub(super) fn admit(&mut self, policy: &Policy, admission: Decision, is_open_ended: bool) {
         self.decision = Some(admission);
         self.progress = Progress::Charged;
+        if self.is_peek {
+            self.is_preview = true;
+            self.uncharge(policy);
+            // So that it is not taken for uncharged once more.
+            self.cost = 0;
+            return;
+        }
         if is_open_ended {
             self.begin(policy, &admission);
         }

@@ -189,6 +189,10 @@ impl Scope<'_> {
     fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
         self.in_force.look_for_overrides();
         for (index, policy) in (0..).zip(&self.in_force.policies) {
+            if policy.who.has_several_keys {
+                self.prepare_several(entries, index, policy, head)?;
+                continue;
+            }
             match entry::key(policy, head) {
                 Ok(key) => {
                     let ban = policy.exception_before_limiter(&key);
@@ -212,6 +216,38 @@ impl Scope<'_> {
                 Err(NoKey::Skipped) => {}
                 Err(NoKey::Rejected(rejection)) => return Err(rejection),
             }
+        }
+        Ok(())
+    }
+
+    /// Makes an entry for each key of a policy for which a request may have several.
+    #[cold]
+    fn prepare_several(
+        self,
+        entries: &mut Entries,
+        index: u32,
+        policy: &Policy,
+        head: &RequestHead<'_>,
+    ) -> Result<(), Box<Rejection>> {
+        let charges = match entry::charges(policy, head) {
+            Ok(charges) => charges,
+            Err(NoKey::Skipped) => return Ok(()),
+            Err(NoKey::Rejected(rejection)) => return Err(rejection),
+        };
+        let mut is_skipped = true;
+        for charge in charges {
+            let ban = policy.exception_before_limiter(&charge.key);
+            if ban.is_some_and(|exception| !exception.is_ban) {
+                continue;
+            }
+            is_skipped = false;
+            let cost = charge.cost.unwrap_or_else(|| policy.cost_of(head));
+            let quota = policy.quota_of_charge(head, &charge);
+            let is_peek = charge.is_peek;
+            entries.push(PolicyEntry { ban, is_peek, ..PolicyEntry::new(index, charge.key, cost, quota) });
+        }
+        if is_skipped {
+            entry::note_skipped(policy);
         }
         Ok(())
     }

@@ -159,7 +159,13 @@ impl Transaction {
         let policy = scope.current(scope.policy(entry));
         if entry.fell_back {
             let unsupported = || LimiterError::unsupported(Mode::Fallback).into();
-            return EntryCharge::One(policy.fall_back(&entry.ask(&self.context)).unwrap_or_else(unsupported));
+            let ask = entry.ask(&self.context);
+            // A fallback cannot be peeked at, and must not be charged.
+            let ask = if entry.is_peek { ask.costing(0) } else { ask };
+            return EntryCharge::One(policy.fall_back(&ask).unwrap_or_else(unsupported));
+        }
+        if entry.is_peek {
+            return EntryCharge::One(policy.limiter.decide(&entry.ask(&self.context)));
         }
         // Charged by the last batch already.
         if let Some(answer) = self.answers.pop() {

@@ -19,6 +19,7 @@
 //! look up the number of the account, and use it as the key. If only the name is known, `nfkc_casefold_trim` (crate
 //! feature `unicode`) unifies its spellings.
 
+mod charge;
 mod client_ip;
 mod combined;
 mod extension;
@@ -44,6 +45,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::charge::KeyCharge;
 pub use self::client_ip::{ClientIp, Unidentified};
 pub(crate) use self::extension::missing_extension;
 pub use self::extension::{ExtensionKey, User};
@@ -82,6 +84,30 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// error, the policy rejects the request.
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError>;
 
+    /// Whether a request may have several keys. The layer then calls [`extract_all`](Self::extract_all) in place of
+    /// [`extract`](Self::extract).
+    fn has_several(&self) -> bool {
+        false
+    }
+
+    /// Returns all keys of a request: the recipients of a message, say. The request is charged either to all of them or
+    /// to none, as it is with several policies: if one of the keys has no room, it is rejected. If there is no key, the
+    /// policy does not apply.
+    ///
+    /// The keys should differ: a key that is there twice is charged twice.
+    ///
+    /// # Errors
+    ///
+    /// As [`extract`](Self::extract). A key that is missing is shared or skipped as the request's only key.
+    ///
+    /// # Cost
+    ///
+    /// In memory, each key is looked up twice, since all but the first are peeked at before one is charged. On a server,
+    /// all keys are decided in one call.
+    fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
+        Ok(vec![KeyCharge::new(self.extract(head)?)])
+    }
+
     /// Whether the keys do not depend on the client, so that clients share them. A rejection may then be due to other
     /// clients, and is answered 503, not 429.
     fn is_shared(&self) -> bool {
@@ -114,6 +140,14 @@ macro_rules! impl_for_pointers {
         impl<K: KeyExtractor + ?Sized> KeyExtractor for $pointer<K> {
             fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
                 (**self).extract(head)
+            }
+
+            fn has_several(&self) -> bool {
+                (**self).has_several()
+            }
+
+            fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
+                (**self).extract_all(head)
             }
 
             fn is_shared(&self) -> bool {

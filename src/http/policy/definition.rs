@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use crate::http::head::{RequestHead, ResponseHead};
-use crate::http::key::KeyExtractor;
+use crate::http::key::{KeyCharge, KeyExtractor};
 use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
@@ -645,7 +645,12 @@ impl Policy {
     /// The quota of the key of a request, if it has one of its own.
     #[inline]
     pub(crate) fn quota_of(&self, head: &RequestHead<'_>, key: &PartitionKey) -> Option<Quota> {
-        self.how_much.quota_of(&self.name, &self.description, head, key)
+        self.how_much.quota_of(&self.name, &self.description, head, key, None)
+    }
+
+    /// The same, of one of the keys of a request. Its extractor may name its quota.
+    pub(crate) fn quota_of_charge(&self, head: &RequestHead<'_>, charge: &KeyCharge) -> Option<Quota> {
+        self.how_much.quota_of(&self.name, &self.description, head, &charge.key, charge.quota)
     }
 
     /// The precedence of a request among those that wait; `None` if all have the usual one.
@@ -680,9 +685,14 @@ impl Policy {
     }
 
     /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
-    /// cost that is known later, no free retries, no units that are held, no precedence, and reports no crossings.
+    /// cost that is known later, no free retries, no units that are held, no precedence, and one key per request, and
+    /// reports no crossings.
     pub(crate) fn is_plain(&self) -> bool {
-        !self.shadow && self.heritage.penalty.is_none() && !self.is_open_ended() && !self.watches_shares()
+        !self.shadow
+            && self.heritage.penalty.is_none()
+            && !self.is_open_ended()
+            && !self.watches_shares()
+            && !self.who.has_several_keys
     }
 
     /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.

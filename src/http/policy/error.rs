@@ -61,6 +61,18 @@ pub enum PolicyError {
     },
 }
 
+impl PolicyError {
+    /// The error of a policy for which a request may have several keys, in a layer with alternatives.
+    pub(crate) fn several_keys_among_alternatives(name: &str) -> Self {
+        Self::Conflict {
+            name: name.to_owned(),
+            option: "several keys per request",
+            other: "alternatives",
+            problem: "an alternative has room or has none; return one key per request, or move the policy to a layer of its own",
+        }
+    }
+}
+
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -26,6 +26,8 @@ named! {
         /// The number of its records is bounded.
         MaxKeysOfChargeOnce = "ChargeOnce::max_keys",
         SharedKey = "a key that clients share",
+        /// A request may have several keys.
+        SeveralKeys = "several keys per request",
         /// Requests without a key share one.
         SharedWithoutKey = "MissingKey::Share",
         /// No request can cost more than it is charged.

@@ -14,7 +14,7 @@ use Fact::{
     ChargeOnce, ChargeWhen, Cost, CostAfter, CostFn, CostsAtMostCharge, Delays, InFlight, IsBalance, KeepsNoDebts,
     LimitFn, MaxKeysOfChargeOnce, NoCalendar, NoLimits, NoQuota, NotInFlight, NotShedding, OnCrossing, OneQuota,
     OweShortfalls, Penalty, PriorityFn, QuotaFn, RecordsOnServer, ReleaseAtHead, SettleByContentBytes, SettleByHandler,
-    SharedKey, SharedWithoutKey, Sheds, WeightFn, WindowFn,
+    SeveralKeys, SharedKey, SharedWithoutKey, Sheds, WeightFn, WindowFn,
 };
 
 /// Two facts that exclude each other, with the reason and the cure.
@@ -30,6 +30,9 @@ const NO_WAIT: &str = "a ban is for retries before the advertised wait is over, 
                        penalty, or add it to a policy with a quota";
 const IN_TURN: &str =
     "its requests have no classes and no weights; protect the server with `Overload`, or remove the option";
+
+const ONE_ACCOUNT: &str =
+    "what follows the response is settled for one key; return one key per request, or remove the option";
 
 /// The first rule that a policy breaks is reported. So rules about requests in flight come before rules about quotas.
 const RULES: &[PairRule] = &[
@@ -122,6 +125,16 @@ const RULES: &[PairRule] = &[
         RecordsOnServer,
         "time alone bounds the records there; remove `max_keys`, or set a shorter `within`",
     ),
+    PairRule(ChargeWhen, SeveralKeys, ONE_ACCOUNT),
+    PairRule(CostAfter, SeveralKeys, ONE_ACCOUNT),
+    PairRule(SettleByHandler, SeveralKeys, ONE_ACCOUNT),
+    PairRule(SettleByContentBytes, SeveralKeys, ONE_ACCOUNT),
+    PairRule(ChargeOnce, SeveralKeys, ONE_ACCOUNT),
+    PairRule(
+        SeveralKeys,
+        InFlight,
+        "a request is in flight once; return one key per request, or use a bucket or a window",
+    ),
 ];
 
 /// Checks that a name can be the name of a policy.
@@ -166,6 +179,7 @@ impl Policy {
             | OnCrossing => self.options.has(fact),
             MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
             SharedKey => self.who.key.is_shared(),
+            SeveralKeys => self.who.has_several_keys,
             SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,
             CostsAtMostCharge => !self.after.settles_later() || self.after.is_all_or_nothing(),
             InFlight => self.description.holds(),

@@ -194,6 +194,10 @@ impl Enforceable {
         let mut names = HashSet::with_capacity(policies.len());
         for policy in &policies {
             policy.validate()?;
+            // A formula has one member per policy.
+            if formula.has_choices() && policy.who.has_several_keys {
+                return Err(PolicyError::several_keys_among_alternatives(policy.name()));
+            }
             if !names.insert(policy.name()) {
                 return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
             }

@@ -2,17 +2,17 @@
 //! limits are here.
 
 /// A file, and requests to it.
-pub(super) struct Example {
-    pub(super) title: &'static str,
-    pub(super) file: &'static str,
-    pub(super) requests: &'static [Request],
+pub(crate) struct Example {
+    pub(crate) title: &'static str,
+    pub(crate) file: &'static str,
+    pub(crate) requests: &'static [Request],
 }
 
 /// The descriptors of a request, such as `key=value, subkey=value`. Beside each is the rule that it selects, as
 /// `NAME LIMIT/SECONDS for KEY`, or `nothing`.
-pub(super) type Request = &'static [(&'static str, &'static str)];
+pub(crate) type Request = &'static [(&'static str, &'static str)];
 
-pub(super) const EXAMPLES: [Example; 11] = [
+pub(crate) const EXAMPLES: [Example; 11] = [
     Example {
         title: "1: two values of a key",
         file: "

@@ -1,7 +1,7 @@
 //! Files of envoyproxy/ratelimit, as they are. A `rate_limit` may also have an `algorithm` and a `burst`.
 
 #[cfg(test)]
-mod examples;
+pub(crate) mod examples;
 mod pattern;
 mod read;
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl HowMuch {
         }
     }
 
-    /// The quota of the key of a request, if it has one of its own. Logs if the quota of a key goes back and forth
+    /// The quota of the key of a request, if it has one of its own: `named` if its extractor names one. Logs if the quota of a key goes back and forth
     /// within the first 1,000 requests of the policy; costs one relaxed load once the check has ended.
     #[inline]
     pub(super) fn quota_of(
@@ -52,8 +52,10 @@ impl HowMuch {
         limiter: &Description,
         head: &RequestHead<'_>,
         key: &PartitionKey,
+        named: Option<Quota>,
     ) -> Option<Quota> {
-        let quota = as_limited(limiter, self.quota.as_ref()?(head));
+        let quota_of = self.quota.as_ref()?;
+        let quota = as_limited(limiter, named.or_else(|| quota_of(head)));
         // A plan may be paused and resumed at any time.
         let is_suspended = quota.is_some_and(|quota| quota.is_suspended());
         if !is_suspended && self.quota_check.record(key, quota) {

@@ -16,6 +16,8 @@ use crate::values::PartitionKey;
 pub(crate) struct Who {
     pub(crate) key: Box<dyn KeyExtractor>,
     pub(crate) on_missing_key: MissingKey,
+    /// Whether a request may have several keys.
+    pub(crate) has_several_keys: bool,
     pub(super) when: Option<Condition>,
     pub(super) except: Option<Box<Except>>,
     same_key: SameKeyCheck,
@@ -46,6 +48,7 @@ impl Who {
         Self {
             key: Box::new(Global),
             on_missing_key: MissingKey::default(),
+            has_several_keys: false,
             when: None,
             except: None,
             same_key: SameKeyCheck::new(Global.is_shared()),
@@ -56,6 +59,7 @@ impl Who {
 
     pub(super) fn set_key(&mut self, key: impl KeyExtractor) {
         self.same_key = SameKeyCheck::new(key.is_shared());
+        self.has_several_keys = key.has_several();
         self.key = Box::new(key);
     }
 

@@ -1,15 +1,13 @@
-//! `/metrics`: exports the metrics to Prometheus.
+//! Metrics: records them, and exports them to Prometheus.
 
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::time::interval;
 
-use crate::limits::Limits;
+pub use metrics_exporter_prometheus::PrometheusHandle;
 
 /// Buckets for waits, in seconds: from the resolution of a timer to the longest wait by default.
 const WAITS: [f64; 11] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -17,8 +15,13 @@ const WAITS: [f64; 11] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 /// Buckets for calls to Redis, in seconds: from a server nearby to one that does not answer.
 const CALLS: [f64; 10] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1];
 
-/// Installs the recorder. Call it before the first request.
-pub(crate) fn install() -> PrometheusHandle {
+/// Installs the recorder. Call it before the first request, in a runtime.
+///
+/// # Panics
+///
+/// If the process has a recorder already.
+#[must_use]
+pub fn install() -> PrometheusHandle {
     let waits = Matcher::Suffix("time_in_queue".to_owned());
     let calls = Matcher::Suffix("call.duration".to_owned());
     let handle = PrometheusBuilder::new()
@@ -40,10 +43,7 @@ pub(crate) fn install() -> PrometheusHandle {
     handle
 }
 
-pub(crate) async fn scrape(
-    State((metrics, limits)): State<(PrometheusHandle, Arc<RwLock<Limits>>)>,
-) -> impl IntoResponse {
-    let limits = limits.read().unwrap_or_else(PoisonError::into_inner);
-    limits.observe();
+/// Answers a scrape. Observe the limits before.
+pub fn render(metrics: &PrometheusHandle) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
 }

@@ -8,8 +8,9 @@ use tokio::time::sleep;
 use tower_sluice::config::{Config, SnapshotFile};
 use tower_sluice::snapshot::Snapshots;
 
-#[derive(Clone)]
-pub(crate) struct Saving {
+/// Writes snapshots of the limits.
+#[derive(Clone, Debug)]
+pub struct Saving {
     snapshots: Arc<Snapshots>,
     file: SnapshotFile,
 }
@@ -17,7 +18,7 @@ pub(crate) struct Saving {
 impl Saving {
     /// Restores the limits from the file of the configuration, if it has one. A file that is refused is kept beside,
     /// and the limits begin with full budgets: a server that does not start would be worse.
-    pub(crate) fn restore(config: &Config) -> Option<Self> {
+    pub fn restore(config: &Config) -> Option<Self> {
         let file = config.snapshot()?.clone();
         let snapshots = Arc::new(config.snapshots());
         match snapshots.load(file.path()) {
@@ -28,7 +29,7 @@ impl Saving {
     }
 
     /// Writes a snapshot again and again, for as long as the server runs.
-    pub(crate) async fn run(self) {
+    pub async fn run(self) {
         let every: Duration = self.file.every();
         loop {
             sleep(every).await;
@@ -39,8 +40,12 @@ impl Saving {
         }
     }
 
-    /// Writes a snapshot now. An error is the message to print.
-    pub(crate) fn save(&self) -> Result<(), String> {
+    /// Writes a snapshot now.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written: the message to print.
+    pub fn save(&self) -> Result<(), String> {
         let path = self.file.path();
         self.snapshots.save(path).map(drop).map_err(|error| format!("{}: {error}", path.display()))
     }

@@ -37,7 +37,12 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// The most connections that wait to be accepted; the system's `somaxconn` may allow fewer.
 const BACKLOG: u32 = 4_096;
 
-pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+/// Binds an address.
+///
+/// # Errors
+///
+/// If the system refuses it.
+pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
@@ -46,7 +51,7 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Serves `app` until `stop` is ready. Then it calls `close`, takes the connections that the kernel has accepted, and
 /// completes the requests in flight within [`DRAIN`].
-pub(crate) async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output = ()>, close: impl FnOnce()) {
+pub async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output = ()>, close: impl FnOnce()) {
     let (stopping, is_stopping) = watch::channel(());
     // Each connection has a sender: none is left when the last connection is closed.
     let (open, mut all_closed) = mpsc::channel::<()>(1);

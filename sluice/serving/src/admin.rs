@@ -1,5 +1,6 @@
 //! `--admin`: the admin service on an address of its own, and its guard.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -10,21 +11,28 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use tower_sluice::config::Config;
+use tower_sluice::admin::Admin;
 use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow, admin};
 
 const TOKEN: &str = "SLUICE_ADMIN_TOKEN";
 
-pub(crate) struct Settings {
-    pub(crate) address: SocketAddr,
+/// The address of the admin service, and its token.
+#[derive(Clone)]
+pub struct Settings {
+    /// Where it listens.
+    pub address: SocketAddr,
     /// Its owner may do everything. Without a token, every client that reaches the address may.
     token: Option<Arc<str>>,
 }
 
 impl Settings {
     /// Reads the address from the arguments, and the token from the environment, which other users of the machine do
-    /// not see. An error is the message to print.
-    pub(crate) fn read(address: &str) -> Result<Self, String> {
+    /// not see.
+    ///
+    /// # Errors
+    ///
+    /// If one of the two is unsafe or unreadable: the message to print.
+    pub fn read(address: &str) -> Result<Self, String> {
         let address: SocketAddr =
             address.parse().map_err(|_| format!("--admin {address}: write an address such as 127.0.0.1:3001"))?;
         let token = std::env::var(TOKEN).ok().map(|token| token.trim().to_owned());
@@ -40,8 +48,9 @@ impl Settings {
         }
     }
 
-    pub(crate) fn router(&self, config: &Config) -> Router {
-        let router = admin::router(config);
+    /// Makes the router of these layers.
+    pub fn router(&self, layers: impl Into<Admin>) -> Router {
+        let router = admin::router(layers);
         let Some(token) = self.token.clone() else { return router };
         // Wrong tokens only. All callers share the budget.
         let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(100)))
@@ -74,4 +83,11 @@ fn has_token(fields: &HeaderMap, token: &str) -> bool {
 /// Compares in a time that does not depend on where the two differ.
 fn is_same(given: &[u8], token: &[u8]) -> bool {
     given.len() == token.len() && given.iter().zip(token).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+}
+
+/// Shows no token.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("address", &self.address).finish_non_exhaustive()
+    }
 }

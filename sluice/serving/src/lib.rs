@@ -1,0 +1,7 @@
+//! What the program `sluice` and the example server share: connections, metrics, snapshots, and the guard of the admin
+//! service.
+
+pub mod admin;
+pub mod connections;
+pub mod metrics;
+pub mod snapshots;

@@ -1,0 +1,100 @@
+//! `/auth`: proxies ask over HTTP whether a request may pass.
+//!
+//! A proxy describes the request in the fields `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`, or calls
+//! `/auth` followed by the path of the request. It hands the client's other fields on as they are, and so the policies of
+//! the path's route see them. Only these names are read, so that a proxy that sets them overwrites whatever a client sent.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use http::header::{HOST, HeaderMap, HeaderName};
+use http::uri::PathAndQuery;
+use http::{Method, Response, StatusCode, Uri};
+
+use super::limits::Limits;
+
+pub(crate) const PATH: &str = "/auth";
+
+const METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// Decides on the request that a call describes.
+pub(crate) async fn decide(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
+    let Described { request, reject_status } = match describe(call) {
+        Ok(described) => described,
+        Err(problem) => {
+            let mut response = Response::new(Body::from(format!("{problem}\n")));
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            return response;
+        }
+    };
+    let mut response = limits.decide(request).await;
+    if let Some(status) = reject_status.filter(|_| !response.status().is_success()) {
+        *response.status_mut() = status;
+    }
+    response
+}
+
+struct Described {
+    request: Request,
+    /// The status of rejections, if the proxy takes no other.
+    reject_status: Option<StatusCode>,
+}
+
+/// Makes the client's request from a proxy's call. An error is the text of the response.
+fn describe(call: Request) -> Result<Described, String> {
+    let (mut head, _) = call.into_parts();
+    let below = head.uri.path().strip_prefix(PATH).filter(|rest| rest.starts_with('/'));
+    let (uri, reject_status) = match below {
+        // The query is the client's.
+        Some(rest) => (uri_of(&with_query(rest, head.uri.query()))?, None),
+        None => {
+            let sent = only(&head.headers, &URI)?.ok_or_else(|| {
+                "X-Forwarded-Uri is missing; let the proxy set it to the path and query of the request, or call /auth \
+                 followed by the path"
+                    .to_owned()
+            })?;
+            (uri_of(sent)?, head.uri.query().map(reject_status).transpose()?)
+        }
+    };
+    if let Some(method) = only(&head.headers, &METHOD)? {
+        let method = Method::from_bytes(method.as_bytes());
+        head.method = method.map_err(|_| "X-Forwarded-Method is no method of HTTP".to_owned())?;
+    }
+    if let Some(host) = head.headers.get(FORWARDED_HOST).cloned() {
+        head.headers.insert(HOST, host);
+    }
+    head.uri = uri;
+    Ok(Described { request: Request::from_parts(head, Body::empty()), reject_status })
+}
+
+fn with_query(path: &str, query: Option<&str>) -> String {
+    query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"))
+}
+
+/// Reads a path and a query.
+fn uri_of(text: &str) -> Result<Uri, String> {
+    let parsed = text.parse::<PathAndQuery>().ok().filter(|_| text.starts_with('/'));
+    parsed.map(Uri::from).ok_or_else(|| "X-Forwarded-Uri is no path with a query, such as /search?q=tea".to_owned())
+}
+
+/// Reads the query of `/auth` itself.
+fn reject_status(query: &str) -> Result<StatusCode, String> {
+    let status = query.strip_prefix("status=").and_then(|status| status.parse().ok());
+    let status = status.and_then(|status: u16| StatusCode::from_u16(status).ok());
+    status.filter(|status| status.is_client_error() || status.is_server_error()).ok_or_else(|| {
+        format!("the query {query:?} is unknown; write /auth?status=403 for the status of rejections, or no query")
+    })
+}
+
+/// The value of a field that comes at most once. Two would mean that the proxy has added its own to the client's.
+fn only<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
+    let mut values = fields.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(format!("{name} was sent more than once; let the proxy overwrite what clients send"));
+    }
+    value.to_str().map(Some).map_err(|_| format!("{name} is not readable as text"))
+}

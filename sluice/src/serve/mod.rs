@@ -1,0 +1,169 @@
+//! `sluice serve`: decides on requests that proxies and programs in other languages ask about.
+
+mod auth;
+mod limits;
+mod pass;
+mod reload;
+mod rls;
+mod sources;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::routing::{any, get, post};
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tower_sluice::config::Config;
+use tower_sluice::store::redis::Redis;
+use tower_sluice_serving::metrics::PrometheusHandle;
+use tower_sluice_serving::snapshots::Saving;
+use tower_sluice_serving::{admin, connections, metrics};
+
+use self::limits::Limits;
+use self::rls::Store;
+use self::sources::Sources;
+use crate::Failure;
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArguments {
+    /// The configuration in TOML. All files are read again when they change, and on SIGHUP
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["envoy_config", "limitador_config"])]
+    config: Option<PathBuf>,
+    /// A file of envoyproxy/ratelimit, or a folder of such files
+    #[arg(long, value_name = "FILE")]
+    envoy_config: Vec<PathBuf>,
+    /// A file of limits of limitador
+    #[arg(long, value_name = "FILE")]
+    limitador_config: Vec<PathBuf>,
+    /// How many keys each rule of these two keeps in memory
+    #[arg(long, value_name = "KEYS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..))]
+    max_keys: u32,
+    /// The address for proxies, for HTTP and gRPC. Port 0 picks a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
+    listen: SocketAddr,
+    /// Keep the limits on this Redis, in place of the one in the file
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// Serve the admin service on this address, such as 127.0.0.1:8082. It needs a token in SLUICE_ADMIN_TOKEN if
+    /// others can reach it
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+}
+
+/// Serves until a signal comes.
+pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let admin = arguments.admin.as_deref().map(admin::Settings::read).transpose().map_err(Failure::Usage)?;
+    let sources = Sources {
+        config: arguments.config.clone(),
+        envoy: arguments.envoy_config.clone(),
+        limitador: arguments.limitador_config.clone(),
+    };
+    let texts = sources.read().map_err(Failure::Io)?;
+    let (reader, store) = match &arguments.redis {
+        None => (Config::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
+        Some(url) => {
+            // The error does not repeat the address, which may hold a password.
+            let redis = Redis::open(url.as_str()).map_err(|error| Failure::Usage(format!("--redis: {error}")))?;
+            (Config::reader().redis(&redis), Store::Redis(redis))
+        }
+    };
+    let limits = Arc::new(Limits::read(reader, &texts, store)?);
+    // Before the first request.
+    let saving = limits.with_config(|config| Saving::restore(config)).flatten();
+    let runtime = tokio::runtime::Runtime::new();
+    let runtime = runtime.map_err(|error| Failure::Io(format!("the runtime does not start: {error}")))?;
+    let served = runtime.block_on(async {
+        tokio::spawn(reload::apply_edits(sources, texts, Arc::clone(&limits)));
+        if let Some(saving) = saving.clone() {
+            tokio::spawn(saving.run());
+        }
+        serve(arguments.listen, limits, admin).await
+    });
+    // After the last request.
+    let served = served.and_then(|()| saving.map_or(Ok(()), |saving| saving.save()));
+    // Connections that did not end in time must not keep the process alive.
+    runtime.shutdown_background();
+    served.map_err(Failure::Io)
+}
+
+/// An error is the message to print.
+async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Settings>) -> Result<(), String> {
+    let (listener, address) = bind(listen, "--listen")?;
+    let admin = match admin {
+        None => None,
+        Some(settings) => Some((bind(settings.address, "--admin")?, settings.router(limits.handles()))),
+    };
+    if !address.ip().is_loopback() {
+        tracing::warn!("{address}: all that reach this address may use up the budgets of every client");
+    }
+    let (stopping, is_stopping) = watch::channel(false);
+    let stop = stop_signal()?;
+    tokio::spawn(async move {
+        stop.await;
+        let _ = stopping.send(true);
+    });
+    // Requests in queues are rejected at once, instead of waiting for their turns.
+    let close = {
+        let limits = Arc::clone(&limits);
+        move || limits.close()
+    };
+    println!("listening on {address}");
+    let serving = connections::serve(listener, router(limits), until_stopped(is_stopping.clone()), close);
+    match admin {
+        None => serving.await,
+        Some(((listener, address), router)) => {
+            println!("admin on http://{address}");
+            tokio::join!(serving, connections::serve(listener, router, until_stopped(is_stopping), || {}));
+        }
+    }
+    Ok(())
+}
+
+fn router(limits: Arc<Limits>) -> Router {
+    let metrics = metrics::install();
+    Router::new()
+        .route(auth::PATH, any(auth::decide))
+        .route("/auth/{*path}", any(auth::decide))
+        .route("/auth/", any(auth::decide))
+        .route(rls::PATH, post(rls::should_rate_limit))
+        .with_state(Arc::clone(&limits))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/metrics", get(scrape).with_state((metrics, limits)))
+}
+
+async fn scrape(State((metrics, limits)): State<(PrometheusHandle, Arc<Limits>)>) -> impl IntoResponse {
+    limits.observe();
+    metrics::render(&metrics)
+}
+
+/// `option` is the one that sets the address.
+fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr), String> {
+    let bound = connections::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, listener) =
+        bound.map_err(|error| format!("{address}: {error}; choose another address with {option}"))?;
+    Ok((listener, address))
+}
+
+/// Returns a future that is ready on SIGTERM and SIGINT.
+fn stop_signal() -> Result<impl Future<Output = ()>, String> {
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(|error| format!("the service cannot wait for SIGTERM: {error}"))?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    })
+}
+
+async fn until_stopped(mut is_stopping: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which ends the wait, too.
+    let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
+}

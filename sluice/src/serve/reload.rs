@@ -1,0 +1,52 @@
+//! Puts edited files in force, on SIGHUP and when a text has changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
+use tokio::time::interval;
+
+use super::limits::Limits;
+use super::sources::{Sources, Texts};
+
+/// How often the files are read. They are small, and their texts show an edit more reliably than their times: also if
+/// one is a link that now points to another file, as in a mounted ConfigMap, or was copied with its time.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Applies each edit after `texts`, for as long as the service runs, and logs the result. A text that is rejected
+/// changes nothing.
+///
+/// An edit that is found by polling is applied once the texts are unchanged for a period, so that no half-written file
+/// is. On a SIGHUP, the files are applied as they are, also if they are the same.
+pub(crate) async fn apply_edits(sources: Sources, texts: Texts, limits: Arc<Limits>) {
+    let mut hangups = match signal(SignalKind::hangup()) {
+        Ok(hangups) => Some(hangups),
+        Err(error) => {
+            tracing::error!("SIGHUP does not reload the limits: {error}");
+            None
+        }
+    };
+    let mut applied = Ok(texts.clone());
+    let mut last = Ok(texts);
+    let mut ticks = interval(PERIOD);
+    loop {
+        let is_demanded = tokio::select! {
+            _ = ticks.tick() => false,
+            Some(()) = async { hangups.as_mut()?.recv().await } => true,
+        };
+        let files = sources.clone();
+        let found = spawn_blocking(move || files.read()).await.unwrap_or_else(|error| Err(error.to_string()));
+        let is_settled = found == last;
+        last.clone_from(&found);
+        if !is_demanded && (!is_settled || found == applied) {
+            continue;
+        }
+        applied.clone_from(&found);
+        match found.map(|texts| limits.change(&texts)) {
+            Ok(Ok(changed)) => tracing::info!("the limits were read again: {changed}"),
+            Ok(Err(error)) => tracing::error!("{error} (the limits stay as they were)"),
+            Err(error) => tracing::error!("{error}; the limits stay as they were"),
+        }
+    }
+}

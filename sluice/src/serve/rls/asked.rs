@@ -1,0 +1,91 @@
+//! A request of Envoy's protocol on its way through the layer of its domain.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tower_sluice::key::KeyCharge;
+use tower_sluice::{PartitionKey, Quota};
+
+use crate::rules::Descriptor;
+
+/// The descriptors of a request. The layer's policies find them in the request's extensions, and note here which of them
+/// they are charged for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) descriptors: Vec<Descriptor>,
+    /// The hits of each descriptor. 0 only looks.
+    pub(crate) hits: Vec<u64>,
+    /// The rules for these descriptors, if the file of another service has the limits.
+    pub(crate) selected: Vec<Selection>,
+    /// Whether nothing is charged.
+    only_looks: bool,
+    matched: Mutex<Vec<Match>>,
+}
+
+/// A rule that limits a descriptor.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    pub(crate) descriptor: usize,
+    /// The policy of the rule.
+    pub(crate) policy: Arc<str>,
+    pub(crate) key: PartitionKey,
+    /// The limit that the request brings for the descriptor.
+    pub(crate) quota: Option<Quota>,
+}
+
+/// A descriptor that is charged to a key of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Match {
+    pub(crate) policy: Arc<str>,
+    pub(crate) key: PartitionKey,
+    pub(crate) descriptor: usize,
+}
+
+impl Asked {
+    /// `hits` has a number for each descriptor.
+    pub(crate) fn new(descriptors: Vec<Descriptor>, hits: Vec<u64>, selected: Vec<Selection>) -> Self {
+        Self { descriptors, hits, selected, only_looks: false, matched: Mutex::default() }
+    }
+
+    /// The same request, which charges nothing.
+    pub(crate) fn to_look(&self) -> Self {
+        let same = Self::new(self.descriptors.clone(), self.hits.clone(), self.selected.clone());
+        Self { only_looks: true, ..same }
+    }
+
+    /// Notes that a policy is charged for these descriptors, each with its key and perhaps its own limit. Returns what
+    /// the policy charges.
+    ///
+    /// Descriptors with the same key are one charge, of all their hits: two would each have to find room beside the
+    /// other. If all of them only look, so does the charge.
+    pub(crate) fn charge(
+        &self,
+        policy: &Arc<str>,
+        matched: impl IntoIterator<Item = (usize, PartitionKey, Option<Quota>)>,
+    ) -> Vec<KeyCharge> {
+        let mut sums: Vec<(PartitionKey, Option<Quota>, u64)> = Vec::new();
+        let mut all = self.matched.lock().unwrap_or_else(PoisonError::into_inner);
+        for (descriptor, key, quota) in matched {
+            let hits = self.hits[descriptor];
+            match sums.iter_mut().find(|(other, ..)| *other == key) {
+                Some((.., sum)) => *sum = sum.saturating_add(hits),
+                None => sums.push((key.clone(), quota, hits)),
+            }
+            all.push(Match { policy: Arc::clone(policy), key, descriptor });
+        }
+        sums.into_iter().map(|(key, quota, hits)| self.charge_of(key, quota, hits)).collect()
+    }
+
+    /// The policies that each descriptor was charged to.
+    pub(crate) fn matched(&self) -> Vec<Match> {
+        self.matched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn charge_of(&self, key: PartitionKey, quota: Option<Quota>, hits: u64) -> KeyCharge {
+        let charge = KeyCharge::new(key).cost(hits.max(1));
+        let charge = if hits == 0 || self.only_looks { charge.peek() } else { charge };
+        match quota {
+            Some(quota) => charge.quota(quota),
+            None => charge,
+        }
+    }
+}

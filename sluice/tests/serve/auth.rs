@@ -1,0 +1,139 @@
+//! `/auth`, as proxies ask it over HTTP.
+
+use reqwest::{Client, Method, Response};
+
+use crate::service::Service;
+
+const CONFIG: &str = r#"
+    [client-ip]
+    source = "x-forwarded-for"
+    trusted = ["127.0.0.1"]
+
+    [[route]]
+    path = "/search"
+      [[route.policy]]
+      name = "per-client"
+      algorithm = "token-bucket"
+      limit = 2
+      per = "1h"
+      key = "client-ip"
+
+    [[route]]
+    path = "/users/{id}"
+      [[route.policy]]
+      name = "programs"
+      algorithm = "fixed-window"
+      limit = 1
+      per = "1day"
+      key = ["header:x-api-key", "path"]
+
+    [[route]]
+    path = "/shop"
+      [[route.policy]]
+      name = "per-user"
+      algorithm = "token-bucket"
+      limit = 1
+      per = "1h"
+      key = "descriptor:user"
+"#;
+
+async fn ask(service: &Service, path: &str, fields: &[(&str, &str)]) -> Response {
+    let mut request = Client::new().get(service.url(path));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.send().await.unwrap()
+}
+
+fn field<'a>(response: &'a Response, name: &str) -> &'a str {
+    response.headers().get(name).unwrap_or_else(|| panic!("no {name} in {response:?}")).to_str().unwrap()
+}
+
+#[tokio::test]
+async fn a_request_is_limited_by_the_route_of_its_path() {
+    let service = Service::start(CONFIG);
+    let ada = [("x-forwarded-uri", "/search?q=tea"), ("x-forwarded-for", "192.0.2.1")];
+    for left in ["1", "0"] {
+        let response = ask(&service, "/auth", &ada).await;
+        assert_eq!(response.status(), 200);
+        assert!(field(&response, "ratelimit").starts_with(&format!("\"per-client\";r={left};")));
+    }
+    let rejected = ask(&service, "/auth", &ada).await;
+    assert_eq!(rejected.status(), 429);
+    assert!((1_700..=1_800).contains(&field(&rejected, "retry-after").parse().unwrap()));
+    assert!(rejected.headers().contains_key("x-rate-limited-for"));
+    assert!(rejected.text().await.unwrap().contains("quota-exceeded"));
+
+    let bob = [("x-forwarded-uri", "/search?q=tea"), ("x-forwarded-for", "192.0.2.2")];
+    assert_eq!(ask(&service, "/auth", &bob).await.status(), 200);
+    let elsewhere = [("x-forwarded-uri", "/about"), ("x-forwarded-for", "192.0.2.1")];
+    assert_eq!(ask(&service, "/auth", &elsewhere).await.status(), 200);
+}
+
+#[tokio::test]
+async fn the_path_may_follow_that_of_the_call_and_fields_are_handed_on() {
+    let service = Service::start(CONFIG);
+    // A field of the client must not replace what the proxy asks about.
+    let forged = [("x-api-key", "k1"), ("x-forwarded-uri", "/about")];
+    assert_eq!(ask(&service, "/auth/users/7?x=1", &forged).await.status(), 200);
+    assert_eq!(ask(&service, "/auth/users/8", &forged).await.status(), 429, "all users have the route's budget");
+    assert_eq!(ask(&service, "/auth/users/7", &[("x-api-key", "k2")]).await.status(), 200);
+    assert_eq!(ask(&service, "/auth/users/7", &[]).await.status(), 400, "the key is missing");
+}
+
+#[tokio::test]
+async fn a_proxy_may_choose_the_status_of_rejections() {
+    let service = Service::start(CONFIG);
+    let fields = [("x-forwarded-uri", "/search"), ("x-forwarded-for", "192.0.2.1")];
+    for expected in [200, 200, 403] {
+        assert_eq!(ask(&service, "/auth?status=403", &fields).await.status(), expected);
+    }
+    assert_eq!(ask(&service, "/auth?status=200", &fields).await.status(), 400);
+}
+
+#[tokio::test]
+async fn a_call_that_describes_no_request_is_answered_with_the_cure() {
+    let service = Service::start(CONFIG);
+    for (fields, problem) in [
+        (&[][..], "X-Forwarded-Uri is missing"),
+        (&[("x-forwarded-uri", "/search"), ("x-forwarded-uri", "/about")], "was sent more than once"),
+        (&[("x-forwarded-uri", "search")], "is no path"),
+        (&[("x-forwarded-uri", "/search"), ("x-forwarded-method", "A B")], "no method"),
+    ] {
+        let response = ask(&service, "/auth", fields).await;
+        assert_eq!(response.status(), 400);
+        let text = response.text().await.unwrap();
+        assert!(text.contains(problem), "{text}");
+    }
+    let response = ask(&service, "/auth/shop", &[]).await;
+    assert_eq!(response.status(), 400);
+    assert!(response.text().await.unwrap().contains("a descriptor of Envoy's rate limit service is missing"));
+}
+
+#[tokio::test]
+async fn the_method_is_that_of_the_client() {
+    let service = Service::start(
+        r#"
+        [[route]]
+        path = "/search"
+        exempt-preflights = { limit = 50, per = "1s" }
+          [[route.policy]]
+          name = "all"
+          algorithm = "token-bucket"
+          limit = 1
+          per = "1h"
+        "#,
+    );
+    let preflight = [
+        ("x-forwarded-uri", "/search"),
+        ("x-forwarded-method", "OPTIONS"),
+        ("origin", "https://shop.example"),
+        ("access-control-request-method", "GET"),
+    ];
+    for _ in 0..3 {
+        assert_eq!(ask(&service, "/auth", &preflight).await.status(), 200);
+    }
+    let call = Client::new().request(Method::POST, service.url("/auth/search")).send().await.unwrap();
+    assert_eq!(call.status(), 200);
+    assert_eq!(ask(&service, "/auth/search", &[]).await.status(), 503);
+}

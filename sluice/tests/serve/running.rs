@@ -1,0 +1,88 @@
+//! The service while it runs: health, metrics, the admin service, changes of its file, and its end.
+
+use std::fs;
+
+use crate::proto::Code;
+use crate::service::{Service, file, request};
+
+fn config(limit: u32) -> String {
+    format!(
+        r#"
+        [[route]]
+        path = "/shop"
+          [[route.policy]]
+          name = "per-user"
+          algorithm = "fixed-window"
+          limit = {limit}
+          per = "1day"
+          key = "descriptor:user"
+        "#
+    )
+}
+
+async fn get(url: String) -> String {
+    reqwest::get(url).await.unwrap().error_for_status().unwrap().text().await.unwrap()
+}
+
+const ADA: &[(&str, &str)] = &[("user", "ada")];
+
+#[tokio::test]
+async fn it_reports_its_health_and_counts_decisions() {
+    let service = Service::start(&config(1));
+    assert_eq!(get(service.url("/healthz")).await, "ok\n");
+    let mut client = service.connect().await;
+    for expected in [Code::Ok, Code::OverLimit] {
+        assert_eq!(client.ask(request("shop", &[ADA])).await.unwrap().overall_code(), expected);
+    }
+    let metrics = get(service.url("/metrics")).await;
+    let counted = |result: &str| {
+        let line = metrics.lines().find(|line| line.contains("requests_total{") && line.contains(result));
+        line.unwrap_or_else(|| panic!("no {result} in {metrics}")).rsplit_once(' ').unwrap().1.to_owned()
+    };
+    assert_eq!([counted("\"allowed\""), counted("\"rejected\"")], ["1", "1"]);
+}
+
+/// Asks until the service admits, as it does once it has read the file again.
+async fn admits_in_the_end(service: &Service) {
+    let mut client = service.connect().await;
+    while client.ask(request("shop", &[ADA])).await.unwrap().overall_code() != Code::Ok {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_hangup_and_a_changed_file_change_the_limits_and_keep_what_was_used() {
+    let service = Service::start(&config(1));
+    let mut client = service.connect().await;
+    assert_eq!(client.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::Ok);
+    fs::write(&service.config, config(2)).unwrap();
+    service.signal("-HUP");
+    admits_in_the_end(&service).await;
+    // A mistake changes nothing.
+    fs::write(&service.config, "[[route]]\npath = \"/shop\"\nlimit = 3").unwrap();
+    service.signal("-HUP");
+    fs::write(&service.config, config(3)).unwrap();
+    admits_in_the_end(&service).await;
+    // The reported limit follows the one in force.
+    loop {
+        let response = client.ask(request("shop", &[ADA])).await.unwrap();
+        assert_eq!(response.overall_code(), Code::OverLimit);
+        if response.statuses[0].current_limit.as_ref().unwrap().requests_per_unit == 3 {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn budgets_in_a_snapshot_outlive_a_restart() {
+    let snapshot = file("limits.snapshot", "");
+    fs::remove_file(&snapshot).unwrap();
+    let config = format!("snapshot = {{ path = {:?}, every = \"1h\" }}\n{}", snapshot.display().to_string(), config(1));
+    let service = Service::start(&config);
+    assert_eq!(service.connect().await.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::Ok);
+    service.signal("-TERM");
+    assert!(service.wait().await);
+    let service = Service::start(&config);
+    assert_eq!(service.connect().await.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::OverLimit);
+    fs::remove_file(&snapshot).unwrap();
+}

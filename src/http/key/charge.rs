@@ -1,0 +1,56 @@
+//! `KeyCharge`: one of the keys that a request has for a policy.
+
+use crate::values::{PartitionKey, Quota};
+
+/// One of the [keys of a request](super::KeyExtractor::extract_all), and what the request costs it.
+///
+/// ```
+/// use tower_sluice::PartitionKey;
+/// use tower_sluice::key::KeyCharge;
+///
+/// // A message to two recipients, and a third one who only has to have units left.
+/// let charges = [
+///     KeyCharge::new(PartitionKey::from("ada")),
+///     KeyCharge::new(PartitionKey::from("bob")).cost(3),
+///     KeyCharge::new(PartitionKey::from("eve")).peek(),
+/// ];
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct KeyCharge {
+    pub(crate) key: PartitionKey,
+    pub(crate) cost: Option<u64>,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) is_peek: bool,
+}
+
+impl KeyCharge {
+    /// Charges the key the policy's [cost](crate::Policy::cost).
+    pub const fn new(key: PartitionKey) -> Self {
+        Self { key, cost: None, quota: None, is_peek: false }
+    }
+
+    /// Charges this cost instead.
+    pub fn cost(self, cost: u64) -> Self {
+        Self { cost: Some(cost), ..self }
+    }
+
+    /// Gives the key this quota, in place of what the policy's [`quota_fn`](crate::Policy::quota_fn) returns. Without
+    /// that option, keys have no quotas of their own, and this has no effect.
+    pub fn quota(self, quota: Quota) -> Self {
+        Self { quota: Some(quota), ..self }
+    }
+
+    /// Only looks: if the cost does not fit, the request is rejected, but it is never charged. A limiter that cannot be
+    /// peeked at, such as a queue, fails instead. While a limiter on a server fails, its local fallback lets such a
+    /// request pass.
+    pub fn peek(self) -> Self {
+        Self { is_peek: true, ..self }
+    }
+}
+
+impl From<PartitionKey> for KeyCharge {
+    fn from(key: PartitionKey) -> Self {
+        Self::new(key)
+    }
+}
