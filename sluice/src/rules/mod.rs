@@ -1,7 +1,7 @@
-//! The limits in the files of other rate limit services, and which of them apply to a request.
+//! Reads the limits in the files of other rate limit services, and selects the limits that apply to a request.
 //!
-//! A file is read into [`Domain`]s of [`Rule`]s. A domain selects the rules for the [`Descriptor`]s of a request, and the
-//! key of the budget of each. Nothing here limits or charges.
+//! A file is read into [`Domain`]s of [`Rule`]s. A domain selects the rules for the [`Descriptor`]s of a request, and a
+//! key for each rule. Nothing here limits or charges.
 
 pub(crate) mod envoy;
 mod key;
@@ -65,7 +65,7 @@ pub(crate) struct Rule {
 /// How much a rule admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// All requests are admitted, and none is counted.
+    /// All requests are admitted and not counted.
     Unlimited,
     /// All requests that cost anything are rejected. A [`Quota`] cannot be zero.
     Zero { period: Duration },
@@ -84,7 +84,7 @@ pub(crate) enum Algorithm {
 
 /// Selects the rules of a domain that apply to a request.
 pub(crate) trait Select: fmt::Debug + Send + Sync {
-    /// Selects rules, in the order of the descriptors. None are selected if there is no descriptor.
+    /// Selects rules, in the order of the descriptors. An empty list of descriptors selects nothing.
     fn select(&self, descriptors: &[Descriptor]) -> Vec<Selected>;
 }
 

@@ -11,7 +11,7 @@ const HASH: usize = 17;
 /// The text of a name before it is made unique and short, and a hash of all its parts.
 #[derive(Clone, Debug)]
 pub(super) struct NameText {
-    /// Valid characters. What exceeds the longest name is left out.
+    /// Valid characters, cut soon after the longest name.
     text: String,
     hash: u64,
     /// Whether `text` does not show all parts as they are.

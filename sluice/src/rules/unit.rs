@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A unit of time of the protocol. Months and years are not those of the calendar: all services count 30 and 365 days.
+/// A unit of time of the protocol. A month has 30 days and a year 365, as in envoyproxy/ratelimit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Second,

@@ -8,8 +8,8 @@ pub(crate) struct Example {
     pub(crate) requests: &'static [Request],
 }
 
-/// The descriptors of a request, such as `key=value, subkey=value`, each with what applies to it: `NAME LIMIT/SECONDS for
-/// KEY`, or `nothing`.
+/// The descriptors of a request, such as `key=value, subkey=value`. Beside each is the rule that it selects, as
+/// `NAME LIMIT/SECONDS for KEY`, or `nothing`.
 pub(crate) type Request = &'static [(&'static str, &'static str)];
 
 pub(crate) const EXAMPLES: [Example; 11] = [

@@ -33,7 +33,7 @@ fn names<'a>(domain: &'a Domain, descriptors: &[&str]) -> Vec<&'a str> {
     select(domain, descriptors).iter().map(|selected| &*domain.rules[selected.rule].name).collect()
 }
 
-/// Writes what applies as the examples do.
+/// Writes a selected rule as the examples do.
 fn shown(domain: &Domain, selected: &Selected) -> String {
     let rule = &domain.rules[selected.rule];
     let limit = match rule.limit {

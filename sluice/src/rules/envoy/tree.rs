@@ -63,7 +63,7 @@ impl Branches {
     }
 }
 
-/// What `replaces` needs of a rule.
+/// The names of a rule for `replaces`.
 #[derive(Debug)]
 pub(super) struct Replacement {
     /// The name that others may replace. A rule without a limit is never replaced.

@@ -56,7 +56,7 @@ struct Namespace<'a> {
     rules: Vec<Rule>,
     /// One for each rule.
     scopes: Vec<Scope>,
-    /// The lines of limits, by what makes them differ.
+    /// The line of each limit. No two limits have the same scope and period.
     lines: HashMap<(Scope, Duration), usize>,
 }
 
@@ -154,7 +154,7 @@ fn name_text(label: Option<&str>, scope: &Scope, period: Duration) -> NameText {
     words.push(format!("{}s", period.as_secs()));
     let shown = label.map_or_else(|| words.join("/"), str::to_owned);
 
-    // What the name may not show. Limits with the same name in the file differ by it.
+    // Limits with the same name in the file differ by these parts.
     let conditions = scope.conditions.iter().map(|condition| (&condition.reference, Some(condition)));
     let variables = scope.variables.iter().map(|variable| (variable, None));
     let mut name = NameText::new().with(&shown).with_hidden(&period.as_secs().to_string());

@@ -27,7 +27,7 @@ impl Select for Scopes {
 }
 
 impl Scope {
-    /// Returns the limit as one of the last descriptor that it reads, or of the first if it reads none.
+    /// Selects the limit for the last descriptor that it reads, or for the first if it reads no entry.
     fn select(&self, rule: usize, descriptors: &[Descriptor]) -> Option<Selected> {
         let mut last = 0;
         for condition in &self.conditions {

@@ -71,6 +71,7 @@ fn names_without_a_descriptor_are_searched_in_all() {
     let domain = domain(list);
     let [user, method] = [descriptor(&[("user", "ann")]), descriptor(&[("method", "PUT"), ("x", "")])];
     assert_eq!(select(&domain, &[user.clone(), method.clone()]), [(1, 0, PartitionKey::from("ann"))]);
+    assert_eq!(select(&domain, &[method.clone(), user.clone()]), [(1, 0, PartitionKey::from("ann"))]);
     assert!(select(&domain, std::slice::from_ref(&user)).is_empty());
     assert!(select(&domain, &[user, method, descriptor(&[("method", "GET")])]).is_empty());
 }

@@ -123,7 +123,7 @@ impl<'a> Fields<'a> {
         self.error(name, format_args!("`{name}` is `{found}`; write {expected}"))
     }
 
-    /// Returns what a number or a flag is written as. A text in quotation marks is neither.
+    /// Returns the text of a number or a flag. A text in quotation marks is an error.
     fn plain(&self, name: &str) -> Result<Option<&'a str>, ConfigError> {
         match self.get(name).map(|node| &node.value) {
             None => Ok(None),

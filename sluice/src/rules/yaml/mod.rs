@@ -15,7 +15,7 @@ pub(super) use self::fields::{Fields, Shape};
 /// The deepest nesting of lists and tables. The readers of a tree call themselves.
 const MAX_DEPTH: usize = 64;
 
-/// What the aliases of a file may repeat, in bytes. A tree shares the repeated values, but its readers copy them.
+/// The bytes that the aliases of a file may repeat. A tree shares the repeated values, but its readers copy them.
 const MAX_REPEATED: usize = 4 << 20;
 
 /// The bytes of a value besides its text, roughly.
@@ -68,7 +68,8 @@ impl Node {
 ///
 /// # Errors
 ///
-/// If it is not YAML, has a second document, a tag, a key twice or a key that is no text, or repeats too much by aliases.
+/// If it is not YAML, has a second document, a tag, a key twice or a key that is not a text, nests too deep, or repeats
+/// too much by aliases.
 pub(super) fn parse(file: &str, text: &str) -> Result<Option<Rc<Node>>, ConfigError> {
     let mut tree = Tree { file, root: None, open: Vec::new(), anchors: HashMap::new(), repeated: 0 };
     let mut parser = Parser::new_from_str(text);
@@ -163,7 +164,7 @@ impl Tree<'_> {
 
     fn add(&mut self, node: Node, anchor: usize) -> Result<(), ConfigError> {
         let node = Rc::new(node);
-        // An anchor of 0 is none.
+        // The number 0 stands for no anchor.
         if anchor > 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
@@ -189,8 +190,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Adds the tables that `<<` names. A key of the table itself comes before a merged one, and a key of an earlier
-    /// merged table before that of a later one.
+    /// Adds the tables that `<<` names. Keys of the table itself win over merged keys, and keys of an
+    /// earlier merged table over keys of a later one.
     fn merged(&self, entries: Table) -> Result<Table, ConfigError> {
         let (merges, mut table): (Table, Table) = entries.into_iter().partition(|(key, _)| key.is_merge);
         let mut lines: HashMap<String, usize> = HashMap::new();
