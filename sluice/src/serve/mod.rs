@@ -1,6 +1,7 @@
 //! `sluice serve`: decides on requests that proxies and programs in other languages ask about.
 
 mod auth;
+mod health;
 mod limits;
 mod pass;
 mod reload;
@@ -115,8 +116,9 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
         let limits = Arc::clone(&limits);
         move || limits.close()
     };
+    let router = router(limits).merge(health::router(is_stopping.clone()).await);
     println!("listening on {address}");
-    let serving = connections::serve(listener, router(limits), until_stopped(is_stopping.clone()), close);
+    let serving = connections::serve(listener, router, until_stopped(is_stopping.clone()), close);
     match admin {
         None => serving.await,
         Some(((listener, address), router)) => {
@@ -135,7 +137,6 @@ fn router(limits: Arc<Limits>) -> Router {
         .route("/auth/", any(auth::decide))
         .route(rls::PATH, post(rls::should_rate_limit))
         .with_state(Arc::clone(&limits))
-        .route("/healthz", get(|| async { "ok\n" }))
         .route("/metrics", get(scrape).with_state((metrics, limits)))
 }
 

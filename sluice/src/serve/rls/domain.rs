@@ -28,7 +28,8 @@ pub(crate) struct Selector {
 struct RulePolicy {
     policy: Arc<str>,
     is_unlimited: bool,
-    is_quota: bool,
+    /// Whether it rejects a request only together with all others of this kind.
+    rejects_with_others: bool,
 }
 
 /// The policy for limits that requests bring. No rule has this name, since theirs are made of a key at least.
@@ -44,7 +45,7 @@ impl Selector {
                 selections.unlimited.push(selected.descriptor);
                 continue;
             }
-            if rule.is_quota {
+            if rule.rejects_with_others {
                 selections.quotas.push(selected.descriptor);
             }
             let policy = Arc::clone(&rule.policy);
@@ -101,7 +102,7 @@ pub(crate) fn policies(domain: rules::Domain, store: &Store) -> (Vec<Policy>, Se
         let is_unlimited = rule.limit == Limit::Unlimited;
         let policy: Arc<str> = rule.name.as_str().into();
         policies.extend(policy_of(&domain.name, &rule, store));
-        rules.push(RulePolicy { policy, is_unlimited, is_quota: rule.is_quota });
+        rules.push(RulePolicy { policy, is_unlimited, rejects_with_others: rule.is_quota && !rule.is_shadow });
     }
     (policies, Selector { select: domain.select, rules })
 }
