@@ -1,5 +1,5 @@
-//! Health: `/healthz`, and `grpc.health.v1` for Envoy and orchestrators. Both fail from the moment in which the service is
-//! told to stop, while requests in flight are still completed.
+//! Health: `/healthz`, and `grpc.health.v1` for Envoy and orchestrators. Both fail from the moment in which the service
+//! is told to stop, while requests in flight are still completed.
 
 use axum::Router;
 use axum::extract::State;

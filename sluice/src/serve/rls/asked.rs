@@ -7,8 +7,8 @@ use tower_sluice::{PartitionKey, Quota};
 
 use crate::rules::Descriptor;
 
-/// The descriptors of a request. The layer's policies find them in the request's extensions, and note here which of them
-/// they are charged for.
+/// The descriptors of a request. The layer's policies find them in the request's extensions, and note here which of
+/// them they are charged for.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) descriptors: Vec<Descriptor>,

@@ -11,8 +11,8 @@ use crate::rules::{Descriptor, joined};
 
 const PREFIX: &str = "descriptor:";
 
-/// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice::config::ConfigReader) may have beyond those of
-/// the format: `key = ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user of the plan.
+/// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice::config::ConfigReader) may have beyond those
+/// of the format: `key = ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user of the plan.
 pub(crate) fn read(policy: &str, names: &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> {
     let is_descriptor = |name: &String| name.starts_with(PREFIX);
     if !names.iter().any(is_descriptor) {

@@ -1,7 +1,8 @@
 //! Envoy's rate limit service, version 3, over gRPC.
 //!
-//! The descriptors of a request go through the layer of its domain in one request, so that either all of them are charged
-//! or none. The layer's response becomes the statuses, and its fields and body go to Envoy's client as they are.
+//! The descriptors of a request go through the layer of its domain in one request, so that either all of them are
+//! charged or none. The layer's response becomes the statuses, and its fields and body go to Envoy's client as they
+//! are.
 
 mod answer;
 mod asked;

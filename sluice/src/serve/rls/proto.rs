@@ -1,5 +1,5 @@
-//! The messages of `envoy.service.ratelimit.v3` and `envoy.extensions.common.ratelimit.v3`, written by hand, so that the
-//! build needs no Protobuf compiler. Fields that this service does not use are left out: decoding skips them.
+//! The messages of `envoy.service.ratelimit.v3` and `envoy.extensions.common.ratelimit.v3`, written by hand, so that
+//! the build needs no Protobuf compiler. Fields that this service does not use are left out: decoding skips them.
 
 use prost::Message;
 
