@@ -16,7 +16,8 @@ use tower_sluice::limiter::{Answer, Ask, Description, IntoLimiter, Mode};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Limiter, LimiterError, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, Verdict,
+    Limiter, LimiterError, MissingKey, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Verdict,
 };
 
 /// The recipients of a message.
@@ -160,6 +161,40 @@ fn a_look_that_finds_no_room_rejects_with_the_true_wait_and_charges_nothing() {
     let decided: Vec<_> = verdict.policies().iter().map(|policy| policy.decision()).collect();
     assert_eq!(decided.iter().map(|decision| decision.remaining()).collect::<Vec<_>>(), [1, 0]);
     assert!(send(&layer, request(&[(1, 1, false)])).1.is_allowed());
+}
+
+/// A request of one recipient, whose message was sent already.
+fn report(cost: u64) -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(Recipients(vec![KeyCharge::new(key(1)).cost(cost).up_to()]));
+    request
+}
+
+#[test]
+fn a_cost_that_was_spent_already_uses_up_what_is_left_and_rejects_nothing() {
+    let clock = clock();
+    let penalty = Penalty::new(Quota::per_minute(9), Duration::from_secs(3_600));
+    let policy = window("recipients", 10, &clock).key(ByRecipient).penalty(penalty);
+    let layer = RateLimitLayer::builder(policy).verdict().build();
+    let left = |cost| {
+        let (_, verdict) = send(&layer, report(cost));
+        assert!(verdict.is_allowed(), "{verdict:?}");
+        verdict.policies()[0].decision().remaining()
+    };
+    assert_eq!([left(4), left(5), left(7), left(7)], [6, 1, 0, 0]);
+    assert!(!send(&layer, request(&[(1, 1, true)])).1.is_allowed());
+    clock.advance(Duration::from_secs(60));
+    // More than the limit, at once.
+    assert_eq!(left(11), 0);
+    assert!(!send(&layer, request(&[(1, 1, true)])).1.is_allowed());
+    let _ = layer.handle().ban("recipients", &key(1), Duration::from_secs(9_000), "a test").now_or_never().unwrap();
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(left(4), 6);
+    // Another key without room does not take it back.
+    let mut both = report(1);
+    let full = [KeyCharge::new(key(1)).cost(1).up_to(), KeyCharge::new(key(2)).cost(11)];
+    both.extensions_mut().insert(Recipients(full.to_vec()));
+    assert!(!send(&layer, both).1.is_allowed());
 }
 
 #[test]
