@@ -100,9 +100,24 @@
 //! `algorithm` and `burst` are our additions; without them, a limit is a fixed window. What is different from
 //! envoyproxy/ratelimit: all descriptors are charged or none, waits are true, and no Redis is needed.
 //!
-//! A request that does not fit is charged nothing, also if it only reports a cost that was spent already, such as the
-//! tokens of a language model at the end of a stream. There, let the handler
-//! [settle the cost](super::streams) in a Tower service.
+//! # Costs that are known at the end
+//!
+//! The tokens of a language model are known when its answer has ended. Envoy then asks once more, with
+//! `apply_on_stream_done`, and with the tokens as `hits_addend`. A request that does not fit is charged nothing, so say
+//! that these were spent already, by an entry `sluice-report` with any value. Such a descriptor counts as if it had no
+//! such entry, is charged as far as units are left, and rejects nothing. Requests look, with a `hits_addend` of 0:
+//!
+//! ```yaml
+//! rate_limits:
+//! - actions:
+//!   - request_headers: {header_name: x-user, descriptor_key: user}
+//!   hits_addend: {number: 0}
+//! - actions:
+//!   - request_headers: {header_name: x-user, descriptor_key: user}
+//!   - generic_key: {descriptor_key: sluice-report, descriptor_value: "1"}
+//!   hits_addend: {format: "%DYNAMIC_METADATA(llm:tokens)%"}
+//!   apply_on_stream_done: true
+//! ```
 //!
 //! # How it fails
 //!

@@ -12,13 +12,22 @@ use crate::rules::Descriptor;
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) descriptors: Vec<Descriptor>,
-    /// The hits of each descriptor. 0 only looks.
-    pub(crate) hits: Vec<u64>,
+    /// The hits of each descriptor.
+    pub(crate) hits: Vec<Hits>,
     /// The rules for these descriptors, if the file of another service has the limits.
     pub(crate) selected: Vec<Selection>,
     /// Whether nothing is charged.
     only_looks: bool,
     matched: Mutex<Vec<Match>>,
+}
+
+/// What a descriptor costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hits {
+    /// 0 only looks.
+    pub(crate) count: u64,
+    /// Whether they were spent already, so that they count in any case.
+    pub(crate) is_report: bool,
 }
 
 /// A rule that limits a descriptor.
@@ -42,7 +51,7 @@ pub(crate) struct Match {
 
 impl Asked {
     /// `hits` has a number for each descriptor.
-    pub(crate) fn new(descriptors: Vec<Descriptor>, hits: Vec<u64>, selected: Vec<Selection>) -> Self {
+    pub(crate) fn new(descriptors: Vec<Descriptor>, hits: Vec<Hits>, selected: Vec<Selection>) -> Self {
         Self { descriptors, hits, selected, only_looks: false, matched: Mutex::default() }
     }
 
@@ -56,18 +65,24 @@ impl Asked {
     /// the policy charges.
     ///
     /// Descriptors with the same key are one charge, of all their hits: two would each have to find room beside the
-    /// other. If all of them only look, so does the charge.
+    /// other. If all of them only look, so does the charge. Hits that were spent already are a charge of their own.
     pub(crate) fn charge(
         &self,
         policy: &Arc<str>,
         matched: impl IntoIterator<Item = (usize, PartitionKey, Option<Quota>)>,
     ) -> Vec<KeyCharge> {
-        let mut sums: Vec<(PartitionKey, Option<Quota>, u64)> = Vec::new();
+        let mut sums: Vec<(PartitionKey, Option<Quota>, Hits)> = Vec::new();
         let mut all = self.matched.lock().unwrap_or_else(PoisonError::into_inner);
         for (descriptor, key, quota) in matched {
             let hits = self.hits[descriptor];
-            match sums.iter_mut().find(|(other, ..)| *other == key) {
-                Some((.., sum)) => *sum = sum.saturating_add(hits),
+            if hits.is_report && self.only_looks {
+                // It rejects nothing.
+                continue;
+            }
+            let is_same =
+                |(other, _, sum): &&mut (PartitionKey, _, Hits)| *other == key && sum.is_report == hits.is_report;
+            match sums.iter_mut().find(is_same) {
+                Some((.., sum)) => sum.count = sum.count.saturating_add(hits.count),
                 None => sums.push((key.clone(), quota, hits)),
             }
             all.push(Match { policy: Arc::clone(policy), key, descriptor });
@@ -80,9 +95,14 @@ impl Asked {
         self.matched.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn charge_of(&self, key: PartitionKey, quota: Option<Quota>, hits: u64) -> KeyCharge {
-        let charge = KeyCharge::new(key).cost(hits.max(1));
-        let charge = if hits == 0 || self.only_looks { charge.peek() } else { charge };
+    fn charge_of(&self, key: PartitionKey, quota: Option<Quota>, hits: Hits) -> KeyCharge {
+        let charge = KeyCharge::new(key).cost(hits.count.max(1));
+        let charge = match hits {
+            Hits { count: 0, .. } => charge.peek(),
+            _ if self.only_looks => charge.peek(),
+            Hits { is_report: true, .. } => charge.up_to(),
+            _ => charge,
+        };
         match quota {
             Some(quota) => charge.quota(quota),
             None => charge,

@@ -23,7 +23,7 @@ use tower::service_fn;
 use tower_sluice::Quota;
 
 pub(crate) use self::answer::CurrentLimits;
-pub(crate) use self::asked::Asked;
+pub(crate) use self::asked::{Asked, Hits};
 use self::domain::Selections;
 pub(crate) use self::domain::{Selector, Store, layer, policies};
 pub(crate) use self::key::read as read_key;
@@ -53,7 +53,7 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
     let count = request.descriptors.len();
     let Some(domain) = limits.domain(&request.domain) else { return Ok(unlimited(count)) };
     let hits_of_request = u64::from(request.hits_addend.max(1));
-    let hits = request.descriptors.iter().map(|descriptor| descriptor.hits_addend.unwrap_or(hits_of_request)).collect();
+    let hits = request.descriptors.iter().map(|descriptor| hits_of(descriptor, hits_of_request)).collect();
     let brought: Vec<_> = request.descriptors.iter().map(brought_quota).collect();
     let descriptors: Vec<_> = request.descriptors.into_iter().map(Descriptor::from).collect();
     let Some(selector) = &domain.selector else {
@@ -78,6 +78,17 @@ async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<R
     answer::answer(&asked, selections, &domain.current_limits(), response).await
 }
 
+/// The key of an entry that says that the hits of its descriptor were spent already, such as the tokens of a stream that
+/// has ended. Apart from it, the descriptor is that of the requests that ask.
+const REPORT: &str = "sluice-report";
+
+fn hits_of(descriptor: &RateLimitDescriptor, hits_of_request: u64) -> Hits {
+    Hits {
+        count: descriptor.hits_addend.unwrap_or(hits_of_request),
+        is_report: descriptor.entries.iter().any(|entry| entry.key == REPORT),
+    }
+}
+
 /// The limit that a request brings for a descriptor.
 fn brought_quota(descriptor: &RateLimitDescriptor) -> Option<Quota> {
     descriptor.limit.and_then(|limit| domain::brought_quota(limit.requests_per_unit, limit.unit))
@@ -96,7 +107,10 @@ fn unlimited(descriptors: usize) -> RateLimitResponse {
 impl From<RateLimitDescriptor> for Descriptor {
     fn from(descriptor: RateLimitDescriptor) -> Self {
         Self {
-            entries: descriptor.entries.into_iter().map(|entry| (entry.key, entry.value)).collect(),
+            entries: (descriptor.entries.into_iter())
+                .filter(|entry| entry.key != REPORT)
+                .map(|entry| (entry.key, entry.value))
+                .collect(),
             has_own_limit: descriptor.limit.is_some(),
         }
     }

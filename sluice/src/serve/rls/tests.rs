@@ -157,6 +157,20 @@ async fn the_same_descriptor_twice_is_charged_twice_or_not_at_all() {
     assert_eq!(ask(&limits, "shop", vec![descriptor("address=c")]).await.overall_code(), Code::Ok);
 }
 
+/// The tokens of a language model are known at the end of its answer. Requests look before it.
+#[tokio::test]
+async fn hits_that_were_spent_already_use_up_what_is_left() {
+    let limits = envoy(FILE);
+    let look = || vec![hits("address=d", 0)];
+    let report = |count| vec![hits("address=d, sluice-report=1", count)];
+    assert_eq!(ask(&limits, "shop", look()).await.overall_code(), Code::Ok);
+    for (count, left) in [(2, 1), (9, 0), (9, 0)] {
+        let reported = ask(&limits, "shop", report(count)).await;
+        assert_eq!((reported.overall_code(), reported.statuses[0].limit_remaining), (Code::Ok, left));
+    }
+    assert_eq!(ask(&limits, "shop", look()).await.overall_code(), Code::OverLimit);
+}
+
 #[tokio::test]
 async fn every_limit_of_limitador_that_applies_is_charged() {
     let limits = limitador(
