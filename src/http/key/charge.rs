@@ -50,9 +50,9 @@ impl KeyCharge {
         Self { mode: Mode::Peek, ..self }
     }
 
-    /// Charges the cost as far as units are left, and never rejects the request: for a cost that was spent already, such
-    /// as the tokens of an answer. The rest is forgiven, as with [`Mode::UpTo`]. It is not refunded if another key has
-    /// no room, and bans of the key do not count.
+    /// Charges the cost as far as units are left, and never rejects the request: for a cost that was spent already,
+    /// such as the tokens of an answer. The rest is forgiven, as with [`Mode::UpTo`]. It is not refunded if another key
+    /// has no room, and bans of the key do not count.
     pub fn up_to(self) -> Self {
         Self { mode: Mode::UpTo, ..self }
     }

@@ -78,8 +78,8 @@ async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<R
     answer::answer(&asked, selections, &domain.current_limits(), response).await
 }
 
-/// The key of an entry that says that the hits of its descriptor were spent already, such as the tokens of a stream that
-/// has ended. Apart from it, the descriptor is that of the requests that ask.
+/// The key of an entry that says that the hits of its descriptor were spent already, such as the tokens of a stream
+/// that has ended. Apart from it, the descriptor is that of the requests that ask.
 const REPORT: &str = "sluice-report";
 
 fn hits_of(descriptor: &RateLimitDescriptor, hits_of_request: u64) -> Hits {
