@@ -62,6 +62,33 @@ pub(crate) struct Rule {
     pub(crate) line: usize,
 }
 
+impl Rule {
+    /// Says what the rule admits, and what happens to other requests.
+    pub(crate) fn in_words(&self) -> (String, String) {
+        let what = match self.limit {
+            Limit::Unlimited => return ("no limit".to_owned(), "–".to_owned()),
+            Limit::Zero { .. } => "nothing".to_owned(),
+            Limit::Rate { quota, algorithm } => {
+                let unit = Unit::from_period(quota.period()).map(Unit::name);
+                let per = unit.map_or_else(|| format!("{:?}", quota.period()), str::to_owned);
+                match algorithm {
+                    Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                        format!("{} at once, then {} per {per}", quota.max_burst(), quota.limit())
+                    }
+                    Algorithm::FixedWindow => format!("{} per {per}, in fixed windows", quota.limit()),
+                    Algorithm::SlidingWindow => format!("{} within any {per}, about", quota.limit()),
+                }
+            }
+        };
+        let when_full = match (self.is_shadow, self.is_quota) {
+            (true, _) => "counted only (a shadow)",
+            (false, true) => "rejected if all other quotas of the request are full",
+            (false, false) => "rejected",
+        };
+        (what, when_full.to_owned())
+    }
+}
+
 /// How much a rule admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {

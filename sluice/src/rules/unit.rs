@@ -60,7 +60,7 @@ impl Unit {
         })
     }
 
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Second => "second",
             Self::Minute => "minute",

@@ -72,7 +72,8 @@ impl Domain {
 
     /// Looks the limits up again, after they were changed.
     fn note_change(&self) {
-        self.current_limits.store(Arc::new(CurrentLimits::new(&self.layer.handle().policies())));
+        self.current_limits
+            .store(Arc::new(CurrentLimits::new(&self.layer.handle().policies(), self.selector.as_ref())));
     }
 }
 

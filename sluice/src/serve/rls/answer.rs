@@ -14,7 +14,7 @@ use tower_sluice::rejection::PolicyVerdict;
 use tower_sluice::{Quota, Verdict};
 
 use super::asked::{Asked, Match};
-use super::domain::Selections;
+use super::domain::{Selections, Selector};
 use super::proto::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
 use crate::rules::Unit;
 
@@ -23,10 +23,12 @@ use crate::rules::Unit;
 pub(crate) struct CurrentLimits(HashMap<String, CurrentLimit>);
 
 impl CurrentLimits {
-    pub(crate) fn new(policies: &[PolicyStatus]) -> Self {
+    /// A limit has the name that the file gives to it, or else that of its policy.
+    pub(crate) fn new(policies: &[PolicyStatus], selector: Option<&Selector>) -> Self {
         let limits = policies.iter().filter_map(|policy| {
             let quota = policy.terms()?.quota()?;
-            Some((policy.name().to_owned(), current_limit(policy.name(), quota)))
+            let label = selector.and_then(|selector| selector.label(policy.name()));
+            Some((policy.name().to_owned(), current_limit(label.unwrap_or(policy.name()), quota)))
         });
         Self(limits.collect())
     }

@@ -27,6 +27,8 @@ pub(crate) struct Selector {
 #[derive(Debug)]
 struct RulePolicy {
     policy: Arc<str>,
+    /// The name that the file gives to its limit.
+    label: Option<String>,
     is_unlimited: bool,
     /// Whether it rejects a request only together with all others of this kind.
     rejects_with_others: bool,
@@ -36,6 +38,11 @@ struct RulePolicy {
 const BROUGHT: &str = "request.limit";
 
 impl Selector {
+    /// The name that the file gives to the limit of a policy.
+    pub(crate) fn label(&self, policy: &str) -> Option<&str> {
+        self.rules.iter().find(|rule| *rule.policy == *policy)?.label.as_deref()
+    }
+
     /// Returns the rules for these descriptors. A limit that the request brings replaces that of the file.
     pub(crate) fn select(&self, descriptors: &[Descriptor], brought: &[Option<Quota>]) -> Selections {
         let mut selections = Selections::default();
@@ -102,7 +109,12 @@ pub(crate) fn policies(domain: rules::Domain, store: &Store) -> (Vec<Policy>, Se
         let is_unlimited = rule.limit == Limit::Unlimited;
         let policy: Arc<str> = rule.name.as_str().into();
         policies.extend(policy_of(&domain.name, &rule, store));
-        rules.push(RulePolicy { policy, is_unlimited, rejects_with_others: rule.is_quota && !rule.is_shadow });
+        rules.push(RulePolicy {
+            policy,
+            label: rule.label,
+            is_unlimited,
+            rejects_with_others: rule.is_quota && !rule.is_shadow,
+        });
     }
     (policies, Selector { select: domain.select, rules })
 }

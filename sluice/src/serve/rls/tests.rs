@@ -90,6 +90,7 @@ const FILE: &str = "
 domain: shop
 descriptors:
   - {key: address, rate_limit: {unit: hour, requests_per_unit: 3, algorithm: token-bucket}}
+  - {key: named, rate_limit: {name: calls, unit: day, requests_per_unit: 1}}
   - {key: closed, rate_limit: {unit: day, requests_per_unit: 0}}
   - {key: first, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: second, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}
@@ -112,6 +113,15 @@ async fn a_request_is_rejected_by_quotas_if_all_of_them_are_used_up() {
         );
         // The others are not charged.
         assert_eq!(third.statuses[0].limit_remaining, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_limit_has_the_name_of_the_file() {
+    let limits = envoy(FILE);
+    for (text, name) in [("named=x", "calls"), ("seen=x", "seen")] {
+        let response = ask(&limits, "shop", vec![descriptor(text)]).await;
+        assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().name, name);
     }
 }
 
