@@ -127,9 +127,13 @@ fn with_hits(mut request: crate::proto::RateLimitRequest, hits: u32) -> crate::p
 }
 
 #[tokio::test]
-async fn a_request_without_a_domain_is_an_error_with_a_cure() {
+async fn a_request_without_a_domain_or_with_too_many_descriptors_is_an_error_with_a_cure() {
     let service = Service::start(CONFIG);
-    let error = service.connect().await.ask(request("", &[])).await.unwrap_err();
-    assert_eq!(error.code(), tonic::Code::InvalidArgument);
-    assert!(error.message().contains("rate limit filter"), "{error}");
+    let address = &[("remote_address", "192.0.2.1")][..];
+    for (request, cure) in [(request("", &[]), "rate limit filter"), (request("shop", &[address; 257]), "send fewer")] {
+        let error = service.connect().await.ask(request).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.message().contains(cure), "{error}");
+    }
+    assert!(service.connect().await.ask(request("shop", &[address; 256])).await.is_ok());
 }

@@ -33,6 +33,9 @@ use crate::rules::Descriptor;
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+/// The time for a request grows with the square of their number. Envoy sends a few.
+const MOST_DESCRIPTORS: usize = 256;
+
 /// Handles a call.
 pub(crate) async fn should_rate_limit(State(limits): State<Arc<Limits>>, call: Request) -> Response {
     let service = service_fn(|request: tonic::Request<RateLimitRequest>| {
@@ -51,6 +54,10 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
         return Err(Status::invalid_argument("the domain is empty; set `domain` of the rate limit filter"));
     }
     let count = request.descriptors.len();
+    if count > MOST_DESCRIPTORS {
+        let problem = format!("a request has {count} descriptors, and may have {MOST_DESCRIPTORS}; send fewer");
+        return Err(Status::invalid_argument(problem));
+    }
     let Some(domain) = limits.domain(&request.domain) else { return Ok(unlimited(count)) };
     let hits_of_request = u64::from(request.hits_addend.max(1));
     let hits = request.descriptors.iter().map(|descriptor| hits_of(descriptor, hits_of_request)).collect();
