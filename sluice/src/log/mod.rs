@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use clap::ValueEnum;
+use smallvec::SmallVec;
 
 pub(crate) use self::source::{LONGEST_LINE, Line, Source};
 use self::time::TimeCache;
@@ -38,15 +39,18 @@ pub(crate) struct Entry<'a> {
     pub(crate) client: Option<IpAddr>,
     /// The name of an authenticated user.
     pub(crate) user: Option<Cow<'a, str>>,
-    pub(crate) method: Cow<'a, str>,
+    pub(crate) method: Cow<'a, [u8]>,
     /// The path and the query.
-    pub(crate) target: Cow<'a, str>,
+    pub(crate) target: Cow<'a, [u8]>,
     pub(crate) status: u16,
     /// The bytes of the response's body.
     pub(crate) length: u64,
     /// Header fields of the request. Values that no header can have are left out.
-    pub(crate) headers: Vec<(Cow<'a, str>, Cow<'a, [u8]>)>,
+    pub(crate) headers: Headers<'a>,
 }
+
+/// Names, in lower case, with their values. Plain logs have two of them.
+pub(crate) type Headers<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 2]>;
 
 /// Why a line is not a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

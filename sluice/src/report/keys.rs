@@ -1,7 +1,7 @@
 //! The keys of a policy, in bounded memory.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 
 use tower_sluice::PartitionKey;
 
@@ -34,7 +34,7 @@ pub(crate) struct KeyRecord {
 pub(crate) fn hash(key: &PartitionKey) -> u64 {
     // Seeded by constants, so that a report is the same each time.
     let mut hasher = DefaultHasher::new();
-    key.as_bytes().hash(&mut hasher);
+    hasher.write(key.as_bytes());
     hasher.finish()
 }
 
