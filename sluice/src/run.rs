@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<String, Failure> {
 
 async fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Session, Failure> {
     let progress = progress(&arguments.logs);
-    let mut parser = Parser::new(arguments.format);
+    let mut parser = Parser::new(arguments.format).with_headers(session.reads_headers());
     for log in &arguments.logs {
         let failed = |error: io::Error| Failure::Io(format!("{} cannot be read: {error}", log.display()));
         let mut source = Source::open(log, &progress).map_err(failed)?;

@@ -8,9 +8,8 @@ use memchr::{memchr, memchr2};
 use super::time::TimeCache;
 use super::{Entry, Headers, Unreadable};
 
-/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES "REFERER" "AGENT"`. Without `is_combined`, the
-/// last two may be absent. More fields may follow.
-pub(super) fn parse<'a>(line: &'a [u8], is_combined: bool, times: &mut TimeCache) -> Result<Entry<'a>, Unreadable> {
+/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES`. Returns the rest of the line, too.
+pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache) -> Result<(Entry<'a>, &'a [u8]), Unreadable> {
     let (client, rest) = word(line).ok_or_else(|| Unreadable::new("there is no address followed by a space"))?;
     let client = address(client)?;
     let (_, rest) = word(rest).ok_or_else(|| Unreadable::new("there is no field after the address"))?;
@@ -26,21 +25,37 @@ pub(super) fn parse<'a>(line: &'a [u8], is_combined: bool, times: &mut TimeCache
     let status = status.ok_or_else(|| Unreadable::new("there is no status from 100 to 599 after the request"))?;
     let (length, rest) = last_word(rest);
     let length = number(length).ok_or_else(|| Unreadable::new("there is no number of bytes after the status"))?;
+    let entry = Entry { nanos, client, user: text_of(user)?, method, target, status, length, headers: Headers::new() };
+    Ok((entry, rest))
+}
 
-    let mut headers = Headers::new();
-    match quoted(rest) {
-        Some((referer, rest)) => {
-            add(&mut headers, "referer", referer);
-            match quoted(rest) {
-                Some((agent, _)) => add(&mut headers, "user-agent", agent),
-                None if is_combined => return Err(Unreadable::new("there is no \"agent\" after the referer")),
-                None => {}
+/// The header fields of a line.
+pub(super) struct PlainHeaders<'a> {
+    referer: Option<Quoted<'a>>,
+    agent: Option<Quoted<'a>>,
+}
+
+/// Parses `"REFERER" "AGENT"`. Without `is_combined`, they may be absent. More fields may follow.
+pub(super) fn headers(rest: &[u8], is_combined: bool) -> Result<PlainHeaders<'_>, Unreadable> {
+    let referer = quoted(rest);
+    if is_combined && referer.is_none() {
+        return Err(Unreadable::new("there is no \"referer\" after the bytes"));
+    }
+    let agent = referer.and_then(|(_, rest)| quoted(rest));
+    if is_combined && agent.is_none() {
+        return Err(Unreadable::new("there is no \"agent\" after the referer"));
+    }
+    Ok(PlainHeaders { referer: referer.map(|(referer, _)| referer), agent: agent.map(|(agent, _)| agent) })
+}
+
+impl<'a> PlainHeaders<'a> {
+    pub(super) fn add_to(self, entry: &mut Entry<'a>) {
+        for (name, value) in [("referer", self.referer), ("user-agent", self.agent)] {
+            if let Some(value) = value.filter(|value| !matches!(value.text, b"" | b"-")) {
+                entry.headers.push((name.into(), value.unescaped(value.text)));
             }
         }
-        None if is_combined => return Err(Unreadable::new("there is no \"referer\" after the bytes")),
-        None => {}
     }
-    Ok(Entry { nanos, client, user: text_of(user)?, method, target, status, length, headers })
 }
 
 /// Splits at the first `byte`, which is in neither part.
@@ -169,12 +184,6 @@ fn text_of(field: &[u8]) -> Result<Option<Cow<'_, str>>, Unreadable> {
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
     };
     text.map(Some).ok_or_else(|| Unreadable::new("the name of the user is not UTF-8"))
-}
-
-fn add<'a>(headers: &mut Headers<'a>, name: &'static str, value: Quoted<'a>) {
-    if !value.text.is_empty() && value.text != b"-" {
-        headers.push((name.into(), value.unescaped(value.text)));
-    }
 }
 
 /// Undoes the escapes of the servers: `\"`, `\\`, and `\x16` for bytes that are not printed.

@@ -264,6 +264,11 @@ impl Session {
         }
     }
 
+    /// Whether a policy may read header fields.
+    pub(crate) const fn reads_headers(&self) -> bool {
+        self.requests.needs.headers
+    }
+
     /// Replays one request.
     ///
     /// # Errors

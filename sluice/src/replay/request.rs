@@ -14,7 +14,7 @@ use crate::log::{Entry, Unreadable};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     /// Header fields that only a policy reads which names them.
-    headers: bool,
+    pub(super) headers: bool,
     /// The path that the router has matched.
     pub(super) matched: bool,
 }
@@ -39,7 +39,7 @@ impl Needs {
 /// Makes the requests of a log.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    needs: Needs,
+    pub(super) needs: Needs,
     /// The extensions of a request that is over, with its peer or none: the next request uses their memory.
     spare: Extensions,
 }
