@@ -147,6 +147,36 @@ fn gzip_is_read_as_it_is() {
     assert!(cut.next_line().is_err());
 }
 
+/// A small file of gzip that becomes a large log.
+#[test]
+fn a_line_without_end_takes_no_memory() {
+    use std::io::{Read, Write};
+
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let most = 64_u64 << 20;
+    std::io::copy(&mut std::io::repeat(b'x').take(most), &mut encoder).unwrap();
+    encoder.write_all(b"\nend\n").unwrap();
+    let bomb = encoder.finish().unwrap();
+    assert!((bomb.len() as u64) < most / 100);
+    let mut source = Source::new(Cursor::new(bomb)).unwrap();
+    let Some(Line::TooLong(begin)) = source.next_line().unwrap() else { panic!("a long line") };
+    assert!(begin.len() < 1_000);
+    assert_eq!(source.next_line().unwrap(), Some(Line::Whole(b"end")));
+    assert_eq!(source.next_line().unwrap(), None);
+    assert!(source.capacity() <= 4 * LONGEST_LINE);
+}
+
+#[test]
+fn binary_files_are_lines_that_are_errors() {
+    let noise: Vec<u8> = (0..1_u32 << 20).map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+    let mut parser = Parser::new(Format::Auto);
+    let lines = lines(noise);
+    assert!(lines.len() > 1_000);
+    for line in lines.into_iter().flatten() {
+        assert!(parser.parse(&line).is_err());
+    }
+}
+
 proptest! {
     /// Whatever a log has, it is a request or an error.
     #[test]
