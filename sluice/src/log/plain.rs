@@ -18,14 +18,23 @@ pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache) -> Result<(Entry<
     let (time, rest) = until(rest, b']').ok_or_else(|| Unreadable::new("the [time] does not end"))?;
     let nanos = times.read(time)?;
     let (request, rest) = quoted(rest).ok_or_else(|| Unreadable::new("there is no \"request\" after the time"))?;
-    let (method, target) = request_line(request)?;
+    let (method, target) = request_line(request.text)?;
     let (status, rest) = last_word(rest);
     let status = number(status).and_then(|status| u16::try_from(status).ok());
     let status = status.filter(|status| (100..600).contains(status));
     let status = status.ok_or_else(|| Unreadable::new("there is no status from 100 to 599 after the request"))?;
     let (length, rest) = last_word(rest);
     let length = number(length).ok_or_else(|| Unreadable::new("there is no number of bytes after the status"))?;
-    let entry = Entry { nanos, client, user: text_of(user)?, method, target, status, length, headers: Headers::new() };
+    let entry = Entry {
+        nanos,
+        client,
+        user: text_of(user)?,
+        method: request.unescaped(method),
+        target: request.unescaped(target),
+        status,
+        length,
+        headers: Headers::new(),
+    };
     Ok((entry, rest))
 }
 
@@ -165,14 +174,11 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 /// Reads `GET /path HTTP/1.1`. HTTP/0.9 has no version.
-fn request_line(request: Quoted<'_>) -> Result<(Cow<'_, [u8]>, Cow<'_, [u8]>), Unreadable> {
+fn request_line(text: &[u8]) -> Result<(&[u8], &[u8]), Unreadable> {
     let no_request = || Unreadable::new("the request is not of the form \"GET /path HTTP/1.1\"");
-    let (method, rest) = word(request.text).ok_or_else(no_request)?;
+    let (method, rest) = word(text).ok_or_else(no_request)?;
     let target = until(rest, b' ').map_or(rest, |(target, _)| target);
-    if method.is_empty() || target.is_empty() {
-        return Err(no_request());
-    }
-    Ok((request.unescaped(method), request.unescaped(target)))
+    if method.is_empty() || target.is_empty() { Err(no_request()) } else { Ok((method, target)) }
 }
 
 fn text_of(field: &[u8]) -> Result<Option<Cow<'_, str>>, Unreadable> {
