@@ -143,6 +143,20 @@ fn mistakes_say_what_to_do() {
 }
 
 #[test]
+fn a_gzip_that_is_cut_off_is_named() {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(&fs::read(root().join(LOG)).unwrap()).unwrap();
+    let whole = encoder.finish().unwrap();
+    let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sluice-{}-cut.gz", std::process::id()));
+    fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let output = sluice(&["replay", "--config", CONFIG, cut.to_str().unwrap()]);
+    fs::remove_file(&cut).unwrap();
+    let problem = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{problem}");
+    assert!(problem.contains("-cut.gz cannot be read") && problem.contains("it again"), "{problem}");
+}
+
+#[test]
 fn an_empty_log_has_an_empty_report() {
     let empty = file("empty.log", "");
     let output = sluice(&["replay", "--config", CONFIG, "--suggest", "99", empty.to_str().unwrap()]);
