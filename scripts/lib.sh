@@ -132,7 +132,7 @@ run_tests() {
             if (count) print "\nto run a failed test alone:"
             for (i = 1; i <= count; i++) {
                 package = of[i] ~ /^(process|server)$/ ? "tower-sluice-server" : of[i] ~ /^programs$/ ? "examples" \
-                    : of[i] ~ /^(sluice|cli)$/ ? "sluice" : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" \
+                    : of[i] ~ /^(sluice|cli|serve)$/ ? "sluice" : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" \
                     : of[i] ~ /sluice_postgres/ ? "tower-sluice-postgres" : "tower-sluice"
                 target = of[i] == "" ? "--doc" : is_unit[i] ? (package == "sluice" ? "--bins" : "--lib") : "--test " of[i]
                 exact = of[i] == "" ? "" : " --exact"

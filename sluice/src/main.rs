@@ -38,7 +38,7 @@ struct Arguments {
 enum Command {
     /// Check a configuration, and print its routes and policies in words
     Check {
-        /// The configuration in TOML
+        /// The configuration in TOML, or a file of envoyproxy/ratelimit or Limitador (.yaml, .yml)
         file: PathBuf,
     },
     /// Replay an access log: what would the limits of a configuration have done?
@@ -127,9 +127,9 @@ fn read_config(file: &Path) -> Result<(String, String), Failure> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok((name, text)),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(Failure::Io(format!("{name} is not text in UTF-8; name a configuration in TOML")))
+            Err(Failure::Io(format!("{name} is not text in UTF-8; name a configuration")))
         }
-        Err(error) => Err(Failure::Io(format!("{name} cannot be read: {error}; name a configuration in TOML"))),
+        Err(error) => Err(Failure::Io(format!("{name} cannot be read: {error}; name a configuration"))),
     }
 }
 

@@ -36,9 +36,18 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<String, Failure> {
 
 async fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Session, Failure> {
     let progress = progress(&arguments.logs);
-    let mut parser = Parser::new(arguments.format);
+    let mut parser = Parser::new(arguments.format).with_headers(session.reads_headers());
     for log in &arguments.logs {
-        let failed = |error: io::Error| Failure::Io(format!("{} cannot be read: {error}", log.display()));
+        let failed = |error: io::Error| {
+            let cure = match error.kind() {
+                // Only gzip has an end of its own.
+                io::ErrorKind::UnexpectedEof => {
+                    "; the file is cut off: copy it again, or pipe what is there, by `zcat`"
+                }
+                _ => "",
+            };
+            Failure::Io(format!("{} cannot be read: {error}{cure}", log.display()))
+        };
         let mut source = Source::open(log, &progress).map_err(failed)?;
         session.log.note_file(log.display().to_string());
         while let Some(line) = source.next_line().map_err(failed)? {

@@ -58,6 +58,9 @@ impl PolicyWords {
 
 fn who(policy: &Table) -> String {
     let parts = keys(policy);
+    if let Some(entries) = parts.iter().map(|key| key.strip_prefix("descriptor:")).collect::<Option<Vec<_>>>() {
+        return who_of_descriptor(&entries);
+    }
     let words = parts.iter().map(|key| match key.as_str() {
         "global" => "all clients together".to_owned(),
         "client-ip" => "each client address".to_owned(),
@@ -66,6 +69,14 @@ fn who(policy: &Table) -> String {
         key => format!("each {}", key.trim_start_matches("header:").trim()),
     });
     words.collect::<Vec<_>>().join(" and ")
+}
+
+/// The key of a policy for descriptors of Envoy's protocol.
+fn who_of_descriptor(entries: &[&str]) -> String {
+    let values = entries.iter().filter(|entry| !entry.contains('=')).copied().collect::<Vec<_>>();
+    let fixed = entries.iter().filter(|entry| entry.contains('=')).copied().collect::<Vec<_>>();
+    let who = if values.is_empty() { "all".to_owned() } else { format!("each {}", values.join(" and ")) };
+    if fixed.is_empty() { who } else { format!("{who} with {}", fixed.join(", ")) }
 }
 
 fn keys(policy: &Table) -> Vec<String> {

@@ -125,7 +125,7 @@ fn mistakes_say_what_to_do() {
     for (arguments, code, cure) in [
         (&["check", unknown][..], 2, ":3: unknown field `limit`"),
         (&["check", twice], 2, "is already served by the route on line 2"),
-        (&["check", "missing.toml"], 1, "name a configuration in TOML"),
+        (&["check", "missing.toml"], 1, "name a configuration"),
         (&["replay", "--config", CONFIG, "missing.log"], 1, "missing.log cannot be read"),
         (&["replay", "--config", CONFIG, "sluice"], 1, "it is a folder"),
         (&["replay", "--config", CONFIG, nonsense], 1, "--format"),
@@ -143,9 +143,47 @@ fn mistakes_say_what_to_do() {
 }
 
 #[test]
+fn a_gzip_that_is_cut_off_is_named() {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(&fs::read(root().join(LOG)).unwrap()).unwrap();
+    let whole = encoder.finish().unwrap();
+    let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sluice-{}-cut.gz", std::process::id()));
+    fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let output = sluice(&["replay", "--config", CONFIG, cut.to_str().unwrap()]);
+    fs::remove_file(&cut).unwrap();
+    let problem = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{problem}");
+    assert!(problem.contains("-cut.gz cannot be read") && problem.contains("it again"), "{problem}");
+}
+
+#[test]
 fn an_empty_log_has_an_empty_report() {
     let empty = file("empty.log", "");
     let output = sluice(&["replay", "--config", CONFIG, "--suggest", "99", empty.to_str().unwrap()]);
     assert!(output.status.success());
     assert!(text(&output.stdout).contains("no request"));
+}
+
+#[test]
+fn files_of_other_services_are_checked_in_words() {
+    let envoy = file(
+        "envoy.yaml",
+        "domain: shop\ndescriptors:\n- {key: user, rate_limit: {name: calls, unit: day, requests_per_unit: 5}}\n",
+    );
+    let limitador = file("limitador.yml", "# limits\n- {namespace: shop, max_value: 5, seconds: 90}\n");
+    for (file, row) in [
+        (envoy, "3     shop    user (calls)  5 per day, in fixed windows  rejected"),
+        (limitador, "5 per 90s, in fixed windows  rejected"),
+    ] {
+        let output = sluice(&["check", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let table = text(&output.stdout);
+        assert!(table.contains("is valid: 1 domain, 1 rule\n") && table.contains(row), "{table}");
+        fs::remove_file(file).unwrap();
+    }
+    let wrong = file("wrong.yaml", "domain: shop\ndescriptors:\n- {key: user, limit: 3}\n");
+    let output = sluice(&["check", wrong.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("wrong.yaml:3: "), "{}", text(&output.stderr));
+    fs::remove_file(wrong).unwrap();
 }

@@ -507,9 +507,9 @@ tables! {
             "{ by = \"header:x-plan\", weights = { gold = 10 }, default = 1 }",
             "overload: the weight of the key of a request. Of those that wait, a key of weight 10 is served ten times as much.");
         max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
-            "leaky-queue in memory, slow-down: the most keys with a queue of their own at a time. concurrency in memory: the \
-             most keys with requests in flight. balance in memory: the most keys with a balance. Left out: 65536, or 1048576 \
-             for balance.").aside();
+            "In memory: how many keys are kept. leaky-queue, slow-down: the most keys with a queue of their own at a time. \
+             concurrency: with requests in flight. balance: with a balance. Not for overload. Left out: 65536, or 1048576 for \
+             balance.").aside();
         lease: Option<Spanned<String>> = time("\"10s\"",
             "concurrency on Redis: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
              restart.").default("\"10s\"").aside();

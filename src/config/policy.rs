@@ -272,8 +272,8 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         (
             "max-keys",
             span_of(&raw.max_keys),
-            has_queues || ((is_concurrency || is_balance) && store.is_memory()),
-            "leaky-queue, concurrency and balance in memory, and for slow-down",
+            is_slow_down || (!is_overload && store.is_memory()),
+            "policies in memory, except for overload",
         ),
         ("lease", span_of(&raw.lease), is_concurrency, "concurrency on Redis"),
         ("when-full", span_of(&raw.when_full), has_queues, "leaky-queue in memory and slow-down"),
@@ -311,6 +311,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     if let Some(unit) = unit {
         return calendar::limiter(source, raw, (unit, per), limit, store);
     }
+    let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
     let burst = raw.burst.as_ref().map(|burst| number(source, "policy.burst", burst)).transpose()?;
     let quota = set_if_some(quota(source, limit, "per", per)?, burst, Quota::burst);
 
@@ -318,19 +319,23 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         AlgorithmName::Concurrency | AlgorithmName::Overload | AlgorithmName::Balance => {
             unreachable!("it has no quota, and returned above")
         }
-        AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota)),
-        AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota)),
-        AlgorithmName::FixedWindow if staggered.is_some() => store.limiter(FixedWindow::new(quota).staggered()),
-        AlgorithmName::FixedWindow => store.limiter(FixedWindow::new(quota)),
-        AlgorithmName::SlidingWindow if staggered.is_some() => store.limiter(SlidingWindow::new(quota).staggered()),
-        AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota)),
+        AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota), max_keys),
+        AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota), max_keys),
+        AlgorithmName::FixedWindow if staggered.is_some() => {
+            store.limiter(FixedWindow::new(quota).staggered(), max_keys)
+        }
+        AlgorithmName::FixedWindow => store.limiter(FixedWindow::new(quota), max_keys),
+        AlgorithmName::SlidingWindow if staggered.is_some() => {
+            store.limiter(SlidingWindow::new(quota).staggered(), max_keys)
+        }
+        AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota), max_keys),
         AlgorithmName::SlowDown => return slow_down(source, raw, quota),
         AlgorithmName::LeakyQueue => {
             let queue = QueueSpec {
                 quota,
                 max_queue: raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?,
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-                max_keys: raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?,
+                max_keys,
                 when_full: raw.when_full.as_ref().map(|when_full| when_full.get_ref().value()),
             };
             store.queue(queue)

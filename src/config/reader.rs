@@ -107,9 +107,10 @@ impl ConfigReader {
         Self { set_up: Box::new(set_up), ..self }
     }
 
-    /// Lets policies have keys of your own: `key = "tenant"`. `custom` gets the name of the policy and
-    /// what it has for `key`, as a list, and returns the extractor; `None` for a key of the format, such as `client-ip`; and the error, with its cure, for a
-    /// key that is wrong. A later [`change`](Config::change) asks it, too. A second call replaces the first.
+    /// Lets policies have keys of your own: `key = "tenant"`. `custom` gets the name of the policy and what it has for
+    /// `key`, as a list, and returns the extractor; `None` for a key of the format, such as `client-ip`; and the error,
+    /// with its cure, for a key that is wrong. A later [`change`](Config::change) asks it, too. A second call replaces
+    /// the first.
     ///
     /// ```
     /// use tower_sluice::PartitionKey;

@@ -174,17 +174,20 @@ impl StoreSpec {
         }
     }
 
-    /// Makes a limiter.
+    /// Makes a limiter, in memory with room for `max_keys`.
     ///
     /// # Errors
     ///
     /// If Redis cannot keep its quota.
-    pub(super) fn limiter<A: Storable>(self, algorithm: A) -> Result<Arc<dyn Limiter>, String> {
+    pub(super) fn limiter<A: Storable>(
+        self,
+        algorithm: A,
+        max_keys: Option<usize>,
+    ) -> Result<Arc<dyn Limiter>, String> {
+        let memory = max_keys.map_or_else(MemoryStore::default, MemoryStore::with_capacity);
         match self {
-            Self::Memory => Ok(algorithm.into_limiter()),
-            Self::Replay { clock, .. } => {
-                Ok(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock)).into_limiter())
-            }
+            Self::Memory => Ok(RateLimiter::new(algorithm, memory).into_limiter()),
+            Self::Replay { clock, .. } => Ok(RateLimiter::new(algorithm, memory.with_clock(clock)).into_limiter()),
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
                 algorithm.fits().map_err(|problem| problem.to_string())?;

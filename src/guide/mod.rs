@@ -45,6 +45,7 @@
 //! | know what happens when something fails | [`failure`] |
 //! | know all defaults | [`defaults`] |
 //! | know how large a server a limit needs, and its costs | [`capacity`] |
+//! | limit at Envoy, nginx, Traefik, Caddy or HAProxy, and services in other languages | [`gateways`] |
 //! | share limits on PostgreSQL | [`postgres`] |
 //! | share limits on DynamoDB | [`dynamodb`] |
 //! | share limits on a store of your own | [`own_stores`] |
@@ -99,6 +100,7 @@ pub mod from_express;
 pub mod from_sidekiq;
 pub mod from_tower;
 pub mod from_tower_governor;
+pub mod gateways;
 pub mod grpc;
 pub mod hot_reload;
 pub mod in_flight;

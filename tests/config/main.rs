@@ -6,6 +6,7 @@ mod calendar;
 mod change;
 mod errors;
 mod guide;
+mod keys;
 mod layers;
 #[path = "../support/log.rs"]
 mod log;

@@ -65,10 +65,7 @@ fn every_mistake_in_an_overload_is_reported() {
             "f.toml:6: limit is for all algorithms but overload, which finds its limit itself, and balance; remove it",
         ),
         ("per = \"1s\"".to_owned(), "f.toml:6: per is for limits over time; remove it or choose that algorithm"),
-        (
-            "max-keys = 4".to_owned(),
-            "f.toml:6: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it",
-        ),
+        ("max-keys = 4".to_owned(), "f.toml:6: max-keys is for policies in memory, except for overload; remove it"),
         (
             "limits = [4]".to_owned(),
             "f.toml:6: limits = [4]: write the lowest and the highest limit, from 1 to 2147483647, such as [4, 1024]",
@@ -251,10 +248,6 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         (
             "staggered = true",
             "f.toml:9: staggered is for fixed-window and sliding-window; remove it or choose that algorithm",
-        ),
-        (
-            "max-keys = 9",
-            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it or choose that algorithm",
         ),
         (
             "max-queue = 3",
@@ -499,7 +492,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         ),
         (
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),
-            "f.toml:9: max-keys is for leaky-queue, concurrency and balance in memory, and for slow-down; remove it or choose that algorithm",
+            "f.toml:9: max-keys is for policies in memory, except for overload; remove it or choose that algorithm",
         ),
         // Redis can keep it without waiters, and not with the one of the default `max-queue`.
         (

@@ -34,6 +34,7 @@ mod policy_options;
 #[cfg(feature = "reqwest")]
 mod reqwest;
 mod settlement;
+mod several_keys;
 mod suspended;
 mod transitions;
 mod true_waits;

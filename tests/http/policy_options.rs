@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use http::{HeaderName, StatusCode};
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::{Global, HeaderKey};
+use tower_sluice::key::{Global, HeaderKey, KeyError, KeyExtractor};
 use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
 use tower_sluice::policy::ShowKey;
 #[cfg(feature = "redis")]
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{
     Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
-    MissingKey, Overload, Penalty, Policy, Quota, RateLimitLayer, SlowDown,
+    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SlowDown,
 };
 #[cfg(feature = "redis")]
 use tower_sluice::{RateLimiter, RedisBalance, RedisConcurrency, RedisQueue};
 
 use Opt::{
     Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnCrossing,
-    OnFailure, OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, Shadow,
-    ShareWithoutKey, SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
+    OnFailure, OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SeveralKeys,
+    Shadow, ShareWithoutKey, SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
 };
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
@@ -55,10 +55,11 @@ enum Opt {
     WindowFn,
     LimitFn,
     OnCrossing,
+    SeveralKeys,
 }
 
 /// Each option, with its name in the table and its lines in TOML, if a file can have it.
-const OPTIONS: [(Opt, &str, Option<&str>); 27] = [
+const OPTIONS: [(Opt, &str, Option<&str>); 28] = [
     (ClientKey, "`key` of a client", Some("key = \"header:x-api-key\"")),
     (SharedKey, "`key` that all share", Some("key = \"global\"")),
     (ShareWithoutKey, "`on_missing_key(Share)`", Some("on-missing-key = \"share\"")),
@@ -98,6 +99,7 @@ const OPTIONS: [(Opt, &str, Option<&str>); 27] = [
     (WindowFn, "`window_fn`", None),
     (LimitFn, "`limit_fn`", None),
     (OnCrossing, "`on_crossing`", Some("warn-at = [0.8]")),
+    (SeveralKeys, "`key` with several keys of a request", None),
 ];
 
 /// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
@@ -106,6 +108,19 @@ struct Custom;
 impl Limiter for Custom {
     fn decide(&self, _: &Ask<'_>) -> Answer {
         Decision::allow(1, 1).into()
+    }
+}
+
+/// An extractor for requests that may have several keys.
+struct Several;
+
+impl KeyExtractor for Several {
+    fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        Ok(PartitionKey::from("k"))
+    }
+
+    fn has_several(&self) -> bool {
+        true
     }
 }
 
@@ -201,13 +216,18 @@ fn set(policy: Policy, option: Opt) -> Policy {
         WindowFn => policy.window_fn(|_| None),
         LimitFn => policy.limit_fn(|_| Some(9)),
         OnCrossing => policy.on_crossing(0.8, |_| ()),
+        SeveralKeys => policy.key(Several),
     }
 }
 
 /// Options that another setter's call replaces: the later call of one setter wins.
 fn is_one_setter(first: Opt, second: Opt) -> bool {
-    let twice = [[ClientKey, SharedKey], [ShareWithoutKey, SkipWithoutKey], [FreeRetries, FreeRetriesMaxKeys]];
-    first == second || twice.iter().any(|pair| pair.contains(&first) && pair.contains(&second))
+    let twice = [
+        &[ClientKey, SharedKey, SeveralKeys][..],
+        &[ShareWithoutKey, SkipWithoutKey],
+        &[FreeRetries, FreeRetriesMaxKeys],
+    ];
+    first == second || twice.iter().any(|setter| setter.contains(&first) && setter.contains(&second))
 }
 
 /// What `options` need beside themselves: a penalty needs a key of the client, and a debt a cost that is settled,
@@ -215,7 +235,7 @@ fn is_one_setter(first: Opt, second: Opt) -> bool {
 fn needs(kind: &Kind, options: &[Opt]) -> Vec<Opt> {
     let has = |some: &[Opt]| options.iter().any(|option| some.contains(option));
     let mut needs = Vec::new();
-    if has(&[Bans]) && !has(&[ClientKey, SharedKey]) {
+    if has(&[Bans]) && !has(&[ClientKey, SharedKey, SeveralKeys]) {
         needs.push(ClientKey);
     }
     let settles = has(&[ChargeWhen, CostAfter, SettleByHandler, SettleByContentBytes]);

@@ -50,7 +50,7 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves `app` until `stop` is ready. Then it calls `close`, takes the connections that the kernel has accepted, and
-/// completes the requests in flight within [`DRAIN`].
+/// completes the requests in flight within `DRAIN`.
 pub async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output = ()>, close: impl FnOnce()) {
     let (stopping, is_stopping) = watch::channel(());
     // Each connection has a sender: none is left when the last connection is closed.
@@ -126,7 +126,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 }
 
 /// Serves one connection until it ends, times out, or is idle when the server stops. A connection without a request is
-/// idle after [`LAST_HEAD`].
+/// idle after `LAST_HEAD`.
 async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping: watch::Receiver<()>) {
     // Relaxed: hyper calls the service within this task, which also reads it.
     let has_requests = Arc::new(AtomicBool::new(false));

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::plain::address;
-use super::{Entry, Unreadable, time};
+use super::{Entry, Headers, Unreadable, time};
 
 /// The names of each field, in the logs of Caddy, Traefik, nginx (by the `log_format` of its documentation) and others.
 /// A dot leads into an object.
@@ -32,7 +32,7 @@ const HOST: [&str; 4] = ["request.host", "RequestHost", "host", "http_host"];
 const REFERER: [&str; 3] = ["http_referer", "referer", "request_Referer"];
 const AGENT: [&str; 4] = ["http_user_agent", "user_agent", "agent", "request_User-Agent"];
 
-pub(super) fn parse(line: &[u8]) -> Result<Entry<'static>, Unreadable> {
+pub(super) fn parse<'a>(line: &[u8]) -> Result<Entry<'a>, Unreadable> {
     let object: Map<String, Value> =
         serde_json::from_slice(line).map_err(|error| Unreadable::new(format!("not an object of JSON: {error}")))?;
     let missing = |what: &str, names: &[&str]| Unreadable::new(format!("no {what} under any of {}", names.join(", ")));
@@ -54,7 +54,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Entry<'static>, Unreadable> {
     let status = status.filter(|status| (100..600).contains(status)).ok_or_else(|| missing("status", &STATUS))?;
     let length = whole(&object, &LENGTH).unwrap_or(0);
 
-    let mut headers = Vec::new();
+    let mut headers = Headers::new();
     for (name, names) in [("host", &HOST[..]), ("referer", &REFERER), ("user-agent", &AGENT)] {
         if let Some(value) = text(&object, names) {
             headers.push((name.into(), Cow::Owned(value.into_bytes())));
@@ -80,8 +80,8 @@ pub(super) fn parse(line: &[u8]) -> Result<Entry<'static>, Unreadable> {
         nanos,
         client,
         user: text(&object, &USER).map(Cow::Owned),
-        method: method.into(),
-        target: target.into(),
+        method: Cow::Owned(method.into_bytes()),
+        target: Cow::Owned(target.into_bytes()),
         status,
         length,
         headers,
@@ -89,7 +89,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Entry<'static>, Unreadable> {
 }
 
 /// Adds a field, unless another key of the object has set it.
-fn add(headers: &mut Vec<(Cow<'static, str>, Cow<'static, [u8]>)>, name: &str, value: &str) {
+fn add(headers: &mut Headers<'_>, name: &str, value: &str) {
     let name = name.to_ascii_lowercase();
     if !["host", "referer", "user-agent"].contains(&&*name) || headers.iter().all(|(other, _)| *other != name) {
         headers.push((name.into(), Cow::Owned(value.as_bytes().to_vec())));

@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use clap::ValueEnum;
+use smallvec::SmallVec;
 
 pub(crate) use self::source::{LONGEST_LINE, Line, Source};
 use self::time::TimeCache;
@@ -38,15 +39,18 @@ pub(crate) struct Entry<'a> {
     pub(crate) client: Option<IpAddr>,
     /// The name of an authenticated user.
     pub(crate) user: Option<Cow<'a, str>>,
-    pub(crate) method: Cow<'a, str>,
+    pub(crate) method: Cow<'a, [u8]>,
     /// The path and the query.
-    pub(crate) target: Cow<'a, str>,
+    pub(crate) target: Cow<'a, [u8]>,
     pub(crate) status: u16,
     /// The bytes of the response's body.
     pub(crate) length: u64,
     /// Header fields of the request. Values that no header can have are left out.
-    pub(crate) headers: Vec<(Cow<'a, str>, Cow<'a, [u8]>)>,
+    pub(crate) headers: Headers<'a>,
 }
+
+/// Names, in lower case, with their values. Plain logs have two of them.
+pub(crate) type Headers<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 2]>;
 
 /// Why a line is not a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,12 +72,19 @@ impl fmt::Display for Unreadable {
 #[derive(Debug)]
 pub(crate) struct Parser {
     format: Format,
+    /// Whether anybody reads the referer and the agent of plain lines.
+    has_headers: bool,
     times: TimeCache,
 }
 
 impl Parser {
     pub(crate) fn new(format: Format) -> Self {
-        Self { format, times: TimeCache::default() }
+        Self { format, has_headers: true, times: TimeCache::default() }
+    }
+
+    /// Without `has_headers`, the entries of plain lines have no header fields.
+    pub(crate) fn with_headers(self, has_headers: bool) -> Self {
+        Self { has_headers, ..self }
     }
 
     /// Parses a line, without its end.
@@ -82,12 +93,19 @@ impl Parser {
     ///
     /// If it is not a request in the format.
     pub(crate) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Unreadable> {
-        match self.format {
-            Format::Json => json::parse(line),
-            Format::Auto if line.trim_ascii_start().starts_with(b"{") => json::parse(line),
-            Format::Auto | Format::Combined | Format::Common => {
-                plain::parse(line, self.format == Format::Combined, &mut self.times)
-            }
+        let is_json = match self.format {
+            Format::Json => true,
+            Format::Auto => line.trim_ascii_start().starts_with(b"{"),
+            Format::Combined | Format::Common => false,
+        };
+        if is_json {
+            return json::parse(line);
         }
+        let (mut entry, rest) = plain::parse(line, &mut self.times)?;
+        let headers = plain::headers(rest, self.format == Format::Combined)?;
+        if self.has_headers {
+            headers.add_to(&mut entry);
+        }
+        Ok(entry)
     }
 }

@@ -6,42 +6,65 @@ use std::net::{IpAddr, Ipv4Addr};
 use memchr::{memchr, memchr2};
 
 use super::time::TimeCache;
-use super::{Entry, Unreadable};
+use super::{Entry, Headers, Unreadable};
 
-/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES "REFERER" "AGENT"`. Without `is_combined`, the
-/// last two may be absent. More fields may follow.
-pub(super) fn parse<'a>(line: &'a [u8], is_combined: bool, times: &mut TimeCache) -> Result<Entry<'a>, Unreadable> {
-    let (client, rest) = until(line, b' ').ok_or_else(|| Unreadable::new("there is no address followed by a space"))?;
+/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES`. Returns the rest of the line, too.
+pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache) -> Result<(Entry<'a>, &'a [u8]), Unreadable> {
+    let (client, rest) = word(line).ok_or_else(|| Unreadable::new("there is no address followed by a space"))?;
     let client = address(client)?;
-    let (_, rest) = until(rest, b' ').ok_or_else(|| Unreadable::new("there is no field after the address"))?;
+    let (_, rest) = word(rest).ok_or_else(|| Unreadable::new("there is no field after the address"))?;
     // The name of a user may have spaces.
     let (user, rest) = until_time(rest).ok_or_else(|| Unreadable::new("there is no [time]"))?;
     let (time, rest) = until(rest, b']').ok_or_else(|| Unreadable::new("the [time] does not end"))?;
     let nanos = times.read(time)?;
     let (request, rest) = quoted(rest).ok_or_else(|| Unreadable::new("there is no \"request\" after the time"))?;
-    let (method, target) = request_line(request)?;
-    let (status, rest) = word(rest);
-    let status = std::str::from_utf8(status).ok().and_then(|status| status.parse().ok());
+    let (method, target) = request_line(request.text)?;
+    let (status, rest) = last_word(rest);
+    let status = number(status).and_then(|status| u16::try_from(status).ok());
     let status = status.filter(|status| (100..600).contains(status));
     let status = status.ok_or_else(|| Unreadable::new("there is no status from 100 to 599 after the request"))?;
-    let (length, rest) = word(rest);
+    let (length, rest) = last_word(rest);
     let length = number(length).ok_or_else(|| Unreadable::new("there is no number of bytes after the status"))?;
+    let entry = Entry {
+        nanos,
+        client,
+        user: text_of(user)?,
+        method: request.unescaped(method),
+        target: request.unescaped(target),
+        status,
+        length,
+        headers: Headers::new(),
+    };
+    Ok((entry, rest))
+}
 
-    let mut headers = Vec::new();
-    match quoted(rest) {
-        Some((referer, rest)) => {
-            headers.reserve_exact(2);
-            add(&mut headers, "referer", referer);
-            match quoted(rest) {
-                Some((agent, _)) => add(&mut headers, "user-agent", agent),
-                None if is_combined => return Err(Unreadable::new("there is no \"agent\" after the referer")),
-                None => {}
+/// The header fields of a line.
+pub(super) struct PlainHeaders<'a> {
+    referer: Option<Quoted<'a>>,
+    agent: Option<Quoted<'a>>,
+}
+
+/// Parses `"REFERER" "AGENT"`. Without `is_combined`, they may be absent. More fields may follow.
+pub(super) fn headers(rest: &[u8], is_combined: bool) -> Result<PlainHeaders<'_>, Unreadable> {
+    let referer = quoted(rest);
+    if is_combined && referer.is_none() {
+        return Err(Unreadable::new("there is no \"referer\" after the bytes"));
+    }
+    let agent = referer.and_then(|(_, rest)| quoted(rest));
+    if is_combined && agent.is_none() {
+        return Err(Unreadable::new("there is no \"agent\" after the referer"));
+    }
+    Ok(PlainHeaders { referer: referer.map(|(referer, _)| referer), agent: agent.map(|(agent, _)| agent) })
+}
+
+impl<'a> PlainHeaders<'a> {
+    pub(super) fn add_to(self, entry: &mut Entry<'a>) {
+        for (name, value) in [("referer", self.referer), ("user-agent", self.agent)] {
+            if let Some(value) = value.filter(|value| !matches!(value.text, b"" | b"-")) {
+                entry.headers.push((name.into(), value.unescaped(value.text)));
             }
         }
-        None if is_combined => return Err(Unreadable::new("there is no \"referer\" after the bytes")),
-        None => {}
     }
-    Ok(Entry { nanos, client, user: text_of(user)?, method, target, status, length, headers })
 }
 
 /// Splits at the first `byte`, which is in neither part.
@@ -61,22 +84,43 @@ fn until_time(text: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// Splits a word off, behind spaces.
-fn word(text: &[u8]) -> (&[u8], &[u8]) {
+/// Splits at the first space, as [`until`] does. Faster if it is near.
+fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|byte| *byte == b' ')?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+/// Splits a word off, behind spaces. It may be the last one.
+fn last_word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = text.trim_ascii_start();
-    until(text, b' ').unwrap_or((text, b""))
+    word(text).unwrap_or((text, b""))
+}
+
+/// A field in quotation marks.
+#[derive(Clone, Copy)]
+struct Quoted<'a> {
+    text: &'a [u8],
+    /// Whether it has a backslash.
+    is_escaped: bool,
 }
 
 /// Splits off what is in quotation marks, behind spaces. A mark behind a backslash is part of it.
-fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+fn quoted(text: &[u8]) -> Option<(Quoted<'_>, &[u8])> {
     let text = text.trim_ascii_start().strip_prefix(b"\"")?;
     let mut from = 0;
     loop {
         let at = from + memchr2(b'"', b'\\', text.get(from..)?)?;
         if text[at] == b'"' {
-            return Some((&text[..at], &text[at + 1..]));
+            return Some((Quoted { text: &text[..at], is_escaped: from > 0 }, &text[at + 1..]));
         }
         from = at + 2;
+    }
+}
+
+impl<'a> Quoted<'a> {
+    /// The text, or a part of it, as it was before the server escaped it.
+    fn unescaped(self, part: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.is_escaped { unescaped(part) } else { Cow::Borrowed(part) }
     }
 }
 
@@ -96,19 +140,23 @@ pub(super) fn address(text: &[u8]) -> Result<Option<IpAddr>, Unreadable> {
 /// The form of nearly all lines.
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
-    let mut parts = text.split(|byte| *byte == b'.');
-    for octet in &mut octets {
-        let part = parts.next()?;
-        if part.is_empty() || part.len() > 3 {
-            return None;
+    let mut index = 0;
+    let mut digits = 0;
+    for byte in text {
+        match byte {
+            b'0'..=b'9' if digits < 3 => {
+                let octet: u8 = octets[index];
+                octets[index] = octet.checked_mul(10)?.checked_add(byte - b'0')?;
+                digits += 1;
+            }
+            b'.' if digits > 0 && index < 3 => {
+                index += 1;
+                digits = 0;
+            }
+            _ => return None,
         }
-        let mut number = 0_u16;
-        for byte in part {
-            number = number * 10 + u16::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?);
-        }
-        *octet = u8::try_from(number).ok()?;
     }
-    parts.next().is_none().then(|| octets.into())
+    (index == 3 && digits > 0).then(|| octets.into())
 }
 
 /// Reads a number of bytes; `-` is none.
@@ -126,35 +174,22 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 /// Reads `GET /path HTTP/1.1`. HTTP/0.9 has no version.
-fn request_line(text: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), Unreadable> {
+fn request_line(text: &[u8]) -> Result<(&[u8], &[u8]), Unreadable> {
     let no_request = || Unreadable::new("the request is not of the form \"GET /path HTTP/1.1\"");
-    let (method, rest) = until(text, b' ').ok_or_else(no_request)?;
+    let (method, rest) = word(text).ok_or_else(no_request)?;
     let target = until(rest, b' ').map_or(rest, |(target, _)| target);
-    if method.is_empty() || target.is_empty() {
-        return Err(no_request());
-    }
-    let text = |part| as_text(part).ok_or_else(no_request);
-    Ok((text(method)?, text(target)?))
+    if method.is_empty() || target.is_empty() { Err(no_request()) } else { Ok((method, target)) }
 }
 
 fn text_of(field: &[u8]) -> Result<Option<Cow<'_, str>>, Unreadable> {
     if field.is_empty() || field == b"-" {
         return Ok(None);
     }
-    as_text(field).map(Some).ok_or_else(|| Unreadable::new("the name of the user is not UTF-8"))
-}
-
-fn as_text(field: &[u8]) -> Option<Cow<'_, str>> {
-    match unescaped(field) {
+    let text = match unescaped(field) {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).ok().map(Cow::Borrowed),
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
-    }
-}
-
-fn add<'a>(headers: &mut Vec<(Cow<'a, str>, Cow<'a, [u8]>)>, name: &'static str, value: &'a [u8]) {
-    if !value.is_empty() && value != b"-" {
-        headers.push((name.into(), unescaped(value)));
-    }
+    };
+    text.map(Some).ok_or_else(|| Unreadable::new("the name of the user is not UTF-8"))
 }
 
 /// Undoes the escapes of the servers: `\"`, `\\`, and `\x16` for bytes that are not printed.

@@ -93,6 +93,12 @@ impl Source {
         }
     }
 
+    /// The memory of the buffers.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.buffer.capacity() + self.begin.capacity()
+    }
+
     /// Reads on, behind what was not returned.
     fn fill(&mut self) -> io::Result<()> {
         if self.from > 0 {

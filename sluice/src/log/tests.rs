@@ -23,7 +23,7 @@ fn a_combined_line_has_all_fields() {
     assert_eq!(entry.nanos, 971_211_336_000_000_000);
     assert_eq!(entry.client, Some(IpAddr::from([203, 0, 113, 7])));
     assert_eq!(entry.user.as_deref(), Some("alice"));
-    assert_eq!((&*entry.method, &*entry.target), ("GET", "/a?b=c"));
+    assert_eq!((&*entry.method, &*entry.target), (&b"GET"[..], &b"/a?b=c"[..]));
     assert_eq!((entry.status, entry.length), (404, 2_326));
     assert_eq!(header(&entry, "referer").as_deref(), Some("http://x.example/"));
     assert_eq!(header(&entry, "user-agent").as_deref(), Some("Curl \"8\""));
@@ -56,7 +56,8 @@ fn json_of_caddy_traefik_and_nginx_is_read() {
         let entry = parse(line).unwrap();
         assert_eq!(entry.nanos, 1_700_000_000_250_000_000, "{line}");
         assert_eq!(entry.client, Some(IpAddr::from([203, 0, 113, 7])));
-        assert_eq!((&*entry.method, &*entry.target, entry.status, entry.length), ("GET", "/a?b", 200, 12));
+        assert_eq!((&*entry.method, &*entry.target), (&b"GET"[..], &b"/a?b"[..]));
+        assert_eq!((entry.status, entry.length), (200, 12));
         assert_eq!(entry.user, None);
         assert_eq!(header(&entry, "host").as_deref(), Some("x.example"));
         assert_eq!(header(&entry, "user-agent").as_deref(), Some("curl"));
@@ -146,6 +147,36 @@ fn gzip_is_read_as_it_is() {
     assert!(cut.next_line().is_err());
 }
 
+/// A small file of gzip that becomes a large log.
+#[test]
+fn a_line_without_end_takes_no_memory() {
+    use std::io::{Read, Write};
+
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let most = 64_u64 << 20;
+    std::io::copy(&mut std::io::repeat(b'x').take(most), &mut encoder).unwrap();
+    encoder.write_all(b"\nend\n").unwrap();
+    let bomb = encoder.finish().unwrap();
+    assert!((bomb.len() as u64) < most / 100);
+    let mut source = Source::new(Cursor::new(bomb)).unwrap();
+    let Some(Line::TooLong(begin)) = source.next_line().unwrap() else { panic!("a long line") };
+    assert!(begin.len() < 1_000);
+    assert_eq!(source.next_line().unwrap(), Some(Line::Whole(b"end")));
+    assert_eq!(source.next_line().unwrap(), None);
+    assert!(source.capacity() <= 4 * LONGEST_LINE);
+}
+
+#[test]
+fn binary_files_are_lines_that_are_errors() {
+    let noise: Vec<u8> = (0..1_u32 << 20).map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+    let mut parser = Parser::new(Format::Auto);
+    let lines = lines(noise);
+    assert!(lines.len() > 1_000);
+    for line in lines.into_iter().flatten() {
+        assert!(parser.parse(&line).is_err());
+    }
+}
+
 proptest! {
     /// Whatever a log has, it is a request or an error.
     #[test]
@@ -164,7 +195,7 @@ proptest! {
         line.splice(at..until, bytes);
         let mut parser = Parser::new(Format::Auto);
         if let Ok(entry) = parser.parse(&line) {
-            let _ = crate::replay::build(&entry, crate::replay::Needs::all());
+            let _ = crate::replay::Requests::new(crate::replay::Needs::all()).build(&entry);
         }
     }
 
@@ -186,7 +217,7 @@ proptest! {
         prop_assert_eq!(entry.nanos, u64::try_from(seconds).unwrap() * 1_000_000_000);
         prop_assert_eq!(entry.client, Some(ip));
         prop_assert_eq!(entry.user.as_deref(), Some(&*user));
-        prop_assert_eq!(&*entry.target, &*path);
+        prop_assert_eq!(&*entry.target, path.as_bytes());
         prop_assert_eq!((entry.status, entry.length), (status, length));
         if agent != "-" {
             prop_assert_eq!(header(&entry, "user-agent"), Some(agent));

@@ -6,15 +6,26 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Extensions, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tower::Service;
 
-/// Answers one request.
-#[derive(Clone, Copy, Debug)]
+/// Answers a request.
+#[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) length: u64,
+    /// The extensions of the request, once it was answered.
+    pub(crate) request: Extensions,
+    /// Becomes the extensions of the response, which use its memory.
+    pub(crate) response: Extensions,
+}
+
+/// The clone that answers a request after its wait.
+impl Clone for Answer {
+    fn clone(&self) -> Self {
+        Self { status: self.status, length: self.length, ..Self::default() }
+    }
 }
 
 impl Service<Request<()>> for Answer {
@@ -26,9 +37,11 @@ impl Service<Request<()>> for Answer {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<()>) -> Self::Future {
+    fn call(&mut self, mut request: Request<()>) -> Self::Future {
+        self.request = std::mem::take(request.extensions_mut());
         let mut response = Response::new(Zeros { left: self.length.min(LONGEST) });
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
+        *response.extensions_mut() = std::mem::take(&mut self.response);
         ready(Ok(response))
     }
 }

@@ -13,21 +13,22 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use http_body::Body;
-use smallvec::SmallVec;
 use tower::{Layer, Service};
 use tower_sluice::config::{Config, ConfigError};
-use tower_sluice::headers::RateLimitFields;
-use tower_sluice::layer::RateLimitLayerBuilder;
+use tower_sluice::headers::{RateLimitFields, WaitFields};
+use tower_sluice::layer::{RateLimit, RateLimitLayerBuilder};
+use tower_sluice::rejection::RejectionFormat;
 use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, Verdict};
 
 use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
-pub(crate) use self::request::{Needs, build};
+pub(crate) use self::request::{Needs, Requests};
 pub(crate) use self::routes::Routes;
 use crate::log::{Entry, Unreadable};
 use crate::report::{LogReport, PolicyReport};
+use crate::serve;
 use crate::words::PolicyWords;
 
 /// The layers of one configuration, and what they did.
@@ -49,25 +50,46 @@ pub(crate) struct Replay {
 /// One route.
 pub(crate) struct RouteReplay {
     pub(crate) paths: Vec<String>,
-    limits: Option<(RateLimitLayer, LimitsHandle)>,
+    limits: Option<Limits>,
     pub(crate) policies: Vec<PolicyReport>,
+}
+
+/// The layer of a route, around its answers.
+struct Limits {
+    service: RateLimit<Answer>,
+    handle: LimitsHandle,
+    /// Empty, for the keys of the next request.
+    keys: Vec<Option<PartitionKey>>,
+}
+
+impl Limits {
+    fn new(layer: &RateLimitLayer) -> Self {
+        Self { service: layer.layer(Answer::default()), handle: layer.handle(), keys: Vec::new() }
+    }
+}
+
+/// When a request came.
+#[derive(Clone, Copy)]
+struct Arrival {
+    nanos: u64,
+    line: u64,
 }
 
 /// A request on its arrival.
 struct Arrived {
+    arrival: Arrival,
     route: usize,
-    nanos: u64,
-    line: u64,
     /// The key that each policy makes of it, in the order of the reports.
-    keys: SmallVec<[Option<PartitionKey>; 2]>,
+    keys: Vec<Option<PartitionKey>>,
     /// Whether its demand was noted.
     is_noted: bool,
 }
 
 /// The answer to a request.
-pub(crate) struct Answered {
-    pub(crate) status: u16,
-    pub(crate) verdict: Option<Verdict>,
+struct Answered {
+    status: u16,
+    /// With the verdict.
+    extensions: Extensions,
 }
 
 impl Replay {
@@ -77,16 +99,15 @@ impl Replay {
     ///
     /// If it has a mistake.
     pub(crate) fn new(file: &str, text: &str, clock: &LogClock) -> Result<Self, ConfigError> {
-        // Nobody reads the fields of the responses.
-        let set_up = |layer: RateLimitLayerBuilder| layer.verdict().fields(RateLimitFields::none());
-        let config = Config::reader().replay(clock.clone()).layers(set_up).parse(file, text)?;
+        let config =
+            Config::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
         let routes = Routes::new(file, &config)?;
         let words = PolicyWords::of_file(text);
         let mut delays = false;
         let mut limited = Vec::new();
         for (route, words) in config.routes().iter().zip(words) {
-            let limits = route.layer().map(|layer| (layer.clone(), layer.handle()));
-            let statuses = limits.as_ref().map(|(_, handle)| handle.policies()).unwrap_or_default();
+            let limits = route.layer().map(Limits::new);
+            let statuses = limits.as_ref().map(|limits| limits.handle.policies()).unwrap_or_default();
             delays |= statuses.iter().any(|status| status.delays());
             // In the order of the file.
             let policies = words.policies.into_iter().map(|words| {
@@ -109,33 +130,40 @@ impl Replay {
     }
 
     /// Sends a request into the layer of its route. Returns its future if it waits.
-    fn send(&mut self, entry: &Entry<'_>, mut request: Request<()>, nanos: u64, line: u64) -> Sent {
+    fn send(&mut self, requests: &mut Requests, entry: &Entry<'_>, mut request: Request<()>, arrival: Arrival) -> Sent {
         let Some((route, matched)) = self.routes.find(request.uri().path()) else {
             self.unmatched += 1;
             return Sent::Unlimited;
         };
-        let replay = &mut self.limited[route];
-        let Some((layer, handle)) = &replay.limits else {
+        let RouteReplay { limits, policies, .. } = &mut self.limited[route];
+        let Some(Limits { service, handle, keys }) = limits else {
             self.unlimited += 1;
             return Sent::Unlimited;
         };
         if self.needs.matched {
             request::set_matched(&mut request, matched);
         }
-        let keys = replay.policies.iter().map(|policy| handle.key(policy.name(), &request).ok()).collect();
-        let mut arrived = Arrived { route, nanos, line, keys, is_noted: false };
-        let mut service = layer.layer(Answer { status: entry.status, length: entry.length });
+        keys.clear();
+        keys.extend(policies.iter().map(|policy| handle.key(policy.name(), &request).ok()));
+        let answer = service.get_mut();
+        (answer.status, answer.length) = (entry.status, entry.length);
         let mut response = service.call(request);
         let mut context = Context::from_waker(Waker::noop());
+        let mut arrived = Arrived { arrival, route, keys: std::mem::take(keys), is_noted: false };
         match Pin::new(&mut response).poll(&mut context) {
             Poll::Ready(Ok(response)) => {
                 let answered = Answered::of(response);
-                replay.record(&arrived, &answered, nanos);
-                Sent::Answered(answered)
+                record(policies, handle, &arrived, &answered, arrival.nanos);
+                *keys = arrived.keys;
+                let answer = service.get_mut();
+                requests.reuse(std::mem::take(&mut answer.request));
+                answer.response = answered.extensions;
+                answer.response.clear();
+                Sent::Answered(answered.status)
             }
             Poll::Pending => {
-                for (policy, key) in replay.policies.iter_mut().zip(&arrived.keys) {
-                    key.iter().for_each(|key| policy.note_demand(key, nanos));
+                for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
+                    key.iter().for_each(|key| policy.note_demand(key, arrival.nanos));
                 }
                 arrived.is_noted = true;
                 Sent::Waiting(Box::pin(async move {
@@ -151,48 +179,55 @@ impl Replay {
 enum Sent {
     /// No policy limits it.
     Unlimited,
-    Answered(Answered),
+    /// With this status.
+    Answered(u16),
     Waiting(Pin<Box<dyn Future<Output = (Arrived, Answered)>>>),
 }
 
 impl Answered {
-    fn of<B: Body + Unpin>(response: Response<B>) -> Self {
-        let (mut head, mut body) = response.into_parts();
+    fn of<B: Body + Unpin>(mut response: Response<B>) -> Self {
         // Some limits count the bytes of the body, or until its end.
         let mut context = Context::from_waker(Waker::noop());
-        while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut body).poll_frame(&mut context) {}
-        Self { status: head.status.as_u16(), verdict: head.extensions.remove() }
+        while let Poll::Ready(Some(Ok(_))) = Pin::new(response.body_mut()).poll_frame(&mut context) {}
+        Self { status: response.status().as_u16(), extensions: std::mem::take(response.extensions_mut()) }
     }
 }
 
-impl RouteReplay {
-    /// Counts a request with each policy.
-    fn record(&mut self, arrived: &Arrived, answered: &Answered, now: u64) {
-        let Some((verdict, (_, handle))) = answered.verdict.as_ref().zip(self.limits.as_ref()) else { return };
-        for (policy, key) in self.policies.iter_mut().zip(&arrived.keys) {
-            let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
-            let Some(key) = key else {
-                // A policy that skips such requests is not the one that rejects them.
-                if !verdict.is_allowed() && answered.status == 400 && verdict.policies().is_empty() {
-                    policy.note_missing_key();
-                }
-                continue;
-            };
-            // A policy that did not decide on an admitted request does not apply to it.
-            if !arrived.is_noted && (decided.is_some() || !verdict.is_allowed()) {
-                policy.note_demand(key, arrived.nanos);
+/// Sets up a layer: a replay reads verdicts, and nobody reads the rest of its responses.
+fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
+    layer
+        .verdict()
+        .fields(RateLimitFields::none())
+        .wait_fields(WaitFields::new().without_exact_wait())
+        .rejection_format(&RejectionFormat::Empty)
+}
+
+/// Counts a request with each policy of its route.
+fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrived, answered: &Answered, now: u64) {
+    let Some(verdict) = answered.extensions.get::<Verdict>() else { return };
+    let Arrival { nanos, line } = arrived.arrival;
+    for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
+        let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
+        let Some(key) = key else {
+            // A policy that skips such requests is not the one that rejects them.
+            if !verdict.is_allowed() && answered.status == 400 && verdict.policies().is_empty() {
+                policy.note_missing_key();
             }
-            let Some(decided) = decided.filter(|decided| !decided.is_passed_over()) else { continue };
-            let decision = decided.decision();
-            if decision.is_allowed() {
-                // The others would have admitted a request that one rejects, and were not charged.
-                if verdict.is_allowed() {
-                    policy.note_admitted(decision.delay(), now);
-                }
-            } else {
-                let name = policy.name().to_owned();
-                policy.note_rejected(key, now, arrived.line, || handle.key_text(&name, key).ok().flatten());
+            continue;
+        };
+        // A policy that did not decide on an admitted request does not apply to it.
+        if !arrived.is_noted && (decided.is_some() || !verdict.is_allowed()) {
+            policy.note_demand(key, nanos);
+        }
+        let Some(decided) = decided.filter(|decided| !decided.is_passed_over()) else { continue };
+        let decision = decided.decision();
+        if decision.is_allowed() {
+            // The others would have admitted a request that one rejects, and were not charged.
+            if verdict.is_allowed() {
+                policy.note_admitted(decision.delay(), now);
             }
+        } else {
+            policy.note_rejected(key, now, line, |policy| handle.key_text(policy, key).ok().flatten());
         }
     }
 }
@@ -206,7 +241,7 @@ pub(crate) struct Session {
     pub(crate) replays: Vec<Replay>,
     waiting: FuturesUnordered<Waiting>,
     delays: bool,
-    needs: Needs,
+    requests: Requests,
     now: u64,
     pub(crate) log: LogReport,
     /// The line, the status and the time of each answer of the first configuration, for tests.
@@ -223,12 +258,17 @@ impl Session {
             replays,
             waiting: FuturesUnordered::new(),
             delays,
-            needs,
+            requests: Requests::new(needs),
             now: 0,
             log: LogReport::default(),
             #[cfg(test)]
             answers: None,
         }
+    }
+
+    /// Whether a policy may read header fields.
+    pub(crate) const fn reads_headers(&self) -> bool {
+        self.requests.needs.headers
     }
 
     /// Replays one request.
@@ -237,7 +277,7 @@ impl Session {
     ///
     /// If it is no request of HTTP.
     pub(crate) async fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<(), Unreadable> {
-        let mut built = Some(build(entry, self.needs)?);
+        let request = self.requests.build(entry)?;
         if self.log.requests == 0 {
             self.start(entry.nanos);
         }
@@ -246,21 +286,26 @@ impl Session {
         } else if entry.nanos < self.now {
             self.log.note_past(entry.nanos, self.now);
         }
-        for index in 0..self.replays.len() {
-            let request = built.take().map_or_else(|| build(entry, self.needs), Ok)?;
-            match self.replays[index].send(entry, request, self.now, line) {
-                Sent::Answered(_answered) => {
-                    #[cfg(test)]
-                    self.note_answer(index, line, &_answered);
-                }
-                Sent::Unlimited => {}
-                Sent::Waiting(waiting) => {
-                    self.waiting.push(Box::pin(waiting.map(move |(arrived, answered)| (index, arrived, answered))));
-                }
-            }
+        let arrival = Arrival { nanos: self.now, line };
+        for index in 1..self.replays.len() {
+            self.send(index, entry, request.clone(), arrival);
         }
+        self.send(0, entry, request, arrival);
         self.log.note_request(self.now);
         Ok(())
+    }
+
+    fn send(&mut self, index: usize, entry: &Entry<'_>, request: Request<()>, arrival: Arrival) {
+        match self.replays[index].send(&mut self.requests, entry, request, arrival) {
+            Sent::Answered(_status) => {
+                #[cfg(test)]
+                self.note_answer(index, arrival.line, _status);
+            }
+            Sent::Unlimited => {}
+            Sent::Waiting(waiting) => {
+                self.waiting.push(Box::pin(waiting.map(move |(arrived, answered)| (index, arrived, answered))));
+            }
+        }
     }
 
     fn start(&mut self, nanos: u64) {
@@ -297,15 +342,17 @@ impl Session {
     fn record(&mut self, (index, arrived, answered): &(usize, Arrived, Answered)) {
         let now = self.clock.nanos();
         #[cfg(test)]
-        self.note_answer(*index, arrived.line, answered);
-        self.replays[*index].limited[arrived.route].record(arrived, answered, now);
+        self.note_answer(*index, arrived.arrival.line, answered.status);
+        let RouteReplay { limits, policies, .. } = &mut self.replays[*index].limited[arrived.route];
+        let Some(limits) = limits else { return };
+        record(policies, &limits.handle, arrived, answered, now);
     }
 
     #[cfg(test)]
-    fn note_answer(&mut self, index: usize, line: u64, answered: &Answered) {
+    fn note_answer(&mut self, index: usize, line: u64, status: u16) {
         let now = self.clock.nanos();
         if let Some(answers) = self.answers.as_mut().filter(|_| index == 0) {
-            answers.push((line, answered.status, now));
+            answers.push((line, status, now));
         }
     }
 

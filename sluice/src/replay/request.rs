@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{ConnectInfo, MatchedPath};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, REFERER, USER_AGENT};
-use http::{Method, Request, Uri};
+use http::{Extensions, Method, Request, Uri};
+use tower_sluice::Verdict;
 use tower_sluice::key::User;
 
 use crate::log::{Entry, Unreadable};
@@ -13,7 +14,7 @@ use crate::log::{Entry, Unreadable};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     /// Header fields that only a policy reads which names them.
-    headers: bool,
+    pub(super) headers: bool,
     /// The path that the router has matched.
     pub(super) matched: bool,
 }
@@ -35,26 +36,54 @@ impl Needs {
     }
 }
 
-/// Makes the request, with the address of the client as its peer.
-///
-/// # Errors
-///
-/// If the method or the path is none.
-pub(crate) fn build(entry: &Entry<'_>, needs: Needs) -> Result<Request<()>, Unreadable> {
-    let method =
-        Method::from_bytes(entry.method.as_bytes()).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
-    let uri = Uri::try_from(&*entry.target).map_err(|error| Unreadable::new(format!("the path: {error}")))?;
-    let mut request = Request::new(());
-    *request.method_mut() = method;
-    *request.uri_mut() = uri;
-    add_headers(entry, needs, request.headers_mut());
-    if let Some(ip) = entry.client {
-        request.extensions_mut().insert(peer(ip));
+/// Makes the requests of a log.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pub(super) needs: Needs,
+    /// The extensions of a request that is over, with its peer or none: the next request uses their memory.
+    spare: Extensions,
+}
+
+impl Requests {
+    pub(crate) fn new(needs: Needs) -> Self {
+        Self { needs, spare: Extensions::new() }
     }
-    if let Some(user) = &entry.user {
-        request.extensions_mut().insert(User::new(&**user));
+
+    /// Makes the request of a line, with the address of the client as its peer.
+    ///
+    /// # Errors
+    ///
+    /// If the method or the path is none.
+    pub(crate) fn build(&mut self, entry: &Entry<'_>) -> Result<Request<()>, Unreadable> {
+        let method =
+            Method::from_bytes(&entry.method).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
+        let uri = Uri::try_from(&*entry.target).map_err(|error| Unreadable::new(format!("the path: {error}")))?;
+        let mut request = Request::new(());
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        add_headers(entry, self.needs, request.headers_mut());
+        let extensions = request.extensions_mut();
+        *extensions = std::mem::take(&mut self.spare);
+        match (entry.client, extensions.get_mut()) {
+            (Some(ip), Some(peer)) => *peer = peer_of(ip),
+            (Some(ip), None) => drop(extensions.insert(peer_of(ip))),
+            (None, _) => extensions.clear(),
+        }
+        if let Some(user) = &entry.user {
+            extensions.insert(User::new(&**user));
+        }
+        Ok(request)
     }
-    Ok(request)
+
+    /// Takes back the extensions of a request that is over.
+    pub(super) fn reuse(&mut self, mut extensions: Extensions) {
+        // In nearly all lines, there is nothing else but the peer.
+        extensions.remove::<Verdict>();
+        if extensions.len() > 1 {
+            extensions.clear();
+        }
+        self.spare = extensions;
+    }
 }
 
 /// Notes the path that a router has matched.
@@ -62,7 +91,7 @@ pub(super) fn set_matched(request: &mut Request<()>, path: &MatchedPath) {
     request.extensions_mut().insert(path.clone());
 }
 
-fn peer(ip: IpAddr) -> ConnectInfo<SocketAddr> {
+fn peer_of(ip: IpAddr) -> ConnectInfo<SocketAddr> {
     // No log has the port, and no key.
     ConnectInfo(SocketAddr::new(ip, 0))
 }

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::routing::any_service;
-use http::{Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tower::{ServiceExt, service_fn};
 use tower_sluice::config::Config;
 use tower_sluice::key::User;
@@ -72,10 +72,33 @@ const LIMITS: &str = r#"
     path = "/balance"
     policy = [{ name = "balance", algorithm = "balance", key = "user", on-missing-key = "skip" }]
     [[route]]
+    path = "/overload"
+    policy = [{ name = "overload", algorithm = "overload", limits = [4, 64] }]
+    [[route]]
+    path = "/once"
+    policy = [
+        { name = "once", algorithm = "fixed-window", limit = 2, per = "2m", key = "user", on-missing-key = "skip", charge-once = { header = "idempotency-key", within = "1m", free-retries = 2 } },
+    ]
+    [[route]]
+    path = "/plan"
+    alternatives = ["included", "overage"]
+    policy = [
+        { name = "included", algorithm = "fixed-window", limit = 3, per = "2m", key = "client-ip" },
+        { name = "overage", algorithm = "token-bucket", limit = 1, per = "15s", key = "client-ip" },
+        { name = "pace", algorithm = "token-bucket", limit = 1, per = "1s", burst = 2 },
+    ]
+    [[route]]
+    path = "/exempt/{id}"
+    exempt = { networks = ["203.0.113.3", "2001:db8:1::/48"], headers = { x-probe = "swordfish" } }
+    policy = [{ name = "others", algorithm = "sliding-window", limit = 2, per = "1m", key = "client-ip", exempt = { paths = ["/exempt/1"] } }]
+    [[route]]
     path = "/free"
 "#;
 
-const PATHS: [&str; 13] = [
+/// Policies that reject nothing in a replay, since each request is over at once; and one that the others spare.
+const REJECT_NOTHING: [&str; 3] = ["flight", "all", "overload"];
+
+const PATHS: [&str; 18] = [
     "/token",
     "/fixed",
     "/sliding",
@@ -88,6 +111,11 @@ const PATHS: [&str; 13] = [
     "/user",
     "/bytes",
     "/balance",
+    "/overload",
+    "/once",
+    "/plan",
+    "/exempt/1",
+    "/exempt/2",
     "/free",
 ];
 
@@ -113,9 +141,11 @@ fn log(lines: u64, seed: u64) -> Vec<String> {
             _ => format!("203.0.113.{}", random(12)),
         };
         let user = ["", "alice", "bob"][usize::try_from(random(3)).unwrap()];
+        let order = random(50);
+        let probe = if random(20) == 0 { "swordfish" } else { "no" };
         let (status, length) = ([200, 200, 401, 500][usize::try_from(random(4)).unwrap()], random(900));
         log.push(format!(
-            r#"{{"ts":{}.{:03},"ip":"{client}","user":"{user}","method":"GET","path":"{path}","status":{status},"bytes":{length}}}"#,
+            r#"{{"ts":{}.{:03},"ip":"{client}","user":"{user}","method":"GET","path":"{path}","status":{status},"bytes":{length},"request_Idempotency-Key":"{order}","request_X-Probe":"{probe}"}}"#,
             shown / 1_000_000_000,
             shown / 1_000_000 % 1_000,
         ));
@@ -171,6 +201,10 @@ async fn drive_app(log: &[String]) -> Answers {
                 let mut request = Request::builder().uri(&*entry.target).body(Body::empty()).unwrap();
                 let length = usize::try_from(entry.length).unwrap();
                 let peer = SocketAddr::new(entry.client.unwrap(), 4711);
+                for (name, value) in &entry.headers {
+                    let (name, value) = (HeaderName::try_from(&**name), HeaderValue::from_bytes(value));
+                    request.headers_mut().append(name.unwrap(), value.unwrap());
+                }
                 request.extensions_mut().insert((entry.status, length));
                 request.extensions_mut().insert(ConnectInfo(peer));
                 if let Some(user) = &entry.user {
@@ -246,7 +280,7 @@ fn a_replay_equals_an_app_request_by_request() {
         assert_eq!(Some(answer), expected.get(line), "line {line}: {}", log[usize::try_from(*line).unwrap() - 1]);
     }
     for policies in session.replays[0].limited.iter().map(|route| &route.policies) {
-        for policy in policies.iter().filter(|policy| !["flight", "all"].contains(&policy.name())) {
+        for policy in policies.iter().filter(|policy| !REJECT_NOTHING.contains(&policy.name())) {
             let rejects = policy.rejected + policy.without_key > 0;
             assert!(rejects, "{} rejects nothing, so that the test says little", policy.name());
             waited += policy.waits.len();
@@ -320,6 +354,7 @@ fn hostile_logs_are_replayed_to_their_end() {
         "203.0.113.7 - - [31/Dec/2499:13:55:36 +0000] \"GET /queue/a HTTP/1.1\" 200 1".to_owned(),
         "203.0.113.7 - - [01/Jan/1970:00:00:00 +0000] \"GET /slow HTTP/1.1\" 200 1".to_owned(),
         "203.0.113.7 - - [01/Jan/9999:00:00:00 +0000] \"GET /slow HTTP/1.1\" 200 1".to_owned(),
+        "203.0.113.7 - - [01/Jan/0000:00:00:00 +0000] \"GET /slow HTTP/1.1\" 200 1".to_owned(),
         "\u{1b}[31m".to_owned(),
     ];
     let session = runtime().block_on(async {
@@ -332,8 +367,8 @@ fn hostile_logs_are_replayed_to_their_end() {
         session.finish().await;
         session
     });
-    assert_eq!(session.log.lines, 14);
-    assert_eq!(session.log.unreadable, 4);
+    assert_eq!(session.log.lines, 15);
+    assert_eq!(session.log.unreadable, 5);
     assert_eq!(session.log.past, 1);
     let options = Options { suggest: Some(99_000) };
     let text = crate::report::print(&session.log, &session.replays, options);

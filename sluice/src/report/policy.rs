@@ -86,8 +86,15 @@ impl PolicyReport {
         }
     }
 
-    pub(crate) fn note_rejected(&mut self, key: &PartitionKey, now: u64, line: u64, text: impl Fn() -> Option<String>) {
-        let text = || text().unwrap_or_else(|| HASHED.to_owned());
+    /// `text` writes the key of the policy of a name.
+    pub(crate) fn note_rejected(
+        &mut self,
+        key: &PartitionKey,
+        now: u64,
+        line: u64,
+        text: impl Fn(&str) -> Option<String>,
+    ) {
+        let text = || text(&self.words.name).unwrap_or_else(|| HASHED.to_owned());
         self.rejected += 1;
         self.timeline.bin(now).rejected += 1;
         self.minutes.note(now);

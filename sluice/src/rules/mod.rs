@@ -1,8 +1,22 @@
-//! Descriptors of Envoy's protocol.
+//! Reads the limits in the files of other rate limit services, and selects the limits that apply to a request.
+//!
+//! A file is read into [`Domain`]s of [`Rule`]s. A domain selects the rules for the [`Descriptor`]s of a request, and a
+//! key for each rule. Nothing here limits or charges.
 
+pub(crate) mod envoy;
 mod key;
+pub(crate) mod limitador;
+mod name;
+mod unit;
+mod yaml;
+
+use std::fmt;
+use std::time::Duration;
+
+use tower_sluice::{PartitionKey, Quota};
 
 pub(crate) use self::key::joined;
+pub(crate) use self::unit::Unit;
 
 /// A descriptor of Envoy's protocol, version 3.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,4 +25,103 @@ pub(crate) struct Descriptor {
     pub(crate) entries: Vec<(String, String)>,
     /// Whether the request brings a limit for this descriptor, which replaces the limit of the file.
     pub(crate) has_own_limit: bool,
+}
+
+impl Descriptor {
+    /// Returns the key of a budget for all entries of the descriptor, for a limit that the request brings.
+    pub(crate) fn key(&self) -> PartitionKey {
+        let parts: Vec<&str> = self.entries.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]).collect();
+        joined(&parts)
+    }
+}
+
+/// The rules for the requests that name one domain, or one namespace.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) name: String,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) select: Box<dyn Select>,
+    /// The line that names the domain first.
+    pub(crate) line: usize,
+}
+
+/// A limit, and how rejections by it count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// The name of a [`Policy`](tower_sluice::Policy), unique in the domain. It is made of keys and values, so it stays
+    /// the same when the limit changes.
+    pub(crate) name: String,
+    /// The name that the file gives to the limit, for responses and metrics. Several rules may share it.
+    pub(crate) label: Option<String>,
+    pub(crate) limit: Limit,
+    /// Whether the rule only reports.
+    pub(crate) is_shadow: bool,
+    /// Whether a request is rejected only if *all* of its rules with this flag reject it.
+    pub(crate) is_quota: bool,
+    /// The line where the rule begins.
+    pub(crate) line: usize,
+}
+
+impl Rule {
+    /// Says what the rule admits, and what happens to other requests.
+    pub(crate) fn in_words(&self) -> (String, String) {
+        let what = match self.limit {
+            Limit::Unlimited => return ("no limit".to_owned(), "–".to_owned()),
+            Limit::Zero { .. } => "nothing".to_owned(),
+            Limit::Rate { quota, algorithm } => {
+                let unit = Unit::from_period(quota.period()).map(Unit::name);
+                let per = unit.map_or_else(|| format!("{:?}", quota.period()), str::to_owned);
+                match algorithm {
+                    Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                        format!("{} at once, then {} per {per}", quota.max_burst(), quota.limit())
+                    }
+                    Algorithm::FixedWindow => format!("{} per {per}, in fixed windows", quota.limit()),
+                    Algorithm::SlidingWindow => format!("{} within any {per}, about", quota.limit()),
+                }
+            }
+        };
+        let when_full = match (self.is_shadow, self.is_quota) {
+            (true, _) => "counted only (a shadow)",
+            (false, true) => "rejected if all other quotas of the request are full",
+            (false, false) => "rejected",
+        };
+        (what, when_full.to_owned())
+    }
+}
+
+/// How much a rule admits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// All requests are admitted and not counted.
+    Unlimited,
+    /// All requests that cost anything are rejected. A [`Quota`] cannot be zero.
+    Zero { period: Duration },
+    /// The burst of the quota is its limit, unless `algorithm` is a bucket.
+    Rate { quota: Quota, algorithm: Algorithm },
+}
+
+/// The algorithm of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    SlidingWindow,
+}
+
+/// Selects the rules of a domain that apply to a request.
+pub(crate) trait Select: fmt::Debug + Send + Sync {
+    /// Selects rules, in the order of the descriptors. An empty list of descriptors selects nothing.
+    fn select(&self, descriptors: &[Descriptor]) -> Vec<Selected>;
+}
+
+/// A rule that applies to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selected {
+    /// The index of the descriptor whose cost is charged.
+    pub(crate) descriptor: usize,
+    /// The index of the rule in [`Domain::rules`].
+    pub(crate) rule: usize,
+    /// The values for which the rule has separate budgets. Keys of different rules may be equal.
+    pub(crate) key: PartitionKey,
 }

@@ -1,8 +1,9 @@
 //! `/auth`: proxies ask over HTTP whether a request may pass.
 //!
 //! A proxy describes the request in the fields `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`, or calls
-//! `/auth` followed by the path of the request. It hands the client's other fields on as they are, and so the policies of
-//! the path's route see them. Only these names are read, so that a proxy that sets them overwrites whatever a client sent.
+//! `/auth` followed by the path of the request. It hands the client's other fields on as they are, and so the policies
+//! of the path's route see them. Only these names are read, so that a proxy that sets them overwrites whatever a client
+//! sent.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the service enforces: the layers of the configuration, by path and by domain.
+//! What the service enforces: the layers of its files, by path and by domain.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,32 +8,61 @@ use axum::body::Body;
 use axum::extract::MatchedPath;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt};
-use tower_sluice::config::{Changed, Config, ConfigError, ConfigReader};
+use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::layer::RateLimit;
 use tower_sluice::{LimitsHandle, RateLimitLayer};
 
 use super::pass::Pass;
-use super::rls::{self, Asked, CurrentLimits};
+use super::rls::{self, Asked, CurrentLimits, Selector, Store};
+use super::sources::Texts;
 use crate::replay::Routes;
+use crate::rules;
 
-/// One route or domain: its limits around a service that admits everything.
-pub(crate) struct Limited {
-    service: RateLimit<Pass>,
-    handle: LimitsHandle,
-    current_limits: ArcSwap<CurrentLimits>,
+/// All limits.
+pub(crate) struct Limits {
+    toml: Option<Toml>,
+    /// The domains in the files of other services.
+    domains: ArcSwap<HashMap<String, Arc<Domain>>>,
+    /// Where the budgets of these domains are.
+    store: Store,
 }
 
-impl Limited {
-    fn new(layer: &RateLimitLayer) -> Self {
-        let limited = Self { service: layer.layer(Pass), handle: layer.handle(), current_limits: ArcSwap::default() };
-        limited.note_change();
-        limited
+/// The layers of a configuration in TOML. They are made once; a changed file changes their policies.
+struct Toml {
+    /// Locked to change the policies, and to observe them, but not for requests.
+    config: Mutex<Config>,
+    paths: Routes,
+    /// `None` for a route without a policy.
+    routes: Vec<Option<Arc<Domain>>>,
+    /// The route of each path.
+    by_path: HashMap<String, usize>,
+}
+
+/// A layer around a service that admits everything.
+pub(crate) struct Domain {
+    layer: RateLimitLayer,
+    service: RateLimit<Pass>,
+    current_limits: ArcSwap<CurrentLimits>,
+    /// If the file of another service has the rules.
+    pub(crate) selector: Option<Selector>,
+}
+
+impl Domain {
+    fn new(layer: RateLimitLayer, selector: Option<Selector>) -> Self {
+        let current_limits = ArcSwap::default();
+        let domain = Self { service: layer.layer(Pass), layer, current_limits, selector };
+        domain.note_change();
+        domain
     }
 
     /// Decides on the descriptors of a request.
-    pub(crate) async fn decide(&self, asked: Arc<Asked>) -> rls::Decided<Body> {
-        let response = self.service.clone().oneshot(rls::request_of(asked)).await?;
-        Ok(response.map(Body::new))
+    pub(crate) async fn decide(&self, asked: Arc<Asked>) -> Response<Body> {
+        self.decide_on(rls::request_of(asked)).await
+    }
+
+    async fn decide_on(&self, request: Request<Body>) -> Response<Body> {
+        let Ok(response) = self.service.clone().oneshot(request).await;
+        response.map(Body::new)
     }
 
     /// The limits of the policies, as responses report them.
@@ -43,76 +72,128 @@ impl Limited {
 
     /// Looks the limits up again, after they were changed.
     fn note_change(&self) {
-        self.current_limits.store(Arc::new(CurrentLimits::new(&self.handle.policies())));
+        self.current_limits
+            .store(Arc::new(CurrentLimits::new(&self.layer.handle().policies(), self.selector.as_ref())));
     }
 }
 
-/// The layers of a configuration in TOML. They are made once; a changed file changes their policies.
-pub(crate) struct Limits {
-    /// Locked to change the policies, and to observe them, but not for requests.
-    config: Mutex<Config>,
-    paths: Routes,
-    /// `None` for a route without a policy.
-    routes: Vec<Option<Limited>>,
-    /// The index of each route with this path.
-    by_path: HashMap<String, usize>,
-}
-
 impl Limits {
-    /// Reads a configuration; `file` is its name in messages.
+    /// Reads the files' texts. The domains of other services have their budgets in `store`.
     ///
     /// # Errors
     ///
-    /// If it has a mistake.
-    pub(crate) fn parse(reader: ConfigReader, file: &str, text: &str) -> Result<Self, ConfigError> {
+    /// If a file has a mistake.
+    pub(crate) fn read(reader: ConfigReader, texts: &Texts, store: Store) -> Result<Self, ConfigError> {
+        let toml = match &texts.config {
+            None => None,
+            Some((file, text)) => Some(Toml::parse(reader, file, text)?),
+        };
+        let limits = Self { toml, domains: ArcSwap::default(), store };
+        limits.change_domains(texts.domains()?)?;
+        Ok(limits)
+    }
+
+    /// Decides on a request by the route of its path. A request to no route, or to one without a policy, passes.
+    pub(crate) async fn decide(&self, mut request: Request<Body>) -> Response<Body> {
+        let Some(toml) = &self.toml else { return Response::default() };
+        let Some((index, matched)) = toml.paths.find(request.uri().path()) else { return Response::default() };
+        let Some(domain) = &toml.routes[index] else { return Response::default() };
+        request.extensions_mut().insert(MatchedPath::clone(matched));
+        domain.decide_on(request).await
+    }
+
+    /// The limits of a domain: those of the file of another service, or of the route whose path is the domain's name
+    /// after a slash.
+    pub(crate) fn domain(&self, name: &str) -> Option<Arc<Domain>> {
+        if let Some(domain) = self.domains.load().get(name) {
+            return Some(Arc::clone(domain));
+        }
+        let toml = self.toml.as_ref()?;
+        toml.routes[*toml.by_path.get(name)?].clone()
+    }
+
+    /// Puts changed texts in force. Returns what has happened, for the log.
+    ///
+    /// # Errors
+    ///
+    /// If a file has a mistake. Then nothing has changed.
+    pub(crate) fn change(&self, texts: &Texts) -> Result<String, ConfigError> {
+        let domains = texts.domains()?;
+        let changed = match (&self.toml, &texts.config) {
+            (Some(toml), Some((file, text))) => {
+                let changed = toml.with_config(|config| config.change(file, text))?;
+                toml.routes.iter().flatten().for_each(|domain| domain.note_change());
+                changed.to_string()
+            }
+            _ => format!("{} domains", domains.len()),
+        };
+        self.change_domains(domains)?;
+        Ok(changed)
+    }
+
+    /// Domains that were there before keep what was used of their limits.
+    fn change_domains(&self, domains: Vec<rules::Domain>) -> Result<(), ConfigError> {
+        let before = self.domains.load();
+        let mut after = HashMap::new();
+        for domain in domains {
+            let name = domain.name.clone();
+            let line = domain.line;
+            let (policies, selector) = rls::policies(domain, &self.store);
+            let layer = match before.get(&name) {
+                Some(domain) => domain.layer.handle().replace(policies).map(|_| domain.layer.clone()),
+                None => rls::layer(&name, policies),
+            };
+            let layer = layer.map_err(|error| ConfigError::new(name.as_str(), line, error))?;
+            after.insert(name, Arc::new(Domain::new(layer, Some(selector))));
+        }
+        self.domains.store(Arc::new(after));
+        Ok(())
+    }
+
+    /// Calls `act` with the configuration in TOML, if there is one.
+    pub(crate) fn with_config<T>(&self, act: impl FnOnce(&mut Config) -> T) -> Option<T> {
+        self.toml.as_ref().map(|toml| toml.with_config(act))
+    }
+
+    /// Updates the metrics that are not counted per request.
+    pub(crate) fn observe(&self) {
+        self.with_config(|config| config.observe());
+        self.domains.load().values().for_each(|domain| domain.layer.observe());
+    }
+
+    /// Rejects all requests that wait in queues.
+    pub(crate) fn close(&self) {
+        self.with_config(|config| config.close());
+    }
+
+    /// The layers, each with its route or domain, for operators.
+    pub(crate) fn handles(&self) -> Vec<(String, LimitsHandle)> {
+        let mut handles = self.with_config(|config| {
+            let layers = config.routes().iter().filter_map(|route| Some((&route.paths()[0], route.layer()?)));
+            layers.map(|(path, layer)| (path.clone(), layer.handle())).collect::<Vec<_>>()
+        });
+        let handles = handles.get_or_insert_default();
+        let domains = self.domains.load();
+        handles.extend(domains.iter().map(|(name, domain)| (format!("domain {name}"), domain.layer.handle())));
+        std::mem::take(handles)
+    }
+}
+
+impl Toml {
+    fn parse(reader: ConfigReader, file: &str, text: &str) -> Result<Self, ConfigError> {
         let config = reader.layers(|layer| layer.verdict()).keys(rls::read_key).parse(file, text)?;
         let paths = Routes::new(file, &config)?;
         let mut routes = Vec::new();
         let mut by_path = HashMap::new();
         for (index, route) in config.routes().iter().enumerate() {
-            routes.push(route.layer().map(Limited::new));
-            by_path.extend(route.paths().iter().map(|path| (path.clone(), index)));
+            routes.push(route.layer().map(|layer| Arc::new(Domain::new(layer.clone(), None))));
+            by_path.extend(route.paths().iter().map(|path| (path.trim_start_matches('/').to_owned(), index)));
         }
         Ok(Self { config: Mutex::new(config), paths, routes, by_path })
     }
 
-    /// Decides on a request by the route of its path. A request to no route, or to one without a policy, passes.
-    pub(crate) async fn decide(&self, mut request: Request<Body>) -> Response<Body> {
-        let Some((index, matched)) = self.paths.find(request.uri().path()) else { return Response::default() };
-        let Some(limited) = &self.routes[index] else { return Response::default() };
-        request.extensions_mut().insert(MatchedPath::clone(matched));
-        let Ok(response) = limited.service.clone().oneshot(request).await;
-        response.map(Body::new)
-    }
-
-    /// The limits of a domain: those of the route whose path is the domain's name after a slash.
-    pub(crate) fn domain(&self, name: &str) -> Option<&Limited> {
-        let index = *self.by_path.get(&format!("/{name}"))?;
-        self.routes[index].as_ref()
-    }
-
-    /// Puts a changed text in force.
-    ///
-    /// # Errors
-    ///
-    /// If it has a mistake. Then nothing has changed.
-    pub(crate) fn change(&self, file: &str, text: &str) -> Result<Changed, ConfigError> {
-        let changed = self.with_config(|config| config.change(file, text))?;
-        self.routes.iter().flatten().for_each(Limited::note_change);
-        Ok(changed)
-    }
-
-    /// Calls `act` with the configuration. After a panic, some routes may have changed and others not; each is
-    /// consistent.
-    pub(crate) fn with_config<T>(&self, act: impl FnOnce(&mut Config) -> T) -> T {
+    /// After a panic, some routes may have changed and others not; each is consistent.
+    fn with_config<T>(&self, act: impl FnOnce(&mut Config) -> T) -> T {
         act(&mut self.config.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The layers, each under the path of its route, for operators.
-    pub(crate) fn handles(&self) -> Vec<(String, LimitsHandle)> {
-        self.with_config(|config| {
-            let limited = config.routes().iter().filter_map(|route| route.layer().map(|layer| (route, layer)));
-            limited.map(|(route, layer)| (route.paths()[0].clone(), layer.handle())).collect()
-        })
     }
 }

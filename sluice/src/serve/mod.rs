@@ -1,13 +1,15 @@
 //! `sluice serve`: decides on requests that proxies and programs in other languages ask about.
 
 mod auth;
+mod health;
 mod limits;
 mod pass;
 mod reload;
 mod rls;
+mod sources;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -25,13 +27,25 @@ use tower_sluice_serving::snapshots::Saving;
 use tower_sluice_serving::{admin, connections, metrics};
 
 use self::limits::Limits;
-use crate::{Failure, read_config};
+use self::rls::Store;
+pub(crate) use self::rls::read_key as descriptor_key;
+use self::sources::Sources;
+use crate::Failure;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArguments {
-    /// The configuration in TOML. It is read again when it changes, and on SIGHUP
+    /// The configuration in TOML. All files are read again when they change, and on SIGHUP
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["envoy_config", "limitador_config"])]
+    config: Option<PathBuf>,
+    /// A file of envoyproxy/ratelimit, or a folder of such files
     #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    envoy_config: Vec<PathBuf>,
+    /// A file of limits of limitador
+    #[arg(long, value_name = "FILE")]
+    limitador_config: Vec<PathBuf>,
+    /// How many keys each rule of these two keeps in memory
+    #[arg(long, value_name = "KEYS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..))]
+    max_keys: u32,
     /// The address for proxies, for HTTP and gRPC. Port 0 picks a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     listen: SocketAddr,
@@ -48,20 +62,27 @@ pub(crate) struct ServeArguments {
 pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let admin = arguments.admin.as_deref().map(admin::Settings::read).transpose().map_err(Failure::Usage)?;
-    let (file, text) = read_config(&arguments.config)?;
-    let reader = match &arguments.redis {
-        None => Config::reader(),
-        // The error does not repeat the address, which may hold a password.
-        Some(url) => Config::reader()
-            .redis(&Redis::open(url.as_str()).map_err(|error| Failure::Usage(format!("--redis: {error}")))?),
+    let sources = Sources {
+        config: arguments.config.clone(),
+        envoy: arguments.envoy_config.clone(),
+        limitador: arguments.limitador_config.clone(),
     };
-    let limits = Arc::new(Limits::parse(reader, &file, &text)?);
+    let texts = sources.read().map_err(Failure::Io)?;
+    let (reader, store) = match &arguments.redis {
+        None => (Config::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
+        Some(url) => {
+            // The error does not repeat the address, which may hold a password.
+            let redis = Redis::open(url.as_str()).map_err(|error| Failure::Usage(format!("--redis: {error}")))?;
+            (Config::reader().redis(&redis), Store::Redis(redis))
+        }
+    };
+    let limits = Arc::new(Limits::read(reader, &texts, store)?);
     // Before the first request.
-    let saving = limits.with_config(|config| Saving::restore(config));
+    let saving = limits.with_config(|config| Saving::restore(config)).flatten();
     let runtime = tokio::runtime::Runtime::new();
     let runtime = runtime.map_err(|error| Failure::Io(format!("the runtime does not start: {error}")))?;
     let served = runtime.block_on(async {
-        tokio::spawn(reload::apply_edits(arguments.config.clone(), text, Arc::clone(&limits)));
+        tokio::spawn(reload::apply_edits(sources, texts, Arc::clone(&limits)));
         if let Some(saving) = saving.clone() {
             tokio::spawn(saving.run());
         }
@@ -93,10 +114,11 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
     // Requests in queues are rejected at once, instead of waiting for their turns.
     let close = {
         let limits = Arc::clone(&limits);
-        move || limits.with_config(|config| config.close())
+        move || limits.close()
     };
+    let router = router(limits).merge(health::router(is_stopping.clone()).await);
     println!("listening on {address}");
-    let serving = connections::serve(listener, router(limits), until_stopped(is_stopping.clone()), close);
+    let serving = connections::serve(listener, router, until_stopped(is_stopping.clone()), close);
     match admin {
         None => serving.await,
         Some(((listener, address), router)) => {
@@ -115,12 +137,11 @@ fn router(limits: Arc<Limits>) -> Router {
         .route("/auth/", any(auth::decide))
         .route(rls::PATH, post(rls::should_rate_limit))
         .with_state(Arc::clone(&limits))
-        .route("/healthz", get(|| async { "ok\n" }))
         .route("/metrics", get(scrape).with_state((metrics, limits)))
 }
 
 async fn scrape(State((metrics, limits)): State<(PrometheusHandle, Arc<Limits>)>) -> impl IntoResponse {
-    limits.with_config(|config| config.observe());
+    limits.observe();
     metrics::render(&metrics)
 }
 
@@ -147,12 +168,4 @@ fn stop_signal() -> Result<impl Future<Output = ()>, String> {
 async fn until_stopped(mut is_stopping: watch::Receiver<bool>) {
     // An error means that the sender is gone, which ends the wait, too.
     let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
-}
-
-/// The text of a file. A pipe is none, since reading it might block for ever.
-fn read_file(file: &Path) -> Result<String, String> {
-    if !std::fs::metadata(file).map_err(|error| error.to_string())?.is_file() {
-        return Err("it is no regular file; write the configuration into one".to_owned());
-    }
-    std::fs::read_to_string(file).map_err(|error| error.to_string())
 }

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use crate::proto::{Code, RateLimitResponse, Unit};
+use crate::proto::{Code, RateLimitResponse};
 use crate::service::{Service, descriptor, request};
+
+/// The number of the unit in the protocol.
+const HOUR: i32 = 3;
 
 const CONFIG: &str = r#"
     [[route]]
@@ -41,7 +44,7 @@ async fn a_descriptor_is_limited_by_the_policy_with_its_entries() {
         let [status] = &response.statuses[..] else { panic!("{response:?}") };
         assert_eq!((status.code(), status.limit_remaining), (Code::Ok, left));
         let limit = status.current_limit.as_ref().unwrap();
-        assert_eq!((limit.requests_per_unit, limit.unit(), &*limit.name), (3, Unit::Hour, "per-address"));
+        assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (3, HOUR, "per-address"));
         assert!(field(&response, "ratelimit").unwrap().starts_with(&format!("\"per-address\";r={left};")));
     }
     let response = client.ask(request("shop", &[&[("remote_address", "192.0.2.1")]])).await.unwrap();
@@ -124,9 +127,13 @@ fn with_hits(mut request: crate::proto::RateLimitRequest, hits: u32) -> crate::p
 }
 
 #[tokio::test]
-async fn a_request_without_a_domain_is_an_error_with_a_cure() {
+async fn a_request_without_a_domain_or_with_too_many_descriptors_is_an_error_with_a_cure() {
     let service = Service::start(CONFIG);
-    let error = service.connect().await.ask(request("", &[])).await.unwrap_err();
-    assert_eq!(error.code(), tonic::Code::InvalidArgument);
-    assert!(error.message().contains("rate limit filter"), "{error}");
+    let address = &[("remote_address", "192.0.2.1")][..];
+    for (request, cure) in [(request("", &[]), "rate limit filter"), (request("shop", &[address; 257]), "send fewer")] {
+        let error = service.connect().await.ask(request).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.message().contains(cure), "{error}");
+    }
+    assert!(service.connect().await.ask(request("shop", &[address; 256])).await.is_ok());
 }

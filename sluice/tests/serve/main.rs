@@ -7,3 +7,11 @@ mod envoy;
 mod proto;
 mod running;
 mod service;
+mod shared;
+
+#[path = "../../../tests/support/redis.rs"]
+#[allow(dead_code, missing_debug_implementations, missing_docs, unreachable_pub)]
+mod redis;
+#[path = "../../../tests/support/timing.rs"]
+#[allow(dead_code, missing_docs, unreachable_pub)]
+mod timing;

@@ -55,13 +55,13 @@ async fn a_hangup_and_a_changed_file_change_the_limits_and_keep_what_was_used() 
     let service = Service::start(&config(1));
     let mut client = service.connect().await;
     assert_eq!(client.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::Ok);
-    fs::write(&service.config, config(2)).unwrap();
+    service.write_config(&config(2));
     service.signal("-HUP");
     admits_in_the_end(&service).await;
     // A mistake changes nothing.
-    fs::write(&service.config, "[[route]]\npath = \"/shop\"\nlimit = 3").unwrap();
+    service.write_config("[[route]]\npath = \"/shop\"\nlimit = 3");
     service.signal("-HUP");
-    fs::write(&service.config, config(3)).unwrap();
+    service.write_config(&config(3));
     admits_in_the_end(&service).await;
     // The reported limit follows the one in force.
     loop {
@@ -85,4 +85,26 @@ async fn budgets_in_a_snapshot_outlive_a_restart() {
     let service = Service::start(&config);
     assert_eq!(service.connect().await.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::OverLimit);
     fs::remove_file(&snapshot).unwrap();
+}
+
+#[tokio::test]
+async fn it_answers_health_checks_over_grpc() {
+    let service = Service::start(&config(1));
+    for name in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+        assert_eq!(service.connect().await.health(name).await.unwrap(), SERVING);
+    }
+    assert_eq!(service.connect().await.health("other").await.unwrap_err().code(), tonic::Code::NotFound);
+}
+
+/// The number of the status in `grpc.health.v1`.
+const SERVING: i32 = 1;
+
+#[tokio::test]
+async fn it_ends_when_it_is_told_to_although_a_client_stays_connected() {
+    let service = Service::start(&config(1));
+    let mut client = service.connect().await;
+    assert_eq!(client.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::Ok);
+    service.signal("-TERM");
+    assert!(service.wait().await);
+    drop(client);
 }

@@ -18,7 +18,8 @@ use crate::proto::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitRespon
 pub(crate) struct Service {
     process: Child,
     pub(crate) address: SocketAddr,
-    pub(crate) config: PathBuf,
+    /// Its configuration in TOML, if it has one.
+    config: Option<PathBuf>,
 }
 
 /// A file of this test, in a folder that Cargo has for it.
@@ -33,15 +34,21 @@ pub(crate) fn file(name: &str, content: &str) -> PathBuf {
 impl Service {
     /// Serves this configuration.
     pub(crate) fn start(config: &str) -> Self {
-        Self::start_with(config, &[])
+        let config = file("limits.toml", config);
+        let mut service = Self::start_alone(&["--config", config.to_str().unwrap()]);
+        service.config = Some(config);
+        service
     }
 
-    /// Serves it with further arguments.
-    pub(crate) fn start_with(config: &str, arguments: &[&str]) -> Self {
-        let config = file("limits.toml", config);
+    /// Edits the configuration.
+    pub(crate) fn write_config(&self, config: &str) {
+        fs::write(self.config.as_ref().unwrap(), config).unwrap();
+    }
+
+    /// Serves with these arguments.
+    pub(crate) fn start_alone(arguments: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_sluice"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
-            .arg(&config)
+            .args(["serve", "--listen", "127.0.0.1:0"])
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
@@ -49,7 +56,7 @@ impl Service {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let line = lines.next().expect("the service starts").unwrap();
         let address = line.strip_prefix("listening on ").expect("it prints its address").parse().unwrap();
-        Self { process, address, config }
+        Self { process, address, config: None }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -77,7 +84,9 @@ impl Drop for Service {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = fs::remove_file(&self.config);
+        if let Some(config) = &self.config {
+            let _ = fs::remove_file(config);
+        }
     }
 }
 
@@ -91,6 +100,31 @@ impl Client {
         let path = PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
         let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
         Ok(self.0.unary(tonic::Request::new(request), path, codec).await?.into_inner())
+    }
+}
+
+/// `grpc.health.v1.HealthCheckRequest`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+/// `grpc.health.v1.HealthCheckResponse`.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct HealthResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+impl Client {
+    /// Returns the number of a service's status.
+    pub(crate) async fn health(&mut self, service: &str) -> Result<i32, tonic::Status> {
+        self.0.ready().await.unwrap();
+        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+        let request = tonic::Request::new(HealthRequest { service: service.to_owned() });
+        let codec = ProstCodec::<HealthRequest, HealthResponse>::default();
+        Ok(self.0.unary(request, path, codec).await?.into_inner().status)
     }
 }
 

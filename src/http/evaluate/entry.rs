@@ -31,8 +31,8 @@ pub(super) struct PolicyEntry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
-    /// Whether the request only looks whether its cost fits, and is not charged.
-    pub(super) is_peek: bool,
+    /// `Charge`; `Peek` if the request only looks whether its cost fits; or `UpTo` if its cost was spent already.
+    pub(super) mode: Mode,
     pub(super) progress: Progress,
     /// The greatest share of the limit that the charge has crossed, if the policy reports crossings.
     pub(super) crossed: Option<Share>,
@@ -150,7 +150,7 @@ impl PolicyEntry {
             fell_back: false,
             is_open: false,
             is_preview: false,
-            is_peek: false,
+            mode: Mode::Charge,
             progress: Progress::Uncharged,
             crossed: None,
             stake: None,
@@ -187,7 +187,7 @@ impl PolicyEntry {
     #[inline]
     pub(super) fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
         let ask = Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now);
-        let ask = if self.is_peek { ask.to(Mode::Peek) } else { ask };
+        let ask = ask.to(self.mode);
         match self.stake.as_ref().and_then(|stake| stake.precedence) {
             Some(precedence) => precedence.of(ask),
             None => ask,
@@ -197,7 +197,7 @@ impl PolicyEntry {
     /// The part of the entry in a call for several, if it can be in one.
     pub(super) fn claim(&self, scope: Scope<'_>, context: &AskContext) -> Option<Box<dyn Claim>> {
         let policy = scope.policy(self);
-        if policy.shadow || self.fell_back || self.may_be_free() || self.is_peek {
+        if policy.shadow || self.fell_back || self.may_be_free() || self.mode != Mode::Charge {
             return None;
         }
         scope.current(policy).description.batches()?.claim(&self.ask(context))
@@ -208,9 +208,12 @@ impl PolicyEntry {
     pub(super) fn admit(&mut self, policy: &Policy, admission: Decision, is_open_ended: bool) {
         self.decision = Some(admission);
         self.progress = Progress::Charged;
-        if self.is_peek {
+        if self.mode != Mode::Charge {
+            // Nothing is refunded: a peek has charged nothing, and a cost that was spent already stays.
             self.is_preview = true;
-            self.uncharge(policy);
+            if self.mode == Mode::Peek {
+                self.uncharge(policy);
+            }
             // So that it is not taken for uncharged once more.
             self.cost = 0;
             return;

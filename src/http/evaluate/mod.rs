@@ -62,7 +62,7 @@ use crate::http::head::RequestHead;
 use crate::http::policy::{Fate, Policy};
 use crate::http::reject::Rejection;
 use crate::http::reload::{InForce, LayerState};
-use crate::values::{Answer, Ask};
+use crate::values::{Answer, Ask, Mode};
 
 /// The result of an evaluation.
 pub(crate) enum Evaluation {
@@ -240,11 +240,13 @@ impl Scope<'_> {
             if ban.is_some_and(|exception| !exception.is_ban) {
                 continue;
             }
+            // A cost that was spent already is counted in any case.
+            let ban = ban.filter(|_| charge.mode != Mode::UpTo);
             is_skipped = false;
             let cost = charge.cost.unwrap_or_else(|| policy.cost_of(head));
             let quota = policy.quota_of_charge(head, &charge);
-            let is_peek = charge.is_peek;
-            entries.push(PolicyEntry { ban, is_peek, ..PolicyEntry::new(index, charge.key, cost, quota) });
+            let mode = charge.mode;
+            entries.push(PolicyEntry { ban, mode, ..PolicyEntry::new(index, charge.key, cost, quota) });
         }
         if is_skipped {
             entry::note_skipped(policy);

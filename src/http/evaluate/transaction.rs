@@ -73,7 +73,7 @@ impl Transaction {
             if entry.ban.is_some() || is_in_debt {
                 return false;
             }
-            let is_peeked_at = index > 0 && !policy.shadow;
+            let is_peeked_at = index > 0 && !policy.shadow && entry.mode != Mode::UpTo;
             if is_peeked_at && !entry.passes_precheck(policy, &self.context) {
                 return false;
             }
@@ -118,6 +118,10 @@ impl Transaction {
                     EntryCharge::Members(members, pending) => return TransactionProgress::Members(members, pending),
                 },
             };
+            let answer = match answer {
+                Answer::Ready(Ok(rejection)) if self.entries[self.next].mode == Mode::UpTo => used_up(rejection).into(),
+                answer => answer,
+            };
             match answer {
                 // The common case: admitted.
                 Answer::Ready(Ok(decision)) if decision.is_allowed() => {
@@ -161,10 +165,10 @@ impl Transaction {
             let unsupported = || LimiterError::unsupported(Mode::Fallback).into();
             let ask = entry.ask(&self.context);
             // A fallback cannot be peeked at, and must not be charged.
-            let ask = if entry.is_peek { ask.costing(0) } else { ask };
+            let ask = if entry.mode == Mode::Peek { ask.costing(0) } else { ask };
             return EntryCharge::One(policy.fall_back(&ask).unwrap_or_else(unsupported));
         }
-        if entry.is_peek {
+        if entry.mode != Mode::Charge {
             return EntryCharge::One(policy.limiter.decide(&entry.ask(&self.context)));
         }
         // Charged by the last batch already.
@@ -291,6 +295,14 @@ impl Transaction {
             }
         }
     }
+}
+
+/// The decision on a cost that was spent already, if not all of it fits: the key has nothing left.
+fn used_up(decision: Decision) -> Decision {
+    if decision.is_allowed() {
+        return decision;
+    }
+    Decision::allow(decision.limit(), 0).with_reset_after(decision.reset_after())
 }
 
 /// The charge of one entry, or of several in one call.

@@ -1,6 +1,6 @@
 //! `KeyCharge`: one of the keys that a request has for a policy.
 
-use crate::values::{PartitionKey, Quota};
+use crate::values::{Mode, PartitionKey, Quota};
 
 /// One of the [keys of a request](super::KeyExtractor::extract_all), and what the request costs it.
 ///
@@ -8,11 +8,12 @@ use crate::values::{PartitionKey, Quota};
 /// use tower_sluice::PartitionKey;
 /// use tower_sluice::key::KeyCharge;
 ///
-/// // A message to two recipients, and a third one who only has to have units left.
+/// // A message to two recipients, a third one who only has to have units left, and a fourth one who got it already.
 /// let charges = [
 ///     KeyCharge::new(PartitionKey::from("ada")),
 ///     KeyCharge::new(PartitionKey::from("bob")).cost(3),
 ///     KeyCharge::new(PartitionKey::from("eve")).peek(),
+///     KeyCharge::new(PartitionKey::from("joe")).up_to(),
 /// ];
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,13 +22,14 @@ pub struct KeyCharge {
     pub(crate) key: PartitionKey,
     pub(crate) cost: Option<u64>,
     pub(crate) quota: Option<Quota>,
-    pub(crate) is_peek: bool,
+    /// `Charge`, `Peek` or `UpTo`.
+    pub(crate) mode: Mode,
 }
 
 impl KeyCharge {
     /// Charges the key the policy's [cost](crate::Policy::cost).
     pub const fn new(key: PartitionKey) -> Self {
-        Self { key, cost: None, quota: None, is_peek: false }
+        Self { key, cost: None, quota: None, mode: Mode::Charge }
     }
 
     /// Charges this cost instead.
@@ -45,7 +47,14 @@ impl KeyCharge {
     /// peeked at, such as a queue, fails instead. While a limiter on a server fails, its local fallback lets such a
     /// request pass.
     pub fn peek(self) -> Self {
-        Self { is_peek: true, ..self }
+        Self { mode: Mode::Peek, ..self }
+    }
+
+    /// Charges the cost as far as units are left, and never rejects the request: for a cost that was spent already,
+    /// such as the tokens of an answer. The rest is forgiven, as with [`Mode::UpTo`]. It is not refunded if another key
+    /// has no room, and bans of the key do not count.
+    pub fn up_to(self) -> Self {
+        Self { mode: Mode::UpTo, ..self }
     }
 }
 

@@ -102,8 +102,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Cost
     ///
-    /// In memory, each key is looked up twice, since all but the first are peeked at before one is charged. On a server,
-    /// all keys are decided in one call.
+    /// In memory, each key is looked up twice, since all but the first are peeked at before one is charged. On a
+    /// server, all keys are decided in one call.
     fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
         Ok(vec![KeyCharge::new(self.extract(head)?)])
     }

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use http::HeaderMap;
@@ -15,67 +14,66 @@ use tower_sluice::rejection::PolicyVerdict;
 use tower_sluice::{Quota, Verdict};
 
 use super::asked::{Asked, Match};
-use super::proto::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse, Unit};
+use super::domain::{Selections, Selector};
+use super::proto::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
+use crate::rules::Unit;
 
 /// The limits of a domain's policies, as responses report them.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentLimits(HashMap<String, CurrentLimit>);
 
 impl CurrentLimits {
-    pub(crate) fn new(policies: &[PolicyStatus]) -> Self {
+    /// A limit has the name that the file gives to it, or else that of its policy.
+    pub(crate) fn new(policies: &[PolicyStatus], selector: Option<&Selector>) -> Self {
         let limits = policies.iter().filter_map(|policy| {
             let quota = policy.terms()?.quota()?;
-            Some((policy.name().to_owned(), current_limit(policy.name(), quota)))
+            let label = selector.and_then(|selector| selector.label(policy.name()));
+            Some((policy.name().to_owned(), current_limit(label.unwrap_or(policy.name()), quota)))
         });
         Self(limits.collect())
     }
 }
 
 fn current_limit(name: &str, quota: Quota) -> CurrentLimit {
-    let unit = unit_of(quota.period());
-    CurrentLimit { requests_per_unit: saturated(quota.limit()), unit: unit.into(), name: name.to_owned() }
+    let unit = Unit::from_period(quota.period()).map_or(0, Unit::number);
+    CurrentLimit { requests_per_unit: saturated(quota.limit()), unit, name: name.to_owned() }
 }
 
-/// The unit of a period; a month has 30 days and a year 365.
-fn unit_of(period: Duration) -> Unit {
-    const DAY: u64 = 86_400;
-    match (period.as_secs(), period.subsec_nanos()) {
-        (1, 0) => Unit::Second,
-        (60, 0) => Unit::Minute,
-        (3_600, 0) => Unit::Hour,
-        (secs, 0) if secs == DAY => Unit::Day,
-        (secs, 0) if secs == 7 * DAY => Unit::Week,
-        (secs, 0) if secs == 30 * DAY => Unit::Month,
-        (secs, 0) if secs == 365 * DAY => Unit::Year,
-        _ => Unit::Unknown,
-    }
-}
-
-/// Makes the response to a request with so many descriptors.
+/// Makes the response to a request.
 ///
 /// # Errors
 ///
 /// If the request is rejected for another reason than its limits: a store fails, say.
 pub(super) async fn answer(
-    descriptors: usize,
     asked: &Asked,
+    selections: &Selections,
     limits: &CurrentLimits,
     response: http::Response<Body>,
 ) -> Result<RateLimitResponse, Status> {
     let (head, body) = response.into_parts();
     let verdict = head.extensions.get::<Verdict>().cloned().unwrap_or_default();
-    let is_over = !verdict.is_allowed();
-    if is_over && verdict.violated().next().is_none() {
+    let is_rejected = !verdict.is_allowed();
+    if is_rejected && verdict.violated().next().is_none() {
         return Err(Status::unavailable(format!("the limits cannot decide: {}", head.status)));
     }
     let matched = asked.matched();
-    let of_descriptor = |descriptor| matched.iter().filter(move |matched| matched.descriptor == descriptor);
-    let statuses = (0..descriptors).map(|descriptor| status_of(of_descriptor(descriptor), &verdict, limits)).collect();
-    let body = if is_over { to_bytes(body, LONGEST_BODY).await.unwrap_or_default() } else { Default::default() };
+    let statuses: Vec<_> = (0..asked.descriptors.len())
+        .map(|descriptor| {
+            if selections.unlimited.contains(&descriptor) {
+                return unlimited();
+            }
+            let matched = matched.iter().filter(|matched| matched.descriptor == descriptor);
+            status_of(matched, selections.quotas.contains(&descriptor), &verdict, limits)
+        })
+        .collect();
+    let quotas = &selections.quotas;
+    let is_over =
+        is_rejected || !quotas.is_empty() && quotas.iter().all(|quota| statuses[*quota].code() == Code::OverLimit);
+    let body = if is_rejected { to_bytes(body, LONGEST_BODY).await.unwrap_or_default() } else { Default::default() };
     Ok(RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
-        response_headers_to_add: fields(&head.headers, is_over),
+        response_headers_to_add: fields(&head.headers, is_rejected),
         request_headers_to_add: Vec::new(),
         raw_body: body.into(),
         dynamic_metadata: is_over.then(|| metadata(&verdict)),
@@ -85,9 +83,15 @@ pub(super) async fn answer(
 /// Longer than any body of a rejection.
 const LONGEST_BODY: usize = 1 << 16;
 
+/// The status of a descriptor that is counted, but has no limit.
+fn unlimited() -> DescriptorStatus {
+    DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..DescriptorStatus::default() }
+}
+
 /// The status of a descriptor: of its policies, the one that rejects it for longest, or leaves the least.
 fn status_of<'a>(
     matched: impl Iterator<Item = &'a Match>,
+    is_quota: bool,
     verdict: &Verdict,
     limits: &CurrentLimits,
 ) -> DescriptorStatus {
@@ -95,7 +99,7 @@ fn status_of<'a>(
         matched.map(|matched| (matched, decision_on(matched, verdict))).collect();
     // A policy that was not asked, since another rejected the request before, says the least.
     decided.sort_by_key(|(_, decided)| match decided {
-        Some(policy) if is_over(policy) => (0, Reverse(policy.decision().retry_after()), 0),
+        Some(policy) if is_over(policy, is_quota) => (0, Reverse(policy.decision().retry_after()), 0),
         Some(policy) => (1, Reverse(None), policy.decision().remaining()),
         None => (2, Reverse(None), 0),
     });
@@ -103,7 +107,7 @@ fn status_of<'a>(
         return DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     };
     let decision = policy.map(PolicyVerdict::decision);
-    let is_over = policy.is_some_and(is_over);
+    let is_over = policy.is_some_and(|policy| is_over(policy, is_quota));
     let until = decision.and_then(|it| if is_over { it.retry_after() } else { Some(it.reset_after()) });
     DescriptorStatus {
         code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
@@ -117,8 +121,9 @@ fn decision_on<'a>(matched: &Match, verdict: &'a Verdict) -> Option<&'a PolicyVe
     verdict.policies().iter().find(|policy| policy.name() == &*matched.policy && policy.key() == Some(&matched.key))
 }
 
-fn is_over(policy: &PolicyVerdict) -> bool {
-    !policy.is_shadow() && !policy.is_passed_over() && !policy.decision().is_allowed()
+/// A quota is charged as a shadow, since it alone rejects nothing.
+fn is_over(policy: &PolicyVerdict, is_quota: bool) -> bool {
+    (is_quota || !policy.is_shadow()) && !policy.is_passed_over() && !policy.decision().is_allowed()
 }
 
 fn saturated(number: u64) -> u32 {

@@ -1,18 +1,18 @@
 //! The key `descriptor:…` of a policy in TOML.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor};
 use tower_sluice::{PartitionKey, RequestHead};
 
 use super::asked::Asked;
+use super::domain::{asked, missing};
 use crate::rules::{Descriptor, joined};
 
 const PREFIX: &str = "descriptor:";
 
-/// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice::config::ConfigReader) may have beyond those of
-/// the format: `key = ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user of the plan.
+/// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice::config::ConfigReader) may have beyond those
+/// of the format: `key = ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user of the plan.
 pub(crate) fn read(policy: &str, names: &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> {
     let is_descriptor = |name: &String| name.starts_with(PREFIX);
     if !names.iter().any(is_descriptor) {
@@ -78,15 +78,6 @@ impl DescriptorKey {
     }
 }
 
-/// The error of a request that is none of Envoy's protocol.
-fn missing() -> KeyError {
-    KeyError::Missing { what: Cow::Borrowed("a descriptor of Envoy's rate limit service") }
-}
-
-fn asked<'a>(head: &'a RequestHead<'_>) -> Result<&'a Arc<Asked>, KeyError> {
-    head.extensions().get::<Arc<Asked>>().ok_or_else(missing)
-}
-
 impl KeyExtractor for DescriptorKey {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         let first = self.matching(asked(head)?).next();
@@ -99,7 +90,8 @@ impl KeyExtractor for DescriptorKey {
 
     fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
         let asked = asked(head)?;
-        Ok(asked.charge(&self.policy, self.matching(asked)))
+        let matching = self.matching(asked).map(|(descriptor, key)| (descriptor, key, None));
+        Ok(asked.charge(&self.policy, matching))
     }
 
     fn is_shared(&self) -> bool {

@@ -1,5 +1,5 @@
-//! The messages of `envoy.service.ratelimit.v3` and `envoy.extensions.common.ratelimit.v3`, written by hand, so that the
-//! build needs no Protobuf compiler. Fields that this service does not use are left out: decoding skips them.
+//! The messages of `envoy.service.ratelimit.v3` and `envoy.extensions.common.ratelimit.v3`, written by hand, so that
+//! the build needs no Protobuf compiler. Fields that this service does not use are left out: decoding skips them.
 
 use prost::Message;
 
@@ -37,7 +37,8 @@ pub(crate) struct Entry {
 pub(crate) struct LimitOverride {
     #[prost(uint32, tag = "1")]
     pub(crate) requests_per_unit: u32,
-    #[prost(enumeration = "Unit", tag = "2")]
+    /// See [`Unit`](crate::rules::Unit); 0 for none.
+    #[prost(int32, tag = "2")]
     pub(crate) unit: i32,
 }
 
@@ -75,7 +76,8 @@ pub(crate) struct DescriptorStatus {
 pub(crate) struct CurrentLimit {
     #[prost(uint32, tag = "1")]
     pub(crate) requests_per_unit: u32,
-    #[prost(enumeration = "Unit", tag = "2")]
+    /// See [`Unit`](crate::rules::Unit); 0 for none.
+    #[prost(int32, tag = "2")]
     pub(crate) unit: i32,
     #[prost(string, tag = "3")]
     pub(crate) name: String,
@@ -97,18 +99,4 @@ pub(crate) enum Code {
     Unknown = 0,
     Ok = 1,
     OverLimit = 2,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum Unit {
-    /// The period is none of the others.
-    Unknown = 0,
-    Second = 1,
-    Minute = 2,
-    Hour = 3,
-    Day = 4,
-    Month = 5,
-    Year = 6,
-    Week = 7,
 }

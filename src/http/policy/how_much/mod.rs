@@ -43,8 +43,9 @@ impl HowMuch {
         }
     }
 
-    /// The quota of the key of a request, if it has one of its own: `named` if its extractor names one. Logs if the quota of a key goes back and forth
-    /// within the first 1,000 requests of the policy; costs one relaxed load once the check has ended.
+    /// The quota of the key of a request, if it has one of its own: `named` if its extractor names one. Logs if the
+    /// quota of a key goes back and forth within the first 1,000 requests of the policy; costs one relaxed load once
+    /// the check has ended.
     #[inline]
     pub(super) fn quota_of(
         &self,

@@ -1,0 +1,230 @@
+//! Selection beside a naive model, and errors.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tower_sluice::{PartitionKey, Quota};
+
+use super::super::{Algorithm, Descriptor, Domain, Limit};
+
+fn domain(file: &str) -> Domain {
+    let mut domains = super::parse("a.yaml", file).unwrap();
+    assert_eq!(domains.len(), 1);
+    domains.remove(0)
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
+    let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    Descriptor { entries: entries.collect(), has_own_limit: false }
+}
+
+/// Returns descriptor, rule and key of each selected limit.
+fn select(domain: &Domain, descriptors: &[Descriptor]) -> Vec<(usize, usize, PartitionKey)> {
+    let selected = domain.select.select(descriptors);
+    selected.into_iter().map(|selected| (selected.descriptor, selected.rule, selected.key)).collect()
+}
+
+#[test]
+fn limits_are_read_by_namespace() {
+    let file = r#"
+- namespace: shop
+  max_value: 1000000
+  seconds: 60
+  conditions:
+  variables:
+- namespace: shop
+  name: posts per user
+  id: posts
+  max_value: 5
+  seconds: 60
+  conditions:
+    - "descriptors[0]['req.method'] == 'POST'"
+  variables:
+    - descriptors[0].user_id
+- namespace: other
+  max_value: 0
+  seconds: 1
+"#;
+    let domains = super::parse("a.yaml", file).unwrap();
+    let [shop, other] = &domains[..] else { panic!("{domains:?}") };
+    assert_eq!((&*shop.name, shop.line, &*other.name, other.line), ("shop", 2, "other", 16));
+    let rate = |limit| Limit::Rate { quota: Quota::per_minute(limit), algorithm: Algorithm::FixedWindow };
+    assert_eq!((shop.rules[0].limit, shop.rules[1].limit), (rate(1_000_000), rate(5)));
+    assert_eq!(other.rules[0].limit, Limit::Zero { period: Duration::from_secs(1) });
+    assert_eq!((&*shop.rules[0].name, shop.rules[0].line), ("all/60s", 2));
+    assert_eq!((shop.rules[1].label.as_deref(), shop.rules[1].line), (Some("posts per user"), 7));
+    assert!(shop.rules[1].name.starts_with("posts_per_user~"), "{}", shop.rules[1].name);
+
+    let shared = (0, 0, PartitionKey::SHARED);
+    let request = |method, user| [descriptor(&[("req.method", method), ("user_id", user)])];
+    assert_eq!(select(shop, &request("POST", "ann")), [shared.clone(), (0, 1, PartitionKey::from("ann"))]);
+    assert_eq!(select(shop, &request("GET", "ann")), std::slice::from_ref(&shared));
+    assert_eq!(select(shop, &[descriptor(&[("req.method", "POST")])]), [shared]);
+    assert!(select(shop, &[]).is_empty());
+}
+
+#[test]
+fn names_without_a_descriptor_are_searched_in_all() {
+    let list = r#"[{namespace: n, max_value: 1, seconds: 1, conditions: ['method != "GET"'], variables: [user]}]"#;
+    let domain = domain(list);
+    let [user, method] = [descriptor(&[("user", "ann")]), descriptor(&[("method", "PUT"), ("x", "")])];
+    assert_eq!(select(&domain, &[user.clone(), method.clone()]), [(1, 0, PartitionKey::from("ann"))]);
+    assert_eq!(select(&domain, &[method.clone(), user.clone()]), [(1, 0, PartitionKey::from("ann"))]);
+    assert!(select(&domain, std::slice::from_ref(&user)).is_empty());
+    assert!(select(&domain, &[user, method, descriptor(&[("method", "GET")])]).is_empty());
+}
+
+#[test]
+fn the_last_entry_of_a_key_counts() {
+    let domain = domain("[{namespace: n, max_value: 1, seconds: 1, variables: ['descriptors[0].user']}]");
+    let selected = select(&domain, &[descriptor(&[("user", "ann"), ("user", "bob")])]);
+    assert_eq!(selected, [(0, 0, PartitionKey::from("bob"))]);
+}
+
+#[test]
+fn values_do_not_run_into_each_other_and_their_order_in_the_file_does_not_matter() {
+    let file = |variables| format!("[{{namespace: n, max_value: 1, seconds: 1, variables: [{variables}]}}]");
+    let domain = domain(&file("a, b"));
+    let key = |domain: &Domain, a, b| select(domain, &[descriptor(&[("a", a), ("b", b)])]).remove(0).2;
+    assert_ne!(key(&domain, "x|y", "z"), key(&domain, "x", "y|z"));
+    assert_eq!(key(&domain, "x", "y"), key(&self::domain(&file("b, a, b")), "x", "y"));
+}
+
+#[test]
+fn names_are_readable_and_stay_when_others_are_added() {
+    let limit = |more| format!("{{namespace: n, max_value: 1, {more}}}");
+    let by_user = limit("seconds: 60, conditions: [\"method == 'GET'\"], variables: ['descriptors[1].user']");
+    let same_name = [limit("seconds: 1, name: api"), limit("seconds: 2, name: api"), limit("seconds: 3, name: api")];
+    let names = |list: &[&String]| {
+        let list: Vec<&str> = list.iter().map(|limit| limit.as_str()).collect();
+        domain(&format!("[{}]", list.join(", "))).rules.into_iter().map(|rule| rule.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[&by_user]), ["method:GET/user/60s"]);
+    let [one, two, three] = &same_name;
+    let all = names(&[one, two, three]);
+    assert_eq!(all[0], "api");
+    assert_eq!(names(&[one, three])[1], all[2]);
+}
+
+/// Returns a file with a limit, whose fields begin in line 3.
+fn limit(fields: &str) -> String {
+    format!("\n- namespace: n\n  {}\n", fields.replace('\n', "\n  "))
+}
+
+/// Returns a file with a complete limit, whose other fields begin in line 5.
+fn full(fields: &str) -> String {
+    limit(&format!("max_value: 1\nseconds: 1\n{fields}"))
+}
+
+#[test]
+fn mistakes_have_a_line_and_a_cure() {
+    let cases = [
+        (String::new(), "1: the file is empty; write a list of limits"),
+        ("namespace: n".to_owned(), "1: the file is a list; begin each limit with `- namespace: NAME`"),
+        ("- a".to_owned(), "1: a limit is a table; write `namespace: …`"),
+        ("- seconds: 1".to_owned(), "1: a limit has no namespace; add"),
+        (limit("seconds: 1"), "2: a limit has no max_value; add it"),
+        (limit("max_value: 1"), "2: a limit has no seconds; add `seconds: 60`"),
+        (limit("max_value: x\nseconds: 1"), "3: `max_value` is `x`; write a whole number of at most 999999999999999"),
+        (limit("max_value: 1\nseconds: 0"), "4: `seconds` is `0`; write at least 1"),
+        (limit("max_value: 1\nseconds: 9999999999"), "4: "),
+        (full("policy: x"), "5: a limit has no field `policy`; correct it to one of namespace, max_value, "),
+        (full("conditions: a"), "5: `conditions` is a list; write `- `"),
+        (full("conditions:\n- [a]"), "6: an element of `conditions` is a text; write one comparison"),
+        (
+            full("conditions:\n- a == 'b'\n- has(descriptors[0].a)"),
+            "7: `conditions` has `has(descriptors[0].a)`, which is not supported; write one comparison of an entry with a \
+             text, with == or != and without escapes, such as `descriptors[0].method == 'GET'`; of two comparisons, \
+             write two conditions",
+        ),
+        (
+            full("variables:\n- size(a)"),
+            "6: `variables` has `size(a)`, which is not supported; write an entry, such as `descriptors[0].user`",
+        ),
+        (
+            full("variables: [b, a]") + &full("variables: [a, b]"),
+            "7: the limit in line 2 has the same conditions, variables and seconds; remove one of them",
+        ),
+    ];
+    for (file, expected) in cases {
+        let error = super::parse("a.yaml", &file).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("a.yaml:{expected}")), "{error}\nis not\n{expected}\nfor\n{file}");
+    }
+}
+
+/// A comparison: descriptor, key, whether it is `==`, and the value.
+type Comparison = (usize, String, bool, String);
+/// A variable: descriptor and key.
+type Variable = (usize, String);
+
+/// Selects as Limitador documents it: each descriptor is a table.
+fn naive(
+    (conditions, variables): &(Vec<Comparison>, Vec<Variable>),
+    request: &[HashMap<String, String>],
+) -> Option<Vec<(Variable, String)>> {
+    let find = |index: usize, key: &String| request.get(index)?.get(key);
+    for (index, key, is_equal, value) in conditions {
+        if (find(*index, key)? == value) != *is_equal {
+            return None;
+        }
+    }
+    let mut budget = Vec::new();
+    for variable in variables {
+        budget.push((variable.clone(), find(variable.0, &variable.1)?.clone()));
+    }
+    budget.sort();
+    budget.dedup();
+    Some(budget)
+}
+
+proptest! {
+    #[test]
+    fn selection_is_that_of_a_naive_model(
+        limits in prop::collection::vec((
+            prop::collection::vec((0..2_usize, "[ab]", any::<bool>(), "[xy]"), 0..3),
+            prop::collection::vec((0..2_usize, "[ab]"), 0..3),
+        ), 1..6),
+        requests in prop::collection::vec(
+            prop::collection::vec(prop::collection::hash_map("[ab]", "[xy|]{1,2}", 0..3), 1..3), 10),
+    ) {
+        // Each limit has other seconds, since two limits that are equal but for their number are a mistake.
+        let mut file = "\n".to_owned();
+        for (index, (conditions, variables)) in limits.iter().enumerate() {
+            writeln!(file, "- namespace: n\n  max_value: 1\n  seconds: {}\n  conditions:", index + 1).unwrap();
+            for (index, key, is_equal, value) in conditions {
+                let operator = if *is_equal { "==" } else { "!=" };
+                writeln!(file, "    - descriptors[{index}].{key} {operator} '{value}'").unwrap();
+            }
+            file.push_str("  variables:\n");
+            for (index, key) in variables {
+                writeln!(file, "    - descriptors[{index}]['{key}']").unwrap();
+            }
+        }
+        let domain = domain(&file);
+        let mut found = Vec::new();
+        for request in &requests {
+            let descriptors: Vec<_> = request
+                .iter()
+                .map(|table| Descriptor { entries: table.clone().into_iter().collect(), has_own_limit: false })
+                .collect();
+            let mut selected = domain.select.select(&descriptors);
+            selected.sort_by_key(|selected| selected.rule);
+            let expected: Vec<_> = limits
+                .iter()
+                .enumerate()
+                .filter_map(|(rule, limit)| Some((rule, naive(limit, request)?)))
+                .collect();
+            let rules = |list: &[(usize, _)]| list.iter().map(|(rule, _)| *rule).collect::<Vec<_>>();
+            prop_assert_eq!(selected.iter().map(|selected| selected.rule).collect::<Vec<_>>(), rules(&expected));
+            found.extend(selected.into_iter().map(|selected| (selected.rule, selected.key)).zip(expected));
+        }
+        // Requests share a budget just if the model says so.
+        for (one, same_as_one) in &found {
+            for (two, same_as_two) in &found {
+                prop_assert_eq!(one == two, same_as_one == same_as_two);
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+use super::*;
+use crate::rules::Unit;
+use crate::rules::envoy::examples::EXAMPLES;
+use crate::serve::rls::proto::Entry;
+use crate::serve::sources::Texts;
+use tower_sluice::config::Config;
+
+fn limits(texts: &Texts) -> Limits {
+    Limits::read(Config::reader(), texts, Store::Memory { max_keys: 64 }).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn envoy(file: &str) -> Limits {
+    limits(&Texts { envoy: vec![("limits.yaml".to_owned(), file.to_owned())], ..Texts::default() })
+}
+
+fn limitador(file: &str) -> Limits {
+    limits(&Texts { limitador: vec![("limits.yaml".to_owned(), file.to_owned())], ..Texts::default() })
+}
+
+/// Reads `key=value, key=value`.
+fn descriptor(text: &str) -> RateLimitDescriptor {
+    let entry = |entry: &str| {
+        let (key, value) = entry.split_once('=').unwrap();
+        Entry { key: key.to_owned(), value: value.to_owned() }
+    };
+    let entries = text.split(", ").filter(|text| !text.is_empty()).map(entry).collect();
+    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+}
+
+/// A descriptor with a number of hits.
+fn hits(text: &str, hits: u64) -> RateLimitDescriptor {
+    RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(text) }
+}
+
+async fn ask(limits: &Limits, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
+    decide(limits, RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }).await.unwrap()
+}
+
+fn codes(response: &RateLimitResponse) -> Vec<Code> {
+    response.statuses.iter().map(DescriptorStatus::code).collect()
+}
+
+/// The limit of `NAME LIMIT/SECONDS shadow for KEY`, and whether it is enforced.
+fn expected(text: &str) -> Option<(u32, bool)> {
+    let mut words = text.split(' ').skip(1);
+    let (limit, _) = words.next()?.split_once('/')?;
+    Some((limit.parse().unwrap(), words.next() != Some("shadow")))
+}
+
+/// A request of as many hits as the limit is admitted, and one of another hit is not. So no time passes between.
+#[tokio::test]
+async fn the_examples_of_envoyproxy_ratelimit_are_limited_as_their_files_say() {
+    let mut limited = 0;
+    for example in EXAMPLES {
+        let domain = example.file.lines().find_map(|line| line.strip_prefix("domain: ")).unwrap();
+        for request in example.requests {
+            let limits = envoy(example.file);
+            let all = |more: u64| {
+                let descriptor =
+                    |&(text, limit): &(&str, &str)| hits(text, expected(limit).map_or(1, |it| it.0.into()) + more);
+                request.iter().map(descriptor).collect::<Vec<_>>()
+            };
+            let what = format!("{}: {request:?}", example.title);
+            let full = ask(&limits, domain, all(0)).await;
+            let beyond = ask(&envoy(example.file), domain, all(1)).await;
+            let mut is_over = false;
+            for (index, (_, limit)) in request.iter().enumerate() {
+                let [full, beyond] = [&full, &beyond].map(|response| &response.statuses[index]);
+                let Some((limit, is_enforced)) = expected(limit) else {
+                    assert_eq!([full.code(), beyond.code()], [Code::Ok; 2], "{what}");
+                    assert_eq!(full.limit_remaining == u32::MAX, limit.contains(" unlimited"), "{what}");
+                    continue;
+                };
+                limited += 1;
+                is_over |= is_enforced;
+                let is_beyond = if is_enforced { Code::OverLimit } else { Code::Ok };
+                assert_eq!(beyond.code(), is_beyond, "{what}");
+                if limit > 0 {
+                    assert_eq!((full.code(), full.limit_remaining), (Code::Ok, 0), "{what}");
+                    assert_eq!(full.current_limit.as_ref().unwrap().requests_per_unit, limit, "{what}");
+                }
+            }
+            assert_eq!(beyond.overall_code() == Code::OverLimit, is_over, "{what}");
+        }
+    }
+    assert!(limited > 20, "{limited}");
+}
+
+const FILE: &str = "
+domain: shop
+descriptors:
+  - {key: address, rate_limit: {unit: hour, requests_per_unit: 3, algorithm: token-bucket}}
+  - {key: named, rate_limit: {name: calls, unit: day, requests_per_unit: 1}}
+  - {key: closed, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: first, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: second, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: seen, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+
+#[tokio::test]
+async fn a_request_is_rejected_by_quotas_if_all_of_them_are_used_up() {
+    let limits = envoy(FILE);
+    let all = || ["address=a", "first=x", "second=x"].map(descriptor).to_vec();
+    let first = ask(&limits, "shop", all()).await;
+    assert_eq!((first.overall_code(), codes(&first)), (Code::Ok, vec![Code::Ok; 3]));
+    let second = ask(&limits, "shop", all()).await;
+    assert_eq!((second.overall_code(), codes(&second)), (Code::Ok, vec![Code::Ok, Code::OverLimit, Code::Ok]));
+    for _ in 0..3 {
+        let third = ask(&limits, "shop", all()).await;
+        assert_eq!(
+            (third.overall_code(), codes(&third)),
+            (Code::OverLimit, vec![Code::Ok, Code::OverLimit, Code::OverLimit])
+        );
+        // The others are not charged.
+        assert_eq!(third.statuses[0].limit_remaining, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_limit_has_the_name_of_the_file() {
+    let limits = envoy(FILE);
+    for (text, name) in [("named=x", "calls"), ("seen=x", "seen")] {
+        let response = ask(&limits, "shop", vec![descriptor(text)]).await;
+        assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().name, name);
+    }
+}
+
+#[tokio::test]
+async fn a_limit_of_zero_is_over_and_a_shadow_never() {
+    let limits = envoy(FILE);
+    let closed = ask(&limits, "shop", vec![descriptor("closed=x")]).await;
+    assert_eq!((closed.overall_code(), closed.statuses[0].duration_until_reset), (Code::OverLimit, None));
+    for left in [0, 0] {
+        let seen = ask(&limits, "shop", vec![descriptor("seen=x")]).await;
+        assert_eq!(
+            (seen.overall_code(), codes(&seen), seen.statuses[0].limit_remaining),
+            (Code::Ok, vec![Code::Ok], left)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
+    let limits = envoy(FILE);
+    let brought = |limit| RateLimitDescriptor {
+        limit: Some(proto::LimitOverride { requests_per_unit: limit, unit: Unit::Day.number() }),
+        ..descriptor("address=b")
+    };
+    let mut admitted = 0;
+    while ask(&limits, "shop", vec![brought(5)]).await.overall_code() == Code::Ok {
+        admitted += 1;
+    }
+    assert_eq!(admitted, 5);
+    assert_eq!(ask(&limits, "shop", vec![brought(6)]).await.overall_code(), Code::Ok, "what was used carries over");
+    assert_eq!(ask(&limits, "shop", vec![brought(0)]).await.overall_code(), Code::OverLimit);
+    assert_eq!(ask(&limits, "shop", vec![hits("address=b", 3)]).await.overall_code(), Code::Ok, "the file's own limit");
+}
+
+#[tokio::test]
+async fn the_same_descriptor_twice_is_charged_twice_or_not_at_all() {
+    let limits = envoy(FILE);
+    let twice = || vec![descriptor("address=c"), descriptor("address=c")];
+    let first = ask(&limits, "shop", twice()).await;
+    assert_eq!((codes(&first), first.statuses[1].limit_remaining), (vec![Code::Ok; 2], 1));
+    let second = ask(&limits, "shop", twice()).await;
+    assert_eq!(codes(&second), [Code::OverLimit; 2]);
+    assert_eq!(ask(&limits, "shop", vec![descriptor("address=c")]).await.overall_code(), Code::Ok);
+}
+
+/// The tokens of a language model are known at the end of its answer. Requests look before it.
+#[tokio::test]
+async fn hits_that_were_spent_already_use_up_what_is_left() {
+    let limits = envoy(FILE);
+    let look = || vec![hits("address=d", 0)];
+    let report = |count| vec![hits("address=d, sluice-report=1", count)];
+    assert_eq!(ask(&limits, "shop", look()).await.overall_code(), Code::Ok);
+    for (count, left) in [(2, 1), (9, 0), (9, 0)] {
+        let reported = ask(&limits, "shop", report(count)).await;
+        assert_eq!((reported.overall_code(), reported.statuses[0].limit_remaining), (Code::Ok, left));
+    }
+    assert_eq!(ask(&limits, "shop", look()).await.overall_code(), Code::OverLimit);
+}
+
+#[tokio::test]
+async fn every_limit_of_limitador_that_applies_is_charged() {
+    let limits = limitador(
+        "
+- {namespace: shop, max_value: 2, seconds: 60, variables: ['descriptors[0].user']}
+- {namespace: shop, max_value: 3, seconds: 60, conditions: [\"descriptors[0].method == 'GET'\"]}
+",
+    );
+    let of = |user: &str| vec![descriptor(&format!("method=GET, user={user}"))];
+    let codes = [ask(&limits, "shop", of("ada")).await, ask(&limits, "shop", of("ada")).await];
+    assert!(codes.iter().all(|response| response.overall_code() == Code::Ok));
+    assert_eq!(ask(&limits, "shop", of("ada")).await.overall_code(), Code::OverLimit);
+    assert_eq!(ask(&limits, "shop", of("bob")).await.overall_code(), Code::Ok);
+    assert_eq!(ask(&limits, "shop", of("eve")).await.overall_code(), Code::OverLimit, "of all together");
+}
+
+#[tokio::test]
+async fn a_changed_file_keeps_what_was_used() {
+    let texts = |limit: u32| Texts {
+        envoy: vec![(
+            "limits.yaml".to_owned(),
+            format!(
+                "domain: shop\ndescriptors:\n  - {{key: a, rate_limit: {{unit: day, requests_per_unit: {limit}}}}}\n"
+            ),
+        )],
+        ..Texts::default()
+    };
+    let limits = limits(&texts(2));
+    assert_eq!(ask(&limits, "shop", vec![hits("a=x", 2)]).await.overall_code(), Code::Ok);
+    limits.change(&texts(3)).unwrap();
+    let response = ask(&limits, "shop", vec![descriptor("a=x")]).await;
+    assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, 0));
+    assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 3);
+    let error =
+        limits.change(&Texts { envoy: vec![("x.yaml".to_owned(), "domain: ''".to_owned())], ..Texts::default() });
+    assert!(error.is_err());
+    assert_eq!(ask(&limits, "shop", vec![descriptor("a=x")]).await.overall_code(), Code::OverLimit);
+}
