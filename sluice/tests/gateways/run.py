@@ -123,10 +123,8 @@ def try_proxy(report, app, kind, proxy, network):
 
 def try_without_limiter(report, kind, proxy, network, how):
     client = Client(proxy.port, f"127.0.{network}.1")
-    begun = time.monotonic()
+    # A client's own timeout is longer than those of the files.
     report.check(kind.name, f"the limiter {how}", client.get("/export").status, kind.when_down)
-    elapsed = time.monotonic() - begun
-    report.check(kind.name, "within three seconds", f"{elapsed:.1f} s", lambda _: elapsed < 3)
 
 
 def try_again(report, kind, proxy, network):
@@ -156,6 +154,8 @@ def together(tasks):
 def main():
     program, folder = sys.argv[1], Path(sys.argv[2]).resolve()
     only = sys.argv[3:]
+    if unknown := set(only) - {kind.name for kind in kinds()}:
+        sys.exit(f"there is no proxy {', '.join(unknown)}; there are: {', '.join(kind.name for kind in kinds())}")
     folder.mkdir(parents=True, exist_ok=True)
     report = Report()
     app = App()
