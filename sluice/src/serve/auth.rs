@@ -14,6 +14,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Uri};
 
 use super::limits::Limits;
+use super::path::normalized;
 
 pub(crate) const PATH: &str = "/auth";
 
@@ -75,9 +76,11 @@ fn with_query(path: &str, query: Option<&str>) -> String {
     query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"))
 }
 
-/// Reads a path and a query.
+/// Reads a path and a query, and [normalizes](normalized) the path.
 fn uri_of(text: &str) -> Result<Uri, String> {
-    let parsed = text.parse::<PathAndQuery>().ok().filter(|_| text.starts_with('/'));
+    let (path, query) = text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
+    let text = with_query(&normalized(path), query);
+    let parsed = text.parse::<PathAndQuery>().ok().filter(|_| path.starts_with('/'));
     parsed.map(Uri::from).ok_or_else(|| "X-Forwarded-Uri is no path with a query, such as /search?q=tea".to_owned())
 }
 

@@ -4,6 +4,7 @@ mod auth;
 mod health;
 mod limits;
 mod pass;
+mod path;
 mod reload;
 mod rls;
 mod sources;

@@ -66,6 +66,10 @@ async fn a_request_is_limited_by_the_route_of_its_path() {
 
     let bob = [("x-forwarded-uri", "/search?q=tea"), ("x-forwarded-for", "192.0.2.2")];
     assert_eq!(ask(&service, "/auth", &bob).await.status(), 200);
+    for spelling in ["/%73earch", "//search", "/a/../search", "/./search?q=1"] {
+        let fields = [("x-forwarded-uri", spelling), ("x-forwarded-for", "192.0.2.1")];
+        assert_eq!(ask(&service, "/auth", &fields).await.status(), 429, "{spelling}");
+    }
     let elsewhere = [("x-forwarded-uri", "/about"), ("x-forwarded-for", "192.0.2.1")];
     assert_eq!(ask(&service, "/auth", &elsewhere).await.status(), 200);
 }
