@@ -95,6 +95,8 @@ class Sluice(Program):
     def pause(self):
         """From now on, connections are accepted, but nothing is answered."""
         self.process.send_signal(signal.SIGSTOP)
+        # All of its threads have stopped then.
+        os.waitpid(self.process.pid, os.WUNTRACED)
 
     def resume(self):
         self.process.send_signal(signal.SIGCONT)
