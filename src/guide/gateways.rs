@@ -50,8 +50,9 @@
 //! ```
 //!
 //! The repository has a [configuration of each proxy][proxies], which tests run. They make the proxy overwrite these
-//! fields, so that no client can ask about another path than its own. A queue works, too: the proxy waits for the
-//! answer, and so the request waits its turn.
+//! fields, so that no client can ask about another path than its own. All spellings of a path are one: `/%73earch` and
+//! `//search` are `/search`. A queue works, too, if the proxy's timeouts are longer than its longest wait: the proxy
+//! waits for the answer, and so the request waits its turn.
 //!
 //! # Envoy
 //!
