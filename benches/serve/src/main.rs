@@ -82,9 +82,10 @@ fn main() -> ExitCode {
 /// of ours failed.
 fn run(plan: Plan, only: &[String]) -> Outcome<bool> {
     let begun = Instant::now();
+    let machine = machine::describe();
     let is_pinned = machine::pin(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(text)?;
-    println!("# Services\n\n{}.", machine::describe());
+    println!("# Services\n\n{machine}.");
     println!("{}.", server::versions());
     if plan.repetitions == QUICK.repetitions {
         println!("\n{} a tenth of a second each. Not to be quoted.**", pages::QUICK);
@@ -133,6 +134,10 @@ fn exactness(runtime: &tokio::runtime::Runtime, rows: &[Row]) -> Outcome<bool> {
         }
     }
     let others = if results.is_empty() { "all admit just that".to_owned() } else { results.join("; ") };
-    println!("\nOf {} requests for one key at the same time, {} are to be admitted: {others}.", 2 * protocol::EXACTLY, protocol::EXACTLY);
+    println!(
+        "\nOf {} requests for one key at the same time, {} are to be admitted: {others}.",
+        2 * protocol::EXACTLY,
+        protocol::EXACTLY
+    );
     Ok(whole)
 }

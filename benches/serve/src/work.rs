@@ -1,7 +1,7 @@
 //! The inside of a cell: one thread asks, many times at once.
 
-use std::rc::Rc;
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
@@ -52,7 +52,8 @@ pub async fn measure(row: Row, time: Duration) -> Outcome<Sample> {
 
     let mut waits = ask_at_rate(clients, &mut keys, time).await?;
     waits.sort_unstable();
-    let [p50, p99] = [50, 99].map(|percent| waits.get(waits.len() * percent / 100).map_or(f64::NAN, |it| *it as f64 / 1e3));
+    let [p50, p99] =
+        [50, 99].map(|percent| waits.get(waits.len() * percent / 100).map_or(f64::NAN, |it| *it as f64 / 1e3));
     Ok(Sample {
         per_second: requests as f64 / elapsed,
         server: used as f64 / 1e3 / requests as f64,
@@ -98,10 +99,8 @@ pub async fn admitted(server: &Server, protocol: Protocol) -> Outcome<u32> {
 async fn ask_until(clients: Vec<Client>, next: impl FnMut() -> Option<u64> + 'static) -> Outcome<(u64, Vec<Client>)> {
     let next = Rc::new(RefCell::new(next));
     let local = tokio::task::LocalSet::new();
-    let tasks: Vec<_> = clients
-        .into_iter()
-        .map(|client| local.spawn_local(ask_in_turn(client, Rc::clone(&next))))
-        .collect();
+    let tasks: Vec<_> =
+        clients.into_iter().map(|client| local.spawn_local(ask_in_turn(client, Rc::clone(&next)))).collect();
     local
         .run_until(async {
             let (mut requests, mut clients) = (0, Vec::new());
