@@ -6,7 +6,6 @@
 
 mod answer;
 mod asked;
-mod codec;
 mod domain;
 mod key;
 mod proto;
@@ -19,12 +18,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use tonic::Status;
+use tonic_prost::ProstCodec;
 use tower::service_fn;
 use tower_sluice::Quota;
 
 pub(crate) use self::answer::CurrentLimits;
 pub(crate) use self::asked::{Asked, Hits};
-use self::codec::SmallMessages;
 use self::domain::Selections;
 pub(crate) use self::domain::{Selector, Store, layer, policies};
 pub(crate) use self::key::read as read_key;
@@ -40,7 +39,7 @@ pub(crate) async fn should_rate_limit(State(limits): State<Arc<Limits>>, call: R
         let limits = Arc::clone(&limits);
         async move { decide(&limits, request.into_inner()).await.map(tonic::Response::new) }
     });
-    let mut server = tonic::server::Grpc::new(SmallMessages);
+    let mut server = tonic::server::Grpc::new(ProstCodec::<RateLimitResponse, RateLimitRequest>::default());
     server.unary(service, call).await.map(Body::new)
 }
 
