@@ -31,6 +31,21 @@ pub fn pin_process(id: u32, n: usize) -> bool {
     tie("-acp", OsStr::new(&id.to_string()), n)
 }
 
+/// A command that runs a program on the `n`-th of our processors, if that can be done here. The program sees one processor
+/// only, and starts as many threads as on a machine that has no more.
+#[allow(dead_code, reason = "only the benchmark of services starts programs so")]
+pub fn tied(n: usize, program: &OsStr) -> Command {
+    let has_taskset = Command::new("taskset").arg("-V").stdout(Stdio::null()).status().is_ok_and(|it| it.success());
+    match processors().get(n).filter(|_| has_taskset) {
+        None => Command::new(program),
+        Some(processor) => {
+            let mut command = Command::new("taskset");
+            command.args(["-c", &processor.to_string()]).arg(program);
+            command
+        }
+    }
+}
+
 fn tie(how: &str, whom: &OsStr, n: usize) -> bool {
     let Some(processor) = processors().get(n).copied() else { return false };
     let mut taskset = Command::new("taskset");

@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use hyper::Version;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -130,10 +131,12 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping: watch::Receiver<()>) {
     // Relaxed: hyper calls the service within this task, which also reads it.
     let has_requests = Arc::new(AtomicBool::new(false));
+    let is_http2 = Arc::new(AtomicBool::new(false));
     let service = {
-        let has_requests = Arc::clone(&has_requests);
+        let (has_requests, is_http2) = (Arc::clone(&has_requests), Arc::clone(&is_http2));
         service_fn(move |request: hyper::Request<Incoming>| {
             has_requests.store(true, Ordering::Relaxed);
+            is_http2.store(request.version() == Version::HTTP_2, Ordering::Relaxed);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(peer));
             let app = app.clone();
@@ -148,10 +151,21 @@ async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut 
     // Hyper's own timeout for the head begins only once it knows the version of HTTP, and never with HTTP/2.
     let mut first_head = pin!(sleep(HEAD));
     let mut is_new = true;
+    let mut is_behind = false;
     loop {
+        // Hyper answers each request of HTTP/2 in a task, which wakes this one. Tokio would run this one next, and
+        // write one response at a time. Behind the tasks that are ready, it writes all of theirs at once.
+        let mut batched = poll_fn(|context| {
+            is_behind = !is_behind && is_http2.load(Ordering::Relaxed);
+            if is_behind {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            connection.as_mut().poll(context)
+        });
         tokio::select! {
             // An error is the client's, and nothing is left to report it to.
-            _ = connection.as_mut() => return,
+            _ = &mut batched => return,
             () = first_head.as_mut(), if is_new => is_new = false,
             _ = is_stopping.changed() => {
                 // A head may have arrived that hyper has not read yet: to close the connection now would reset it.

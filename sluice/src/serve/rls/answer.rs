@@ -50,13 +50,13 @@ pub(super) async fn answer(
     limits: &CurrentLimits,
     response: http::Response<Body>,
 ) -> Result<RateLimitResponse, Status> {
-    let (head, body) = response.into_parts();
-    let verdict = head.extensions.get::<Verdict>().cloned().unwrap_or_default();
+    let (mut head, body) = response.into_parts();
+    let verdict = head.extensions.remove::<Verdict>().unwrap_or_default();
     let is_rejected = !verdict.is_allowed();
     if is_rejected && verdict.violated().next().is_none() {
         return Err(Status::unavailable(format!("the limits cannot decide: {}", head.status)));
     }
-    let matched = asked.matched();
+    let matched = asked.take_matched();
     let statuses: Vec<_> = (0..asked.descriptors.len())
         .map(|descriptor| {
             if selections.unlimited.contains(&descriptor) {

@@ -90,9 +90,9 @@ impl Asked {
         sums.into_iter().map(|(key, quota, hits)| self.charge_of(key, quota, hits)).collect()
     }
 
-    /// The policies that each descriptor was charged to.
-    pub(crate) fn matched(&self) -> Vec<Match> {
-        self.matched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Takes the policies that each descriptor was charged to, once the request is decided on.
+    pub(crate) fn take_matched(&self) -> Vec<Match> {
+        std::mem::take(&mut self.matched.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn charge_of(&self, key: PartitionKey, quota: Option<Quota>, hits: Hits) -> KeyCharge {
