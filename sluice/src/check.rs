@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use tower_sluice::config::{Config, ConfigError};
 
+use crate::replay::Routes;
 use crate::words::PolicyWords;
 use crate::{rules, serve};
 
@@ -38,6 +39,8 @@ fn check_rules(file: &str, text: &str) -> Result<String, ConfigError> {
 
 fn check_routes(file: &str, text: &str) -> Result<String, ConfigError> {
     let config = Config::reader().keys(serve::descriptor_key).parse(file, text)?;
+    serve::check_domains(file, text)?;
+    Routes::new(file, &config)?;
     let routes = PolicyWords::of_file(text);
     let mut rows = vec![["route", "policy", "who", "what", "when full"].map(str::to_owned)];
     let mut policies = 0;

@@ -51,8 +51,9 @@
 //!
 //! The repository has a [configuration of each proxy][proxies], which tests run. They make the proxy overwrite these
 //! fields, so that no client can ask about another path than its own. All spellings of a path are one: `/%73earch` and
-//! `//search` are `/search`. A queue works, too, if the proxy's timeouts are longer than its longest wait: the proxy
-//! waits for the answer, and so the request waits its turn.
+//! `//search` are `/search`. `/search/` is another path, which needs a line of its own if the app serves it. A queue
+//! works, too, if the proxy's timeouts are longer than its longest wait: the proxy waits for the answer, and so the
+//! request waits its turn.
 //!
 //! # Envoy
 //!
@@ -84,6 +85,7 @@
 //! - `hits_addend` of a descriptor is its cost. 0 only looks: the request is rejected if nothing is left, and is not
 //!   charged.
 //! - A domain, or a descriptor, without a policy is not limited.
+//! - A policy that delays (`leaky-queue`, `slow-down`) is an error there, since Envoy does not wait.
 //!
 //! # Files of other services
 //!

@@ -194,7 +194,9 @@ fn a_cost_that_was_spent_already_uses_up_what_is_left_and_rejects_nothing() {
     let mut both = report(1);
     let full = [KeyCharge::new(key(1)).cost(1).up_to(), KeyCharge::new(key(2)).cost(11)];
     both.extensions_mut().insert(Recipients(full.to_vec()));
-    assert!(!send(&layer, both).1.is_allowed());
+    let (_, verdict) = send(&layer, both);
+    let violated: Vec<_> = verdict.violated().map(|policy| policy.key().cloned().unwrap()).collect();
+    assert_eq!(violated, [key(2)], "it rejects nothing");
 }
 
 #[test]
@@ -295,6 +297,17 @@ fn a_look_does_not_charge_the_fallback() {
     }
     let admitted = [1, 2].map(|_| send(&layer, request(&[(1, 1, false)])).1.is_allowed());
     assert_eq!(admitted, [true, false]);
+}
+
+#[test]
+fn a_cost_that_was_spent_already_uses_up_the_fallback() {
+    let window = FixedWindow::new(Quota::per_minute(5));
+    let store = MemoryStore::with_capacity(64).with_clock(clock());
+    let failing: Arc<dyn Limiter> = Arc::new(Failing(RateLimiter::new(window, store).into_limiter()));
+    let policy = Policy::new("recipients", failing);
+    let layer = RateLimitLayer::builder(policy.key(ByRecipient)).verdict().build();
+    assert!(send(&layer, report(9)).1.is_allowed());
+    assert!(!send(&layer, request(&[(1, 1, false)])).1.is_allowed());
 }
 
 #[test]

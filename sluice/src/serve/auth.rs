@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use http::header::{HOST, HeaderMap, HeaderName};
+use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName};
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Uri};
+
+use tower_sluice::Verdict;
 
 use super::limits::Limits;
 use super::path::normalized;
@@ -33,10 +35,19 @@ pub(crate) async fn decide(State(limits): State<Arc<Limits>>, call: Request) -> 
         }
     };
     let mut response = limits.decide(request).await;
-    if let Some(status) = reject_status.filter(|_| !response.status().is_success()) {
+    if let Some(status) = status_of_rejection(&response, reject_status) {
         *response.status_mut() = status;
     }
     response
+}
+
+/// The status of a response that rejects the request. Proxies take a 5xx for a limiter that fails, and some then let
+/// the request pass: so a limit that all clients share, which is answered 503 elsewhere, is answered 429.
+fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>) -> Option<StatusCode> {
+    let verdict = response.extensions().get::<Verdict>().filter(|verdict| !verdict.is_allowed())?;
+    let is_by_limit = verdict.violated().next().is_some();
+    let by_limit = is_by_limit && response.status().is_server_error();
+    chosen.or(by_limit.then_some(StatusCode::TOO_MANY_REQUESTS))
 }
 
 struct Described {
@@ -49,10 +60,17 @@ struct Described {
 fn describe(call: Request) -> Result<Described, String> {
     let (mut head, _) = call.into_parts();
     let below = head.uri.path().strip_prefix(PATH).filter(|rest| rest.starts_with('/'));
+    // Of a call with a path, the query, the method and all fields are the client's.
     let (uri, reject_status) = match below {
-        // The query is the client's.
         Some(rest) => (uri_of(&with_query(rest, head.uri.query()))?, None),
         None => {
+            if let Some(method) = only(&head.headers, &METHOD)? {
+                let method = Method::from_bytes(method.as_bytes());
+                head.method = method.map_err(|_| "X-Forwarded-Method is no method of HTTP".to_owned())?;
+            }
+            if let Some(host) = only(&head.headers, &FORWARDED_HOST)?.and_then(|host| host.parse().ok()) {
+                head.headers.insert(HOST, host);
+            }
             let sent = only(&head.headers, &URI)?.ok_or_else(|| {
                 "X-Forwarded-Uri is missing; let the proxy set it to the path and query of the request, or call /auth \
                  followed by the path"
@@ -61,13 +79,8 @@ fn describe(call: Request) -> Result<Described, String> {
             (uri_of(sent)?, head.uri.query().map(reject_status).transpose()?)
         }
     };
-    if let Some(method) = only(&head.headers, &METHOD)? {
-        let method = Method::from_bytes(method.as_bytes());
-        head.method = method.map_err(|_| "X-Forwarded-Method is no method of HTTP".to_owned())?;
-    }
-    if let Some(host) = head.headers.get(FORWARDED_HOST).cloned() {
-        head.headers.insert(HOST, host);
-    }
+    // A client of gRPC would be answered 200 and a status of gRPC, which proxies take for an admission.
+    head.headers.remove(CONTENT_TYPE);
     head.uri = uri;
     Ok(Described { request: Request::from_parts(head, Body::empty()), reject_status })
 }

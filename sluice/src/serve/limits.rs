@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use axum::body::Body;
 use axum::extract::MatchedPath;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt};
 use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::layer::RateLimit;
-use tower_sluice::{LimitsHandle, RateLimitLayer};
+use tower_sluice::{LimitsHandle, Policy, RateLimitLayer};
 
+use super::check_domains;
 use super::pass::Pass;
 use super::rls::{self, Asked, CurrentLimits, Selector, Store};
 use super::sources::Texts;
 use crate::replay::Routes;
-use crate::rules;
 
 /// All limits.
 pub(crate) struct Limits {
@@ -45,6 +45,14 @@ pub(crate) struct Domain {
     current_limits: ArcSwap<CurrentLimits>,
     /// If the file of another service has the rules.
     pub(crate) selector: Option<Selector>,
+}
+
+/// A domain of another service's file that is not in force.
+struct Prepared {
+    name: String,
+    line: usize,
+    policies: Vec<Policy>,
+    selector: Selector,
 }
 
 impl Domain {
@@ -89,13 +97,18 @@ impl Limits {
             Some((file, text)) => Some(Toml::parse(reader, file, text)?),
         };
         let limits = Self { toml, domains: ArcSwap::default(), store };
-        limits.change_domains(texts.domains()?)?;
+        limits.apply(limits.prepare(texts)?)?;
         Ok(limits)
     }
 
     /// Decides on a request by the route of its path. A request to no route, or to one without a policy, passes.
     pub(crate) async fn decide(&self, mut request: Request<Body>) -> Response<Body> {
-        let Some(toml) = &self.toml else { return Response::default() };
+        let Some(toml) = &self.toml else {
+            let problem = "there are no routes; start the service with --config and a file that has them\n";
+            let mut response = Response::new(Body::from(problem));
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            return response;
+        };
         let Some((index, matched)) = toml.paths.find(request.uri().path()) else { return Response::default() };
         let Some(domain) = &toml.routes[index] else { return Response::default() };
         request.extensions_mut().insert(MatchedPath::clone(matched));
@@ -118,32 +131,47 @@ impl Limits {
     ///
     /// If a file has a mistake. Then nothing has changed.
     pub(crate) fn change(&self, texts: &Texts) -> Result<String, ConfigError> {
-        let domains = texts.domains()?;
+        let prepared = self.prepare(texts)?;
         let changed = match (&self.toml, &texts.config) {
             (Some(toml), Some((file, text))) => {
                 let changed = toml.with_config(|config| config.change(file, text))?;
                 toml.routes.iter().flatten().for_each(|domain| domain.note_change());
                 changed.to_string()
             }
-            _ => format!("{} domains", domains.len()),
+            _ => format!("{} domains", prepared.len()),
         };
-        self.change_domains(domains)?;
+        self.apply(prepared)?;
         Ok(changed)
     }
 
+    /// Reads the domains of other services' files, and makes their policies.
+    fn prepare(&self, texts: &Texts) -> Result<Vec<Prepared>, ConfigError> {
+        if let Some((file, text)) = &texts.config {
+            check_domains(file, text)?;
+        }
+        let mut prepared = Vec::new();
+        for domain in texts.domains()? {
+            let (name, line) = (domain.name.clone(), domain.line);
+            if self.toml.as_ref().is_some_and(|toml| toml.by_path.contains_key(&name)) {
+                let problem = "the configuration in TOML has a route of this name; give one of them another name";
+                return Err(ConfigError::new(format!("domain {name}"), line, problem));
+            }
+            let (policies, selector) = rls::policies(domain, &self.store)?;
+            prepared.push(Prepared { name, line, policies, selector });
+        }
+        Ok(prepared)
+    }
+
     /// Domains that were there before keep what was used of their limits.
-    fn change_domains(&self, domains: Vec<rules::Domain>) -> Result<(), ConfigError> {
+    fn apply(&self, prepared: Vec<Prepared>) -> Result<(), ConfigError> {
         let before = self.domains.load();
         let mut after = HashMap::new();
-        for domain in domains {
-            let name = domain.name.clone();
-            let line = domain.line;
-            let (policies, selector) = rls::policies(domain, &self.store);
+        for Prepared { name, line, policies, selector } in prepared {
             let layer = match before.get(&name) {
                 Some(domain) => domain.layer.handle().replace(policies).map(|_| domain.layer.clone()),
                 None => rls::layer(&name, policies),
             };
-            let layer = layer.map_err(|error| ConfigError::new(name.as_str(), line, error))?;
+            let layer = layer.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
             after.insert(name, Arc::new(Domain::new(layer, Some(selector))));
         }
         self.domains.store(Arc::new(after));
@@ -168,14 +196,14 @@ impl Limits {
 
     /// The layers, each with its route or domain, for operators.
     pub(crate) fn handles(&self) -> Vec<(String, LimitsHandle)> {
-        let mut handles = self.with_config(|config| {
+        let of_toml = self.with_config(|config| {
             let layers = config.routes().iter().filter_map(|route| Some((&route.paths()[0], route.layer()?)));
-            layers.map(|(path, layer)| (path.clone(), layer.handle())).collect::<Vec<_>>()
+            layers.map(|(path, layer)| (path.clone(), layer.handle())).collect()
         });
-        let handles = handles.get_or_insert_default();
+        let mut handles: Vec<_> = of_toml.unwrap_or_default();
         let domains = self.domains.load();
         handles.extend(domains.iter().map(|(name, domain)| (format!("domain {name}"), domain.layer.handle())));
-        std::mem::take(handles)
+        handles
     }
 }
 

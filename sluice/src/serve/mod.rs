@@ -1,6 +1,7 @@
 //! `sluice serve`: decides on requests that proxies and programs in other languages ask about.
 
 mod auth;
+mod check;
 mod health;
 mod limits;
 mod pass;
@@ -27,6 +28,7 @@ use tower_sluice_serving::metrics::PrometheusHandle;
 use tower_sluice_serving::snapshots::Saving;
 use tower_sluice_serving::{admin, connections, metrics};
 
+pub(crate) use self::check::check_domains;
 use self::limits::Limits;
 use self::rls::Store;
 pub(crate) use self::rls::read_key as descriptor_key;
@@ -50,7 +52,8 @@ pub(crate) struct ServeArguments {
     /// The address for proxies, for HTTP and gRPC. Port 0 picks a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     listen: SocketAddr,
-    /// Keep the limits on this Redis, in place of the one in the file
+    /// Keep the limits on this Redis, in place of the one in the file. An address with a password belongs into
+    /// SLUICE_REDIS_URL, where other users of the machine do not see it
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     /// Serve the admin service on this address, such as 127.0.0.1:8082. It needs a token in SLUICE_ADMIN_TOKEN if
@@ -69,11 +72,12 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
         limitador: arguments.limitador_config.clone(),
     };
     let texts = sources.read().map_err(Failure::Io)?;
-    let (reader, store) = match &arguments.redis {
+    let redis = arguments.redis.clone().or_else(|| std::env::var("SLUICE_REDIS_URL").ok());
+    let (reader, store) = match redis {
         None => (Config::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
         Some(url) => {
             // The error does not repeat the address, which may hold a password.
-            let redis = Redis::open(url.as_str()).map_err(|error| Failure::Usage(format!("--redis: {error}")))?;
+            let redis = Redis::open(url).map_err(|error| Failure::Usage(format!("the address of Redis: {error}")))?;
             (Config::reader().redis(&redis), Store::Redis(redis))
         }
     };
@@ -83,7 +87,9 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new();
     let runtime = runtime.map_err(|error| Failure::Io(format!("the runtime does not start: {error}")))?;
     let served = runtime.block_on(async {
-        tokio::spawn(reload::apply_edits(sources, texts, Arc::clone(&limits)));
+        // From now on, SIGHUP does not end the process.
+        let hangups = reload::hangups()?;
+        tokio::spawn(reload::apply_edits(hangups, sources, texts, Arc::clone(&limits)));
         if let Some(saving) = saving.clone() {
             tokio::spawn(saving.run());
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
@@ -14,26 +14,24 @@ use super::sources::{Sources, Texts};
 /// one is a link that now points to another file, as in a mounted ConfigMap, or was copied with its time.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// Catches SIGHUP. An error is the message to print.
+pub(crate) fn hangups() -> Result<Signal, String> {
+    signal(SignalKind::hangup()).map_err(|error| format!("the service cannot wait for SIGHUP: {error}"))
+}
+
 /// Applies each edit after `texts`, for as long as the service runs, and logs the result. A text that is rejected
 /// changes nothing.
 ///
 /// An edit that is found by polling is applied once the texts are unchanged for a period, so that no half-written file
 /// is. On a SIGHUP, the files are applied as they are, also if they are the same.
-pub(crate) async fn apply_edits(sources: Sources, texts: Texts, limits: Arc<Limits>) {
-    let mut hangups = match signal(SignalKind::hangup()) {
-        Ok(hangups) => Some(hangups),
-        Err(error) => {
-            tracing::error!("SIGHUP does not reload the limits: {error}");
-            None
-        }
-    };
+pub(crate) async fn apply_edits(mut hangups: Signal, sources: Sources, texts: Texts, limits: Arc<Limits>) {
     let mut applied = Ok(texts.clone());
     let mut last = Ok(texts);
     let mut ticks = interval(PERIOD);
     loop {
         let is_demanded = tokio::select! {
             _ = ticks.tick() => false,
-            Some(()) = async { hangups.as_mut()?.recv().await } => true,
+            Some(()) = hangups.recv() => true,
         };
         let files = sources.clone();
         let found = spawn_blocking(move || files.read()).await.unwrap_or_else(|error| Err(error.to_string()));

@@ -139,5 +139,23 @@ async fn the_method_is_that_of_the_client() {
     }
     let call = Client::new().request(Method::POST, service.url("/auth/search")).send().await.unwrap();
     assert_eq!(call.status(), 200);
-    assert_eq!(ask(&service, "/auth/search", &[]).await.status(), 503);
+    // A limit that all clients share is no failure of the limiter.
+    assert_eq!(ask(&service, "/auth/search", &[]).await.status(), 429);
+    // Of a call with a path, these are the client's.
+    assert_eq!(ask(&service, "/auth/search", &preflight[1..]).await.status(), 429);
+}
+
+#[tokio::test]
+async fn a_client_of_grpc_is_rejected_like_others() {
+    let service = Service::start(CONFIG);
+    for content_type in ["application/grpc", "application/grpc-web", "application/grpc-web-text"] {
+        let fields = [("x-forwarded-uri", "/search"), ("x-forwarded-for", "192.0.2.1"), ("content-type", content_type)];
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            let call = Client::new().post(service.url("/auth"));
+            let call = fields.iter().fold(call, |call, (name, value)| call.header(*name, *value));
+            statuses.push(call.send().await.unwrap().status().as_u16());
+        }
+        assert_eq!(statuses[2], 429, "{content_type}");
+    }
 }

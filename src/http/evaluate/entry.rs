@@ -213,9 +213,9 @@ impl PolicyEntry {
             self.is_preview = true;
             if self.mode == Mode::Peek {
                 self.uncharge(policy);
+                // A rejection of the request adds the cost back to what is left, and a peek has charged nothing.
+                self.cost = 0;
             }
-            // So that it is not taken for uncharged once more.
-            self.cost = 0;
             return;
         }
         if is_open_ended {
@@ -363,6 +363,9 @@ impl PolicyEntry {
 
     /// Rewrites the decision as if the entry had not been charged.
     pub(super) fn uncharge(&mut self, policy: &Policy) {
+        if self.mode == Mode::UpTo {
+            return;
+        }
         if self.admission().is_some_and(|decision| self.is_preview || decision.receipt() != Receipt::NONE) {
             self.recharge(policy, 0);
         }

@@ -85,7 +85,9 @@ impl Transaction {
     /// policies. The request may have waited, so the policies [in force now](Scope::current) are asked.
     #[cold]
     pub(super) fn peek_undecided(&mut self, scope: Scope<'_>) {
-        let undecided = |entry: &&mut PolicyEntry| entry.decision.is_none() && !scope.policy(entry).shadow;
+        // A cost that was spent already rejects nothing.
+        let rejects = |entry: &PolicyEntry| !scope.policy(entry).shadow && entry.mode != Mode::UpTo;
+        let undecided = |entry: &&mut PolicyEntry| entry.decision.is_none() && rejects(entry);
         for entry in self.entries.iter_mut().filter(undecided) {
             entry.peek(&scope.current(scope.policy(entry)), &self.context);
         }
@@ -163,9 +165,11 @@ impl Transaction {
         let policy = scope.current(scope.policy(entry));
         if entry.fell_back {
             let unsupported = || LimiterError::unsupported(Mode::Fallback).into();
-            let ask = entry.ask(&self.context);
-            // A fallback cannot be peeked at, and must not be charged.
-            let ask = if entry.mode == Mode::Peek { ask.costing(0) } else { ask };
+            let mut ask = entry.ask(&self.context);
+            if entry.mode == Mode::UpTo {
+                policy.fall_back_up_to(&ask);
+                ask = ask.costing(0);
+            }
             return EntryCharge::One(policy.fall_back(&ask).unwrap_or_else(unsupported));
         }
         if entry.mode != Mode::Charge {
@@ -263,6 +267,10 @@ impl Transaction {
         let falls_back = policy.on_failure == FailureMode::LocalFallback && !entry.fell_back && !is_closed;
         if falls_back && scope.current(policy).description.answers(Mode::Fallback) {
             entry.fell_back = true;
+            if entry.mode == Mode::Peek {
+                // A fallback cannot be peeked at, and must not be charged.
+                entry.cost = 0;
+            }
             return Resolution::FallBack;
         }
         // Failed, and the policy fails closed, has no fallback, or was closed: answered 503.

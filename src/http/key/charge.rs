@@ -44,15 +44,16 @@ impl KeyCharge {
     }
 
     /// Only looks: if the cost does not fit, the request is rejected, but it is never charged. A limiter that cannot be
-    /// peeked at, such as a queue, fails instead. While a limiter on a server fails, its local fallback lets such a
-    /// request pass.
+    /// peeked at, such as a [`RedisQueue`](crate::RedisQueue), fails instead. While a limiter on a server fails, its
+    /// local fallback lets such a request pass.
     pub fn peek(self) -> Self {
         Self { mode: Mode::Peek, ..self }
     }
 
     /// Charges the cost as far as units are left, and never rejects the request: for a cost that was spent already,
-    /// such as the tokens of an answer. The rest is forgiven, as with [`Mode::UpTo`]. It is not refunded if another key
-    /// has no room, and bans of the key do not count.
+    /// such as the tokens of an answer. The rest is forgiven, as with [`Mode::UpTo`], and it is never refunded. A ban
+    /// that this process keeps does not count. If another key of the request has no room, this one may be charged or
+    /// not: send such costs in a request of their own.
     pub fn up_to(self) -> Self {
         Self { mode: Mode::UpTo, ..self }
     }

@@ -103,7 +103,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Cost
     ///
     /// In memory, each key is looked up twice, since all but the first are peeked at before one is charged. On a
-    /// server, all keys are decided in one call.
+    /// server, all keys are charged in one call, and each key that is only looked at takes another.
     fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
         Ok(vec![KeyCharge::new(self.extract(head)?)])
     }

@@ -45,7 +45,7 @@ impl Policy {
     }
 
     /// Charges the local fallback the units that it has left, up to the cost, and forgives the rest.
-    pub(super) fn fall_back_up_to(&self, ask: &Ask<'_>) {
+    pub(crate) fn fall_back_up_to(&self, ask: &Ask<'_>) {
         charge_left(ask, |ask| self.fall_back(ask)?.at_once());
     }
 

@@ -112,7 +112,8 @@ fn status_of<'a>(
     DescriptorStatus {
         code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         current_limit: limits.0.get(&*matched.policy).cloned(),
-        limit_remaining: decision.map_or(0, |decision| saturated(decision.remaining())),
+        // A policy without a decision admits the request: by hand, or since its limiter fails.
+        limit_remaining: decision.map_or(u32::MAX, |decision| saturated(decision.remaining())),
         duration_until_reset: until.and_then(|wait| prost_types::Duration::try_from(wait).ok()),
     }
 }

@@ -13,21 +13,22 @@ use crate::rules::Descriptor;
 pub(crate) struct Asked {
     pub(crate) descriptors: Vec<Descriptor>,
     /// The hits of each descriptor.
-    pub(crate) hits: Vec<Hits>,
+    pub(crate) hits: Vec<u64>,
     /// The rules for these descriptors, if the file of another service has the limits.
     pub(crate) selected: Vec<Selection>,
-    /// Whether nothing is charged.
-    only_looks: bool,
+    kind: Kind,
     matched: Mutex<Vec<Match>>,
 }
 
-/// What a descriptor costs.
+/// What a request wants to know or to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hits {
-    /// 0 only looks.
-    pub(crate) count: u64,
-    /// Whether they were spent already, so that they count in any case.
-    pub(crate) is_report: bool,
+pub(crate) enum Kind {
+    /// Charges the hits if they fit. Descriptors without hits only look.
+    Question,
+    /// Looks whether the hits fit.
+    Look,
+    /// Charges hits that were spent already, as far as units are left.
+    Report,
 }
 
 /// A rule that limits a descriptor.
@@ -51,38 +52,35 @@ pub(crate) struct Match {
 
 impl Asked {
     /// `hits` has a number for each descriptor.
-    pub(crate) fn new(descriptors: Vec<Descriptor>, hits: Vec<Hits>, selected: Vec<Selection>) -> Self {
-        Self { descriptors, hits, selected, only_looks: false, matched: Mutex::default() }
+    pub(crate) fn new(kind: Kind, descriptors: Vec<Descriptor>, hits: Vec<u64>, selected: Vec<Selection>) -> Self {
+        Self { descriptors, hits, selected, kind, matched: Mutex::default() }
     }
 
     /// The same request, which charges nothing.
     pub(crate) fn to_look(&self) -> Self {
-        let same = Self::new(self.descriptors.clone(), self.hits.clone(), self.selected.clone());
-        Self { only_looks: true, ..same }
+        Self::new(Kind::Look, self.descriptors.clone(), self.hits.clone(), self.selected.clone())
     }
 
     /// Notes that a policy is charged for these descriptors, each with its key and perhaps its own limit. Returns what
     /// the policy charges.
     ///
     /// Descriptors with the same key are one charge, of all their hits: two would each have to find room beside the
-    /// other. If all of them only look, so does the charge. Hits that were spent already are a charge of their own.
+    /// other. If all of them only look, so does the charge.
     pub(crate) fn charge(
         &self,
         policy: &Arc<str>,
         matched: impl IntoIterator<Item = (usize, PartitionKey, Option<Quota>)>,
     ) -> Vec<KeyCharge> {
-        let mut sums: Vec<(PartitionKey, Option<Quota>, Hits)> = Vec::new();
+        let mut sums: Vec<(PartitionKey, Option<Quota>, u64)> = Vec::new();
         let mut all = self.matched.lock().unwrap_or_else(PoisonError::into_inner);
         for (descriptor, key, quota) in matched {
             let hits = self.hits[descriptor];
-            if hits.is_report && self.only_looks {
-                // It rejects nothing.
+            if self.kind == Kind::Report && hits == 0 {
+                // There is nothing to charge, and a report rejects nothing.
                 continue;
             }
-            let is_same =
-                |(other, _, sum): &&mut (PartitionKey, _, Hits)| *other == key && sum.is_report == hits.is_report;
-            match sums.iter_mut().find(is_same) {
-                Some((.., sum)) => sum.count = sum.count.saturating_add(hits.count),
+            match sums.iter_mut().find(|(other, ..)| *other == key) {
+                Some((.., sum)) => *sum = sum.saturating_add(hits),
                 None => sums.push((key.clone(), quota, hits)),
             }
             all.push(Match { policy: Arc::clone(policy), key, descriptor });
@@ -95,13 +93,12 @@ impl Asked {
         std::mem::take(&mut self.matched.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn charge_of(&self, key: PartitionKey, quota: Option<Quota>, hits: Hits) -> KeyCharge {
-        let charge = KeyCharge::new(key).cost(hits.count.max(1));
-        let charge = match hits {
-            Hits { count: 0, .. } => charge.peek(),
-            _ if self.only_looks => charge.peek(),
-            Hits { is_report: true, .. } => charge.up_to(),
-            _ => charge,
+    fn charge_of(&self, key: PartitionKey, quota: Option<Quota>, hits: u64) -> KeyCharge {
+        let charge = KeyCharge::new(key).cost(hits.max(1));
+        let charge = match self.kind {
+            Kind::Report => charge.up_to(),
+            Kind::Question if hits > 0 => charge,
+            Kind::Question | Kind::Look => charge.peek(),
         };
         match quota {
             Some(quota) => charge.quota(quota),

@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::config::ConfigError;
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor};
 use tower_sluice::layer::RateLimitLayerBuilder;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
 
 use super::asked::{Asked, Selection};
@@ -47,6 +48,9 @@ impl Selector {
     pub(crate) fn select(&self, descriptors: &[Descriptor], brought: &[Option<Quota>]) -> Selections {
         let mut selections = Selections::default();
         for selected in self.select.select(descriptors) {
+            if brought[selected.descriptor].is_some() {
+                continue;
+            }
             let rule = &self.rules[selected.rule];
             if rule.is_unlimited {
                 selections.unlimited.push(selected.descriptor);
@@ -87,28 +91,39 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    fn limiter<A: Algorithm + tower_sluice::store::redis::Scripted>(
-        &self,
-        algorithm: A,
-        name: &str,
-    ) -> Arc<dyn Limiter> {
+    /// # Errors
+    ///
+    /// If Redis cannot keep the quota.
+    fn limiter<A: Scripted>(&self, algorithm: A, name: &str) -> Result<Arc<dyn Limiter>, String> {
         match self {
             Self::Memory { max_keys } => {
-                RateLimiter::new(algorithm, MemoryStore::with_capacity(*max_keys)).into_limiter()
+                Ok(RateLimiter::new(algorithm, MemoryStore::with_capacity(*max_keys)).into_limiter())
             }
-            Self::Redis(redis) => RateLimiter::new(algorithm, RedisStore::new(redis, name)).into_limiter(),
+            Self::Redis(redis) => {
+                algorithm.fits().map_err(|problem| problem.to_string())?;
+                Ok(RateLimiter::new(algorithm, RedisStore::new(redis, name)).into_limiter())
+            }
         }
     }
 }
 
 /// Makes the policies of a domain, and what selects them.
-pub(crate) fn policies(domain: rules::Domain, store: &Store) -> (Vec<Policy>, Selector) {
-    let mut policies = vec![policy_of_brought_limits(&domain.name, store)];
+///
+/// # Errors
+///
+/// If the store cannot keep a limit.
+pub(crate) fn policies(domain: rules::Domain, store: &Store) -> Result<(Vec<Policy>, Selector), ConfigError> {
+    let of_line = |line: usize| {
+        let place = format!("domain {}", domain.name);
+        move |problem: String| ConfigError::new(place, line, problem)
+    };
+    let brought = policy_of_brought_limits(&domain.name, store).map_err(of_line(domain.line))?;
+    let mut policies = vec![brought];
     let mut rules = Vec::new();
     for rule in domain.rules {
         let is_unlimited = rule.limit == Limit::Unlimited;
         let policy: Arc<str> = rule.name.as_str().into();
-        policies.extend(policy_of(&domain.name, &rule, store));
+        policies.extend(policy_of(&domain.name, &rule, store).map_err(of_line(rule.line))?);
         rules.push(RulePolicy {
             policy,
             label: rule.label,
@@ -116,7 +131,7 @@ pub(crate) fn policies(domain: rules::Domain, store: &Store) -> (Vec<Policy>, Se
             rejects_with_others: rule.is_quota && !rule.is_shadow,
         });
     }
-    (policies, Selector { select: domain.select, rules })
+    Ok((policies, Selector { select: domain.select, rules }))
 }
 
 /// Sets up the layer of a domain. It sends no `RateLimit` fields: `RateLimit-Policy` would list all rules of the file.
@@ -126,20 +141,20 @@ pub(crate) fn layer(name: &str, policies: Vec<Policy>) -> Result<RateLimitLayer,
 }
 
 /// `None` for a rule without a limit.
-fn policy_of(domain: &str, rule: &Rule, store: &Store) -> Option<Policy> {
+fn policy_of(domain: &str, rule: &Rule, store: &Store) -> Result<Option<Policy>, String> {
     let name = format!("{}@{domain}", rule.name);
     let (limiter, is_closed) = match rule.limit {
-        Limit::Unlimited => return None,
-        Limit::Zero { period } => (store.limiter(FixedWindow::new(Quota::per(1, period)), &name), true),
-        Limit::Rate { quota, algorithm } => (limiter(quota, algorithm, store, &name), false),
+        Limit::Unlimited => return Ok(None),
+        Limit::Zero { period } => (store.limiter(FixedWindow::new(Quota::per(1, period)), &name)?, true),
+        Limit::Rate { quota, algorithm } => (limiter(quota, algorithm, store, &name)?, false),
     };
     let policy = Policy::new(rule.name.as_str(), limiter).key(RuleKey(rule.name.as_str().into()));
     let policy = if is_closed { policy.quota_fn(|_| Some(Quota::suspended())) } else { policy };
     // A quota rule rejects nothing by itself.
-    Some(if rule.is_shadow || rule.is_quota { policy.shadow() } else { policy })
+    Ok(Some(if rule.is_shadow || rule.is_quota { policy.shadow() } else { policy }))
 }
 
-fn limiter(quota: Quota, algorithm: rules::Algorithm, store: &Store, name: &str) -> Arc<dyn Limiter> {
+fn limiter(quota: Quota, algorithm: rules::Algorithm, store: &Store, name: &str) -> Result<Arc<dyn Limiter>, String> {
     match algorithm {
         rules::Algorithm::TokenBucket => store.limiter(TokenBucket::new(quota), name),
         rules::Algorithm::LeakyBucket => store.limiter(LeakyBucket::new(quota), name),
@@ -149,9 +164,9 @@ fn limiter(quota: Quota, algorithm: rules::Algorithm, store: &Store, name: &str)
 }
 
 /// Each key has the quota that its requests bring. As in the rules of the file, that is a fixed window.
-fn policy_of_brought_limits(domain: &str, store: &Store) -> Policy {
-    let limiter = store.limiter(FixedWindow::new(Quota::per_second(1)), &format!("{BROUGHT}@{domain}"));
-    Policy::new(BROUGHT, limiter).key(RuleKey(BROUGHT.into())).quota_fn(|_| None)
+fn policy_of_brought_limits(domain: &str, store: &Store) -> Result<Policy, String> {
+    let limiter = store.limiter(FixedWindow::new(Quota::per_second(1)), &format!("{BROUGHT}@{domain}"))?;
+    Ok(Policy::new(BROUGHT, limiter).key(RuleKey(BROUGHT.into())).quota_fn(|_| None))
 }
 
 /// The quota of a limit that a request brings; `None` if its unit is unknown.

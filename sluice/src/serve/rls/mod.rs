@@ -23,7 +23,8 @@ use tower::service_fn;
 use tower_sluice::Quota;
 
 pub(crate) use self::answer::CurrentLimits;
-pub(crate) use self::asked::{Asked, Hits};
+pub(crate) use self::asked::Asked;
+use self::asked::Kind;
 use self::domain::Selections;
 pub(crate) use self::domain::{Selector, Store, layer, policies};
 pub(crate) use self::key::read as read_key;
@@ -35,6 +36,9 @@ pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/Shou
 
 /// The time for a request grows with the square of their number. Envoy sends a few.
 const MOST_DESCRIPTORS: usize = 256;
+
+/// The most entries of a descriptor.
+const MOST_ENTRIES: usize = 64;
 
 /// Handles a call.
 pub(crate) async fn should_rate_limit(State(limits): State<Arc<Limits>>, call: Request) -> Response {
@@ -58,24 +62,49 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
         let problem = format!("a request has {count} descriptors, and may have {MOST_DESCRIPTORS}; send fewer");
         return Err(Status::invalid_argument(problem));
     }
+    if let Some(entries) = request.descriptors.iter().map(|it| it.entries.len()).find(|it| *it > MOST_ENTRIES) {
+        let problem = format!("a descriptor has {entries} entries, and may have {MOST_ENTRIES}; send fewer");
+        return Err(Status::invalid_argument(problem));
+    }
     let Some(domain) = limits.domain(&request.domain) else { return Ok(unlimited(count)) };
+    let is_report: Vec<bool> = request.descriptors.iter().map(is_report).collect();
+    if !is_report.contains(&true) || !is_report.contains(&false) {
+        return decide_alike(&domain, request).await;
+    }
+    // What was spent already counts, whether or not the others have room. So it is a request of its own.
+    let mut parts = [request.clone(), request];
+    for (part, is_reported) in parts.iter_mut().zip([true, false]) {
+        let mut kept = is_report.iter().map(|is_report| *is_report == is_reported);
+        part.descriptors.retain(|_| kept.next().unwrap_or(false));
+    }
+    let [reports, questions] = parts;
+    let reported = decide_alike(&domain, reports).await?;
+    let mut answer = decide_alike(&domain, questions).await?;
+    let mut statuses = [answer.statuses.into_iter(), reported.statuses.into_iter()];
+    answer.statuses = is_report.iter().filter_map(|is_report| statuses[usize::from(*is_report)].next()).collect();
+    Ok(answer)
+}
+
+/// Decides on descriptors of which all are reports, or none is.
+async fn decide_alike(domain: &Domain, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
     let hits_of_request = u64::from(request.hits_addend.max(1));
-    let hits = request.descriptors.iter().map(|descriptor| hits_of(descriptor, hits_of_request)).collect();
+    let hits = request.descriptors.iter().map(|descriptor| descriptor.hits_addend.unwrap_or(hits_of_request)).collect();
+    let kind = if request.descriptors.iter().any(is_report) { Kind::Report } else { Kind::Question };
     let brought: Vec<_> = request.descriptors.iter().map(brought_quota).collect();
     let descriptors: Vec<_> = request.descriptors.into_iter().map(Descriptor::from).collect();
     let Some(selector) = &domain.selector else {
-        return ask(&domain, Asked::new(descriptors, hits, Vec::new()), &Selections::default()).await;
+        return ask(domain, Asked::new(kind, descriptors, hits, Vec::new()), &Selections::default()).await;
     };
     let selections = selector.select(&descriptors, &brought);
-    let asked = Asked::new(descriptors, hits, selections.all.clone());
-    if !selections.quotas.is_empty() {
+    let asked = Asked::new(kind, descriptors, hits, selections.all.clone());
+    if !selections.quotas.is_empty() && kind == Kind::Question {
         // Whether all of these limits are used up is known only after all have decided. So they are looked at first.
-        let looked = ask(&domain, asked.to_look(), &selections).await?;
+        let looked = ask(domain, asked.to_look(), &selections).await?;
         if looked.overall_code() == Code::OverLimit {
             return Ok(looked);
         }
     }
-    ask(&domain, asked, &selections).await
+    ask(domain, asked, &selections).await
 }
 
 /// Asks the layer of a domain.
@@ -89,11 +118,8 @@ async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<R
 /// that has ended. Apart from it, the descriptor is that of the requests that ask.
 const REPORT: &str = "sluice-report";
 
-fn hits_of(descriptor: &RateLimitDescriptor, hits_of_request: u64) -> Hits {
-    Hits {
-        count: descriptor.hits_addend.unwrap_or(hits_of_request),
-        is_report: descriptor.entries.iter().any(|entry| entry.key == REPORT),
-    }
+fn is_report(descriptor: &RateLimitDescriptor) -> bool {
+    descriptor.entries.iter().any(|entry| entry.key == REPORT)
 }
 
 /// The limit that a request brings for a descriptor.
@@ -113,13 +139,9 @@ fn unlimited(descriptors: usize) -> RateLimitResponse {
 
 impl From<RateLimitDescriptor> for Descriptor {
     fn from(descriptor: RateLimitDescriptor) -> Self {
-        Self {
-            entries: (descriptor.entries.into_iter())
-                .filter(|entry| entry.key != REPORT)
-                .map(|entry| (entry.key, entry.value))
-                .collect(),
-            has_own_limit: descriptor.limit.is_some(),
-        }
+        let has_own_limit = brought_quota(&descriptor).is_some();
+        let entries = descriptor.entries.into_iter().filter(|entry| entry.key != REPORT);
+        Self { entries: entries.map(|entry| (entry.key, entry.value)).collect(), has_own_limit }
     }
 }
 

@@ -153,6 +153,11 @@ async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
     assert_eq!(admitted, 5);
     assert_eq!(ask(&limits, "shop", vec![brought(6)]).await.overall_code(), Code::Ok, "what was used carries over");
     assert_eq!(ask(&limits, "shop", vec![brought(0)]).await.overall_code(), Code::OverLimit);
+    // One with an unknown unit does not replace the file's.
+    let mut unknown = brought(0);
+    unknown.limit.as_mut().unwrap().unit = 0;
+    unknown.hits_addend = Some(4);
+    assert_eq!(ask(&limits, "shop", vec![unknown]).await.overall_code(), Code::OverLimit);
     assert_eq!(ask(&limits, "shop", vec![hits("address=b", 3)]).await.overall_code(), Code::Ok, "the file's own limit");
 }
 
@@ -179,6 +184,13 @@ async fn hits_that_were_spent_already_use_up_what_is_left() {
         assert_eq!((reported.overall_code(), reported.statuses[0].limit_remaining), (Code::Ok, left));
     }
     assert_eq!(ask(&limits, "shop", look()).await.overall_code(), Code::OverLimit);
+    assert_eq!(ask(&limits, "shop", report(0)).await.overall_code(), Code::Ok, "nothing was spent");
+    // Another descriptor without room does not keep it from being counted.
+    let both = vec![hits("address=f, sluice-report=1", 2), descriptor("closed=x"), hits("address=e", 1)];
+    let response = ask(&limits, "shop", both).await;
+    assert_eq!(codes(&response), [Code::Ok, Code::OverLimit, Code::Ok]);
+    let left = ask(&limits, "shop", vec![hits("address=f", 0), hits("address=e", 0)]).await;
+    assert_eq!(left.statuses.iter().map(|status| status.limit_remaining).collect::<Vec<_>>(), [1, 3]);
 }
 
 #[tokio::test]
@@ -195,6 +207,25 @@ async fn every_limit_of_limitador_that_applies_is_charged() {
     assert_eq!(ask(&limits, "shop", of("ada")).await.overall_code(), Code::OverLimit);
     assert_eq!(ask(&limits, "shop", of("bob")).await.overall_code(), Code::Ok);
     assert_eq!(ask(&limits, "shop", of("eve")).await.overall_code(), Code::OverLimit, "of all together");
+}
+
+#[test]
+fn a_domain_that_toml_has_too_is_an_error_and_so_is_a_limit_that_redis_cannot_keep() {
+    let toml = "[[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"all\"\nalgorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"";
+    let texts = |file: &str| Texts {
+        config: Some(("limits.toml".to_owned(), toml.to_owned())),
+        envoy: vec![("limits.yaml".to_owned(), file.to_owned())],
+        ..Texts::default()
+    };
+    let read = |texts: &Texts, store| Limits::read(Config::reader(), texts, store).err().map(|error| error.to_string());
+    let problem = read(&texts(FILE), Store::Memory { max_keys: 64 }).unwrap();
+    assert!(problem.contains("give one of them another name"), "{problem}");
+    // Nothing connects.
+    let redis = tower_sluice::store::redis::Redis::open("redis://127.0.0.1:1").unwrap();
+    let slow = "domain: slow\ndescriptors:\n- key: a\n  rate_limit: {unit: year, requests_per_unit: 1, algorithm: token-bucket, burst: 99999}\n";
+    assert_eq!(read(&texts(slow), Store::Memory { max_keys: 64 }), None);
+    let problem = read(&texts(slow), Store::Redis(redis)).unwrap();
+    assert!(problem.starts_with("domain slow:3: "), "{problem}");
 }
 
 #[tokio::test]

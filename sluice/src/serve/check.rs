@@ -1,0 +1,86 @@
+//! Mistakes in a configuration that only the service has a reason to find.
+
+use toml::{Table, Value};
+use tower_sluice::config::ConfigError;
+
+/// Checks the routes whose policies count descriptors. `text` is a valid configuration.
+///
+/// # Errors
+///
+/// If a policy there could not decide, or not in time.
+pub(crate) fn check_domains(file: &str, text: &str) -> Result<(), ConfigError> {
+    let table: Table = text.parse().unwrap_or_default();
+    for route in tables(&table, "route") {
+        let policies = tables(route, "policy");
+        if policies.iter().any(|policy| counts_descriptors(policy)) {
+            policies.iter().try_for_each(|policy| check_policy(file, text, policy))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigError> {
+    let name = policy.get("name").and_then(Value::as_str).unwrap_or_default();
+    let algorithm = policy.get("algorithm").and_then(Value::as_str).unwrap_or_default();
+    let problem = if !counts_descriptors(policy) && policy.get("key").is_some_and(|key| key.as_str() != Some("global"))
+    {
+        "other policies of its route count descriptors, and their requests have no other key; move it to another route"
+    } else if matches!(algorithm, "leaky-queue" | "slow-down") {
+        "it delays requests, and Envoy does not wait; use a bucket or a window"
+    } else if counts_descriptors(policy) && policy.contains_key("cost") {
+        "a descriptor brings its own cost, as hits; remove cost"
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::new(file, line_of(text, name), format!("policy `{name}`: {problem}")))
+}
+
+fn counts_descriptors(policy: &Table) -> bool {
+    match policy.get("key") {
+        Some(Value::String(key)) => key.starts_with("descriptor:"),
+        Some(Value::Array(keys)) => {
+            keys.iter().any(|key| key.as_str().is_some_and(|key| key.starts_with("descriptor:")))
+        }
+        _ => false,
+    }
+}
+
+fn tables<'a>(table: &'a Table, name: &str) -> Vec<&'a Table> {
+    let tables = table.get(name).and_then(Value::as_array).into_iter().flatten();
+    tables.filter_map(Value::as_table).collect()
+}
+
+/// The first line that names a policy; the first line of all if none does.
+fn line_of(text: &str, name: &str) -> usize {
+    let names = |line: &str| line.trim_start().starts_with("name") && line.contains(&format!("\"{name}\""));
+    text.lines().position(names).map_or(1, |index| index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_that_cannot_decide_on_descriptors_are_found() {
+        let text = |lines: &str| {
+            format!(
+                "[[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"a\"\nkey = \"descriptor:user\"\n\
+                 [[route.policy]]\nname = \"b\"\n{lines}\n"
+            )
+        };
+        for lines in ["", "key = \"global\"\ncost = 2", "key = [\"descriptor:plan=free\", \"descriptor:user\"]"] {
+            assert!(check_domains("f.toml", &text(lines)).is_ok(), "{lines}");
+        }
+        for (lines, problem) in [
+            ("key = \"client-ip\"", "move it to another route"),
+            ("key = [\"header:x\", \"path\"]", "move it to another route"),
+            ("algorithm = \"leaky-queue\"", "Envoy does not wait"),
+            ("key = \"descriptor:user\"\ncost = 2", "remove cost"),
+        ] {
+            let error = check_domains("f.toml", &text(lines)).unwrap_err().to_string();
+            assert!(error.starts_with("f.toml:7: policy `b`: ") && error.contains(problem), "{error}");
+        }
+        let elsewhere = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"b\"\nkey = \"client-ip\"";
+        assert!(check_domains("f.toml", elsewhere).is_ok());
+    }
+}
