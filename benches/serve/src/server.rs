@@ -169,7 +169,7 @@ fn file(name: &str, content: &str) -> Outcome<PathBuf> {
 fn limits_of_limitador() -> String {
     let rule = |limit: Limit, units: u32| {
         let name = limit.name();
-        format!("- namespace: shop\n  max_value: {units}\n  seconds: 86400\n  variables: [\"descriptors[0].{name}\"]\n")
+        format!("- namespace: shop\n  max_value: {units}\n  seconds: 86400\n  conditions: []\n  variables: [\"descriptors[0].{name}\"]\n")
     };
     format!("{}{}", rule(Limit::High, HIGH), rule(Limit::Low, EXACTLY))
 }
