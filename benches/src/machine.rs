@@ -31,8 +31,8 @@ pub fn pin_process(id: u32, n: usize) -> bool {
     tie("-acp", OsStr::new(&id.to_string()), n)
 }
 
-/// A command that runs a program on the `n`-th of our processors, if that can be done here. The program sees one processor
-/// only, and starts as many threads as on a machine that has no more.
+/// A command that runs a program on the `n`-th of our processors, if that can be done here. The program sees one
+/// processor only, and starts as many threads as on a machine that has no more.
 #[allow(dead_code, reason = "only the benchmark of services starts programs so")]
 pub fn tied(n: usize, program: &OsStr) -> Command {
     let has_taskset = Command::new("taskset").arg("-V").stdout(Stdio::null()).status().is_ok_and(|it| it.success());

@@ -78,8 +78,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs everything, or the rows whose names contain one of `only` and their peers, and prints the tables; `false` if one
-/// of ours failed.
+/// Runs everything, or the rows whose names contain one of `only` and their peers, and prints the tables; `false` if
+/// one of ours failed.
 fn run(plan: Plan, only: &[String]) -> Outcome<bool> {
     let begun = Instant::now();
     let machine = machine::describe();
