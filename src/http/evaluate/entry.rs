@@ -209,17 +209,23 @@ impl PolicyEntry {
         self.decision = Some(admission);
         self.progress = Progress::Charged;
         if self.mode != Mode::Charge {
-            // Nothing is refunded: a peek has charged nothing, and a cost that was spent already stays.
-            self.is_preview = true;
-            if self.mode == Mode::Peek {
-                self.uncharge(policy);
-                // A rejection of the request adds the cost back to what is left, and a peek has charged nothing.
-                self.cost = 0;
-            }
+            self.keep(policy);
             return;
         }
         if is_open_ended {
             self.begin(policy, &admission);
+        }
+    }
+
+    /// Records an admission that is never refunded: a peek has charged nothing, and a cost that was spent already
+    /// stays.
+    #[cold]
+    fn keep(&mut self, policy: &Policy) {
+        self.is_preview = true;
+        if self.mode == Mode::Peek {
+            self.uncharge(policy);
+            // A rejection of the request adds the cost back to what is left, and a peek has charged nothing.
+            self.cost = 0;
         }
     }
 

@@ -120,15 +120,20 @@ impl Transaction {
                     EntryCharge::Members(members, pending) => return TransactionProgress::Members(members, pending),
                 },
             };
-            let answer = match answer {
-                Answer::Ready(Ok(rejection)) if self.entries[self.next].mode == Mode::UpTo => used_up(rejection).into(),
-                answer => answer,
-            };
             match answer {
                 // The common case: admitted.
                 Answer::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
                     entry.admit(policy, decision, is_open_ended);
+                    if !entry.fell_back {
+                        policy.report_health(None);
+                    }
+                    self.next += 1;
+                }
+                // Not all of a cost that was spent already fits.
+                Answer::Ready(Ok(rejection)) if self.entries[self.next].mode == Mode::UpTo => {
+                    let entry = &mut self.entries[self.next];
+                    entry.admit(policy, used_up(&rejection), is_open_ended);
                     if !entry.fell_back {
                         policy.report_health(None);
                     }
@@ -306,11 +311,9 @@ impl Transaction {
 }
 
 /// The decision on a cost that was spent already, if not all of it fits: the key has nothing left.
-fn used_up(decision: Decision) -> Decision {
-    if decision.is_allowed() {
-        return decision;
-    }
-    Decision::allow(decision.limit(), 0).with_reset_after(decision.reset_after())
+#[cold]
+fn used_up(rejection: &Decision) -> Decision {
+    Decision::allow(rejection.limit(), 0).with_reset_after(rejection.reset_after())
 }
 
 /// The charge of one entry, or of several in one call.
