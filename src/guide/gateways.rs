@@ -100,7 +100,7 @@
 //!     rate_limit: {unit: minute, requests_per_unit: 60, algorithm: token-bucket, burst: 10}
 //! ```
 //!
-//! `algorithm` and `burst` are our additions; without them, a limit is a fixed window. What is different from
+//! `algorithm` and `burst` are our additions; without them, a limit is a fixed window. Differences from
 //! envoyproxy/ratelimit: all descriptors are charged or none, waits are true, and no Redis is needed.
 //!
 //! # Costs that are known at the end

@@ -85,7 +85,7 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
     Ok(answer)
 }
 
-/// Decides on descriptors of which all are reports, or none is.
+/// Decides on reports alone, or on questions alone.
 async fn decide_alike(domain: &Domain, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
     let hits_of_request = u64::from(request.hits_addend.max(1));
     let hits = request.descriptors.iter().map(|descriptor| descriptor.hits_addend.unwrap_or(hits_of_request)).collect();
