@@ -2,6 +2,8 @@
 
 use toml::{Table, Value};
 
+use crate::serve::DESCRIPTOR;
+
 /// A route and its policies.
 pub(crate) struct RouteWords {
     pub(crate) policies: Vec<PolicyWords>,
@@ -58,7 +60,7 @@ impl PolicyWords {
 
 fn who(policy: &Table) -> String {
     let parts = keys(policy);
-    if let Some(entries) = parts.iter().map(|key| key.strip_prefix("descriptor:")).collect::<Option<Vec<_>>>() {
+    if let Some(entries) = parts.iter().map(|key| key.strip_prefix(DESCRIPTOR)).collect::<Option<Vec<_>>>() {
         return who_of_descriptor(&entries);
     }
     let words = parts.iter().map(|key| match key.as_str() {
@@ -79,7 +81,8 @@ fn who_of_descriptor(entries: &[&str]) -> String {
     if fixed.is_empty() { who } else { format!("{who} with {}", fixed.join(", ")) }
 }
 
-fn keys(policy: &Table) -> Vec<String> {
+/// The parts of the key of a policy.
+pub(crate) fn keys(policy: &Table) -> Vec<String> {
     match policy.get("key") {
         Some(Value::String(key)) => vec![key.clone()],
         Some(Value::Array(keys)) => keys.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -185,7 +188,7 @@ fn when_full(policy: &Table, algorithm: &str, is_shadow: bool) -> String {
     words
 }
 
-fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
+pub(crate) fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
     table.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table).collect()
 }
 

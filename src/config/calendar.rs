@@ -63,7 +63,8 @@ pub(super) fn limiter(
     limit: u64,
     store: StoreSpec,
 ) -> Result<Arc<dyn Limiter>, ConfigError> {
-    use super::value::{number, size};
+    use super::policy::max_keys;
+    use super::value::number;
     use crate::algorithm::CalendarWindow;
 
     let mut window = match unit {
@@ -82,8 +83,7 @@ pub(super) fn limiter(
         let problem = |error| source.error(&zone.span(), format_args!("zone: {error}"));
         window = window.zone(zone.get_ref()).map_err(problem)?;
     }
-    let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
-    store.limiter(window, max_keys).map_err(|problem| source.error(&per.span(), problem))
+    store.limiter(window, max_keys(source, raw)?).map_err(|problem| source.error(&per.span(), problem))
 }
 
 #[cfg(not(feature = "calendar"))]

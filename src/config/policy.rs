@@ -127,6 +127,11 @@ fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     }
 }
 
+/// How many keys a policy in memory keeps, if the file sets it.
+pub(super) fn max_keys(source: &SourceText<'_>, raw: &RawPolicy) -> Result<Option<usize>, ConfigError> {
+    raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()
+}
+
 pub(super) fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
@@ -294,7 +299,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         return overload(source, raw);
     }
     if is_balance {
-        let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
+        let max_keys = max_keys(source, raw)?;
         return Ok(store.balance(max_keys));
     }
     let Some(raw_limit) = &raw.limit else {
@@ -311,7 +316,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     if let Some(unit) = unit {
         return calendar::limiter(source, raw, (unit, per), limit, store);
     }
-    let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
+    let max_keys = max_keys(source, raw)?;
     let burst = raw.burst.as_ref().map(|burst| number(source, "policy.burst", burst)).transpose()?;
     let quota = set_if_some(quota(source, limit, "per", per)?, burst, Quota::burst);
 
@@ -350,7 +355,7 @@ fn slow_down(source: &SourceText<'_>, raw: &RawPolicy, quota: Quota) -> Result<A
     let free = raw.free.as_ref().map(|free| number(source, "policy.free", free)).transpose()?;
     let step = raw.step.as_ref().map(|step| duration(source, "step", step)).transpose()?;
     let max_delay = raw.max_delay.as_ref().map(|delay| duration(source, "max-delay", delay)).transpose()?;
-    let max_keys = raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?;
+    let max_keys = max_keys(source, raw)?;
     let when_full = raw.when_full.as_ref().map(|when_full| when_full.get_ref().value());
     let slow_down = set_if_some(SlowDown::new(quota), free, SlowDown::free);
     let slow_down = set_if_some(slow_down, step, SlowDown::step);
@@ -419,7 +424,7 @@ fn concurrency(
         limit: number_in(source, "limit", 1..=most, limit)?,
         max_queue,
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-        max_keys: raw.max_keys.as_ref().map(|keys| size(source, "policy.max-keys", keys)).transpose()?,
+        max_keys: max_keys(source, raw)?,
         lease,
     };
     Ok(store.concurrency(concurrency))

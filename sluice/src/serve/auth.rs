@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::response::IntoResponse;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName};
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Uri};
-
 use tower_sluice::Verdict;
 
 use super::limits::Limits;
@@ -28,11 +28,7 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) async fn decide(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
     let Described { request, reject_status } = match describe(call) {
         Ok(described) => described,
-        Err(problem) => {
-            let mut response = Response::new(Body::from(format!("{problem}\n")));
-            *response.status_mut() = StatusCode::BAD_REQUEST;
-            return response;
-        }
+        Err(problem) => return (StatusCode::BAD_REQUEST, format!("{problem}\n")).into_response(),
     };
     let mut response = limits.decide(request).await;
     if let Some(status) = status_of_rejection(&response, reject_status) {

@@ -3,6 +3,9 @@
 use toml::{Table, Value};
 use tower_sluice::config::ConfigError;
 
+use super::rls::DESCRIPTOR;
+use crate::words::{keys, tables};
+
 /// Checks the routes whose policies count descriptors. `text` is a valid configuration.
 ///
 /// # Errors
@@ -22,8 +25,7 @@ pub(crate) fn check_domains(file: &str, text: &str) -> Result<(), ConfigError> {
 fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigError> {
     let name = policy.get("name").and_then(Value::as_str).unwrap_or_default();
     let algorithm = policy.get("algorithm").and_then(Value::as_str).unwrap_or_default();
-    let problem = if !counts_descriptors(policy) && policy.get("key").is_some_and(|key| key.as_str() != Some("global"))
-    {
+    let problem = if !counts_descriptors(policy) && keys(policy) != ["global"] {
         "other policies of its route count descriptors, and their requests have no other key; move it to another route"
     } else if matches!(algorithm, "leaky-queue" | "slow-down") {
         "it delays requests, and Envoy does not wait; use a bucket or a window"
@@ -36,18 +38,7 @@ fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigErro
 }
 
 fn counts_descriptors(policy: &Table) -> bool {
-    match policy.get("key") {
-        Some(Value::String(key)) => key.starts_with("descriptor:"),
-        Some(Value::Array(keys)) => {
-            keys.iter().any(|key| key.as_str().is_some_and(|key| key.starts_with("descriptor:")))
-        }
-        _ => false,
-    }
-}
-
-fn tables<'a>(table: &'a Table, name: &str) -> Vec<&'a Table> {
-    let tables = table.get(name).and_then(Value::as_array).into_iter().flatten();
-    tables.filter_map(Value::as_table).collect()
+    keys(policy).iter().any(|key| key.starts_with(DESCRIPTOR))
 }
 
 /// The first line that names a policy; the first line of all if none does.

@@ -9,6 +9,8 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+use super::until_stopped;
+
 /// The names under which clients ask: the whole process, and the one service.
 const NAMES: [&str; 2] = ["", "envoy.service.ratelimit.v3.RateLimitService"];
 
@@ -21,9 +23,8 @@ pub(crate) async fn router(is_stopping: watch::Receiver<bool>) -> Router {
     router.route_service("/grpc.health.v1.Health/{method}", grpc)
 }
 
-async fn report_stop(reporter: HealthReporter, mut is_stopping: watch::Receiver<bool>) {
-    // An error means that the sender is gone: the service ends.
-    let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
+async fn report_stop(reporter: HealthReporter, is_stopping: watch::Receiver<bool>) {
+    until_stopped(is_stopping).await;
     set(&reporter, ServingStatus::NotServing).await;
 }
 

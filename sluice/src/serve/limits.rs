@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use axum::body::Body;
 use axum::extract::MatchedPath;
+use axum::response::IntoResponse;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt};
 use tower_sluice::config::{Config, ConfigError, ConfigReader};
@@ -105,9 +106,7 @@ impl Limits {
     pub(crate) async fn decide(&self, mut request: Request<Body>) -> Response<Body> {
         let Some(toml) = &self.toml else {
             let problem = "there are no routes; start the service with --config and a file that has them\n";
-            let mut response = Response::new(Body::from(problem));
-            *response.status_mut() = StatusCode::NOT_FOUND;
-            return response;
+            return (StatusCode::NOT_FOUND, problem).into_response();
         };
         let Some((index, matched)) = toml.paths.find(request.uri().path()) else { return Response::default() };
         let Some(domain) = &toml.routes[index] else { return Response::default() };

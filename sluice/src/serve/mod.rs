@@ -31,7 +31,7 @@ use tower_sluice_serving::{admin, connections, metrics};
 pub(crate) use self::check::check_domains;
 use self::limits::Limits;
 use self::rls::Store;
-pub(crate) use self::rls::read_key as descriptor_key;
+pub(crate) use self::rls::{DESCRIPTOR, read_key as descriptor_key};
 use self::sources::Sources;
 use crate::Failure;
 

@@ -7,7 +7,6 @@ use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBuck
 use tower_sluice::config::ConfigError;
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor};
-use tower_sluice::layer::RateLimitLayerBuilder;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
@@ -136,8 +135,7 @@ pub(crate) fn policies(domain: rules::Domain, store: &Store) -> Result<(Vec<Poli
 
 /// Sets up the layer of a domain. It sends no `RateLimit` fields: `RateLimit-Policy` would list all rules of the file.
 pub(crate) fn layer(name: &str, policies: Vec<Policy>) -> Result<RateLimitLayer, PolicyError> {
-    let builder: RateLimitLayerBuilder = RateLimitLayer::builder(policies);
-    builder.route(name).fields(RateLimitFields::none()).verdict().try_build()
+    RateLimitLayer::builder(policies).route(name).fields(RateLimitFields::none()).verdict().try_build()
 }
 
 /// `None` for a rule without a limit.

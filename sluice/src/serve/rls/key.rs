@@ -9,12 +9,13 @@ use super::asked::Asked;
 use super::domain::{asked, missing};
 use crate::rules::{Descriptor, joined};
 
-const PREFIX: &str = "descriptor:";
+/// The beginning of each part of such a key.
+pub(crate) const DESCRIPTOR: &str = "descriptor:";
 
 /// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice::config::ConfigReader) may have beyond those
 /// of the format: `key = ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user of the plan.
 pub(crate) fn read(policy: &str, names: &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> {
-    let is_descriptor = |name: &String| name.starts_with(PREFIX);
+    let is_descriptor = |name: &String| name.starts_with(DESCRIPTOR);
     if !names.iter().any(is_descriptor) {
         return None;
     }
@@ -24,7 +25,7 @@ pub(crate) fn read(policy: &str, names: &[String]) -> Option<Result<Box<dyn KeyE
              [\"descriptor:plan=gold\", \"descriptor:user\"]"
         )));
     }
-    let entries = names.iter().map(|name| EntryPattern::read(&name[PREFIX.len()..])).collect::<Result<_, _>>();
+    let entries = names.iter().map(|name| EntryPattern::read(&name[DESCRIPTOR.len()..])).collect::<Result<_, _>>();
     Some(entries.map(|entries| Box::new(DescriptorKey { policy: policy.into(), entries }) as _))
 }
 
@@ -45,7 +46,7 @@ impl EntryPattern {
         let (key, value) = text.split_once('=').map_or((text, None), |(key, value)| (key, Some(value.to_owned())));
         if key.is_empty() {
             return Err(format!(
-                "`{PREFIX}{text}` has no key; write `descriptor:user`, or `descriptor:plan=gold` for one value"
+                "`{DESCRIPTOR}{text}` has no key; write `descriptor:user`, or `descriptor:plan=gold` for one value"
             ));
         }
         Ok(Self { key: key.to_owned(), value })

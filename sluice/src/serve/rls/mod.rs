@@ -27,7 +27,7 @@ pub(crate) use self::asked::Asked;
 use self::asked::Kind;
 use self::domain::Selections;
 pub(crate) use self::domain::{Selector, Store, layer, policies};
-pub(crate) use self::key::read as read_key;
+pub(crate) use self::key::{DESCRIPTOR, read as read_key};
 use self::proto::{Code, DescriptorStatus, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use super::limits::{Domain, Limits};
 use crate::rules::Descriptor;
@@ -95,8 +95,8 @@ async fn decide_alike(domain: &Domain, request: RateLimitRequest) -> Result<Rate
     let Some(selector) = &domain.selector else {
         return ask(domain, Asked::new(kind, descriptors, hits, Vec::new()), &Selections::default()).await;
     };
-    let selections = selector.select(&descriptors, &brought);
-    let asked = Asked::new(kind, descriptors, hits, selections.all.clone());
+    let mut selections = selector.select(&descriptors, &brought);
+    let asked = Asked::new(kind, descriptors, hits, std::mem::take(&mut selections.all));
     if !selections.quotas.is_empty() && kind == Kind::Question {
         // Whether all of these limits are used up is known only after all have decided. So they are looked at first.
         let looked = ask(domain, asked.to_look(), &selections).await?;
