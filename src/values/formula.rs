@@ -122,6 +122,9 @@ impl Formula {
 
     /// What is left to decide if some members are known already. In an *any of*, that ends before the first choice that
     /// is unknown, or known to have room: it goes before all choices behind it.
+    ///
+    /// Each member that is left must have a say: that it has none must be known. Otherwise, an *any of* would forget that
+    /// the choices beside it have no room.
     pub(crate) fn rest(&self, known: &impl Fn(usize) -> Rest) -> Rest {
         let mut left = Vec::new();
         match self {
@@ -286,20 +289,22 @@ mod tests {
         fn the_rest_decides_like_the_whole(
             formula in formula(), rooms in rooms(), known in prop::collection::vec(any::<bool>(), 32),
         ) {
+            let is_known = |member: usize| known[member] || rooms[member] == Room::NoSay;
             let rest = formula.rest(&|member| {
-                if known[member] { Rest::Known(rooms[member]) } else { Rest::member(member) }
+                if is_known(member) { Rest::Known(rooms[member]) } else { Rest::member(member) }
             });
             let mut chosen = Vec::new();
             let whole = formula.choose(&|member| rooms[member], &mut chosen);
             match rest {
                 Rest::Known(room) => prop_assert_eq!(room, whole),
                 Rest::Unknown => prop_assert!(false, "none is unknown"),
-                Rest::Formula { formula: rest, .. } => {
+                Rest::Formula { formula: rest, ends_early } => {
                     let mut of_rest = Vec::new();
-                    // A choice with room behind the rest, or one beside members without a say, is left out of it.
                     if rest.choose(&|member| rooms[member], &mut of_rest) == Room::Some {
-                        chosen.retain(|member| !known[*member]);
+                        chosen.retain(|member| !is_known(*member));
                         prop_assert_eq!(of_rest, chosen);
+                    } else if !ends_early {
+                        prop_assert_eq!(whole, Room::None);
                     }
                 }
             }
