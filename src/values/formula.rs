@@ -123,8 +123,8 @@ impl Formula {
     /// What is left to decide if some members are known already. In an *any of*, that ends before the first choice that
     /// is unknown, or known to have room: it goes before all choices behind it.
     ///
-    /// Each member that is left must have a say: that it has none must be known. Otherwise, an *any of* would forget that
-    /// the choices beside it have no room.
+    /// Each member that is left must have a say: that it has none must be known. Otherwise, an *any of* would forget
+    /// that the choices beside it have no room.
     pub(crate) fn rest(&self, known: &impl Fn(usize) -> Rest) -> Rest {
         let mut left = Vec::new();
         match self {

@@ -3,6 +3,7 @@
 
 mod connection;
 mod load;
+mod paced;
 mod protocol;
 mod report;
 mod rows;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
             // How the script finds this program.
             "--serve" => {}
             "--quick" => plan = QUICK,
+            "--paced" => return ended(paced::run(&arguments.collect::<Vec<_>>()).map(|()| true)),
             "--only" => only.push(arguments.next().unwrap_or_default()),
             _ => {
                 eprint!("{USAGE}");
@@ -68,7 +70,11 @@ fn main() -> ExitCode {
             }
         }
     }
-    match run(plan, &only) {
+    ended(run(plan, &only))
+}
+
+fn ended(result: Outcome<bool>) -> ExitCode {
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(problem) => {

@@ -72,23 +72,24 @@ impl Demand {
     }
 
     fn note_bucket(&mut self, now: u64, cost: u64, period: u64, limit: u64) {
-        let elapsed = u128::from(now.saturating_sub(self.last));
+        // Products of two numbers below 2^64 do not overflow.
+        let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
+        let elapsed = now.saturating_sub(self.last);
         self.last = self.last.max(now);
-        let unit = u128::from(period);
 
         // A unit is `period` nanoseconds × limit.
-        let paid = elapsed.saturating_mul(u128::from(limit));
-        self.debt = self.debt.saturating_sub(paid).saturating_add(unit.saturating_mul(u128::from(cost)));
+        let paid = product(elapsed, limit);
+        self.debt = self.debt.saturating_sub(paid).saturating_add(product(period, cost));
         // A division takes longer than all else, and is rarely needed.
-        if self.debt > u128::from(self.burst) * unit {
-            self.burst = u64::try_from(self.debt.div_ceil(unit.max(1))).unwrap_or(u64::MAX);
+        if self.debt > product(self.burst, period) {
+            self.burst = u64::try_from(self.debt.div_ceil(period.max(1).into())).unwrap_or(u64::MAX);
         }
 
         // The debt was paid at the rates of smaller limits, and so is not underestimated.
-        let paid = elapsed.saturating_mul(u128::from(self.limit));
-        self.steady = self.steady.saturating_sub(paid).saturating_add(unit.saturating_mul(u128::from(cost)));
-        if self.steady > u128::from(self.limit) * unit {
-            self.limit = u64::try_from(self.steady.div_ceil(unit.max(1))).unwrap_or(u64::MAX);
+        let paid = product(elapsed, self.limit);
+        self.steady = self.steady.saturating_sub(paid).saturating_add(product(period, cost));
+        if self.steady > product(self.limit, period) {
+            self.limit = u64::try_from(self.steady.div_ceil(period.max(1).into())).unwrap_or(u64::MAX);
         }
     }
 

@@ -1,5 +1,9 @@
 //! Admitted and rejected requests over time, in bounded memory.
 
+use std::ops::Range;
+
+const SECOND: u64 = 1_000_000_000;
+
 /// The bins of a timeline: it never has more than twice as many.
 const BINS: usize = 120;
 
@@ -10,6 +14,10 @@ pub(crate) struct Timeline {
     /// In seconds.
     width: u64,
     bins: Vec<Bin>,
+    /// The bin of the last time: its index, and its nanoseconds. Most times are in the bin of the one before, and
+    /// divisions take long.
+    last: usize,
+    span: Range<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,25 +28,33 @@ pub(crate) struct Bin {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self { first: 0, width: 1, bins: Vec::new() }
+        Self { first: 0, width: 1, bins: Vec::new(), last: 0, span: 0..0 }
     }
 }
 
 impl Timeline {
     /// The bin of a time, which is not before that of the first call.
     pub(crate) fn bin(&mut self, nanos: u64) -> &mut Bin {
-        let second = nanos / 1_000_000_000;
+        if !self.span.contains(&nanos) {
+            self.seek(nanos / SECOND);
+        }
+        &mut self.bins[self.last]
+    }
+
+    fn seek(&mut self, second: u64) {
         if self.bins.is_empty() {
             self.first = second / self.width;
         }
         while (second / self.width).saturating_sub(self.first) >= 2 * BINS as u64 {
             self.widen();
         }
-        let index = usize::try_from((second / self.width).saturating_sub(self.first)).unwrap_or(0);
-        if index >= self.bins.len() {
-            self.bins.resize(index + 1, Bin::default());
+        let number = (second / self.width).max(self.first);
+        self.last = usize::try_from(number - self.first).unwrap_or(0);
+        if self.last >= self.bins.len() {
+            self.bins.resize(self.last + 1, Bin::default());
         }
-        &mut self.bins[index]
+        let begin = |number: u64| number.saturating_mul(self.width).saturating_mul(SECOND);
+        self.span = begin(number)..begin(number + 1);
     }
 
     fn widen(&mut self) {
@@ -111,8 +127,6 @@ impl WorstMinutes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
 
     #[test]
     fn wider_bins_lose_no_request() {

@@ -159,7 +159,10 @@ impl LimitsHandle {
     /// # Ok::<_, tower_sluice::LimiterError>(())
     /// ```
     pub fn key(&self, policy: &str, key: impl KeyOf) -> Result<PartitionKey, LimiterError> {
-        self.find(policy, key).map(|(_, target)| target.key)
+        // Not by `find`: a program may ask for the key of each request, and nothing else of the policy is needed.
+        let in_force = self.layer.load();
+        let policy = in_force.policy(policy).ok_or_else(|| LimiterError::unknown_policy(policy))?;
+        key.find(policy).map(|target| target.key)
     }
 
     /// Returns a key as an operator writes it, such as `203.0.113.7`; `None` if only a hash of it [is
