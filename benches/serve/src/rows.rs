@@ -17,10 +17,11 @@ pub struct Row {
 
 const LIMITADOR: &str = "limitador, gRPC";
 const LIMITADOR_FIELDS: &str = "limitador, gRPC, with fields";
+const LIMITADOR_MANY: &str = "limitador, gRPC, 100 more rules";
 const THROTTLECRAB: &str = "throttlecrab, gRPC";
 const THROTTLECRAB_HTTP: &str = "throttlecrab, HTTP";
 
-const ROWS: [Row; 8] = [
+const ROWS: [Row; 10] = [
     Row {
         name: LIMITADOR,
         program: Program::Limitador,
@@ -52,6 +53,22 @@ const ROWS: [Row; 8] = [
         protocol: Protocol::RateLimitService,
         peers: [Some(LIMITADOR_FIELDS), Some(THROTTLECRAB)],
         is_sized: true,
+    },
+    Row {
+        name: LIMITADOR_MANY,
+        program: Program::Limitador,
+        settings: Settings::ManyRules,
+        protocol: Protocol::RateLimitService,
+        peers: [None, None],
+        is_sized: false,
+    },
+    Row {
+        name: "ours, gRPC, limitador's file, 100 more rules",
+        program: Program::Ours,
+        settings: Settings::ManyRules,
+        protocol: Protocol::RateLimitService,
+        peers: [Some(LIMITADOR_MANY), None],
+        is_sized: false,
     },
     Row {
         name: THROTTLECRAB,

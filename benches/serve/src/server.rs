@@ -22,6 +22,8 @@ pub enum Program {
 pub enum Settings {
     /// As it comes. Ours reads the same file as Limitador.
     Bare,
+    /// The same file, in which [`OTHERS`] rules go before.
+    ManyRules,
     /// Answers have fields on the limit. Ours reads a file in TOML.
     WithFields,
 }
@@ -31,6 +33,9 @@ pub struct Server {
     /// Of gRPC, HTTP, and Redis' protocol; the same for all that one port serves.
     addresses: [SocketAddr; 3],
 }
+
+/// Rules that apply to no request.
+const OTHERS: u32 = 100;
 
 /// Room for all keys of the table of memory.
 const MOST_KEYS: u32 = 1_000_000;
@@ -72,9 +77,9 @@ impl Server {
             Program::Ours => {
                 command.args(["serve", "--listen", &addresses[0].to_string()]);
                 match settings {
-                    Settings::Bare => {
+                    Settings::Bare | Settings::ManyRules => {
                         command.args(["--max-keys", &MOST_KEYS.to_string(), "--limitador-config"]);
-                        command.arg(file("limits.yaml", &limits_of_limitador())?)
+                        command.arg(file("limits.yaml", &limits_of_limitador(settings))?)
                     }
                     Settings::WithFields => command.arg("--config").arg(file("limits.toml", &limits_in_toml())?),
                 };
@@ -87,7 +92,7 @@ impl Server {
                 if settings == Settings::WithFields {
                     command.args(["--rate-limit-headers", "DRAFT_VERSION_03"]);
                 }
-                command.arg(file("limits.yaml", &limits_of_limitador())?);
+                command.arg(file("limits.yaml", &limits_of_limitador(settings))?);
                 command.args(["memory", "--cache", &MOST_KEYS.to_string()]);
                 [addresses[0], addresses[1], addresses[1]]
             }
@@ -166,12 +171,17 @@ fn file(name: &str, content: &str) -> Outcome<PathBuf> {
 }
 
 /// A limit for each value of a descriptor.
-fn limits_of_limitador() -> String {
-    let rule = |limit: Limit, units: u32| {
-        let name = limit.name();
-        format!("- namespace: shop\n  max_value: {units}\n  seconds: 86400\n  conditions: []\n  variables: [\"descriptors[0].{name}\"]\n")
+fn limits_of_limitador(settings: Settings) -> String {
+    let rule = |conditions: &str, name: &str, units: u32| {
+        format!(
+            "- namespace: shop\n  max_value: {units}\n  seconds: 86400\n  conditions: [{conditions}]\n  \
+             variables: [\"descriptors[0].{name}\"]\n"
+        )
     };
-    format!("{}{}", rule(Limit::High, HIGH), rule(Limit::Low, EXACTLY))
+    let others = if settings == Settings::ManyRules { OTHERS } else { 0 };
+    let others = (0..others).map(|plan| rule(&format!("\"descriptors[0].plan == '{plan}'\""), "user", HIGH));
+    let measured = [(Limit::High, HIGH), (Limit::Low, EXACTLY)].map(|(limit, units)| rule("", limit.name(), units));
+    others.chain(measured).collect()
 }
 
 /// The same for descriptors, and for a field of HTTP.
