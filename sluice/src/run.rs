@@ -18,10 +18,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<String, Failure> {
         let (file, text) = read_config(file)?;
         replays.push(Replay::new(&file, &text, &clock)?);
     }
-    // Paused, so that requests that wait do so by the log's clock.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.map_err(|error| Failure::Io(format!("the runtime does not start: {error}")))?;
-    let session = runtime.block_on(replay(Session::new(clock, replays), arguments))?;
+    let session = Session::new(clock, replays);
+    let session = session.map_err(|error| Failure::Io(format!("the runtime does not start: {error}")))?;
+    let session = replay(session, arguments)?;
 
     if let Some(file) = &arguments.plot {
         let written = fs::write(file, report::to_svg(&session.replays));
@@ -34,7 +33,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<String, Failure> {
     Ok(report::print(&session.log, &session.replays, options))
 }
 
-async fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Session, Failure> {
+fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Session, Failure> {
+    let runtime = session.runtime();
+    let _entered = runtime.enter();
     let progress = progress(&arguments.logs);
     let mut parser = Parser::new(arguments.format).with_headers(session.reads_headers());
     for log in &arguments.logs {
@@ -51,10 +52,10 @@ async fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Ses
         let mut source = Source::open(log, &progress).map_err(failed)?;
         session.log.note_file(log.display().to_string());
         while let Some(line) = source.next_line().map_err(failed)? {
-            replay_line(&mut session, &mut parser, line).await;
+            replay_line(&mut session, &mut parser, line);
         }
     }
-    session.finish().await;
+    session.finish();
     progress.finish_and_clear();
     if session.log.requests == 0 && session.log.unreadable > 0 {
         let format = "write --format combined, common or json, or see sluice/README.md for the formats";
@@ -68,12 +69,12 @@ async fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Ses
     Ok(session)
 }
 
-pub(crate) async fn replay_line(session: &mut Session, parser: &mut Parser, line: Line<'_>) {
+pub(crate) fn replay_line(session: &mut Session, parser: &mut Parser, line: Line<'_>) {
     session.log.lines += 1;
     let (text, problem) = match line {
         Line::Whole(line) if line.trim_ascii().is_empty() => return,
         Line::Whole(line) => match parser.parse(line) {
-            Ok(entry) => match session.replay(&entry, session.log.lines).await {
+            Ok(entry) => match session.replay(&entry, session.log.lines) {
                 Ok(()) => return,
                 Err(problem) => (line, problem),
             },

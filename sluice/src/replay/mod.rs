@@ -8,13 +8,17 @@ mod routes;
 mod tests;
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use http::{Extensions, Request, Response};
 use http_body::Body;
+use tokio::runtime::{self, Runtime};
+use tokio::time::{self, Instant};
 use tower::{Layer, Service};
 use tower_sluice::config::{Config, ConfigError};
 use tower_sluice::headers::{RateLimitFields, WaitFields};
@@ -237,6 +241,8 @@ type Waiting = Pin<Box<dyn Future<Output = (usize, Arrived, Answered)>>>;
 
 /// A log that is being replayed against some configurations.
 pub(crate) struct Session {
+    /// Its clock is paused, so that requests that wait do so by the log's clock. It runs only when that clock moves.
+    runtime: Rc<Runtime>,
     clock: LogClock,
     pub(crate) replays: Vec<Replay>,
     waiting: FuturesUnordered<Waiting>,
@@ -250,10 +256,15 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(clock: LogClock, replays: Vec<Replay>) -> Self {
+    /// # Errors
+    ///
+    /// If there can be no runtime.
+    pub(crate) fn new(clock: LogClock, replays: Vec<Replay>) -> io::Result<Self> {
+        let runtime = runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
         let delays = replays.iter().any(|replay| replay.delays);
         let needs = replays.iter().map(|replay| replay.needs).reduce(Needs::or).unwrap_or_else(|| Needs::of_file(""));
-        Self {
+        Ok(Self {
+            runtime: Rc::new(runtime),
             clock,
             replays,
             waiting: FuturesUnordered::new(),
@@ -263,7 +274,12 @@ impl Session {
             log: LogReport::default(),
             #[cfg(test)]
             answers: None,
-        }
+        })
+    }
+
+    /// The runtime that has to be [entered](Runtime::enter) while requests are replayed.
+    pub(crate) fn runtime(&self) -> Rc<Runtime> {
+        Rc::clone(&self.runtime)
     }
 
     /// Whether a policy may read header fields.
@@ -276,13 +292,13 @@ impl Session {
     /// # Errors
     ///
     /// If it is no request of HTTP.
-    pub(crate) async fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<(), Unreadable> {
+    pub(crate) fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<(), Unreadable> {
         let request = self.requests.build(entry)?;
         if self.log.requests == 0 {
             self.start(entry.nanos);
         }
         if entry.nanos > self.now {
-            self.advance(entry.nanos).await;
+            self.advance(entry.nanos);
         } else if entry.nanos < self.now {
             self.log.note_past(entry.nanos, self.now);
         }
@@ -317,10 +333,16 @@ impl Session {
     }
 
     /// Moves the clock forward. Requests whose turn comes until then are answered at their turn.
-    async fn advance(&mut self, nanos: u64) {
+    fn advance(&mut self, nanos: u64) {
         self.now = nanos;
         self.clock.set(nanos);
-        let Some(target) = self.clock.instant(nanos) else { return };
+        if let Some(target) = self.clock.instant(nanos) {
+            self.runtime().block_on(self.wait_until(target, nanos));
+        }
+    }
+
+    /// `target` is the instant of `nanos`.
+    async fn wait_until(&mut self, target: Instant, nanos: u64) {
         if !self.waiting.is_empty() {
             // Timers fire at whole milliseconds.
             let whole = self.clock.instant(nanos / 1_000_000 * 1_000_000).unwrap_or(target);
@@ -328,12 +350,12 @@ impl Session {
                 tokio::select! {
                     biased;
                     Some(answered) = self.waiting.next() => self.record(&answered),
-                    () = tokio::time::sleep_until(whole) => break,
+                    () = time::sleep_until(whole) => break,
                 }
             }
         }
-        let rest = target.saturating_duration_since(tokio::time::Instant::now());
-        tokio::time::advance(rest).await;
+        let rest = target.saturating_duration_since(Instant::now());
+        time::advance(rest).await;
         while let Some(Some(answered)) = self.waiting.next().now_or_never() {
             self.record(&answered);
         }
@@ -357,9 +379,11 @@ impl Session {
     }
 
     /// Lets the requests that wait have their turns.
-    pub(crate) async fn finish(&mut self) {
-        while let Some(answered) = self.waiting.next().await {
-            self.record(&answered);
-        }
+    pub(crate) fn finish(&mut self) {
+        self.runtime().block_on(async {
+            while let Some(answered) = self.waiting.next().await {
+                self.record(&answered);
+            }
+        });
     }
 }

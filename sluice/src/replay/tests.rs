@@ -243,21 +243,27 @@ async fn let_tasks_run() {
 }
 
 /// Replays the log. Answers are noted by a session that was asked to.
-async fn drive_replay(log: &[String]) -> (Answers, Session) {
+fn drive_replay(log: &[String]) -> (Answers, Session) {
     let clock = LogClock::default();
     let replay = Replay::new("limits.toml", LIMITS, &clock).unwrap();
-    let mut session = Session::new(clock, vec![replay]);
+    let mut session = Session::new(clock, vec![replay]).unwrap();
     session.answers = Some(Vec::new());
-    let mut parser = Parser::new(Format::Auto);
-    for line in log {
-        replay_line(&mut session, &mut parser, Line::Whole(line.as_bytes())).await;
-    }
-    session.finish().await;
+    replay_all(&mut session, log);
     let first = session.log.span.unwrap().0 / 1_000_000;
     let answers = session.answers.take().unwrap();
     // The app's clock shows the next whole millisecond.
     let answers = answers.into_iter().map(|(line, status, nanos)| (line, (status, nanos.div_ceil(1_000_000) - first)));
     (answers.collect(), session)
+}
+
+fn replay_all(session: &mut Session, log: &[String]) {
+    let runtime = session.runtime();
+    let _entered = runtime.enter();
+    let mut parser = Parser::new(Format::Auto);
+    for line in log {
+        replay_line(session, &mut parser, Line::Whole(line.as_bytes()));
+    }
+    session.finish();
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -270,7 +276,7 @@ fn a_replay_equals_an_app_request_by_request() {
     let lines = if std::env::var_os("FULL_TESTS").is_some() { 100_000 } else { 20_000 };
     let log = log(lines, 40);
     let expected = runtime().block_on(drive_app(&log));
-    let (answers, session) = runtime().block_on(drive_replay(&log));
+    let (answers, session) = drive_replay(&log);
     assert_eq!(expected.len(), log.len());
     // Routes without a policy are answered by no layer.
     let unlimited = session.replays[0].unlimited;
@@ -301,15 +307,9 @@ fn under_a_suggested_limit_so_many_clients_are_never_rejected() {
     let replayed = |options: &str| {
         let clock = LogClock::default();
         let replay = Replay::new("limits.toml", &limits(options), &clock).unwrap();
-        runtime().block_on(async {
-            let mut session = Session::new(clock, vec![replay]);
-            let mut parser = Parser::new(Format::Auto);
-            for line in &log {
-                replay_line(&mut session, &mut parser, Line::Whole(line.as_bytes())).await;
-            }
-            session.finish().await;
-            session.replays.pop().unwrap()
-        })
+        let mut session = Session::new(clock, vec![replay]).unwrap();
+        replay_all(&mut session, &log);
+        session.replays.pop().unwrap()
     };
     for algorithm in ["token-bucket", "fixed-window", "sliding-window"] {
         for per_100_000 in [50_000, 80_000, 100_000] {
@@ -357,16 +357,9 @@ fn hostile_logs_are_replayed_to_their_end() {
         "203.0.113.7 - - [01/Jan/0000:00:00:00 +0000] \"GET /slow HTTP/1.1\" 200 1".to_owned(),
         "\u{1b}[31m".to_owned(),
     ];
-    let session = runtime().block_on(async {
-        let mut session = Session::new(clock, vec![replay]);
-        let mut parser = Parser::new(Format::Auto);
-        for line in &lines {
-            replay_line(&mut session, &mut parser, Line::Whole(line.as_bytes())).await;
-        }
-        replay_line(&mut session, &mut parser, Line::TooLong(b"x")).await;
-        session.finish().await;
-        session
-    });
+    let mut session = Session::new(clock, vec![replay]).unwrap();
+    replay_all(&mut session, &lines);
+    replay_line(&mut session, &mut Parser::new(Format::Auto), Line::TooLong(b"x"));
     assert_eq!(session.log.lines, 15);
     assert_eq!(session.log.unreadable, 5);
     assert_eq!(session.log.past, 1);
