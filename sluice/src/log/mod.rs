@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use clap::ValueEnum;
 use smallvec::SmallVec;
 
+use self::plain::HeaderFields;
 pub(crate) use self::source::{LONGEST_LINE, Line, Source};
 use self::time::TimeCache;
 
@@ -101,11 +102,7 @@ impl Parser {
         if is_json {
             return json::parse(line);
         }
-        let (mut entry, rest) = plain::parse(line, &mut self.times)?;
-        let headers = plain::headers(rest, self.format == Format::Combined)?;
-        if self.has_headers {
-            headers.add_to(&mut entry);
-        }
-        Ok(entry)
+        let fields = HeaderFields { required: self.format == Format::Combined, wanted: self.has_headers };
+        plain::parse(line, &mut self.times, fields)
     }
 }

@@ -8,8 +8,17 @@ use memchr::{memchr, memchr2};
 use super::time::TimeCache;
 use super::{Entry, Headers, Unreadable};
 
-/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES`. Returns the rest of the line, too.
-pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache) -> Result<(Entry<'a>, &'a [u8]), Unreadable> {
+/// What is read of the fields behind the bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeaderFields {
+    /// Whether a line without them is an error.
+    pub(super) required: bool,
+    /// Whether anybody reads them.
+    pub(super) wanted: bool,
+}
+
+/// Parses `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES "REFERER" "AGENT"`. More fields may follow.
+pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache, fields: HeaderFields) -> Result<Entry<'a>, Unreadable> {
     let (client, rest) = word(line).ok_or_else(|| Unreadable::new("there is no address followed by a space"))?;
     let client = address(client)?;
     let (_, rest) = word(rest).ok_or_else(|| Unreadable::new("there is no field after the address"))?;
@@ -25,7 +34,7 @@ pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache) -> Result<(Entry<
     let status = status.ok_or_else(|| Unreadable::new("there is no status from 100 to 599 after the request"))?;
     let (length, rest) = last_word(rest);
     let length = number(length).ok_or_else(|| Unreadable::new("there is no number of bytes after the status"))?;
-    let entry = Entry {
+    Ok(Entry {
         nanos,
         client,
         user: text_of(user)?,
@@ -33,38 +42,32 @@ pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache) -> Result<(Entry<
         target: request.unescaped(target),
         status,
         length,
-        headers: Headers::new(),
-    };
-    Ok((entry, rest))
+        headers: headers(rest, fields)?,
+    })
 }
 
-/// The header fields of a line.
-pub(super) struct PlainHeaders<'a> {
-    referer: Option<Quoted<'a>>,
-    agent: Option<Quoted<'a>>,
-}
-
-/// Parses `"REFERER" "AGENT"`. Without `is_combined`, they may be absent. More fields may follow.
-pub(super) fn headers(rest: &[u8], is_combined: bool) -> Result<PlainHeaders<'_>, Unreadable> {
+/// Parses `"REFERER" "AGENT"`.
+fn headers(rest: &[u8], fields: HeaderFields) -> Result<Headers<'_>, Unreadable> {
+    let mut headers = Headers::new();
+    if !fields.required && !fields.wanted {
+        return Ok(headers);
+    }
     let referer = quoted(rest);
-    if is_combined && referer.is_none() {
+    if fields.required && referer.is_none() {
         return Err(Unreadable::new("there is no \"referer\" after the bytes"));
     }
     let agent = referer.and_then(|(_, rest)| quoted(rest));
-    if is_combined && agent.is_none() {
+    if fields.required && agent.is_none() {
         return Err(Unreadable::new("there is no \"agent\" after the referer"));
     }
-    Ok(PlainHeaders { referer: referer.map(|(referer, _)| referer), agent: agent.map(|(agent, _)| agent) })
-}
-
-impl<'a> PlainHeaders<'a> {
-    pub(super) fn add_to(self, entry: &mut Entry<'a>) {
-        for (name, value) in [("referer", self.referer), ("user-agent", self.agent)] {
-            if let Some(value) = value.filter(|value| !matches!(value.text, b"" | b"-")) {
-                entry.headers.push((name.into(), value.unescaped(value.text)));
+    if fields.wanted {
+        for (name, value) in [("referer", referer), ("user-agent", agent)] {
+            if let Some((value, _)) = value.filter(|(value, _)| !matches!(value.text, b"" | b"-")) {
+                headers.push((name.into(), value.unescaped(value.text)));
             }
         }
     }
+    Ok(headers)
 }
 
 /// Splits at the first `byte`, which is in neither part.

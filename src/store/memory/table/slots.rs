@@ -73,6 +73,13 @@ impl Slots {
         self.0.in_range(set * SLOTS_PER_SET, SLOTS_PER_SET).iter().map(Slot)
     }
 
+    /// Whether all slots of a set are empty. Each is loaded [in order](Slot::load_in_order).
+    #[inline(always)]
+    pub(super) fn is_empty(&self, set: usize) -> bool {
+        // Without a branch per word.
+        self.in_set(set).fold(0, |bits, slot| bits | slot.load_in_order().bits()) == 0
+    }
+
     pub(super) fn in_page(&self, page: usize) -> impl Iterator<Item = Slot<'_>> {
         self.0.in_range(page * SLOTS_PER_PAGE, SLOTS_PER_PAGE).iter().map(Slot)
     }

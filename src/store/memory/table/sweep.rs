@@ -54,22 +54,29 @@ impl SetAssociativeTable {
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
             let begins = rule.epoch_start(epochs.latest());
             let mut is_overtaken = false;
-            for slot in self.slots.in_page(index) {
-                // In one order with the epochs: a writer that misses the mark has written before this load.
-                let word = slot.load_in_order();
-                if word.is_empty() || (!all_paid && rule.size(rule.owed(word, begins)) > 0) {
+            let first = index * SETS_PER_PAGE;
+            'page: for set in first..first + SETS_PER_PAGE {
+                // Most sets are empty: they take a third of the time if they are read at once.
+                if self.slots.is_empty(set) {
                     continue;
                 }
-                // Checked after the word is read. A thread writes a new debt only once it has seen the page swept; so a
-                // word that was read before this check is an old one. Otherwise a sweeper that was descheduled could
-                // clear charges that were made after the others had finished.
-                if page.load() != epochs {
-                    is_overtaken = true;
-                    break;
+                for slot in self.slots.in_set(set) {
+                    // In one order with the epochs: a writer that misses the mark has written before this load.
+                    let word = slot.load_in_order();
+                    if word.is_empty() || (!all_paid && rule.size(rule.owed(word, begins)) > 0) {
+                        continue;
+                    }
+                    // Checked after the word is read. A thread writes a new debt only once it has seen the page swept;
+                    // so a word that was read before this check is an old one. Otherwise a sweeper that was descheduled
+                    // could clear charges that were made after the others had finished.
+                    if page.load() != epochs {
+                        is_overtaken = true;
+                        break 'page;
+                    }
+                    // Only that very word. If it fails, a late writer or another sweeper has replaced it: the writer
+                    // validates, and the sweeper has cleared it.
+                    let _ = slot.replace(word, Word::EMPTY);
                 }
-                // Only that very word. If it fails, a late writer or another sweeper has replaced it: the writer
-                // validates, and the sweeper has cleared it.
-                let _ = slot.replace(word, Word::EMPTY);
             }
             if !is_overtaken {
                 // If it fails, another sweeper has finished first.
