@@ -445,7 +445,7 @@ tables! {
     }
 
     RawRoute, "route" {
-        path: Spanned<OneOrMany> = texts("\"/api\"", "Matches exactly, but for whole segments such as {name}.");
+        path: Spanned<OneOrMany> = texts("\"/api\"", "Matches exactly, but for whole segments such as {name}, and {*name} at the end for any number of them.");
         response: Option<Spanned<RawResponse>> = inline("response", "{ advertise = \"never\" }",
             "Any keys of [response], for this route; the others are as there.");
         exempt_preflights: Option<Spanned<RawBudget>> = inline("exempt-preflights", "{ limit = 50, per = \"1s\" }",

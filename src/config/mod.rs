@@ -40,7 +40,9 @@
 //! [`ChargeOnce`](crate::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`] explains
 //! the keys of `exempt`, and why no client can forge them.
 //!
-//! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
+//! Paths match exactly, except that a segment `{name}` matches any segment, and `{*name}` at the end any number of them:
+//! `["/", "/{*rest}"]` is every path. A route with a more exact path goes before. A route without a policy is not
+//! limited.
 //! Each route has its own budgets, even if policies of several routes have the same name. On Redis, processes share the
 //! budgets of a policy if the prefix, the secret, the first path of its route, its name and the kind of its algorithm
 //! are the same.
@@ -434,13 +436,18 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
     Ok(())
 }
 
-/// Checks that a router accepts a path, and matches it literally, except for whole segments of the form `{name}`.
+/// Checks that a router accepts a path, and matches it literally, except for whole segments of the form `{name}`, and
+/// `{*name}` at the end.
 fn check_path(path: &str) -> Result<(), String> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(format!("path `{path}` must begin with a slash; write \"/{path}\""));
     };
-    for segment in rest.split('/') {
-        let parameter = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}'));
+    let mut segments = rest.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        let mut parameter = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}'));
+        if segments.peek().is_none() {
+            parameter = parameter.map(|name| name.strip_prefix('*').unwrap_or(name));
+        }
         let inner = parameter.unwrap_or(segment);
         if !inner.split('%').skip(1).all(begins_with_two_hex_digits) {
             return Err(format!(
@@ -452,7 +459,8 @@ fn check_path(path: &str) -> Result<(), String> {
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._~%!$&'()+,;=:@".contains(char);
         if !inner.chars().all(fits) || inner.starts_with(':') || parameter == Some("") {
             return Err(format!(
-                "segment `{segment}` of path `{path}` cannot be matched; write it literally, or {{name}} for any segment"
+                "segment `{segment}` of path `{path}` cannot be matched; write it literally, {{name}} for any one \
+                 segment, or at the end {{*name}} for any number of them"
             ));
         }
     }
@@ -463,14 +471,16 @@ fn begins_with_two_hex_digits(text: &str) -> bool {
     text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns a path with `{}` for each parameter: a router does not accept two paths that differ only in the names of
-/// parameters. The path of a handler may also have `{*rest}`, which matches several segments, and `{{`, which is a
-/// brace. These are not parameters.
+/// Returns a path with `{}` for each parameter, and `{*}` for one of several segments: a router does not accept two
+/// paths that differ only in the names of parameters. The path of a handler may also have `{{`, which is a brace.
 fn without_parameter_names(path: &str) -> String {
-    let is_parameter =
-        |segment: &str| segment.starts_with('{') && !segment.starts_with("{*") && !segment.starts_with("{{");
-    let segments = path.split('/').map(|segment| if is_parameter(segment) { "{}" } else { segment });
-    segments.collect::<Vec<_>>().join("/")
+    let nameless = |segment| match segment {
+        brace if str::starts_with(brace, "{{") => brace,
+        several if several.starts_with("{*") => "{*}",
+        one if one.starts_with('{') => "{}",
+        literal => literal,
+    };
+    path.split('/').map(nameless).collect::<Vec<_>>().join("/")
 }
 
 /// Parses `[client-ip]`.

@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::error::ConfigError;
 use super::format::{self, KeyKind};
 use super::source::SourceText;
+use crate::util::span;
 use crate::values::Quota;
 
 /// Reads a number in the range that the format has for a key, such as `policy.cost`.
@@ -45,9 +46,8 @@ pub(super) fn duration(
     value: &Spanned<String>,
 ) -> Result<Duration, ConfigError> {
     let text = value.get_ref();
-    humantime::parse_duration(text).map_err(|_| {
-        let problem = format!("{field} = \"{text}\" is not a time; write 250ms, 1s, 1m, 1h or 1day");
-        source.error(&value.span(), problem)
+    span::parse(text).map_err(|problem| {
+        source.error(&value.span(), format_args!("{field} = \"{text}\" {problem}; {}", problem.cure()))
     })
 }
 

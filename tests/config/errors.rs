@@ -76,7 +76,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         // Each value with its field.
         (instead("per", "per = 1"), 7, "per = 1: write a time in quotation marks, such as \"1s\""),
         (instead("per", "per = \"0s\""), 7, "per = \"0s\": the period is 0; write a time such as 1s"),
-        (instead("per", "per = \"200years\""), 7, "per = \"200years\": the period of"),
+        (instead("per", "per = \"80000days\""), 7, "per = \"80000days\": the period of"),
         (
             in_policy("penalty = { rejections = 3, per = \"0s\", ban = \"1m\" }"),
             8,

@@ -230,10 +230,14 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "exempt = { paths = [\"/a*\"] }",
             "f.toml:9: paths: \"/a*\" cannot be matched; write a path such as /healthz, or /assets/*",
         ),
+        (
+            "per = \"1M\"",
+            "f.toml:7: per = \"1M\" has months or years, whose lengths differ; write 1m for a minute, or a number",
+        ),
         ("per = \"soon\"", "f.toml:7: per = \"soon\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
         ("per = 1", "f.toml:7: per = 1: write a time in quotation marks, such as \"1s\""),
         ("per = \"0s\"", "f.toml:7: per = \"0s\": the period is 0; write a time such as 1s"),
-        ("per = \"500years\"", "f.toml:7: per = \"500years\": the period of"),
+        ("per = \"200000days\"", "f.toml:7: per = \"200000days\": the period of"),
         ("burst = 0", "f.toml:9: burst = 0 is out of range; write a number from 1"),
         (
             "cost = 11",
@@ -334,6 +338,12 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ("[[route]]\npath = []".into(), "f.toml:2: the route has no path"),
         ("[[route]]\npath = \"/a/:id\"".into(), "f.toml:2: segment `:id` of path `/a/:id` cannot be matched"),
         ("[[route]]\npath = \"/a/{b\"".into(), "f.toml:2: segment `{b` of path `/a/{b` cannot be matched"),
+        ("[[route]]\npath = \"/{*b}/a\"".into(), "f.toml:2: segment `{*b}` of path `/{*b}/a` cannot be matched"),
+        ("[[route]]\npath = \"/a/{*}\"".into(), "f.toml:2: segment `{*}` of path `/a/{*}` cannot be matched"),
+        (
+            "[[route]]\npath = \"/a/*\"".into(),
+            "f.toml:2: segment `*` of path `/a/*` cannot be matched; write it literally, {name} for any one segment, or at the end",
+        ),
         (
             "[[route]]\npath = \"/a\"\n\n[[route]]\npath = [\"/b\", \"/a\"]".into(),
             "f.toml:5: path `/a` is already served by the route on line 2",

@@ -45,6 +45,25 @@ async fn handlers_get_the_limits_of_their_paths() {
     assert_eq!(statuses(&app, &limited).await, [200, 200, 503, 503]);
 }
 
+#[tokio::test]
+async fn a_route_of_all_paths_limits_what_no_other_route_does() {
+    let policy = |limit: u64| {
+        format!(
+            "policy = [{{ name = \"it\", algorithm = \"fixed-window\", limit = {limit}, per = \"1h\", key = \"global\" }}]"
+        )
+    };
+    let file = format!(
+        "[[route]]\npath = [\"/\", \"/{{*rest}}\"]\n{}\n[[route]]\npath = \"/login\"\n{}\n",
+        policy(3),
+        policy(1)
+    );
+    let config = Config::parse("f.toml", &file).unwrap();
+    let ok = || async { "ok" };
+    let app = config.router([("/login", get(ok)), ("/{*path}", get(ok)), ("/", get(ok))]).unwrap();
+    let paths = ["/", "/a", "/login", "/a/b/c/", "/login", "/login/", "/"].map(|path| ("GET", path));
+    assert_eq!(statuses(&app, &paths).await, [200, 200, 200, 200, 503, 503, 503]);
+}
+
 /// Otherwise a misspelled path in the file would leave its handler without a limit.
 #[test]
 fn a_path_without_a_handler_is_reported_with_its_line() {
@@ -54,7 +73,7 @@ fn a_path_without_a_handler_is_reported_with_its_line() {
     assert_eq!(error, "f.toml:3: path `/a` has no handler; write one that has (/b, /users/{id}), or remove the path");
     let error = config.router::<()>([("/a", get(ok)), ("/users/{id}", get(ok))]).unwrap_err().to_string();
     assert!(error.starts_with("f.toml:11: path `/unlimited` has no handler"), "{error}");
-    // Neither is a parameter: they are more than a segment, and a brace.
+    // Neither is a parameter of one segment: they are any number of them, and a brace.
     for other in ["/users/{*rest}", "/users/{{id}}"] {
         let error = config.router::<()>([("/a", get(ok)), ("/unlimited", get(ok)), (other, get(ok))]).unwrap_err();
         assert!(error.to_string().contains("path `/users/{id}` has no handler"), "{other}: {error}");

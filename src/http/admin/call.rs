@@ -6,6 +6,7 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::problem::Problem;
+use crate::util::span;
 use crate::values::{OverrideReason, Quota};
 
 /// A body: a JSON object whose members all are read.
@@ -62,7 +63,7 @@ impl Call {
         let span = match self.members.remove(member) {
             None => return Ok(None),
             // A text of digits has no unit, so it is an error, too.
-            Some(Value::String(text)) => humantime::parse_duration(&text).map_err(|_| unfit(no_time()))?,
+            Some(Value::String(text)) => span::parse(&text).map_err(|_| unfit(no_time()))?,
             Some(other) => {
                 let seconds = other.as_u64().ok_or_else(|| unfit(format!("{}, or a number of seconds", no_time())))?;
                 Duration::from_secs(seconds)
