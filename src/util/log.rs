@@ -236,7 +236,7 @@ pub(crate) fn short_forwarding_list(header: &dyn Display, hops: usize) {
 // such as "private".
 
 pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
-    event!(warn: see = page!("the-peer-is-a-proxy"), network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");
+    event!(warn: see = page!("the-peer-is-a-proxy"), network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp, or in a file the source and the trusted proxies of [client-ip]");
 }
 
 pub(crate) fn untrusted_forwarding(network: &str, header: &dyn Display) {

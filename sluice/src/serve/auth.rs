@@ -7,18 +7,21 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
-use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName};
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Uri};
+use serde_json::Value;
 use tower_sluice::Verdict;
 
 use super::limits::Limits;
 use super::path::normalized;
 
 pub(crate) const PATH: &str = "/auth";
+
+const LONGEST_PROBLEM: usize = 1 << 20;
 
 const METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
@@ -30,11 +33,29 @@ pub(crate) async fn decide(State(limits): State<Arc<Limits>>, call: Request) -> 
         Ok(described) => described,
         Err(problem) => return (StatusCode::BAD_REQUEST, format!("{problem}\n")).into_response(),
     };
-    let mut response = limits.decide(request).await;
-    if let Some(status) = status_of_rejection(&response, reject_status) {
-        *response.status_mut() = status;
+    let response = limits.decide(request).await;
+    match status_of_rejection(&response, reject_status) {
+        Some(status) => with_status(response, status).await,
+        None => response,
     }
-    response
+}
+
+/// Changes the status of a response, also in its body if that is a problem: both have to be the same (RFC 9457, section
+/// 3.1.2).
+async fn with_status(response: Response<Body>, status: StatusCode) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    head.status = status;
+    if head.headers.get(CONTENT_TYPE).is_none_or(|kind| kind != "application/problem+json") {
+        return Response::from_parts(head, body);
+    }
+    // A rejection is in memory, and short.
+    let body = to_bytes(body, LONGEST_PROBLEM).await.unwrap_or_default();
+    let Ok(Value::Object(mut problem)) = serde_json::from_slice(&body) else {
+        return Response::from_parts(head, Body::from(body));
+    };
+    problem.insert("status".to_owned(), status.as_u16().into());
+    head.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(head, Body::from(Value::Object(problem).to_string()))
 }
 
 /// The status of a response that rejects the request. Proxies take a 5xx for a limiter that fails, and some then let
@@ -97,8 +118,12 @@ fn uri_of(text: &str) -> Result<Uri, String> {
 fn reject_status(query: &str) -> Result<StatusCode, String> {
     let status = query.strip_prefix("status=").and_then(|status| status.parse().ok());
     let status = status.and_then(|status: u16| StatusCode::from_u16(status).ok());
-    status.filter(|status| status.is_client_error() || status.is_server_error()).ok_or_else(|| {
-        format!("the query {query:?} is unknown; write /auth?status=403 for the status of rejections, or no query")
+    // As a server error, a rejection would be taken for a failure of the limiter.
+    status.filter(StatusCode::is_client_error).ok_or_else(|| {
+        format!(
+            "the query {query:?} is unknown; write /auth?status=403 for the status of rejections, from 400 to 499, or no \
+             query"
+        )
     })
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes in a configuration that only the service has a reason to find.
+//! Mistakes in a configuration that only the service has a reason to find, and policies that have no effect in it.
 
 use toml::{Table, Value};
 use tower_sluice::config::ConfigError;
@@ -37,6 +37,32 @@ fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigErro
     Err(ConfigError::new(file, line_of(text, name), format!("policy `{name}`: {problem}")))
 }
 
+/// Policies that another program can enforce and this service cannot, one message each. `text` is a valid configuration.
+///
+/// They are no errors: a file may be for an app as well.
+pub(crate) fn without_effect(file: &str, text: &str) -> Vec<String> {
+    let table: Table = text.parse().unwrap_or_default();
+    let policies = tables(&table, "route").into_iter().flat_map(|route| tables(route, "policy"));
+    let messages = policies.filter_map(|policy| {
+        let name = policy.get("name").and_then(Value::as_str).unwrap_or_default();
+        Some(format!("{file}:{}: policy `{name}`: {}", line_of(text, name), problem_of(policy)?))
+    });
+    messages.collect()
+}
+
+fn problem_of(policy: &Table) -> Option<&'static str> {
+    if keys(policy).iter().any(|key| key == "user") {
+        return Some(
+            "no request has the key `user` here; let the proxy send the user in a field, and write header:NAME",
+        );
+    }
+    if policy.get("algorithm").and_then(Value::as_str) == Some("concurrency") {
+        return Some("it limits nothing, since the proxy does not say when a request is over");
+    }
+    let by_response = ["charge-when", "settle-by"].iter().any(|key| policy.contains_key(*key));
+    by_response.then_some("it sees no response of the app, on which charge-when and settle-by depend; remove them")
+}
+
 fn counts_descriptors(policy: &Table) -> bool {
     keys(policy).iter().any(|key| key.starts_with(DESCRIPTOR))
 }
@@ -50,6 +76,25 @@ fn line_of(text: &str, name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies_without_effect_are_found() {
+        let text = |lines: &str| format!("[[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"a\"\n{lines}\n");
+        for lines in ["key = \"client-ip\"", "key = [\"header:user\", \"path\"]\nstatus = 403"] {
+            assert!(without_effect("f.toml", &text(lines)).is_empty(), "{lines}");
+        }
+        for (lines, problem) in [
+            ("key = \"user\"", "no request has the key `user`"),
+            ("key = [\"path\", \"user\"]", "no request has the key `user`"),
+            ("algorithm = \"concurrency\"", "when a request is over"),
+            ("charge-when = [401]", "it sees no response"),
+            ("settle-by = \"handler\"", "it sees no response"),
+        ] {
+            let found = without_effect("f.toml", &text(lines));
+            assert!(found.len() == 1 && found[0].starts_with("f.toml:4: policy `a`: "), "{found:?}");
+            assert!(found[0].contains(problem), "{found:?}");
+        }
+    }
 
     #[test]
     fn policies_that_cannot_decide_on_descriptors_are_found() {

@@ -13,7 +13,7 @@ use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::layer::RateLimit;
 use tower_sluice::{LimitsHandle, Policy, RateLimitLayer};
 
-use super::check_domains;
+use super::check::{check_domains, without_effect};
 use super::pass::Pass;
 use super::rls::{self, Asked, CurrentLimits, Selector, Store};
 use super::sources::Texts;
@@ -99,6 +99,7 @@ impl Limits {
         };
         let limits = Self { toml, domains: ArcSwap::default(), store };
         limits.apply(limits.prepare(texts)?)?;
+        warn_of_policies_without_effect(texts);
         Ok(limits)
     }
 
@@ -108,7 +109,10 @@ impl Limits {
             let problem = "there are no routes; start the service with --config and a file that has them\n";
             return (StatusCode::NOT_FOUND, problem).into_response();
         };
-        let Some((index, matched)) = toml.paths.find(request.uri().path()) else { return Response::default() };
+        let Some((index, matched)) = toml.paths.find(request.uri().path()) else {
+            metrics::counter!("sluice.requests.without_route").increment(1);
+            return Response::default();
+        };
         let Some(domain) = &toml.routes[index] else { return Response::default() };
         request.extensions_mut().insert(MatchedPath::clone(matched));
         domain.decide_on(request).await
@@ -131,16 +135,31 @@ impl Limits {
     /// If a file has a mistake. Then nothing has changed.
     pub(crate) fn change(&self, texts: &Texts) -> Result<String, ConfigError> {
         let prepared = self.prepare(texts)?;
-        let changed = match (&self.toml, &texts.config) {
-            (Some(toml), Some((file, text))) => {
-                let changed = toml.with_config(|config| config.change(file, text))?;
-                toml.routes.iter().flatten().for_each(|domain| domain.note_change());
-                changed.to_string()
-            }
-            _ => format!("{} domains", prepared.len()),
-        };
+        let mut changes = Vec::new();
+        if let (Some(toml), Some((file, text))) = (&self.toml, &texts.config) {
+            let changed = toml.with_config(|config| config.change(file, text))?;
+            toml.routes.iter().flatten().for_each(|domain| domain.note_change());
+            changes.push(format!("{file}: {changed}"));
+        }
+        let before = self.domain_names();
         self.apply(prepared)?;
-        Ok(changed)
+        let after = self.domain_names();
+        if !after.is_empty() || !before.is_empty() {
+            changes.push(format!("domains: {}", if after.is_empty() { "none".to_owned() } else { after.join(", ") }));
+        }
+        for removed in before.iter().filter(|name| !after.contains(name)) {
+            // A truncated file may still be valid.
+            tracing::warn!("the domain {removed} is in no file any more: its requests are not limited");
+        }
+        warn_of_policies_without_effect(texts);
+        Ok(changes.join("; "))
+    }
+
+    /// The domains of other services' files, in order.
+    fn domain_names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.domains.load().keys().cloned().collect();
+        names.sort_unstable();
+        names
     }
 
     /// Reads the domains of other services' files, and makes their policies.
@@ -203,6 +222,12 @@ impl Limits {
         let domains = self.domains.load();
         handles.extend(domains.iter().map(|(name, domain)| (format!("domain {name}"), domain.layer.handle())));
         handles
+    }
+}
+
+fn warn_of_policies_without_effect(texts: &Texts) {
+    if let Some((file, text)) = &texts.config {
+        without_effect(file, text).iter().for_each(|problem| tracing::warn!("{problem}"));
     }
 }
 

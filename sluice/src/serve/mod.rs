@@ -27,6 +27,8 @@ use tower_sluice::store::redis::Redis;
 use tower_sluice_serving::metrics::PrometheusHandle;
 use tower_sluice_serving::snapshots::Saving;
 use tower_sluice_serving::{admin, connections, metrics};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::check::check_domains;
 use self::limits::Limits;
@@ -64,7 +66,9 @@ pub(crate) struct ServeArguments {
 
 /// Serves until a signal comes.
 pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    // RUST_LOG=tower_sluice=debug logs each decision.
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let admin = arguments.admin.as_deref().map(admin::Settings::read).transpose().map_err(Failure::Usage)?;
     let sources = Sources {
         config: arguments.config.clone(),
@@ -138,6 +142,7 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
 
 fn router(limits: Arc<Limits>) -> Router {
     let metrics = metrics::install();
+    reload::note_success(true);
     Router::new()
         .route(auth::PATH, any(auth::decide))
         .route("/auth/{*path}", any(auth::decide))

@@ -41,10 +41,16 @@ pub(crate) async fn apply_edits(mut hangups: Signal, sources: Sources, texts: Te
             continue;
         }
         applied.clone_from(&found);
-        match found.map(|texts| limits.change(&texts)) {
-            Ok(Ok(changed)) => tracing::info!("the limits were read again: {changed}"),
-            Ok(Err(error)) => tracing::error!("{error} (the limits stay as they were)"),
-            Err(error) => tracing::error!("{error}; the limits stay as they were"),
+        let changed = found.and_then(|texts| limits.change(&texts).map_err(|error| error.to_string()));
+        note_success(changed.is_ok());
+        match changed {
+            Ok(changed) => tracing::info!("the limits were read again: {changed}"),
+            Err(error) => tracing::error!("{error} (the limits stay as they were)"),
         }
     }
+}
+
+/// Records in the metrics whether the files, as they were last read, are in force.
+pub(crate) fn note_success(is_applied: bool) {
+    metrics::gauge!("sluice.config.applied").set(f64::from(u8::from(is_applied)));
 }

@@ -89,10 +89,36 @@ async fn the_path_may_follow_that_of_the_call_and_fields_are_handed_on() {
 async fn a_proxy_may_choose_the_status_of_rejections() {
     let service = Service::start(CONFIG);
     let fields = [("x-forwarded-uri", "/search"), ("x-forwarded-for", "192.0.2.1")];
-    for expected in [200, 200, 403] {
+    for expected in [200, 200] {
         assert_eq!(ask(&service, "/auth?status=403", &fields).await.status(), expected);
     }
-    assert_eq!(ask(&service, "/auth?status=200", &fields).await.status(), 400);
+    let rejected = ask(&service, "/auth?status=403", &fields).await;
+    assert_eq!(rejected.status(), 403);
+    assert_eq!(status_in_the_body(rejected).await, 403);
+    for unfit in ["/auth?status=200", "/auth?status=503"] {
+        assert_eq!(ask(&service, unfit, &fields).await.status(), 400);
+    }
+}
+
+async fn status_in_the_body(response: Response) -> u64 {
+    let problem: serde_json::Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+    problem["status"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_route_of_all_paths_limits_what_no_other_route_does() {
+    let policy = |limit: u32| {
+        format!("policy = [{{ name = \"all\", algorithm = \"fixed-window\", limit = {limit}, per = \"1day\" }}]")
+    };
+    let of_all = format!("[[route]]\npath = [\"/\", \"/{{*rest}}\"]\n{}", policy(2));
+    let service = Service::start(&format!("{of_all}\n[[route]]\npath = \"/login\"\n{}", policy(1)));
+    for (path, expected) in [("/auth/login", 200), ("/auth/", 200), ("/auth/a/b/", 200), ("/auth/login", 429)] {
+        assert_eq!(ask(&service, path, &[]).await.status(), expected, "{path}");
+    }
+    // Elsewhere, a limit that clients share is answered 503.
+    let rejected = ask(&service, "/auth/login/", &[]).await;
+    assert_eq!(rejected.status(), 429);
+    assert_eq!(status_in_the_body(rejected).await, 429);
 }
 
 #[tokio::test]

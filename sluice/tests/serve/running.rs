@@ -73,6 +73,32 @@ async fn a_hangup_and_a_changed_file_change_the_limits_and_keep_what_was_used() 
     }
 }
 
+/// Waits until the metrics have this line.
+async fn has_metric(service: &Service, line: &str) {
+    while !get(service.url("/metrics")).await.lines().any(|found| found == line) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn requests_to_no_route_are_counted() {
+    let service = Service::start(&config(1));
+    get(service.url("/auth/about")).await;
+    has_metric(&service, "sluice_requests_without_route_total 1").await;
+}
+
+#[tokio::test]
+async fn the_metrics_tell_whether_the_files_are_in_force() {
+    let service = Service::start(&config(1));
+    has_metric(&service, "sluice_config_applied 1").await;
+    service.write_config("[[route]]\npath = 3");
+    service.signal("-HUP");
+    has_metric(&service, "sluice_config_applied 0").await;
+    service.write_config(&config(2));
+    service.signal("-HUP");
+    has_metric(&service, "sluice_config_applied 1").await;
+}
+
 #[tokio::test]
 async fn budgets_in_a_snapshot_outlive_a_restart() {
     let snapshot = file("limits.snapshot", "");
