@@ -40,12 +40,11 @@
 //! [`ChargeOnce`](crate::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`] explains
 //! the keys of `exempt`, and why no client can forge them.
 //!
-//! Paths match exactly, except that a segment `{name}` matches any segment, and `{*name}` at the end any number of them:
-//! `["/", "/{*rest}"]` is every path. A route with a more exact path goes before. A route without a policy is not
-//! limited.
-//! Each route has its own budgets, even if policies of several routes have the same name. On Redis, processes share the
-//! budgets of a policy if the prefix, the secret, the first path of its route, its name and the kind of its algorithm
-//! are the same.
+//! Paths match exactly, except that a segment `{name}` matches any segment, and `{*name}` at the end any number of
+//! segments: `["/", "/{*rest}"]` is every path. A route with a more exact path goes before. A route without a policy is
+//! not limited. Each route has its own budgets, even if policies of several routes have the same name. On Redis,
+//! processes share the budgets of a policy if the prefix, the secret, the first path of its route, its name and the
+//! kind of its algorithm are the same.
 //!
 //! The value `user` of `key` stands for the extension [`User`](crate::key::User), which an authenticating layer must
 //! insert. The value `path` stands for the route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or

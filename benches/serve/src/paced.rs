@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::load::{Outcome, text};
 use crate::protocol::Protocol;
 
-/// Each has a thread, and sends every fiftieth request. One that is sent late, since the answer before it was, counts from
-/// when it was due.
+/// Each has a thread, and sends every fiftieth request. A request that is sent late, since the answer before it was
+/// late, counts from when it was due.
 const CONNECTIONS: u32 = 50;
 
 /// Prints three quantiles in microseconds: p50, p99 and p99.9.

@@ -27,7 +27,7 @@ pub(crate) struct Source {
 }
 
 /// A line without its end.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     Whole(&'a [u8]),
     /// The begin of a line that is longer than [`LONGEST_LINE`].

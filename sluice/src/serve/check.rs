@@ -37,9 +37,9 @@ fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigErro
     Err(ConfigError::new(file, line_of(text, name), format!("policy `{name}`: {problem}")))
 }
 
-/// Policies that another program can enforce and this service cannot, one message each. `text` is a valid configuration.
+/// Returns a message for each policy that an app can enforce and this service cannot. `text` is a valid configuration.
 ///
-/// They are no errors: a file may be for an app as well.
+/// They are no errors: the file may be for an app as well.
 pub(crate) fn without_effect(file: &str, text: &str) -> Vec<String> {
     let table: Table = text.parse().unwrap_or_default();
     let policies = tables(&table, "route").into_iter().flat_map(|route| tables(route, "policy"));
