@@ -117,6 +117,41 @@ fn two_configurations_are_compared() {
 }
 
 #[test]
+fn a_comparison_has_the_suggestions_and_headings_of_each_report() {
+    let other = fs::read_to_string(root().join(CONFIG)).unwrap().replace("max-queue = 10", "max-queue = 3");
+    let other = file("shorter.toml", &other);
+    let reports = [CONFIG, other.to_str().unwrap()].map(|config| {
+        let output = sluice(&["replay", "--config", config, "--suggest", "99", LOG]);
+        text(&output.stdout).to_owned()
+    });
+    let output = sluice(&["replay", "--config", CONFIG, "--compare", other.to_str().unwrap(), "--suggest", "99", LOG]);
+    let table = text(&output.stdout);
+    let names = table.lines().find(|line| line.ends_with("shorter.toml")).unwrap();
+    let columns = [CONFIG, other.to_str().unwrap()].map(|name| names.find(name).unwrap());
+    let cell = |line: &str, column: usize| {
+        let cell: String = line.chars().skip(column).collect();
+        cell.split("  ").next().unwrap_or_default().to_owned()
+    };
+    for (report, column) in reports.iter().zip(columns) {
+        let ways: Vec<_> = report.lines().filter(|line| line.starts_with("    limit = ")).map(str::trim).collect();
+        assert_eq!(ways.len(), 7, "{report}");
+        let cells: Vec<_> =
+            table.lines().map(|line| cell(line, column)).filter(|cell| cell.starts_with("limit = ")).collect();
+        assert_eq!(cells, ways, "{table}");
+        for heading in report.lines().filter(|line| line.starts_with('/') && line.contains("  ")) {
+            assert!(table.lines().any(|line| line == heading), "{heading}: {table}");
+        }
+    }
+    // Each cell begins in its column, two spaces or more behind the one before.
+    for line in table.lines().filter(|line| line.starts_with("  p50, p95") || line.starts_with("  limit")) {
+        for column in columns {
+            let before: String = line.chars().skip(column - 3).take(4).collect();
+            assert!(before[1..].starts_with("  ") && !before.ends_with(' '), "{line}");
+        }
+    }
+}
+
+#[test]
 fn mistakes_say_what_to_do() {
     let unknown = file("unknown.toml", "[[route]]\npath = \"/\"\nlimit = 10");
     let twice = file("twice.toml", "[[route]]\npath = \"/a/{b}\"\n[[route]]\npath = \"/a/{c}\"");

@@ -1,5 +1,6 @@
 //! The report of a replay.
 
+mod compare;
 mod demand;
 mod json;
 mod keys;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::compare::compare;
 use super::policy::PolicyReport;
 use super::units::{count, grouped, instant, minute, percentage, span};
 use super::{LogReport, plot};
@@ -22,7 +23,7 @@ pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> St
     let mut text = String::new();
     print_log(&mut text, log);
     match replays {
-        [one, other] => compare(&mut text, one, other, options),
+        [one, other] => text.push_str(&compare(one, other, options)),
         _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, options)),
     }
     text
@@ -114,7 +115,7 @@ fn worst_minutes(policy: &PolicyReport) -> String {
 }
 
 /// The counts.
-fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
+pub(super) fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
     let requests = policy.requests();
     let mut rows = vec![("requests", grouped(requests))];
     if requests > 0 {
@@ -184,69 +185,7 @@ fn percent(per_100_000: u64) -> String {
     }
 }
 
-/// Two configurations side by side: policies of the same route and name in one table.
-fn compare(text: &mut String, one: &Replay, other: &Replay, options: Options) {
-    line(text, format_args!("\n{:<17}{:<32}{}", "", one.file, other.file));
-    let counts = |replay: &Replay| [replay.unmatched, replay.unlimited].map(grouped);
-    for ((label, left), right) in ["no route", "no policy"].into_iter().zip(counts(one)).zip(counts(other)) {
-        line(text, format_args!("  {label:<15}{left:<32}{right}"));
-    }
-    let policies = |replay: &Replay| {
-        let names = |route: &RouteReplay| {
-            let path = route.paths[0].clone();
-            route.policies.iter().map(move |policy| (path.clone(), policy.name().to_owned())).collect::<Vec<_>>()
-        };
-        replay.limited.iter().flat_map(names).collect::<Vec<_>>()
-    };
-    let mut all = policies(one);
-    for name in policies(other) {
-        if !all.contains(&name) {
-            all.push(name);
-        }
-    }
-    for (path, name) in all {
-        line(text, format_args!("\n{path}  {name}"));
-        let [left, right] = [one, other].map(|replay| column(replay, &path, &name, options));
-        let labels = if left.len() >= right.len() { &left } else { &right };
-        for (label, _) in labels {
-            let value = |column: &[(String, String)]| {
-                column
-                    .iter()
-                    .find(|(other, _)| other == label)
-                    .map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
-            };
-            line(text, format_args!("  {label:<15}{:<32}{}", value(&left), value(&right)));
-        }
-    }
-}
-
-/// The rows of a policy in a comparison; none if the configuration does not have it.
-fn column(replay: &Replay, path: &str, name: &str, options: Options) -> Vec<(String, String)> {
-    let policy = replay.limited.iter().filter(|route| route.paths[0] == path).flat_map(|route| &route.policies);
-    let Some(policy) = policy.into_iter().find(|policy| policy.name() == name) else { return Vec::new() };
-    let mut column = vec![("limit".to_owned(), policy.words.what.clone())];
-    for (label, value) in rows(policy) {
-        match label {
-            "clients" => {
-                let (clients, affected) = policy.clients();
-                column.push(("clients hit".to_owned(), format!("{} of {}", grouped(affected), grouped(clients))));
-            }
-            "delayed" => {
-                column.push((label.to_owned(), grouped(policy.waits.len())));
-                let [p50, p95, p99] = quantiles(policy).map(span);
-                column.push(("  p50, p95, p99".to_owned(), format!("{p50}, {p95}, {p99}")));
-                column.push(("  longest wait".to_owned(), span(longest(policy))));
-            }
-            _ => column.push((label.to_owned(), value)),
-        }
-    }
-    if let Some(suggestion) = options.suggest.and_then(|per_100_000| policy.suggest(per_100_000)) {
-        column.push(("suggested".to_owned(), format!("limit = {}", suggestion.limit)));
-    }
-    column
-}
-
-fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
+pub(super) fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
     // A string is written to without an error.
     let _ = writeln!(text, "{content}");
 }
