@@ -96,6 +96,13 @@ fn json_and_the_plot_are_for_programs() {
     let svg = fs::read_to_string(&plot).unwrap();
     fs::remove_file(plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.matches("<path").count() == 8);
+    // A legend, and for each policy its highest count and the same times.
+    assert_eq!(svg.matches(">admitted</text>").count() + svg.matches(">rejected</text>").count(), 2, "{svg}");
+    assert_eq!(svg.matches(" in 32 s</text>").count(), 4, "{svg}");
+    let times: Vec<_> = svg.lines().filter(|line| line.contains(">2026-03-02 ")).collect();
+    let times: Vec<_> = times.iter().map(|line| line.split(['>', '<']).nth(2).unwrap()).collect();
+    assert_eq!(times.len(), 20, "{svg}");
+    assert!(times.chunks(5).all(|panel| panel == &times[..5] && panel.is_sorted()), "{times:?}");
 }
 
 #[test]

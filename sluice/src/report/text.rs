@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::compare::compare;
 use super::policy::PolicyReport;
+use super::timeline::Axis;
 use super::units::{count, grouped, instant, minute, percentage, span};
 use super::{LogReport, plot};
 use crate::replay::{Replay, RouteReplay};
@@ -24,7 +25,7 @@ pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> St
     print_log(&mut text, log);
     match replays {
         [one, other] => text.push_str(&compare(one, other, options)),
-        _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, options)),
+        _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, &super::axis(replays), options)),
     }
     text
 }
@@ -53,12 +54,12 @@ fn print_log(text: &mut String, log: &LogReport) {
     }
 }
 
-fn print_replay(text: &mut String, log: &LogReport, replay: &Replay, options: Options) {
+fn print_replay(text: &mut String, log: &LogReport, replay: &Replay, axis: &Axis, options: Options) {
     line(text, format_args!("\n{}", replay.file));
     print_unlimited(text, replay);
     for route in &replay.limited {
         for policy in &route.policies {
-            print_policy(text, log, route, policy, options);
+            print_policy(text, log, route, policy, axis, options);
         }
     }
 }
@@ -72,7 +73,14 @@ fn print_unlimited(text: &mut String, replay: &Replay) {
     }
 }
 
-fn print_policy(text: &mut String, log: &LogReport, route: &RouteReplay, policy: &PolicyReport, options: Options) {
+fn print_policy(
+    text: &mut String,
+    log: &LogReport,
+    route: &RouteReplay,
+    policy: &PolicyReport,
+    axis: &Axis,
+    options: Options,
+) {
     let words = &policy.words;
     line(text, format_args!("\n{}  {}", route.paths.join(", "), words.name));
     line(text, format_args!("  {}: {}", words.who, words.what));
@@ -87,15 +95,23 @@ fn print_policy(text: &mut String, log: &LogReport, route: &RouteReplay, policy:
         print_offenders(text, policy);
     }
     if policy.requests() > 0 {
-        let [admitted, rejected] = plot::lines(policy.timeline.bins());
-        line(text, format_args!("  over time      admitted {admitted}"));
-        if policy.rejected > 0 {
-            line(text, format_args!("                 rejected {rejected}"));
-        }
+        print_plot(text, policy, axis);
     }
     if let Some(per_100_000) = options.suggest {
         print_suggestion(text, policy, per_100_000);
     }
+}
+
+fn print_plot(text: &mut String, policy: &PolicyReport, axis: &Axis) {
+    let plot = plot::plot(&policy.timeline.bins_on(axis));
+    line(text, format_args!("  over time      admitted {}", plot.admitted));
+    if policy.rejected > 0 {
+        line(text, format_args!("                 rejected {}", plot.rejected));
+    }
+    let width = span(axis.width.saturating_mul(plot.bins_per_column).saturating_mul(1_000_000));
+    let start = instant(axis.start().saturating_mul(1_000_000_000));
+    let most = count(plot.most, "request", "requests");
+    line(text, format_args!("                 a column is {width}, the first from {start} on; █ is {most}"));
 }
 
 /// The minutes with the most rejections, each with its date if it is not that of the one before.
