@@ -1,10 +1,9 @@
 //! `sluice check`: the routes and policies of a file, or the rules of another service's file, as a table.
 
-use std::fmt::Write;
-
 use tower_sluice::config::{Config, ConfigError};
 
 use crate::replay::Routes;
+use crate::table::table;
 use crate::words::PolicyWords;
 use crate::{rules, serve};
 
@@ -66,19 +65,4 @@ fn count(count: usize, what: &str) -> String {
         _ if what.ends_with('y') => format!("{count} {}ies", &what[..what.len() - 1]),
         _ => format!("{count} {what}s"),
     }
-}
-
-fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-            // A string is written to without an error.
-            let _ = write!(line, "{cell:<width$}  ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }

@@ -11,6 +11,7 @@ mod report;
 mod rules;
 mod run;
 mod serve;
+mod table;
 mod words;
 
 use std::io::{self, Write};

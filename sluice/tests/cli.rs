@@ -96,6 +96,13 @@ fn json_and_the_plot_are_for_programs() {
     let svg = fs::read_to_string(&plot).unwrap();
     fs::remove_file(plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.matches("<path").count() == 8);
+    // A legend, and for each policy its highest count and the same times.
+    assert_eq!(svg.matches(">admitted</text>").count() + svg.matches(">rejected</text>").count(), 2, "{svg}");
+    assert_eq!(svg.matches(" in 32 s</text>").count(), 4, "{svg}");
+    let times: Vec<_> = svg.lines().filter(|line| line.contains(">2026-03-02 ")).collect();
+    let times: Vec<_> = times.iter().map(|line| line.split(['>', '<']).nth(2).unwrap()).collect();
+    assert_eq!(times.len(), 20, "{svg}");
+    assert!(times.chunks(5).all(|panel| panel == &times[..5] && panel.is_sorted()), "{times:?}");
 }
 
 #[test]
@@ -114,6 +121,41 @@ fn two_configurations_are_compared() {
         numbers.windows(2).any(|pair| pair[0] != pair[1])
     };
     assert_eq!(rejected.iter().filter(is_different).count(), 1, "{table}");
+}
+
+#[test]
+fn a_comparison_has_the_suggestions_and_headings_of_each_report() {
+    let other = fs::read_to_string(root().join(CONFIG)).unwrap().replace("max-queue = 10", "max-queue = 3");
+    let other = file("shorter.toml", &other);
+    let reports = [CONFIG, other.to_str().unwrap()].map(|config| {
+        let output = sluice(&["replay", "--config", config, "--suggest", "99", LOG]);
+        text(&output.stdout).to_owned()
+    });
+    let output = sluice(&["replay", "--config", CONFIG, "--compare", other.to_str().unwrap(), "--suggest", "99", LOG]);
+    let table = text(&output.stdout);
+    let names = table.lines().find(|line| line.ends_with("shorter.toml")).unwrap();
+    let columns = [CONFIG, other.to_str().unwrap()].map(|name| names.find(name).unwrap());
+    let cell = |line: &str, column: usize| {
+        let cell: String = line.chars().skip(column).collect();
+        cell.split("  ").next().unwrap_or_default().to_owned()
+    };
+    for (report, column) in reports.iter().zip(columns) {
+        let ways: Vec<_> = report.lines().filter(|line| line.starts_with("    limit = ")).map(str::trim).collect();
+        assert_eq!(ways.len(), 7, "{report}");
+        let cells: Vec<_> =
+            table.lines().map(|line| cell(line, column)).filter(|cell| cell.starts_with("limit = ")).collect();
+        assert_eq!(cells, ways, "{table}");
+        for heading in report.lines().filter(|line| line.starts_with('/') && line.contains("  ")) {
+            assert!(table.lines().any(|line| line == heading), "{heading}: {table}");
+        }
+    }
+    // Each cell begins in its column, two spaces or more behind the one before.
+    for line in table.lines().filter(|line| line.starts_with("  p50, p95") || line.starts_with("  limit")) {
+        for column in columns {
+            let before: String = line.chars().skip(column - 3).take(4).collect();
+            assert!(before[1..].starts_with("  ") && !before.ends_with(' '), "{line}");
+        }
+    }
 }
 
 #[test]

@@ -51,8 +51,9 @@
 //!   worst minutes  2026-03-02 08:53 (66), 08:52 (65), 08:54 (26), 08:55 (21)
 //!   keys hit most  192.0.2.66: 95 of 100 rejected
 //!                  192.0.2.67: 83 of 100 rejected
-//!   over time      admitted ▁     ▁▁▁ ▁    ▁    ▁ ▁▁ ▁▁     ▁     ▁ ▁  ▁ ▁
-//!                  rejected                       █▄
+//!   over time      admitted   ▁     ▁▁▁ ▁    ▁    ▁ ▁▁ ▁▁     ▁     ▁ ▁  ▁ ▁
+//!                  rejected                         █▄
+//!                  a column is 2 min 8 s, the first from 2026-03-02 08:00:32 on; █ is 127 requests
 //!   to never reject 99 % of the clients:
 //!     limit = 61, per = "1m"
 //!
@@ -68,6 +69,7 @@
 //!   keys hit most  acme: 26 of 200 rejected
 //!   over time      admitted ▁▁█▁▁▁▁▁▇▁▁▁▁▁▁▇▁▁▁▁▁▁▇▁▁▁▁▁█▁▁▁▁▁▁▇▁▁▁▁▁▇▁▁▁▁▁▁▇▁▁▁▁▁
 //!                  rejected   ▂     ▂      ▂            ▂      ▁            ▂
+//!                  a column is 2 min 8 s, the first from 2026-03-02 08:00:32 on; █ is 27 requests
 //!   to never reject 99 % of the clients:
 //!     limit = 10, per = "1s", burst = 25
 //!     limit = 25, per = "1s", burst = 25
@@ -80,7 +82,8 @@
 //!   rejected       0 (0 %)
 //!   clients        46, 0 of them rejected
 //!   delayed        210: p50 1.00 s, p95 2.50 s, p99 2.50 s, most 2.50 s
-//!   over time      admitted ▁▁ ▁▁▅▅▅▆▄▇▆▄▇▄█▄█▅▆▆▆▆▇▅ ▂▁   ▁ ▁▁▁▁▁▁ ▁▁▁▁▁ ▂▁▁
+//!   over time      admitted  ▁▂▁▁▁ ▇▄▆▆▇▇▅▆▇▄▇▆█▆▆▄▇▇▇▄▁▂▁   ▁▁▁▁▁▂▁▁ ▁▁▁▂▁▁▂▁
+//!                  a column is 2 min 8 s, the first from 2026-03-02 08:00:32 on; █ is 30 requests
 //!   to never reject 99 % of the clients:
 //!     limit = 2, per = "1s", max-queue = 5 (and a max-wait for it)
 //!     limit = 8, per = "1s", max-queue = 5
@@ -102,8 +105,9 @@
 //!                  2001:db8:19::/64: 1 of 3 rejected
 //!                  2001:db8::/64: 1 of 3 rejected
 //!                  2001:db8:a::/64: 1 of 3 rejected
-//!   over time      admitted ▇▅ ▄▂ ▂▂▄  ▅  ▄ ▄  ▂▄▄▂▂▄ █▄   ▄ ▄▄▄█▂▂ ▂▂▂▄▅▂█▂▄
-//!                  rejected         ▂      ▂▂         ▂          ▄     ▂▂
+//!   over time      admitted  ▂█▂▂▄  ▂▂▄ ▂▄  ▄▄   ▂▄▄▂▂▄▅▅▂   ▄▂▂▅▅▇ ▂ ▂▂▂▇▂▅▅▅
+//!                  rejected           ▂      ▂▂         ▂         ▂▂     ▂▂
+//!                  a column is 2 min 8 s, the first from 2026-03-02 08:00:32 on; █ is 5 requests
 //!   to never reject 99 % of the clients:
 //!     limit = 1, per = "1m", burst = 3
 //!     limit = 3, per = "1m", burst = 3

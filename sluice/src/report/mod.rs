@@ -1,5 +1,6 @@
 //! The report of a replay.
 
+mod compare;
 mod demand;
 mod json;
 mod keys;
@@ -14,6 +15,15 @@ pub(crate) use self::json::to_json;
 pub(crate) use self::policy::PolicyReport;
 pub(crate) use self::svg::to_svg;
 pub(crate) use self::text::{Options, print};
+
+use self::timeline::Axis;
+use crate::replay::Replay;
+
+/// The time that all plots show, so that they can be compared.
+fn axis(replays: &[Replay]) -> Axis {
+    let routes = replays.iter().flat_map(|replay| &replay.limited);
+    Axis::of(routes.flat_map(|route| &route.policies).map(|policy| &policy.timeline))
+}
 
 /// What a log had.
 #[derive(Default)]

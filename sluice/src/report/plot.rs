@@ -6,20 +6,31 @@ use super::timeline::Bin;
 const COLUMNS: usize = 60;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Two lines of equal scale, for the admitted and the rejected requests.
-pub(super) fn lines(bins: &[Bin]) -> [String; 2] {
-    let columns = columns(bins);
+/// Two lines of equal scale.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plot {
+    pub(super) admitted: String,
+    pub(super) rejected: String,
+    /// The greatest count, which the highest block stands for.
+    pub(super) most: u64,
+    /// How many bins a column has.
+    pub(super) bins_per_column: u64,
+}
+
+/// Plots the admitted and the rejected requests.
+pub(super) fn plot(bins: &[Bin]) -> Plot {
+    let width = bins.len().div_ceil(COLUMNS).max(1);
+    let columns = columns(bins, width);
     let most = columns.iter().map(|bin| bin.admitted.max(bin.rejected)).max().unwrap_or(0);
     let line = |count: fn(&Bin) -> u64| {
         let line: String = columns.iter().map(|bin| level(count(bin), most)).collect();
         line.trim_end().to_owned()
     };
-    [line(|bin| bin.admitted), line(|bin| bin.rejected)]
+    Plot { admitted: line(|bin| bin.admitted), rejected: line(|bin| bin.rejected), most, bins_per_column: width as u64 }
 }
 
-/// Adds neighbours up, so that there are no more than [`COLUMNS`].
-fn columns(bins: &[Bin]) -> Vec<Bin> {
-    let width = bins.len().div_ceil(COLUMNS).max(1);
+/// Adds up `width` neighbours each.
+fn columns(bins: &[Bin], width: usize) -> Vec<Bin> {
     let sum = |bins: &[Bin]| Bin {
         admitted: bins.iter().map(|bin| bin.admitted).sum(),
         rejected: bins.iter().map(|bin| bin.rejected).sum(),
@@ -44,8 +55,12 @@ mod tests {
     fn a_plot_shows_each_count_that_is_not_zero() {
         let bins: Vec<_> =
             [(0, 0), (1, 0), (800, 1), (400, 400)].map(|(admitted, rejected)| Bin { admitted, rejected }).into();
-        assert_eq!(lines(&bins), [" ▁█▄", "  ▁▄"]);
-        assert_eq!(lines(&[Bin { admitted: 1, rejected: 0 }; 240])[0].chars().count(), COLUMNS);
-        assert_eq!(lines(&[]), ["", ""]);
+        let Plot { admitted, rejected, most, bins_per_column } = plot(&bins);
+        assert_eq!([&*admitted, &*rejected], [" ▁█▄", "  ▁▄"]);
+        assert_eq!([most, bins_per_column], [800, 1]);
+        let long = plot(&[Bin { admitted: 1, rejected: 0 }; 240]);
+        assert_eq!((long.admitted.chars().count(), long.most, long.bins_per_column), (COLUMNS, 4, 4));
+        let none = plot(&[]);
+        assert_eq!([&*none.admitted, &*none.rejected], ["", ""]);
     }
 }

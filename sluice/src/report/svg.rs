@@ -3,73 +3,105 @@
 use std::fmt::Write;
 
 use super::policy::PolicyReport;
-use super::timeline::Bin;
+use super::timeline::{Axis, Bin};
 use super::units::{grouped, instant, percentage};
 use crate::replay::Replay;
 
 const WIDTH: u64 = 960;
 const HEIGHT: u64 = 160;
+/// The height of the greatest count, which leaves room for its label.
+const HIGHEST: u64 = HEIGHT - 18;
 const MARGIN: u64 = 24;
 /// The height of a policy, with its title and its times.
 const ROW: u64 = HEIGHT + 70;
+/// The height of the legend.
+const LEGEND: u64 = 30;
+const ADMITTED: &str = "#2e86c1";
+const REJECTED: &str = "#c0392b";
+/// The parts of the time axis that have a line each.
+const PARTS: u64 = 4;
 
-/// Draws a chart for each policy with requests: admitted upwards, rejected on top of them.
+/// Draws a chart for each policy with requests: admitted upwards, rejected on top of them. All have the same time axis.
 pub(crate) fn to_svg(replays: &[Replay]) -> String {
-    let mut charts = String::new();
+    let axis = super::axis(replays);
+    let mut charts = legend();
     let mut rows = 0;
     for replay in replays {
         for route in &replay.limited {
             for policy in route.policies.iter().filter(|policy| policy.requests() > 0) {
                 let title = format!("{}: {}  {}", replay.file, route.paths.join(", "), policy.name());
-                draw(&mut charts, rows * ROW, &title, policy);
+                draw(&mut charts, LEGEND + rows * ROW, &title, policy, &axis);
                 rows += 1;
             }
         }
     }
-    let (width, height) = (WIDTH + 2 * MARGIN, rows.max(1) * ROW + MARGIN);
+    let width = WIDTH + 2 * MARGIN;
+    let height = LEGEND + rows.max(1) * ROW + MARGIN;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
          font-size=\"13\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>\n{charts}</svg>\n"
     )
 }
 
-fn draw(svg: &mut String, top: u64, title: &str, policy: &PolicyReport) {
-    let timeline = &policy.timeline;
-    let bins = timeline.bins();
-    let most = bins.iter().map(|bin| bin.admitted + bin.rejected).max().unwrap_or(0).max(1);
+fn legend() -> String {
+    let mut svg = String::new();
+    for (left, color, word) in [(MARGIN, ADMITTED, "admitted"), (MARGIN + 110, REJECTED, "rejected")] {
+        // A string is written to without an error.
+        let _ = writeln!(svg, "<rect x=\"{left}\" y=\"10\" width=\"12\" height=\"12\" fill=\"{color}\"/>");
+        write_text(&mut svg, left + 18, 21, "fill=\"#555\"", word);
+    }
+    svg
+}
+
+fn draw(svg: &mut String, top: u64, title: &str, policy: &PolicyReport, axis: &Axis) {
+    let bins = policy.timeline.bins_on(axis);
+    let most = bins.iter().map(count_all).max().unwrap_or(0).max(1);
     let base = top + 40 + HEIGHT;
     let share = percentage(policy.rejected, policy.requests());
-    let counts = format!(
-        "{} admitted, {} rejected ({share}); at most {} in {} s",
-        grouped(policy.admitted),
-        grouped(policy.rejected),
-        grouped(most),
-        timeline.width()
-    );
-    // A string is written to without an error.
-    let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\" font-weight=\"bold\">{}</text>", top + 18, escaped(title));
-    let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\" fill=\"#555\">{counts}</text>", top + 34);
-    for (count, color) in [(count_all as fn(&Bin) -> u64, "#c0392b"), (count_admitted, "#2e86c1")] {
+    let counts = format!("{} admitted, {} rejected ({share})", grouped(policy.admitted), grouped(policy.rejected));
+    write_text(svg, MARGIN, top + 18, "font-weight=\"bold\"", title);
+    write_text(svg, MARGIN, top + 34, "fill=\"#555\"", &counts);
+    for (count, color) in [(count_all as fn(&Bin) -> u64, REJECTED), (count_admitted, ADMITTED)] {
         let mut path = format!("M{MARGIN} {base}");
         for (index, bin) in bins.iter().enumerate() {
             let x = |index: usize| MARGIN + index as u64 * WIDTH / bins.len().max(1) as u64;
-            let height = u64::try_from(u128::from(count(bin)) * u128::from(HEIGHT - 8) / u128::from(most)).unwrap_or(0);
+            let height = u64::try_from(u128::from(count(bin)) * u128::from(HIGHEST) / u128::from(most)).unwrap_or(0);
             // At least a pixel, so that no count is lost.
             let y = base - if count(bin) > 0 { height.max(1) } else { 0 };
             let _ = write!(path, "L{} {y}L{} {y}", x(index), x(index + 1));
         }
         let _ = writeln!(svg, "<path d=\"{path}L{} {base}Z\" fill=\"{color}\"/>", MARGIN + WIDTH);
     }
-    let end = timeline.start() + timeline.width() * bins.len() as u64;
-    let time = |seconds: u64| instant(seconds.saturating_mul(1_000_000_000));
-    let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\" fill=\"#555\">{}</text>", base + 16, time(timeline.start()));
-    let _ = writeln!(
-        svg,
-        "<text x=\"{}\" y=\"{}\" fill=\"#555\" text-anchor=\"end\">{} UTC</text>",
-        MARGIN + WIDTH,
-        base + 16,
-        time(end)
-    );
+    draw_counts(svg, base - HIGHEST, &format!("{} in {} s", grouped(most), axis.width));
+    draw_times(svg, base, axis);
+}
+
+/// The highest count, with its line.
+fn draw_counts(svg: &mut String, y: u64, most: &str) {
+    let right = MARGIN + WIDTH;
+    let _ = writeln!(svg, "<line x1=\"{MARGIN}\" y1=\"{y}\" x2=\"{right}\" y2=\"{y}\" stroke=\"#bbb\"/>");
+    write_text(svg, right, y - 4, "fill=\"#555\" text-anchor=\"end\"", most);
+}
+
+fn draw_times(svg: &mut String, base: u64, axis: &Axis) {
+    let length = axis.end() - axis.start();
+    for part in 0..=PARTS {
+        let x = MARGIN + WIDTH * part / PARTS;
+        let seconds = axis.start().saturating_add(length / PARTS * part + length % PARTS * part / PARTS);
+        let anchor = match part {
+            0 => "start",
+            PARTS => "end",
+            _ => "middle",
+        };
+        let _ = writeln!(svg, "<line x1=\"{x}\" y1=\"{base}\" x2=\"{x}\" y2=\"{}\" stroke=\"#555\"/>", base + 4);
+        let zone = if part == PARTS { " UTC" } else { "" };
+        let time = format!("{}{zone}", instant(seconds.saturating_mul(1_000_000_000)));
+        write_text(svg, x, base + 18, &format!("fill=\"#555\" text-anchor=\"{anchor}\""), &time);
+    }
+}
+
+fn write_text(svg: &mut String, x: u64, y: u64, attributes: &str, text: &str) {
+    let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" {attributes}>{}</text>", escaped(text));
 }
 
 /// Drawn first: what is not covered by the admitted requests was rejected.

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
+use super::compare::compare;
 use super::policy::PolicyReport;
+use super::timeline::Axis;
 use super::units::{count, grouped, instant, minute, percentage, span};
 use super::{LogReport, plot};
 use crate::replay::{Replay, RouteReplay};
@@ -22,8 +24,8 @@ pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> St
     let mut text = String::new();
     print_log(&mut text, log);
     match replays {
-        [one, other] => compare(&mut text, one, other, options),
-        _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, options)),
+        [one, other] => text.push_str(&compare(one, other, options)),
+        _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, &super::axis(replays), options)),
     }
     text
 }
@@ -52,12 +54,12 @@ fn print_log(text: &mut String, log: &LogReport) {
     }
 }
 
-fn print_replay(text: &mut String, log: &LogReport, replay: &Replay, options: Options) {
+fn print_replay(text: &mut String, log: &LogReport, replay: &Replay, axis: &Axis, options: Options) {
     line(text, format_args!("\n{}", replay.file));
     print_unlimited(text, replay);
     for route in &replay.limited {
         for policy in &route.policies {
-            print_policy(text, log, route, policy, options);
+            print_policy(text, log, route, policy, axis, options);
         }
     }
 }
@@ -71,7 +73,14 @@ fn print_unlimited(text: &mut String, replay: &Replay) {
     }
 }
 
-fn print_policy(text: &mut String, log: &LogReport, route: &RouteReplay, policy: &PolicyReport, options: Options) {
+fn print_policy(
+    text: &mut String,
+    log: &LogReport,
+    route: &RouteReplay,
+    policy: &PolicyReport,
+    axis: &Axis,
+    options: Options,
+) {
     let words = &policy.words;
     line(text, format_args!("\n{}  {}", route.paths.join(", "), words.name));
     line(text, format_args!("  {}: {}", words.who, words.what));
@@ -86,15 +95,23 @@ fn print_policy(text: &mut String, log: &LogReport, route: &RouteReplay, policy:
         print_offenders(text, policy);
     }
     if policy.requests() > 0 {
-        let [admitted, rejected] = plot::lines(policy.timeline.bins());
-        line(text, format_args!("  over time      admitted {admitted}"));
-        if policy.rejected > 0 {
-            line(text, format_args!("                 rejected {rejected}"));
-        }
+        print_plot(text, policy, axis);
     }
     if let Some(per_100_000) = options.suggest {
         print_suggestion(text, policy, per_100_000);
     }
+}
+
+fn print_plot(text: &mut String, policy: &PolicyReport, axis: &Axis) {
+    let plot = plot::plot(&policy.timeline.bins_on(axis));
+    line(text, format_args!("  over time      admitted {}", plot.admitted));
+    if policy.rejected > 0 {
+        line(text, format_args!("                 rejected {}", plot.rejected));
+    }
+    let width = span(axis.width.saturating_mul(plot.bins_per_column).saturating_mul(1_000_000));
+    let start = instant(axis.start().saturating_mul(1_000_000_000));
+    let most = count(plot.most, "request", "requests");
+    line(text, format_args!("                 a column is {width}, the first from {start} on; █ is {most}"));
 }
 
 /// The minutes with the most rejections, each with its date if it is not that of the one before.
@@ -114,7 +131,7 @@ fn worst_minutes(policy: &PolicyReport) -> String {
 }
 
 /// The counts.
-fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
+pub(super) fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
     let requests = policy.requests();
     let mut rows = vec![("requests", grouped(requests))];
     if requests > 0 {
@@ -184,69 +201,7 @@ fn percent(per_100_000: u64) -> String {
     }
 }
 
-/// Two configurations side by side: policies of the same route and name in one table.
-fn compare(text: &mut String, one: &Replay, other: &Replay, options: Options) {
-    line(text, format_args!("\n{:<17}{:<32}{}", "", one.file, other.file));
-    let counts = |replay: &Replay| [replay.unmatched, replay.unlimited].map(grouped);
-    for ((label, left), right) in ["no route", "no policy"].into_iter().zip(counts(one)).zip(counts(other)) {
-        line(text, format_args!("  {label:<15}{left:<32}{right}"));
-    }
-    let policies = |replay: &Replay| {
-        let names = |route: &RouteReplay| {
-            let path = route.paths[0].clone();
-            route.policies.iter().map(move |policy| (path.clone(), policy.name().to_owned())).collect::<Vec<_>>()
-        };
-        replay.limited.iter().flat_map(names).collect::<Vec<_>>()
-    };
-    let mut all = policies(one);
-    for name in policies(other) {
-        if !all.contains(&name) {
-            all.push(name);
-        }
-    }
-    for (path, name) in all {
-        line(text, format_args!("\n{path}  {name}"));
-        let [left, right] = [one, other].map(|replay| column(replay, &path, &name, options));
-        let labels = if left.len() >= right.len() { &left } else { &right };
-        for (label, _) in labels {
-            let value = |column: &[(String, String)]| {
-                column
-                    .iter()
-                    .find(|(other, _)| other == label)
-                    .map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
-            };
-            line(text, format_args!("  {label:<15}{:<32}{}", value(&left), value(&right)));
-        }
-    }
-}
-
-/// The rows of a policy in a comparison; none if the configuration does not have it.
-fn column(replay: &Replay, path: &str, name: &str, options: Options) -> Vec<(String, String)> {
-    let policy = replay.limited.iter().filter(|route| route.paths[0] == path).flat_map(|route| &route.policies);
-    let Some(policy) = policy.into_iter().find(|policy| policy.name() == name) else { return Vec::new() };
-    let mut column = vec![("limit".to_owned(), policy.words.what.clone())];
-    for (label, value) in rows(policy) {
-        match label {
-            "clients" => {
-                let (clients, affected) = policy.clients();
-                column.push(("clients hit".to_owned(), format!("{} of {}", grouped(affected), grouped(clients))));
-            }
-            "delayed" => {
-                column.push((label.to_owned(), grouped(policy.waits.len())));
-                let [p50, p95, p99] = quantiles(policy).map(span);
-                column.push(("  p50, p95, p99".to_owned(), format!("{p50}, {p95}, {p99}")));
-                column.push(("  longest wait".to_owned(), span(longest(policy))));
-            }
-            _ => column.push((label.to_owned(), value)),
-        }
-    }
-    if let Some(suggestion) = options.suggest.and_then(|per_100_000| policy.suggest(per_100_000)) {
-        column.push(("suggested".to_owned(), format!("limit = {}", suggestion.limit)));
-    }
-    column
-}
-
-fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
+pub(super) fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
     // A string is written to without an error.
     let _ = writeln!(text, "{content}");
 }

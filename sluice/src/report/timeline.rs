@@ -86,6 +86,56 @@ impl Timeline {
     pub(crate) fn bins(&self) -> &[Bin] {
         &self.bins
     }
+
+    /// The counts on an axis that this timeline is on.
+    pub(super) fn bins_on(&self, axis: &Axis) -> Vec<Bin> {
+        let mut bins = vec![Bin::default(); axis.bins];
+        for (number, bin) in (self.first..).zip(&self.bins) {
+            // Widths are powers of two, so that each bin is in one of the axis.
+            let index = (number * self.width / axis.width).saturating_sub(axis.first);
+            if let Some(sum) = usize::try_from(index).ok().and_then(|index| bins.get_mut(index)) {
+                sum.admitted += bin.admitted;
+                sum.rejected += bin.rejected;
+            }
+        }
+        bins
+    }
+}
+
+/// The time that the plots of several policies share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Axis {
+    /// The number of the first bin.
+    first: u64,
+    /// In seconds.
+    pub(super) width: u64,
+    bins: usize,
+}
+
+impl Axis {
+    /// Returns the axis of all timelines, which has no more bins than each of them may have.
+    pub(super) fn of<'a>(timelines: impl Iterator<Item = &'a Timeline> + Clone) -> Self {
+        let used = timelines.filter(|timeline| !timeline.bins.is_empty());
+        let mut width = used.clone().map(|timeline| timeline.width).max().unwrap_or(1);
+        let start = used.clone().map(Timeline::start).min().unwrap_or(0);
+        let last = used.map(|timeline| timeline.start() + timeline.width * (timeline.bins.len() as u64 - 1));
+        let last = last.max().unwrap_or(0);
+        while last / width - start / width >= 2 * BINS as u64 {
+            width *= 2;
+        }
+        let first = start / width;
+        Self { first, width, bins: usize::try_from(last / width - first + 1).unwrap_or(1) }
+    }
+
+    /// The start of the first bin, in seconds since the epoch.
+    pub(super) const fn start(&self) -> u64 {
+        self.first * self.width
+    }
+
+    /// The end of the last bin, in seconds since the epoch.
+    pub(super) const fn end(&self) -> u64 {
+        self.start() + self.width * self.bins as u64
+    }
 }
 
 /// The minutes with the most rejections. Time only goes forward.
@@ -146,6 +196,31 @@ mod tests {
         timeline.bin(0).admitted += 1;
         timeline.bin(u64::MAX).rejected += 1;
         assert!(timeline.bins().len() <= 2 * BINS);
+    }
+
+    #[test]
+    fn timelines_on_one_axis_keep_their_counts_and_times() {
+        let [mut early, mut late, mut long] = std::array::from_fn(|_| Timeline::default());
+        for second in 0..10 {
+            early.bin((1_000 + second) * SECOND).admitted += 1;
+            late.bin((9_000 + second) * SECOND).rejected += 1;
+        }
+        for second in 0..5_000 {
+            long.bin((1_001 + second) * SECOND).admitted += 1;
+        }
+        let timelines = [&early, &late, &long, &Timeline::default()];
+        let axis = Axis::of(timelines.into_iter());
+        assert!(axis.start() <= 1_000 && axis.end() > 9_009 && axis.bins <= 2 * BINS, "{axis:?}");
+        for (timeline, first, admitted, rejected) in
+            [(&early, 1_000, 10, 0), (&late, 9_000, 0, 10), (&long, 1_001, 5_000, 0)]
+        {
+            let bins = timeline.bins_on(&axis);
+            assert_eq!(bins.len(), axis.bins);
+            assert_eq!(bins.iter().map(|bin| bin.admitted).sum::<u64>(), admitted);
+            assert_eq!(bins.iter().map(|bin| bin.rejected).sum::<u64>(), rejected);
+            let index = bins.iter().position(|bin| *bin != Bin::default()).unwrap();
+            assert_eq!(axis.start() / axis.width + index as u64, first / axis.width);
+        }
     }
 
     #[test]
