@@ -3,6 +3,7 @@
 use tower_sluice::config::{Config, ConfigError};
 
 use crate::replay::Routes;
+use crate::rules::{Domain, Kind, is_yaml};
 use crate::table::table;
 use crate::words::PolicyWords;
 use crate::{rules, serve};
@@ -13,27 +14,42 @@ use crate::{rules, serve};
 ///
 /// If the file has a mistake.
 pub(crate) fn check(file: &str, text: &str) -> Result<String, ConfigError> {
-    if file.ends_with(".yaml") || file.ends_with(".yml") { check_rules(file, text) } else { check_routes(file, text) }
+    let domains = match Kind::of(file, text) {
+        Some(Kind::Limitador) => rules::limitador::parse(file, text)?,
+        Some(Kind::Envoy) => rules::envoy::parse([(file, text)])?,
+        // Even `[]` is a list of Limitador's.
+        None if is_yaml(file) && text.trim_start().starts_with(['-', '[']) => rules::limitador::parse(file, text)?,
+        None if is_yaml(file) => rules::envoy::parse([(file, text)])?,
+        Some(Kind::Toml) | None => return check_routes(file, text),
+    };
+    Ok(print_rules(file, &domains, |_, line| line.to_string()))
 }
 
-/// Checks a file of envoyproxy/ratelimit, or of Limitador, which is a list.
-fn check_rules(file: &str, text: &str) -> Result<String, ConfigError> {
-    let is_content = |line: &&str| !line.is_empty() && !line.starts_with('#') && *line != "---";
-    let is_list = text.lines().map(str::trim_start).find(is_content).is_some_and(|line| line.starts_with('-'));
-    let domains = if is_list { rules::limitador::parse(file, text)? } else { rules::envoy::parse([(file, text)])? };
+/// Checks the files of envoyproxy/ratelimit in a folder. Returns the table.
+///
+/// # Errors
+///
+/// If a file has a mistake.
+pub(crate) fn check_folder(folder: &str, texts: &[(String, String)]) -> Result<String, ConfigError> {
+    let domains = rules::envoy::parse(texts.iter().map(|(file, text)| (file.as_str(), text.as_str())))?;
+    Ok(print_rules(folder, &domains, |file, line| format!("{file}:{line}")))
+}
+
+/// `place` says where a rule is: its file and its line.
+fn print_rules(file: &str, domains: &[Domain], place: fn(&str, usize) -> String) -> String {
     let mut rows = vec![["line", "domain", "rule", "what", "when full"].map(str::to_owned)];
     let mut rules = 0;
-    for domain in &domains {
+    for domain in domains {
         rules += domain.rules.len();
         for rule in &domain.rules {
             let name =
                 rule.label.as_ref().map_or_else(|| rule.name.clone(), |label| format!("{} ({label})", rule.name));
             let (what, when_full) = rule.in_words();
-            rows.push([rule.line.to_string(), domain.name.clone(), name, what, when_full]);
+            rows.push([place(&domain.file, rule.line), domain.name.clone(), name, what, when_full]);
         }
     }
     let domains = count(domains.len(), "domain");
-    Ok(format!("{file} is valid: {domains}, {}\n\n{}", count(rules, "rule"), table(&rows)))
+    format!("{file} is valid: {domains}, {}\n\n{}", count(rules, "rule"), table(&rows))
 }
 
 fn check_routes(file: &str, text: &str) -> Result<String, ConfigError> {

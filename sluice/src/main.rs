@@ -22,6 +22,7 @@ use clap::{Args, Parser, Subcommand};
 use tower_sluice::config::ConfigError;
 
 use self::log::Format;
+use self::rules::toml_file;
 use self::serve::ServeArguments;
 
 /// Checks rate limits, replays access logs against them, and serves them to proxies.
@@ -39,7 +40,8 @@ struct Arguments {
 enum Command {
     /// Check a configuration, and print its routes and policies in words
     Check {
-        /// The configuration in TOML, or a file of envoyproxy/ratelimit or Limitador (.yaml, .yml)
+        /// The configuration in TOML, or a file of envoyproxy/ratelimit or Limitador (.yaml, .yml), or a folder of files of
+        /// envoyproxy/ratelimit
         file: PathBuf,
     },
     /// Replay an access log: what would the limits of a configuration have done?
@@ -51,13 +53,13 @@ enum Command {
 #[derive(Args, Debug)]
 struct ReplayArguments {
     /// The configuration in TOML. Policies on Redis are replayed in memory
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = toml_file)]
     config: PathBuf,
     /// The format of the log
     #[arg(long, value_enum, default_value_t = Format::Auto)]
     format: Format,
     /// Another configuration, whose results are printed beside
-    #[arg(long, value_name = "FILE2")]
+    #[arg(long, value_name = "FILE2", value_parser = toml_file)]
     compare: Option<PathBuf>,
     /// Print the limits under which this percentage of clients, such as 99.9, is never rejected
     #[arg(long, value_name = "PERCENT", value_parser = per_100_000)]
@@ -91,6 +93,7 @@ impl From<ConfigError> for Failure {
 
 fn main() -> ExitCode {
     let output = match Arguments::parse().command {
+        Command::Check { file } if file.is_dir() => check_folder(&file),
         Command::Check { file } => {
             read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::from))
         }
@@ -122,6 +125,12 @@ fn print(output: &str) -> Result<(), Failure> {
     }
 }
 
+fn check_folder(folder: &Path) -> Result<String, Failure> {
+    let files = rules::files(folder).map_err(Failure::Io)?;
+    let texts = files.iter().map(|file| read_config(file)).collect::<Result<Vec<_>, _>>()?;
+    Ok(check::check_folder(&folder.display().to_string(), &texts)?)
+}
+
 /// Reads a configuration. Returns its name for messages, too.
 fn read_config(file: &Path) -> Result<(String, String), Failure> {
     let name = file.display().to_string();
@@ -130,7 +139,14 @@ fn read_config(file: &Path) -> Result<(String, String), Failure> {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             Err(Failure::Io(format!("{name} is not text in UTF-8; name a configuration")))
         }
-        Err(error) => Err(Failure::Io(format!("{name} cannot be read: {error}; name a configuration"))),
+        Err(error) => {
+            let cure = match error.kind() {
+                io::ErrorKind::NotFound => "; is the path right?",
+                io::ErrorKind::IsADirectory => "; name a file in it",
+                _ => "",
+            };
+            Err(Failure::Io(format!("{name} cannot be read: {error}{cure}")))
+        }
     }
 }
 

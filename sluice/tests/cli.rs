@@ -163,11 +163,25 @@ fn mistakes_say_what_to_do() {
     let unknown = file("unknown.toml", "[[route]]\npath = \"/\"\nlimit = 10");
     let twice = file("twice.toml", "[[route]]\npath = \"/a/{b}\"\n[[route]]\npath = \"/a/{c}\"");
     let nonsense = file("nonsense.log", "what\never\n");
+    let envoy = file("kind-envoy.yaml", "domain: shop\ndescriptors: []\n");
+    let limitador = file("kind-limitador.yaml", "- {namespace: shop, max_value: 5, seconds: 90}\n");
+    let other_yaml = file("kind-other.yaml", "limits: 3\n");
+    let [envoy, limitador, other_yaml] = [&envoy, &limitador, &other_yaml].map(|path| path.to_str().unwrap());
     let [unknown, twice, nonsense] = [&unknown, &twice, &nonsense].map(|path| path.to_str().unwrap());
     for (arguments, code, cure) in [
         (&["check", unknown][..], 2, ":3: unknown field `limit`"),
         (&["check", twice], 2, "is already served by the route on line 2"),
-        (&["check", "missing.toml"], 1, "name a configuration"),
+        (&["check", "missing.toml"], 1, "is the path right?"),
+        (&["check", "sluice/examples"], 1, "no file that ends in .yaml or .yml"),
+        (&["replay", "--config", envoy, LOG], 2, "give it to `sluice serve` with --envoy-config"),
+        (&["replay", "--config", CONFIG, "--compare", limitador, LOG], 2, "`sluice serve` with --limitador-config"),
+        (&["serve", "--config", other_yaml], 2, "not TOML; `sluice serve` reads"),
+        (&["serve", "--envoy-config", CONFIG], 2, ":1: this is a configuration in TOML; give it to --config"),
+        (&["serve", "--envoy-config", limitador], 2, "--limitador-config"),
+        (&["serve", "--limitador-config", envoy], 2, "--envoy-config"),
+        (&["serve"], 2, "<--config <FILE>|--envoy-config <FILE>|--limitador-config <FILE>>"),
+        (&["serve", "--config", CONFIG, "--listen", "localhost:1"], 2, "write ADDRESS:PORT"),
+        (&["serve", "--config", CONFIG, "--listen", ":18182"], 2, "write ADDRESS:PORT"),
         (&["replay", "--config", CONFIG, "missing.log"], 1, "missing.log cannot be read"),
         (&["replay", "--config", CONFIG, "sluice"], 1, "it is a folder"),
         (&["replay", "--config", CONFIG, nonsense], 1, "--format"),
@@ -228,4 +242,24 @@ fn files_of_other_services_are_checked_in_words() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("wrong.yaml:3: "), "{}", text(&output.stderr));
     fs::remove_file(wrong).unwrap();
+}
+
+#[test]
+fn a_folder_is_checked_as_it_is_served() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sluice-{}-folder", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    for (name, domain) in [("a.yaml", "shop"), ("b.yml", "edge"), ("c.txt", "shop")] {
+        let rule = "{key: user, rate_limit: {unit: day, requests_per_unit: 5}}";
+        fs::write(folder.join(name), format!("domain: {domain}\ndescriptors:\n- {rule}\n")).unwrap();
+    }
+    let output = sluice(&["check", folder.to_str().unwrap()]);
+    let table = text(&output.stdout).to_owned();
+    fs::write(folder.join("d.yaml"), "domain: shop\n").unwrap();
+    let twice = sluice(&["check", folder.to_str().unwrap()]);
+    fs::remove_dir_all(folder).unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(table.contains("is valid: 2 domains, 2 rules\n"), "{table}");
+    assert!(table.contains("a.yaml:3  shop    user") && table.contains("b.yml:3   edge    user"), "{table}");
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(text(&twice.stderr).contains("a.yaml:1 already"), "{}", text(&twice.stderr));
 }

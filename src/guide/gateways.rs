@@ -6,7 +6,7 @@
 //!
 //! ```sh
 //! git clone https://github.com/tower-sluice/tower-sluice && cd tower-sluice
-//! cargo run --release -p sluice -- serve --config limits.toml --listen 127.0.0.1:8081
+//! cargo run --release -p sluice -- serve --config sluice/examples/proxies/limits.toml --listen 127.0.0.1:8081
 //! ```
 //!
 //! One port serves all of it:
@@ -17,8 +17,8 @@
 //! | `/auth` | a decision over HTTP: 200, or the rejection |
 //! | `/metrics`, `/healthz`, `grpc.health.v1.Health` | [metrics](super::monitoring), health |
 //!
-//! The file is read again when it changes, and on SIGHUP; used quota carries over. On SIGTERM, the health checks fail,
-//! the requests in flight are completed, and the process ends. `--redis URL` shares the limits between several
+//! The file is read again when it changes, and on SIGHUP; used quota carries over. On SIGTERM, the listener closes
+//! at once, so that new connections are refused, the requests in flight are completed, and the process ends. `--redis URL` shares the limits between several
 //! instances: they admit the limit exactly, together. `--admin ADDR` serves the [page for operators](super::support).
 //!
 //! # nginx, Traefik, Caddy, HAProxy
@@ -101,7 +101,13 @@
 //! ```
 //!
 //! `algorithm` and `burst` are our additions; without them, a limit is a fixed window. Differences from
-//! envoyproxy/ratelimit: all descriptors are charged or none, waits are true, and no Redis is needed.
+//! envoyproxy/ratelimit: all descriptors are charged or none, waits are true, and no Redis is needed. A `replaces` that
+//! names no limit of the file, a `rate_limit` without `requests_per_unit`, an unknown field and a `*` in a key are
+//! errors. `detailed_metric`, `value_to_metric` and `metadata` are accepted, and have no effect.
+//!
+//! Metrics have the name of the rule as the label `policy`, such as `user:ada`; `rate_limit.name` is in answers and in
+//! `sluice check`. A limit of Limitador has its `name` as the label. `policy="request.limit"` stands for the limits that
+//! requests bring.
 //!
 //! # Costs that are known at the end
 //!

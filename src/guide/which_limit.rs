@@ -6,7 +6,7 @@
 //!
 //! ```sh
 //! git clone https://github.com/tower-sluice/tower-sluice && cd tower-sluice
-//! cargo run --release -p sluice -- replay --config limits.toml --suggest 99.9 access.log access.log.1.gz
+//! cargo run --release -p sluice -- replay --config sluice/examples/limits.toml sluice/examples/access.log
 //! ```
 //!
 //! The clock of the log drives the layers of the file themselves, so a replay decides as a server with this file would

@@ -4,7 +4,9 @@
 //! key for each rule. Nothing here limits or charges.
 
 pub(crate) mod envoy;
+mod folder;
 mod key;
+mod kind;
 pub(crate) mod limitador;
 mod name;
 mod unit;
@@ -15,7 +17,9 @@ use std::time::Duration;
 
 use tower_sluice::{PartitionKey, Quota};
 
+pub(crate) use self::folder::files;
 pub(crate) use self::key::joined;
+pub(crate) use self::kind::{Kind, is_yaml, toml_file};
 pub(crate) use self::unit::Unit;
 
 /// A descriptor of Envoy's protocol, version 3.
@@ -41,7 +45,8 @@ pub(crate) struct Domain {
     pub(crate) name: String,
     pub(crate) rules: Vec<Rule>,
     pub(crate) select: Box<dyn Select>,
-    /// The line that names the domain first.
+    pub(crate) file: String,
+    /// The line of the file that names the domain first.
     pub(crate) line: usize,
 }
 

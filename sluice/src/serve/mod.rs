@@ -18,7 +18,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::{any, get, post};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -36,11 +36,13 @@ use self::rls::Store;
 pub(crate) use self::rls::{DESCRIPTOR, read_key as descriptor_key};
 use self::sources::Sources;
 use crate::Failure;
+use crate::rules::toml_file;
 
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("files").args(["config", "envoy_config", "limitador_config"]).required(true).multiple(true)))]
 pub(crate) struct ServeArguments {
     /// The configuration in TOML. All files are read again when they change, and on SIGHUP
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["envoy_config", "limitador_config"])]
+    #[arg(long, value_name = "FILE", value_parser = toml_file)]
     config: Option<PathBuf>,
     /// A file of envoyproxy/ratelimit, or a folder of such files
     #[arg(long, value_name = "FILE")]
@@ -52,7 +54,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "KEYS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: u32,
     /// The address for proxies, for HTTP and gRPC. Port 0 picks a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081", value_parser = listen_address)]
     listen: SocketAddr,
     /// Keep the limits on this Redis, in place of the one in the file. An address with a password belongs into
     /// SLUICE_REDIS_URL, where other users of the machine do not see it
@@ -62,6 +64,10 @@ pub(crate) struct ServeArguments {
     /// others can reach it
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write ADDRESS:PORT, such as 127.0.0.1:8081 or [::1]:8081".to_owned())
 }
 
 /// Serves until a signal comes.

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use toml::{Table, Value};
 use tower_sluice::config::ConfigError;
 
 use crate::rules::{self, Domain};
+use crate::words::tables;
 
 /// The files.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ impl Sources {
     pub(crate) fn read(&self) -> Result<Texts, String> {
         let mut envoy = Vec::new();
         for path in &self.envoy {
-            for file in files(path)? {
+            for file in rules::files(path)? {
                 envoy.push(read(&file)?);
             }
         }
@@ -52,42 +54,44 @@ impl Texts {
         let mut domains = rules::envoy::parse(named(&self.envoy))?;
         for (file, text) in named(&self.limitador) {
             for domain in rules::limitador::parse(file, text)? {
-                if domains.iter().any(|other| other.name == domain.name) {
-                    let problem = format!(
-                        "the domain `{}` is in another file already; give one of them another name",
-                        domain.name
-                    );
-                    return Err(ConfigError::new(file, domain.line, problem));
+                if let Some(other) = domains.iter().find(|other| other.name == domain.name) {
+                    return Err(clash(&domain, &format!("{}:{}", other.file, other.line)));
                 }
                 domains.push(domain);
+            }
+        }
+        if let Some((file, text)) = &self.config {
+            for domain in &domains {
+                if let Some(line) = line_of_route(text, &domain.name) {
+                    return Err(clash(domain, &format!("{file}:{line}")));
+                }
             }
         }
         Ok(domains)
     }
 }
 
-fn named(texts: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
-    texts.iter().map(|(file, text)| (file.as_str(), text.as_str()))
+/// The error of a domain that another file has, too, at `place`.
+fn clash(domain: &Domain, place: &str) -> ConfigError {
+    let problem = format!("the domain `{}` is in {place} already; give one of them another name", domain.name);
+    ConfigError::new(&domain.file, domain.line, problem)
 }
 
-/// The file itself, or the files of a folder that end in `.yaml` or `.yml`, in the order of their names.
-fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let problem = |error: std::io::Error| format!("{} cannot be read: {error}", path.display());
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(problem)? {
-        let file = entry.map_err(problem)?.path();
-        if file.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") {
-            files.push(file);
-        }
-    }
-    files.sort();
-    match files.is_empty() {
-        true => Err(format!("{} has no file that ends in .yaml or .yml", path.display())),
-        false => Ok(files),
-    }
+/// The line of a configuration that names the path of a domain, if a route has it.
+fn line_of_route(text: &str, domain: &str) -> Option<usize> {
+    let table: Table = text.parse().ok()?;
+    let is_path = |path: &Value| path.as_str().is_some_and(|path| path.trim_start_matches('/') == domain);
+    let has_path = |route: &&Table| match route.get("path") {
+        Some(Value::Array(paths)) => paths.iter().any(is_path),
+        path => path.is_some_and(is_path),
+    };
+    tables(&table, "route").iter().find(|route| has_path(route))?;
+    let names = |line: &str| line.contains(&format!("/{domain}\"")) || line.contains(&format!("/{domain}'"));
+    Some(text.lines().position(names).map_or(1, |index| index + 1))
+}
+
+fn named(texts: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    texts.iter().map(|(file, text)| (file.as_str(), text.as_str()))
 }
 
 /// A pipe is not read, since that might block for ever.
@@ -99,4 +103,27 @@ fn read(file: &Path) -> Result<(String, String), String> {
     }
     let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
     Ok((name, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_in_two_sources_names_both() {
+        let named = |file: &str, text: &str| (file.to_owned(), text.to_owned());
+        let limitador = vec![named("l.yaml", "# limits\n- {namespace: edge, max_value: 5, seconds: 60}\n")];
+        let envoy = vec![named("e.yaml", "# limits\n\ndomain: edge\n")];
+        let route = |paths: &str| Some(named("c.toml", &format!("# limits\n[[route]]\npath = {paths}\n")));
+        let texts = Texts { config: None, envoy: envoy.clone(), limitador: limitador.clone() };
+        let error = texts.domains().unwrap_err().to_string();
+        assert!(error.starts_with("l.yaml:2: the domain `edge` is in e.yaml:3 already; give"), "{error}");
+        for paths in ["\"/edge\"", "[\"/a\", \"/edge\"]", "'/edge'"] {
+            let texts = Texts { config: route(paths), envoy: Vec::new(), limitador: limitador.clone() };
+            let error = texts.domains().unwrap_err().to_string();
+            assert!(error.starts_with("l.yaml:2: the domain `edge` is in c.toml:3 already; give"), "{error}");
+        }
+        let texts = Texts { config: route("\"/edges\""), envoy, limitador: Vec::new() };
+        assert_eq!(texts.domains().unwrap().len(), 1);
+    }
 }

@@ -10,7 +10,7 @@ mod tree;
 
 use tower_sluice::config::ConfigError;
 
-use super::Domain;
+use super::{Domain, Kind};
 
 /// Reads files, given as names and texts. Each has one domain.
 ///
@@ -19,18 +19,16 @@ use super::Domain;
 /// If a file has a mistake, or two files have the same domain.
 pub(crate) fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Vec<Domain>, ConfigError> {
     let mut domains: Vec<Domain> = Vec::new();
-    let mut names: Vec<&str> = Vec::new();
     for (file, text) in files {
-        let domain = read::domain(file, text)?;
-        if let Some(index) = domains.iter().position(|other| other.name == domain.name) {
+        let domain = read::domain(file, text).map_err(|error| Kind::Envoy.explain(file, text, error))?;
+        if let Some(other) = domains.iter().find(|other| other.name == domain.name) {
             let problem = format!(
                 "the domain `{}` is in {}:{} already; move its descriptors there, or give it another name",
-                domain.name, names[index], domains[index].line
+                domain.name, other.file, other.line
             );
             return Err(ConfigError::new(file, domain.line, problem));
         }
         domains.push(domain);
-        names.push(file);
     }
     Ok(domains)
 }

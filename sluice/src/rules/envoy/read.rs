@@ -49,7 +49,7 @@ pub(super) fn domain(file: &str, text: &str) -> Result<Domain, ConfigError> {
     reader.check_replaced_names()?;
     let Reader { rules, replacements, .. } = reader;
     let select = Box::new(Tree { root, replacements });
-    Ok(Domain { name: name.to_owned(), rules, select, line: fields.line_of("domain") })
+    Ok(Domain { name: name.to_owned(), rules, select, file: file.to_owned(), line: fields.line_of("domain") })
 }
 
 struct Reader<'a> {

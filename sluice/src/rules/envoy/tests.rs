@@ -174,7 +174,11 @@ fn limit(fields: &str) -> String {
 fn mistakes_have_a_line_and_a_cure() {
     let cases = [
         ("".to_owned(), "1: the file is empty; begin with `domain: NAME`"),
-        ("- a\n".to_owned(), "1: the file is a table; write `domain: …`"),
+        (
+            "- namespace: n\n  max_value: 1\n".to_owned(),
+            "1: this is a list of Limitador's limits; give it to `sluice serve` with --limitador-config",
+        ),
+        ("- a\n".to_owned(), "1: the file must be a table; write `domain: …`"),
         ("descriptors: []\n".to_owned(), "1: there is no domain; add"),
         ("domain: ''\n".to_owned(), "1: there is no domain; add"),
         ("domain: [a]\n".to_owned(), "1: `domain` is a text; write one"),
@@ -185,7 +189,7 @@ fn mistakes_have_a_line_and_a_cure() {
         ),
         ("domain: d\n1: a\n".to_owned(), "2: the file has no field `1`; correct it"),
         ("domain: d\ndomain: e\n".to_owned(), "2: `domain` is there already, in line 1"),
-        (list("a"), "3: a descriptor is a table; write `key: …`"),
+        (list("a"), "3: a descriptor must be a table; write `key: …`"),
         (list("value: a"), "3: a descriptor has no key; add"),
         (list("key: ''\nvalue: a"), "3: a descriptor has no key; add"),
         (list("key: a*"), "3: the key `a*` has a `*`; patterns are for values"),

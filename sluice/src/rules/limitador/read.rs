@@ -8,16 +8,34 @@ use tower_sluice::config::ConfigError;
 
 use super::super::name::{NameText, Names};
 use super::super::yaml::{self, Fields, Node, Shape, Value};
-use super::super::{Algorithm, Domain, Limit, Rule};
+use super::super::{Algorithm, Domain, Kind, Limit, Rule};
 use super::expression::{Condition, Reference};
 use super::select::{Scope, Scopes};
 
 const LIMIT: Shape =
     Shape { what: "a limit", fields: &["namespace", "max_value", "seconds", "conditions", "variables", "name", "id"] };
 
-const CONDITION: &str = "write one comparison of an entry with a text, with == or != and without escapes, such as \
-                         `descriptors[0].method == 'GET'`; of two comparisons, write two conditions";
+const COMPARISON: &str = "write one comparison of an entry with a text, with == or != and without escapes, such as \
+                          `descriptors[0].method == 'GET'`";
 const VARIABLE: &str = "write an entry, such as `descriptors[0].user` or `descriptors[0]['user.id']`";
+
+/// Says how to write a condition that is not supported.
+fn cure_of_condition(text: &str) -> String {
+    if text.contains("||") {
+        "conditions of a limit hold together; write a limit of its own for each alternative, which counts for itself"
+            .to_owned()
+    } else if text.contains("&&") {
+        "write a condition of its own for each of the comparisons".to_owned()
+    } else if text.contains('(') {
+        format!("functions are not read; {COMPARISON}")
+    } else {
+        COMPARISON.to_owned()
+    }
+}
+
+fn cure_of_variable(_: &str) -> String {
+    VARIABLE.to_owned()
+}
 
 /// Reads a file. Returns a domain for each namespace.
 ///
@@ -25,11 +43,19 @@ const VARIABLE: &str = "write an entry, such as `descriptors[0].user` or `descri
 ///
 /// If the file has a mistake, or a condition that is more than a plain comparison.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Domain>, ConfigError> {
+    domains(file, text).map_err(|error| Kind::Limitador.explain(file, text, error))
+}
+
+fn domains(file: &str, text: &str) -> Result<Vec<Domain>, ConfigError> {
     let Some(root) = yaml::parse(file, text)? else {
         return Err(ConfigError::new(file, 1, "the file is empty; write a list of limits, or `[]` for none"));
     };
     let Value::List(list) = &root.value else {
-        return Err(ConfigError::new(file, root.line, "the file is a list; begin each limit with `- namespace: NAME`"));
+        return Err(ConfigError::new(
+            file,
+            root.line,
+            "the file must be a list; begin each limit with `- namespace: NAME`",
+        ));
     };
     let mut namespaces: Vec<Namespace<'_>> = Vec::new();
     for node in list {
@@ -70,10 +96,10 @@ impl<'a> Namespace<'a> {
         let label = fields.text("name")?.filter(|label| !label.is_empty()).map(str::to_owned);
         let period = period(fields)?;
         let limit = limit(fields, period)?;
-        let mut conditions = self.expressions(fields, "conditions", Condition::parse, CONDITION)?;
+        let mut conditions = self.expressions(fields, "conditions", Condition::parse, cure_of_condition)?;
         conditions.sort();
         conditions.dedup();
-        let mut variables = self.expressions(fields, "variables", Reference::parse, VARIABLE)?;
+        let mut variables = self.expressions(fields, "variables", Reference::parse, cure_of_variable)?;
         variables.sort();
         variables.dedup();
         let scope = Scope { conditions, variables };
@@ -95,16 +121,16 @@ impl<'a> Namespace<'a> {
         fields: &Fields<'a>,
         name: &str,
         parse: fn(&str) -> Option<T>,
-        cure: &str,
+        cure: fn(&str) -> String,
     ) -> Result<Vec<T>, ConfigError> {
         let mut expressions = Vec::new();
         for node in fields.list(name)? {
             let Node { line, value: Value::Text { text, .. }, .. } = &**node else {
-                let problem = format!("an element of `{name}` is a text; {cure}");
+                let problem = format!("an element of `{name}` is a text; {}", cure(""));
                 return Err(ConfigError::new(self.file, node.line, problem));
             };
             let Some(expression) = parse(text) else {
-                let problem = format!("`{name}` has `{text}`, which is not supported; {cure}");
+                let problem = format!("`{name}` has `{text}`, which is not supported; {}", cure(text));
                 return Err(ConfigError::new(self.file, *line, problem));
             };
             expressions.push(expression);
@@ -114,7 +140,7 @@ impl<'a> Namespace<'a> {
 
     fn into_domain(self) -> Domain {
         let select = Box::new(Scopes(self.scopes));
-        Domain { name: self.name.to_owned(), rules: self.rules, select, line: self.line }
+        Domain { name: self.name.to_owned(), rules: self.rules, select, file: self.file.to_owned(), line: self.line }
     }
 }
 

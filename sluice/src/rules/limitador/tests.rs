@@ -122,8 +122,12 @@ fn full(fields: &str) -> String {
 fn mistakes_have_a_line_and_a_cure() {
     let cases = [
         (String::new(), "1: the file is empty; write a list of limits"),
-        ("namespace: n".to_owned(), "1: the file is a list; begin each limit with `- namespace: NAME`"),
-        ("- a".to_owned(), "1: a limit is a table; write `namespace: …`"),
+        (
+            "domain: d\ndescriptors: []".to_owned(),
+            "1: this is a file of envoyproxy/ratelimit; give it to `sluice serve` with --envoy-config",
+        ),
+        ("namespace: n".to_owned(), "1: the file must be a list; begin each limit with `- namespace: NAME`"),
+        ("- a".to_owned(), "1: a limit must be a table; write `namespace: …`"),
         ("- seconds: 1".to_owned(), "1: a limit has no namespace; add"),
         (limit("seconds: 1"), "2: a limit has no max_value; add it"),
         (limit("max_value: 1"), "2: a limit has no seconds; add `seconds: 60`"),
@@ -135,9 +139,18 @@ fn mistakes_have_a_line_and_a_cure() {
         (full("conditions:\n- [a]"), "6: an element of `conditions` is a text; write one comparison"),
         (
             full("conditions:\n- a == 'b'\n- has(descriptors[0].a)"),
-            "7: `conditions` has `has(descriptors[0].a)`, which is not supported; write one comparison of an entry with a \
-             text, with == or != and without escapes, such as `descriptors[0].method == 'GET'`; of two comparisons, \
-             write two conditions",
+            "7: `conditions` has `has(descriptors[0].a)`, which is not supported; functions are not read; write one \
+             comparison of an entry with a text, with == or != and without escapes, such as \
+             `descriptors[0].method == 'GET'`",
+        ),
+        (
+            full("conditions:\n- a == 'b' || a == 'c'"),
+            "6: `conditions` has `a == 'b' || a == 'c'`, which is not supported; conditions of a limit hold together; \
+             write a limit of its own for each alternative",
+        ),
+        (
+            full("conditions:\n- a == 'b' && c == 'd'"),
+            "6: `conditions` has `a == 'b' && c == 'd'`, which is not supported; write a condition of its own for each",
         ),
         (
             full("variables:\n- size(a)"),

@@ -39,7 +39,7 @@ impl<'a> Fields<'a> {
         format: &[Shape],
     ) -> Result<Self, ConfigError> {
         let Value::Table(table) = &node.value else {
-            let problem = format!("{} is a table; write `{}: …`", shape.what, shape.fields[0]);
+            let problem = format!("{} must be a table; write `{}: …`", shape.what, shape.fields[0]);
             return Err(ConfigError::new(file, node.line, problem));
         };
         for (key, _) in table {

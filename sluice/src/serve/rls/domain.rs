@@ -113,8 +113,8 @@ impl Store {
 /// If the store cannot keep a limit.
 pub(crate) fn policies(domain: rules::Domain, store: &Store) -> Result<(Vec<Policy>, Selector), ConfigError> {
     let of_line = |line: usize| {
-        let place = format!("domain {}", domain.name);
-        move |problem: String| ConfigError::new(place, line, problem)
+        let file = domain.file.clone();
+        move |problem: String| ConfigError::new(file, line, problem)
     };
     let brought = policy_of_brought_limits(&domain.name, store).map_err(of_line(domain.line))?;
     let mut policies = vec![brought];

@@ -225,7 +225,7 @@ fn a_domain_that_toml_has_too_is_an_error_and_so_is_a_limit_that_redis_cannot_ke
     let slow = "domain: slow\ndescriptors:\n- key: a\n  rate_limit: {unit: year, requests_per_unit: 1, algorithm: token-bucket, burst: 99999}\n";
     assert_eq!(read(&texts(slow), Store::Memory { max_keys: 64 }), None);
     let problem = read(&texts(slow), Store::Redis(redis)).unwrap();
-    assert!(problem.starts_with("domain slow:3: "), "{problem}");
+    assert!(problem.starts_with("limits.yaml:3: "), "{problem}");
 }
 
 #[tokio::test]
