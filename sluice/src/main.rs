@@ -40,8 +40,8 @@ struct Arguments {
 enum Command {
     /// Check a configuration, and print its routes and policies in words
     Check {
-        /// The configuration in TOML, or a file of envoyproxy/ratelimit or Limitador (.yaml, .yml), or a folder of files of
-        /// envoyproxy/ratelimit
+        /// The configuration in TOML, a file of envoyproxy/ratelimit or Limitador (.yaml, .yml), or a folder of files
+        /// of envoyproxy/ratelimit
         file: PathBuf,
     },
     /// Replay an access log: what would the limits of a configuration have done?

@@ -17,9 +17,10 @@
 //! | `/auth` | a decision over HTTP: 200, or the rejection |
 //! | `/metrics`, `/healthz`, `grpc.health.v1.Health` | [metrics](super::monitoring), health |
 //!
-//! The file is read again when it changes, and on SIGHUP; used quota carries over. On SIGTERM, the listener closes
-//! at once, so that new connections are refused, the requests in flight are completed, and the process ends. `--redis URL` shares the limits between several
-//! instances: they admit the limit exactly, together. `--admin ADDR` serves the [page for operators](super::support).
+//! The file is read again when it changes, and on SIGHUP; used quota carries over. On SIGTERM, the listener closes at
+//! once, so that new connections are refused, the requests in flight are completed, and the process ends. `--redis
+//! URL` shares the limits between several instances: they admit the limit exactly, together. `--admin ADDR` serves the
+//! [page for operators](super::support).
 //!
 //! # nginx, Traefik, Caddy, HAProxy
 //!
