@@ -106,9 +106,9 @@
 //! names no limit of the file, a `rate_limit` without `requests_per_unit`, an unknown field and a `*` in a key are
 //! errors. `detailed_metric`, `value_to_metric` and `metadata` are accepted, and have no effect.
 //!
-//! Metrics have the name of the rule as the label `policy`, such as `user:ada`; `rate_limit.name` is in answers and in
-//! `sluice check`. A limit of Limitador has its `name` as the label. `policy="request.limit"` stands for the limits that
-//! requests bring.
+//! Metrics have the name of the rule as the label `policy`, such as `user:ada`; `rate_limit.name` is in answers and
+//! in `sluice check`. A limit of Limitador has its `name` as the label. `policy="request.limit"` stands for the limits
+//! that requests bring.
 //!
 //! # Costs that are known at the end
 //!
