@@ -201,7 +201,7 @@ fn percent(per_100_000: u64) -> String {
     }
 }
 
-pub(super) fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
+fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
     // A string is written to without an error.
     let _ = writeln!(text, "{content}");
 }

@@ -170,10 +170,6 @@ impl Limits {
         let mut prepared = Vec::new();
         for domain in texts.domains()? {
             let (name, line) = (domain.name.clone(), domain.line);
-            if self.toml.as_ref().is_some_and(|toml| toml.by_path.contains_key(&name)) {
-                let problem = "the configuration in TOML has a route of this name; give one of them another name";
-                return Err(ConfigError::new(format!("domain {name}"), line, problem));
-            }
             let (policies, selector) = rls::policies(domain, &self.store)?;
             prepared.push(Prepared { name, line, policies, selector });
         }

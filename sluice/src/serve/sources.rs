@@ -61,8 +61,9 @@ impl Texts {
             }
         }
         if let Some((file, text)) = &self.config {
+            let table: Table = text.parse().unwrap_or_default();
             for domain in &domains {
-                if let Some(line) = line_of_route(text, &domain.name) {
+                if let Some(line) = line_of_route(text, &table, &domain.name) {
                     return Err(clash(domain, &format!("{file}:{line}")));
                 }
             }
@@ -77,15 +78,14 @@ fn clash(domain: &Domain, place: &str) -> ConfigError {
     ConfigError::new(&domain.file, domain.line, problem)
 }
 
-/// The line of a configuration that names the path of a domain, if a route has it.
-fn line_of_route(text: &str, domain: &str) -> Option<usize> {
-    let table: Table = text.parse().ok()?;
+/// The line of a configuration that names the path of a domain, if a route has it. `table` is what the text says.
+fn line_of_route(text: &str, table: &Table, domain: &str) -> Option<usize> {
     let is_path = |path: &Value| path.as_str().is_some_and(|path| path.trim_start_matches('/') == domain);
     let has_path = |route: &&Table| match route.get("path") {
         Some(Value::Array(paths)) => paths.iter().any(is_path),
         path => path.is_some_and(is_path),
     };
-    tables(&table, "route").iter().find(|route| has_path(route))?;
+    tables(table, "route").iter().find(|route| has_path(route))?;
     let names = |line: &str| line.contains(&format!("/{domain}\"")) || line.contains(&format!("/{domain}'"));
     Some(text.lines().position(names).map_or(1, |index| index + 1))
 }
