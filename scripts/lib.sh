@@ -1,18 +1,31 @@
 # Sourced by the other scripts: helpers to fail, to install, and to wait for a server.
 
+# Everything random in a test follows from this seed: see src/testing/random.rs.
+export SLUICE_SEED=${SLUICE_SEED:-1}
+
+# Prints a seed that nobody has seen.
+new_seed() {
+    od -An -N4 -tu4 /dev/urandom | tr -d ' '
+}
+
 die() {
     echo "$(basename "$0"): $*" >&2
     exit 1
 }
 
-# The crate, its stores in `stores` and the examples: all members of the workspace that are no models.
-members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols)
+# Each package that has tests of its own, with one set of features, so that nothing is built twice: all but `fast-clock`, since
+# a test cannot move that clock. `scripts/verify` has the rest: the models, and the store on DynamoDB, whose SDK takes a
+# minute to build.
+members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols --exclude tower-sluice-dynamodb)
+members+=(--features tower-sluice/admin,tower-sluice/axum,tower-sluice/calendar,tower-sluice/config,tower-sluice/metrics)
+members+=(--features tower-sluice/precise-timer,tower-sluice/redis,tower-sluice/redis-tls,tower-sluice/reqwest)
+members+=(--features tower-sluice/test-util,tower-sluice/tonic,tower-sluice/unicode,tower-sluice-server/redis)
+members+=(--features tower-sluice-postgres/bb8,tower-sluice-postgres/calendar,tower-sluice-postgres/sqlx)
+members+=(--features examples/calendar,examples/config,examples/grpc,examples/http-client,examples/postgres)
+members+=(--features examples/redis,examples/reqwest)
 # What is published, in the order in which it must be: the crate, and its stores.
 packages=(tower-sluice tower-sluice-postgres tower-sluice-dynamodb)
 declare -A folders=([tower-sluice]=. [tower-sluice-postgres]=stores/postgres [tower-sluice-dynamodb]=stores/dynamodb)
-# The programs of the examples alone, with no features but theirs: a test moves the clocks of their processes, and cannot move
-# that of the feature `fast-clock`.
-examples=(-p examples --all-features --test programs)
 
 # Begins a step. A script that calls `report_steps` when it exits prints how long each took.
 step() {
@@ -101,6 +114,30 @@ lint_builds() {
     export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 }
 
+# Installs rustfmt and clippy with rustup if missing.
+ensure_components() {
+    local component
+    for component in rustfmt clippy; do
+        command -v "cargo-${component/rustfmt/fmt}" >/dev/null && continue
+        command -v rustup >/dev/null || die "$component is missing; install it with your Rust"
+        rustup component add "$component"
+    done
+}
+
+# Runs the tests of the store on DynamoDB, unless they have passed on these files: `stores/dynamodb/tested` has the hash of the
+# files on which they passed last. The suite and its SDK take a minute and a half, and few changes concern them.
+check_dynamodb() {
+    local hash
+    hash=$(git ls-files -z Cargo.toml stores/dynamodb src/store/remote ':!stores/dynamodb/tested' | xargs -0 cat | sha256sum)
+    if [ -z "${FULL_TESTS:-}" ] && [ "$(cat stores/dynamodb/tested)" = "${hash%% *}" ]; then
+        echo 'passed on these files before'
+        return
+    fi
+    run_tests -p tower-sluice-dynamodb --all-features --lib
+    run_tests -p tower-sluice-dynamodb --all-features --doc
+    echo "${hash%% *}" >stores/dynamodb/tested
+}
+
 # Compares the public interfaces of the packages with docs/public_api*.txt, or writes these files if given `--write`. The JSON
 # of the documentation is not stable yet, so rustdoc alone is told to be a nightly one: told to all of Cargo, dependencies would
 # be built again.
@@ -136,7 +173,7 @@ run_tests() {
                     : of[i] ~ /sluice_postgres/ ? "tower-sluice-postgres" : "tower-sluice"
                 target = of[i] == "" ? "--doc" : is_unit[i] ? (package == "sluice" ? "--bins" : "--lib") : "--test " of[i]
                 exact = of[i] == "" ? "" : " --exact"
-                print "    cargo test -p " package " --all-features " target " --" exact " " failed[i]
+                print "    SLUICE_SEED=" ENVIRON["SLUICE_SEED"] " cargo test -p " package " --all-features " target " --" exact " " failed[i]
             }
         }' "$log"
     rm "$log"

@@ -146,6 +146,10 @@ pub mod testing;
 mod util;
 mod values;
 
+// Files of `tests/support` name the crate as integration tests do.
+#[cfg(test)]
+extern crate self as tower_sluice;
+
 /// The parts of the layers: services, futures, builders, and their errors.
 pub mod layer {
     #[cfg(all(feature = "http", feature = "queue"))]

@@ -12,7 +12,7 @@ use support::queue::{KEY, join, settle};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{advance, timeout};
 use tower_sluice::limiter::{Answer, Ask};
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::{LeakyQueue, Limiter, Quota};
 
 const MS: Duration = Duration::from_millis(1);
@@ -70,7 +70,7 @@ async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
 #[test]
 fn the_precise_timer_decides_like_tokios() {
     let _alone = alone();
-    for seed in 0..300 {
+    for seed in seeds(300) {
         let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).max_queue(5).max_wait(MS * 30);
         let plain = paused().block_on(decisions(queue(), seed));
         let precise = paused().block_on(decisions(queue().precise(), seed));

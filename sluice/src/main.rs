@@ -4,6 +4,9 @@
 //! It exits with 0 if it has done what it was asked for, with 1 if it cannot read or write a file, and with 2 if its
 //! arguments or a configuration have a mistake.
 
+#[cfg(test)]
+#[path = "../../tests/support/cases.rs"]
+mod cases;
 mod check;
 mod log;
 mod replay;

@@ -326,7 +326,7 @@ mod waits {
     /// Requests with limits of their own come, are over, and leave the line, in any order.
     #[tokio::test(start_paused = true)]
     async fn waiters_with_their_own_limits_agree_with_the_model() {
-        let mut random = Random::new(1);
+        let mut random = Random::of_trial(1);
         let pick = |random: &mut Random, count: usize| usize::try_from(random.below(count as u64)).unwrap();
         let mut waited = 0;
         for _ in 0..100 {

@@ -146,8 +146,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::util::cases::cases;
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn numbers_have_the_digits_of_the_standard_library(numbers in prop::collection::vec(prop_oneof![any::<u64>(), 0..10_000_000_000_u64, 0..1_000_u64], 0..9), width in 1..=8_u32) {
             let mut text = Text::<48>::new();

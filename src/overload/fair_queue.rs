@@ -306,6 +306,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::util::cases::cases;
 
     /// The same in a list: the next tag of each key, and the waiters.
     #[derive(Default)]
@@ -364,6 +365,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// With requests that leave, are shed for their age or pushed out at any point.
         #[test]
         fn it_serves_what_the_model_would(

@@ -12,6 +12,7 @@ use super::fair_queue::{Arrival, Ticket};
 use super::gate::Gate;
 use super::limit_search::LimitSearch;
 use crate::limiter::{Limiter, LimiterExt};
+use crate::testing::Random;
 use crate::util::wake::owning;
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Priority, RequestEnd};
 
@@ -23,7 +24,7 @@ struct Server {
     search: LimitSearch,
     workers: usize,
     now: u64,
-    seed: u64,
+    random: Random,
     /// The end of each request that it works on, whether that takes a worker, and whether it is served.
     working: BinaryHeap<Reverse<(u64, bool, bool)>>,
     /// The requests that wait for a worker.
@@ -45,14 +46,13 @@ fn served(work: u64) -> Request {
 
 impl Server {
     fn new(workers: usize, search: LimitSearch) -> Self {
-        let (working, queued) = (BinaryHeap::new(), VecDeque::new());
-        Self { search, workers, now: 0, seed: 1, working, queued, served: 0, least: u64::MAX }
+        let (working, queued, random) = (BinaryHeap::new(), VecDeque::new(), Random::of_trial(0));
+        Self { search, workers, now: 0, random, working, queued, served: 0, least: u64::MAX }
     }
 
-    /// A number below `bound`. (Numbers of D. Knuth's generator, the upper half.)
+    /// A number below `bound`.
     fn random(&mut self, bound: u64) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.seed >> 33) % bound
+        self.random.below(bound)
     }
 
     /// Works for this time on requests that `next` makes.

@@ -1,7 +1,6 @@
 //! Tokio's part of a queue: the tasks that release waiters in time, and the future of a waiter.
 
 use std::future::{Future, poll_fn};
-use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -17,6 +16,7 @@ use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
 use crate::store::TableStats;
+use crate::util::keyed_hash::Secret;
 use crate::util::log;
 use crate::util::sync::Mutex;
 use crate::util::wake::{let_others_take, wake_all};
@@ -33,7 +33,7 @@ pub(super) struct SharedQueue {
     zero: OnceLock<Instant>,
     /// Whether drivers that start from now on use a finer timer than tokio's.
     pub(super) is_precise: AtomicBool,
-    hashers: [RandomState; 2],
+    secrets: [Secret; 2],
 }
 
 impl SharedQueue {
@@ -42,13 +42,13 @@ impl SharedQueue {
             monitor: Mutex::new(Monitor::new(schedule)),
             zero: OnceLock::new(),
             is_precise: AtomicBool::new(is_precise),
-            hashers: [RandomState::new(), RandomState::new()],
+            secrets: [Secret::random(), Secret::random()],
         }
     }
 
     /// Returns the FIFO of a key: 128 bits of two keyed hashes.
     pub(super) fn id(&self, key: &PartitionKey) -> FifoId {
-        let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
+        let [high, low] = self.secrets.map(|secret| u128::from(secret.hash(key.as_bytes())));
         FifoId(high << 64 | low)
     }
 

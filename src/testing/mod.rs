@@ -31,7 +31,7 @@ pub use self::interval::IntervalChecker;
 pub use self::limiter::admitted_by_threads;
 pub use self::limiter::{check_limiter, check_modes};
 #[doc(hidden)]
-pub use self::random::Random;
+pub use self::random::{Random, seed, seed_of, seeds};
 
 /// For the tests of this crate: panics if the table of a limiter in memory, with an algorithm of this crate, is in
 /// disorder at `now`.

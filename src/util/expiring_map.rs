@@ -141,6 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::util::cases::cases;
 
     const WAYS: usize = 4;
     const SETS: usize = 3;
@@ -188,6 +189,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn it_keeps_what_the_model_keeps(steps in prop::collection::vec(
             (0..SETS as u64, 0..9_u64, prop::option::weighted(0.8, 0..1_000_000_u64), 0..1_000_000_u64), 0..200,

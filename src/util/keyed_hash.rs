@@ -2,8 +2,8 @@
 //! without the state and the branches of a hasher that accepts keys in pieces, such as the `siphasher` crate's.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 
+use crate::util::random::random;
 use crate::values::little_endian;
 
 /// The secret of a keyed hash. Without it, an attacker cannot choose keys that collide in a table, and cannot find a
@@ -14,8 +14,7 @@ pub(crate) struct Secret(SipState);
 impl Secret {
     /// A random secret, which the standard library takes from the operating system.
     pub(crate) fn random() -> Self {
-        let seed = RandomState::new();
-        Self::of_words([seed.hash_one(0), seed.hash_one(1)])
+        Self::of_words([random(), random()])
     }
 
     const fn of_words([k0, k1]: [u64; 2]) -> Self {

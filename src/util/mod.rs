@@ -9,6 +9,9 @@ pub(crate) mod base64;
 #[path = "../../tests/support/log.rs"]
 pub(crate) mod captured_log;
 #[cfg(all(test, not(sluice_loom)))]
+#[path = "../../tests/support/cases.rs"]
+pub(crate) mod cases;
+#[cfg(all(test, not(sluice_loom)))]
 #[path = "../../tests/support/effort.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod effort;

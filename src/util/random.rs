@@ -1,37 +1,88 @@
-//! Random numbers for pauses, for jitter and for choices between equals. Nothing that must stay secret depends on them.
+//! Random numbers for pauses, for jitter, for choices between equals and for the keys of hashes: the one place of the
+//! crate that draws. In tests, the numbers follow from the seed of the run (`testing::seed`).
 
 use std::hash::{BuildHasher, RandomState};
 
 /// Draws a number, all equally likely.
 pub(crate) fn random() -> u64 {
-    #[cfg(test)]
+    #[cfg(feature = "test-util")]
     if let Some(number) = seeded::next() {
         return number;
     }
-    // A new state has new keys, so its hash of anything is a new number.
+    system_random()
+}
+
+/// Draws a number that two processes never share by their seed, since it tells them apart.
+#[cfg(feature = "redis")]
+pub(crate) fn identity() -> u64 {
+    system_random()
+}
+
+fn system_random() -> u64 {
+    // A new state has new keys, so its hash of anything is a new number. The standard library takes the first keys of a
+    // thread from the operating system.
     RandomState::new().hash_one(0)
 }
 
-/// The numbers of a simulation, which follow from its seed.
-#[cfg(test)]
+/// Numbers that follow from a seed: of a simulation, or else of this run of the tests.
+#[cfg(feature = "test-util")]
 pub(crate) mod seeded {
     use std::cell::Cell;
+    use std::sync::OnceLock;
+    use std::thread;
 
     use crate::util::keyed_hash::Secret;
 
     std::thread_local! {
-        /// The seed of this thread, and how many numbers were drawn.
-        static SEED: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
+        /// The seed of a simulation on this thread.
+        static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+        /// How many numbers this thread has drawn since the seed was set.
+        static DRAWN: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Draws from this seed on this thread from now on; with `None`, without a seed.
+    /// Draws from this seed on this thread from now on; with `None`, from the seed of the run.
+    #[cfg(test)]
     pub(crate) fn set(seed: Option<u64>) {
-        SEED.set(seed.map(|seed| (seed, 0)));
+        SEED.set(seed);
+        DRAWN.set(0);
     }
 
+    /// Returns nothing in a program that has the feature `test-util` and was not given a seed: the keys of its hashes must
+    /// stay secret.
     pub(super) fn next() -> Option<u64> {
-        let (seed, drawn) = SEED.get()?;
-        SEED.set(Some((seed, drawn + 1)));
-        Some(Secret::from_bytes([0; 16]).hash(&[seed.to_le_bytes(), drawn.to_le_bytes()].concat()))
+        let seed = SEED.get().map(|seed| seed.to_le_bytes().to_vec()).or_else(seed_of_thread)?;
+        let drawn = DRAWN.get();
+        DRAWN.set(drawn + 1);
+        Some(Secret::from_bytes([0; 16]).hash(&[&seed[..], &drawn.to_le_bytes()].concat()))
+    }
+
+    /// Returns `SLUICE_SEED`, if it is set.
+    pub(crate) fn seed_of_environment() -> Option<u64> {
+        let text = std::env::var("SLUICE_SEED").ok()?;
+        Some(text.parse().unwrap_or_else(|_| panic!("SLUICE_SEED is {text:?}, which is not a number of 64 bits")))
+    }
+
+    /// The seed of the run, and the name of the thread: a test runs on a thread with its name, so the numbers that it
+    /// draws do not depend on the tests that run beside it.
+    fn seed_of_thread() -> Option<Vec<u8>> {
+        static OF_RUN: OnceLock<Option<u64>> = OnceLock::new();
+        let of_run = *OF_RUN.get_or_init(|| seed_of_environment().or(cfg!(test).then_some(1)));
+        Some([&of_run?.to_le_bytes(), thread::current().name().unwrap_or_default().as_bytes()].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_draws_the_same_each_time() {
+        let drawn = || {
+            let thread = std::thread::Builder::new().name("a test".into());
+            thread.spawn(|| [random(), random()]).unwrap().join()
+        };
+        let [first, second] = drawn().unwrap();
+        assert_ne!(first, second);
+        assert_eq!(drawn().unwrap(), [first, second]);
     }
 }

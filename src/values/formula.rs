@@ -200,6 +200,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::util::cases::cases;
     use crate::values::counterexamples::each;
 
     const MEMBERS: u32 = 6;
@@ -245,6 +246,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn the_chosen_members_suffice_and_none_is_superfluous(formula in formula(), rooms in rooms()) {
             let mut chosen = Vec::new();

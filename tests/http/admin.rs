@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::support::cases::cases;
 use crate::support::effort::rounds;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -572,7 +573,7 @@ fn a_long_key_is_banned_and_has_no_text() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(u32::try_from(rounds(200, 20_000)).unwrap()))]
+    #![proptest_config(cases(rounds(200, 20_000)))]
 
     /// Whatever is sent, there is an answer of JSON, and never a panic.
     #[test]

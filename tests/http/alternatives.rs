@@ -5,6 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::cases::cases;
 use crate::support::tree::{Tree, trees};
 use futures_util::FutureExt;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -246,6 +247,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn random_trees_decide_like_a_naive_ledger(
         tree in trees(), members in prop::collection::vec(member(), 8), steps in prop::collection::vec(step(), 1..60),

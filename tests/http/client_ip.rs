@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::support::cases::cases;
 use crate::support::effort::rounds;
 use http::{HeaderName, HeaderValue, Request};
 use proptest::prelude::*;
@@ -428,7 +429,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(cases(2_000))]
 
     /// Compares with the definition, for any list of elements in any number of lines.
     #[test]

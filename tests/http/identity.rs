@@ -18,6 +18,7 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{
     ClientIp, HeaderKey, IpNetwork, IpSource, KeyExtractor, PathKey, PeerIp, TrustedProxies, User,
 };
+use tower_sluice::testing::Random;
 use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RequestHead};
 
 const PROXY: &str = "10.0.0.1";
@@ -83,11 +84,8 @@ fn a_thousand_forged_prefixes_are_one_client() {
 /// One list, split into one to four lines, with any forged elements before it in any order.
 #[test]
 fn five_hundred_arrangements_of_lines_are_one_client() {
-    let mut state = 1_u64;
-    let mut random = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(state >> 33).unwrap() % below
-    };
+    let mut random = Random::of_trial(0);
+    let mut random = |end: usize| usize::try_from(random.below(end as u64)).unwrap();
     let mut keys = HashSet::new();
     for _ in 0..500 {
         let mut forged = ["6.6.6.6", "unknown", "10.0.0.7", "\"", "::1", "203.0.113.1"];
@@ -122,11 +120,11 @@ fn a_request_with_two_api_keys_is_rejected() {
 #[test]
 fn a_hundred_thousand_addresses_of_one_network() {
     let base = "2001:db8:1:100::".parse::<Ipv6Addr>().unwrap().to_bits();
-    let mut state = 7_u128;
+    let mut random = Random::of_trial(0);
     let mut within = |free_bits: u32| {
-        state = state.wrapping_mul(0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645).wrapping_add(0x5851_F42D_4C95_7F2D);
+        let drawn = u128::from(random.next()) << 64 | u128::from(random.next());
         let network = base >> free_bits << free_bits;
-        IpAddr::V6(Ipv6Addr::from_bits(network | state.rotate_left(61) >> (128 - free_bits)))
+        IpAddr::V6(Ipv6Addr::from_bits(network | drawn >> (128 - free_bits)))
     };
     let mut keys = |free_bits, prefix| {
         let key = PeerIp::new().ipv6_prefix(prefix);

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::util::BoxCloneService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::layer::{Pacer, PacerError, PacerFuture};
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::{PacerLayer, PartitionKey, Quota};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -176,14 +177,9 @@ async fn calls_depart_in_order_also_around_a_rejected_one() {
 /// Calls come at random times, some leave, and others draw on the same quota: the order holds.
 #[tokio::test(start_paused = true)]
 async fn order_holds_under_random_schedules() {
-    for seed in 1..40_u64 {
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut below = move |end: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % end
-        };
+    for seed in seeds(40) {
+        let mut random = Random::new(seed);
+        let mut below = move |end: u64| random.below(end);
         let partner = Partner::new(5, 3 * SECOND);
         let mut client = partner.client(&PacerLayer::new().attempts(20));
         let mut calls = Vec::new();

@@ -20,6 +20,8 @@ use tower_sluice::{
     Verdict,
 };
 
+use crate::support::cases::cases;
+
 /// The recipients of a message.
 #[derive(Clone)]
 struct Recipients(Vec<KeyCharge>);
@@ -142,6 +144,8 @@ fn step() -> impl Strategy<Value = Option<Vec<Charge>>> {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn random_messages_are_charged_to_all_recipients_or_none(
         limit in 1..8_u64, steps in prop::collection::vec(step(), 1..60),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 
 use tower_sluice::limiter::{Answer, Ask, Pending, Receipt};
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::{Concurrency, Decision, Limiter, LimiterError, PartitionKey};
 
 fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
@@ -68,7 +68,7 @@ struct Requests {
 async fn a_hundred_thousand_steps_follow_the_model() {
     const KEYS: u64 = 5;
     const MAX_WAITERS: usize = 4;
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let mut random = Random::new(seed);
         let mut limit = 3;
         let mut limiter = Concurrency::new(limit).max_keys(16).max_queue(MAX_WAITERS);

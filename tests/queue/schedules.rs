@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::limiter::{Answer, Ask, Mode, Pending, Receipt};
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::{Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Quota};
 
 use super::oracle::{Arrival, Oracle, Outcome, PERIOD, Rules};
@@ -284,7 +284,7 @@ impl std::fmt::Debug for Trial {
 async fn random_schedules_follow_the_model() {
     let trials = rounds(3_000, 200_000);
     let mut ended = 0;
-    for seed in 0..trials as u64 {
+    for seed in seeds(trials) {
         ended += usize::from(Trial::new(seed).run().await);
     }
     assert!(ended > trials * 3 / 4, "{ended} of {trials}");

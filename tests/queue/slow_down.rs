@@ -11,7 +11,7 @@ use http_body_util::Full;
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::limiter::{Answer, Ask, Mode, Pending, Receipt};
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Policy, Quota, RateLimitLayer, SlowDown};
 
 use super::leaky_queue::{key, pending, ready};
@@ -283,7 +283,7 @@ impl fmt::Debug for Trial {
 
 #[tokio::test(start_paused = true)]
 async fn random_schedules_follow_the_model() {
-    for seed in 0..rounds(1_500, 100_000) as u64 {
+    for seed in seeds(rounds(1_500, 100_000)) {
         Trial::new(seed).run().await;
     }
 }
@@ -298,7 +298,7 @@ fn ten_per_second() -> SlowDown {
 /// Requests of 20 keys arrive at random times; all that pass depart in the order in which their key has sent them.
 #[tokio::test(start_paused = true)]
 async fn a_key_departs_in_the_order_of_its_arrivals() {
-    for seed in 0..rounds(5, 200) as u64 {
+    for seed in seeds(rounds(5, 200)) {
         let mut random = Random::new(seed);
         let slow = ten_per_second();
         let (sender, mut departures) = tokio::sync::mpsc::unbounded_channel();

@@ -14,6 +14,7 @@ use tower_sluice::key::User;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
+use crate::support::cases::cases;
 use crate::support::clients::PLENTY;
 use crate::support::effort::rounds;
 use crate::support::redis::RedisServer;
@@ -100,10 +101,10 @@ async fn random_trees_in_memory_and_on_redis_decide_like_a_naive_ledger() {
     let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let member = (1..8_u64, any::<bool>()).prop_map(|(limit, is_on_redis)| Member { limit, is_on_redis });
     let requests = prop::collection::vec((0..2_usize, 1..4_u64), 1..30);
-    let cases = (trees(), prop::collection::vec(member, 8), requests);
-    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
+    let trials = (trees(), prop::collection::vec(member, 8), requests);
+    let mut runner = TestRunner::new(Config { failure_persistence: None, ..cases(0) });
     for run in 0..rounds(150, 3_000) {
-        let (tree, members, requests) = cases.new_tree(&mut runner).unwrap().current();
+        let (tree, members, requests) = trials.new_tree(&mut runner).unwrap().current();
         compare(&tree, &members[..tree.size()], &requests, &redis, run as u64).await;
     }
 }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tower_sluice::key::User;
 use tower_sluice::limiter::{Ask, Credit, Debit, Mode};
 use tower_sluice::store::redis::{Redis, RedisStore};
-use tower_sluice::testing::{Random, check_modes};
+use tower_sluice::testing::{Random, check_modes, seeds};
 use tower_sluice::{
     Decision, FixedWindow, Limiter, LimiterExt, LimitsHandle, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
     RedisBalance, TokenBucket,
@@ -57,7 +57,7 @@ async fn two_processes_keep_the_naive_ledger() {
     let (limiters, handles) = ([balance(&server), balance(&server)], [process(&server), process(&server)]);
     let key = PartitionKey::from("alice");
     let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
-    for seed in 0..rounds(4, 100) as u64 {
+    for seed in seeds(rounds(4, 100)) {
         server.run::<()>(&["FLUSHALL"]);
         let mut random = Random::new(seed);
         let mut ledger = Ledger::default();

@@ -13,7 +13,7 @@ use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::layer::ResponseBody;
 use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::{ChargeOnce, FailureMode, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 use crate::calendar::{monthly, runs};
@@ -491,7 +491,7 @@ impl Model {
 async fn random_schedules_over_three_processes_stay_within_one_plus_free_retries_times_the_quota() {
     const LIMIT: u64 = 12;
     let mut seen = [0; 3];
-    for seed in 0..6 {
+    for seed in seeds(6) {
         let (server, mut random, mut model) = (RedisServer::start(), Random::new(seed), Model::default());
         let free_retries = 1 + random.below(3);
         let window = FixedWindow::new(Quota::per(LIMIT, 100 * DAY));

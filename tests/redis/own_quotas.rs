@@ -95,7 +95,7 @@ const LIMITS: [u64; 8] = [1, 2, 5, 7, 12, 20, 60, 144];
 async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, seed: u64) {
     let server = RedisServer::start();
     let processes = [limiter(&redis(&server), of(quota(10))), limiter(&redis(&server), of(quota(10)))];
-    let (mut random, mut used) = (Random::new(seed), HashMap::<u64, u64>::new());
+    let (mut random, mut used) = (Random::of_trial(seed), HashMap::<u64, u64>::new());
     for number in 0..400 {
         let (key, cost, limit) = (random.below(8), random.pick(&[1, 1, 1, 2, 3, 9]), random.pick(&LIMITS));
         let process = &processes[if key < 4 { 0 } else { usize::from(random.below(2) == 0) }];

@@ -1,5 +1,5 @@
 //! Checks the repository against its documents: imports, links, threats, the names of tests and functions, the guide's
-//! quotes, measured figures, comments, mutants, proofs, and the vocabulary.
+//! quotes, measured figures, comments, mutants, proofs, the randomness of tests, and the vocabulary.
 
 mod comments;
 mod defaults;
@@ -12,5 +12,6 @@ mod misconfigured;
 mod mutants;
 mod named;
 mod proofs;
+mod randomness;
 mod threats;
 mod vocabulary;

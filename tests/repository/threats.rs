@@ -16,7 +16,7 @@ use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::limiter::{Answer, Ask};
 use tower_sluice::store::MemoryStore;
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
@@ -117,7 +117,7 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
     }));
 
     let (mut output, mut secrets, mut series) = (Vec::new(), Vec::new(), 0);
-    let mut random = Random::new(7);
+    let mut random = Random::of_trial(7);
     metrics::with_local_recorder(&recorder, || {
         tracing::subscriber::with_default(subscriber, || {
             for number in 0..200 {
@@ -204,7 +204,7 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
 fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burst() {
     const BURST: u64 = 5;
     let mut most = 0;
-    for seed in 0..20_000 {
+    for seed in seeds(20_000) {
         let mut random = Random::new(seed);
         let clock = ManualClock::new();
         let bucket = RateLimiter::new(

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::cases::cases;
 use crate::support::effort::rounds;
 use crate::support::oracle::{BucketOracle, FixedWindowOracle, Oracle, SlidingWindowOracle};
 use proptest::prelude::*;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::{IntoLimiter, Terms};
-use tower_sluice::testing::check_algorithm;
+use tower_sluice::testing::{check_algorithm, seed};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Limiter, Quota};
 
@@ -44,11 +45,11 @@ fn bursts() -> [u64; 10] {
 #[test]
 fn buckets_keep_the_contract() {
     for (number, quota) in quotas().into_iter().enumerate() {
-        check_algorithm(&TokenBucket::new(quota), 1);
+        check_algorithm(&TokenBucket::new(quota), seed());
         // All bursts, or two of them, others for each quota.
         let step = rounds(9, 1);
         for burst in bursts().into_iter().skip(number % step).step_by(step) {
-            check_algorithm(&TokenBucket::new(quota.burst(burst)), 2);
+            check_algorithm(&TokenBucket::new(quota.burst(burst)), seed());
         }
     }
 }
@@ -56,14 +57,14 @@ fn buckets_keep_the_contract() {
 #[test]
 fn fixed_windows_keep_the_contract() {
     for quota in quotas() {
-        check_algorithm(&FixedWindow::new(quota), 4);
+        check_algorithm(&FixedWindow::new(quota), seed());
     }
 }
 
 #[test]
 fn sliding_windows_keep_the_contract() {
     for quota in quotas() {
-        check_algorithm(&SlidingWindow::new(quota), 5);
+        check_algorithm(&SlidingWindow::new(quota), seed());
     }
 }
 
@@ -138,6 +139,8 @@ fn window_case() -> impl Strategy<Value = (Quota, Vec<(u64, u64)>)> {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn buckets_agree_with_a_level_that_leaks((quota, trace) in bucket_case(), start in 0..2_000_000_000 * NANOS) {
         agrees_with(&TokenBucket::new(quota), BucketOracle::new(quota), start, &trace)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::{Ask, IntoLimiter};
 use tower_sluice::store::{MemoryStore, WhenFull};
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
 
@@ -66,7 +66,7 @@ impl Window {
 
 #[test]
 fn windows_agree_with_the_model_through_live_changes() {
-    for seed in 1..=40_u64 {
+    for seed in seeds(40) {
         let mut random = Random::new(seed);
         let clock = clock();
         let mut quota = (5, 1_000);
@@ -234,7 +234,7 @@ fn waits_are_exact_after_a_limit_was_lowered() {
         let then = now + u64::try_from(wait.as_nanos()).unwrap();
         assert!(decide(then).is_allowed() && !decide(then - 1).is_allowed(), "{context}: {wait:?}");
     }
-    for seed in 1..=2_000_u64 {
+    for seed in seeds(2_000) {
         let mut random = Random::new(seed);
         let limit = 1 + random.below(50);
         let (before, after) = (Quota::per_second(100), Quota::per_second(limit));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::Ask;
 use tower_sluice::store::{MemoryStore, MemoryTable};
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
@@ -55,25 +56,13 @@ fn a_clock_that_is_set_back_twice_admits_no_second_burst() {
     }
 }
 
-/// Xorshift, so that a run can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// Whatever the clock does, a key gets its burst, and what it earns while the clock goes forward. Time that the clock
 /// passes twice counts twice: a key whose debt was paid owes nothing.
 #[test]
 fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
     const KEYS: u64 = 5;
-    for seed in 1..rounds(200, 3_000) as u64 {
-        let mut random = Random(seed << 32 | 0x9e37_79b9);
+    for seed in seeds(rounds(200, 3_000)) {
+        let mut random = Random::new(seed);
         let clock = ManualClock::new();
         // One page, or several.
         let bucket = bucket([100, 4_000][seed as usize % 2], &clock);

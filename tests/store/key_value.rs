@@ -15,7 +15,7 @@ use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Portable, 
 use tower_sluice::key::User;
 use tower_sluice::limiter::Ask;
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore, RemoteTable};
-use tower_sluice::testing::check_backend;
+use tower_sluice::testing::{check_backend, seed_of};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
     Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
@@ -107,7 +107,7 @@ fn backend(map: &Arc<Map>, clock: &ManualClock) -> KeyValueBackend<Map, ManualCl
 }
 
 async fn check<A: Portable + Clone>(algorithm: A, seed: u64) {
-    check_backend(algorithm, seed, |clock| backend(&Arc::default(), &clock)).await;
+    check_backend(algorithm, seed_of(seed), |clock| backend(&Arc::default(), &clock)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@ use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;
+use crate::support::cases::cases;
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
@@ -90,7 +91,7 @@ fn decides_as<A: Algorithm + Clone>(algorithm: &A, steps: &[Step]) -> Result<(),
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(500))]
 
     #[test]
     fn memory_decides_as_the_algorithm_for_all_wide_quotas((quota, steps) in trace()) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
 use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::store::{MemoryStore, MemoryTable, WhenFull};
+use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
 
@@ -21,17 +22,6 @@ fn limiter<A: Algorithm>(algorithm: A, keys: usize) -> (Limited<A>, ManualClock)
 /// What clients see of a decision.
 fn numbers(decision: &Decision) -> (Outcome, u64, u64, Duration) {
     (decision.outcome(), decision.limit(), decision.remaining(), decision.reset_after())
-}
-
-/// Draws the same numbers in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mixed = (self.0 ^ self.0 >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ mixed >> 32) % bound
-    }
 }
 
 /// Draws a step of the clock: none, within a window, over some, and over so many that what a word counts repeats.
@@ -53,7 +43,7 @@ fn step(random: &mut Random, period: u64) -> u64 {
 fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     const KEYS: usize = 4;
     let (limiter, clock) = limiter(algorithm, 64);
-    let (quota, mut random) = (algorithm.quota(), Random(seed));
+    let (quota, mut random) = (algorithm.quota(), Random::of_trial(seed));
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let mut states = [None; KEYS];
     let mut charges: Vec<(usize, u64, Receipt, Receipt)> = Vec::new();
@@ -151,7 +141,7 @@ fn decisions_are_those_of_the_algorithm() {
 /// that is ahead by that much.
 fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let (limiter, clock) = limiter(algorithm, 64);
-    let (quota, mut random) = (algorithm.quota(), Random(seed));
+    let (quota, mut random) = (algorithm.quota(), Random::of_trial(seed));
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let mut candidates: Vec<_> =
         (0..512).map(|group| (algorithm.phase(group * (u64::MAX / 512)), None::<A::State>)).collect();

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod busy;
+pub mod cases;
 pub mod clients;
 pub mod effort;
 pub mod ledger;

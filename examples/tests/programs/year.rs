@@ -13,6 +13,7 @@ use std::time::Duration;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+use tower_sluice::testing::Random;
 
 use crate::moved_clock::MovedClock;
 use crate::plans::{field, send};
@@ -124,18 +125,6 @@ impl Ledger {
     }
 }
 
-/// A small generator (xorshift64*), so that a year can be run again.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % sides
-    }
-}
-
 /// The members that the field `RateLimit` reports, with the units left, without the pace and what is in flight.
 fn reported(head: &str) -> Vec<(String, u64)> {
     let members = field(head, "ratelimit").unwrap_or_default().split(", ").filter_map(|member| {
@@ -171,18 +160,18 @@ fn run_a_year(mut clock: MovedClock, server: &str, is_bought: bool) {
     };
     let mut programs = [start(), start()];
     let mut ledger = Ledger::default();
-    let mut dice = Dice(0x5EED);
+    let mut random = Random::of_trial(0);
     let mut invoices = 0;
     let (mut at, mut requests, mut rejected) = (begin, 0, 0);
     while at < begin + 366 * DAY {
         // Ten minutes past an hour: no month of any zone ends near it, however long a request takes.
-        at += i64::try_from(dice.roll(8)).unwrap() * 3_600;
+        at += i64::try_from(random.below(8)).unwrap() * 3_600;
         clock.move_to(at + 600);
-        let customer = &CUSTOMERS[usize::try_from(dice.roll(6)).unwrap()];
-        let program = &programs[usize::try_from(dice.roll(2)).unwrap()];
-        if is_bought && dice.roll(60) == 0 {
+        let customer = &CUSTOMERS[usize::try_from(random.below(6)).unwrap()];
+        let program = &programs[usize::try_from(random.below(2)).unwrap()];
+        if is_bought && random.below(60) == 0 {
             invoices += 1;
-            let units = 100 + dice.roll(3_000);
+            let units = 100 + random.below(3_000);
             let path = format!("/paid/{}/{units}/invoice-{invoices}", customer.name);
             // The payment provider calls twice, and reaches another process.
             let answers = programs.each_ref().map(|program| send(program, "POST", &path, "").1);
@@ -190,7 +179,7 @@ fn run_a_year(mut clock: MovedClock, server: &str, is_bought: bool) {
             ledger.bought.entry(customer.name).or_default().push((clock.now() + 90 * DAY, units));
             continue;
         }
-        let cost = 1 + dice.roll(900);
+        let cost = 1 + random.below(900);
         let before = clock.now();
         let (head, _) = send(program, "GET", &format!("/v1/rows/{cost}"), customer.name);
         let took = clock.now() - before;

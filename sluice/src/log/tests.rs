@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::{Entry, Format, LONGEST_LINE, Line, Parser, Source, Unreadable};
+use crate::cases::cases;
 
 fn parse(line: &str) -> Result<Entry<'_>, Unreadable> {
     Parser::new(Format::Auto).parse(line.as_bytes())
@@ -178,6 +179,8 @@ fn binary_files_are_lines_that_are_errors() {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     /// Whatever a log has, it is a request or an error.
     #[test]
     fn no_line_panics(line in prop::collection::vec(any::<u8>(), 0..300)) {

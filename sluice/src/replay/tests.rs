@@ -14,6 +14,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tower::{ServiceExt, service_fn};
 use tower_sluice::config::Config;
 use tower_sluice::key::User;
+use tower_sluice::testing::Random;
 use tower_sluice::time::{ManualClock, Timestamp};
 
 use super::{LogClock, Replay, Session};
@@ -121,12 +122,8 @@ const PATHS: [&str; 18] = [
 
 /// A log of `lines` lines, at some forty per second, whose times sometimes go back.
 fn log(lines: u64, seed: u64) -> Vec<String> {
-    let mut state = seed;
-    let mut random = |below: u64| {
-        // Knuth's generator; its high bits are the good ones.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
+    let mut random = Random::of_trial(seed);
+    let mut random = |end: u64| random.below(end);
     let mut nanos: u64 = 1_700_000_000_000_000_000;
     let mut log = Vec::new();
     for _ in 0..lines {

@@ -88,6 +88,7 @@ mod tests {
     use tower_sluice::{Policy, Quota, RateLimitLayer};
 
     use super::*;
+    use crate::cases::cases;
 
     fn name(parts: &[&str]) -> String {
         let text = parts.iter().fold(NameText::new(), |text, part| text.with(part));
@@ -121,6 +122,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn all_names_are_names_of_policies(parts in prop::collection::vec(".{0,40}", 0..4)) {
             let parts: Vec<&str> = parts.iter().map(String::as_str).collect();

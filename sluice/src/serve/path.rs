@@ -57,6 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cases::cases;
 
     #[test]
     fn spellings_of_a_path_are_one() {
@@ -84,6 +85,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn a_normalized_path_has_no_other_spelling(path in "/[a%./2eE5]{0,12}") {
             let once = normalized(&path).into_owned();

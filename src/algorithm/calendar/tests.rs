@@ -10,6 +10,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use super::period::{Period, to_jiff};
 use super::schedule::CalendarSchedule;
 use super::*;
+use crate::testing::Random;
 
 /// Zones where clocks are changed at various hours, by an hour or another time, over midnight, or not at all.
 const ZONES: [&str; 10] = [
@@ -71,19 +72,9 @@ fn model(period: Period, zone: &TimeZone, now: i64) -> [i64; 2] {
     }
 }
 
-/// Draws the same numbers in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 30) % end
-    }
-
-    /// A second of the years 2024 to 2030.
-    fn second(&mut self) -> u64 {
-        1_704_067_200 + self.below(7 * 365 * 86_400)
-    }
+/// A second of the years 2024 to 2030.
+fn second(random: &mut Random) -> u64 {
+    1_704_067_200 + random.below(7 * 365 * 86_400)
 }
 
 fn bounds(schedule: &CalendarSchedule, now: u64) -> [i64; 2] {
@@ -94,13 +85,13 @@ fn bounds(schedule: &CalendarSchedule, now: u64) -> [i64; 2] {
 /// Instants in no order, so that the clock goes back, and several windows pass; and those around the edges.
 #[test]
 fn windows_are_those_of_a_walk_through_the_days() {
-    let mut random = Random(1);
+    let mut random = Random::of_trial(1);
     for name in ZONES {
         let zone = zone::find(name).unwrap();
         for period in periods() {
             let schedule = CalendarSchedule::new(period, zone.clone());
             for _ in 0..120 {
-                let now = random.second();
+                let now = second(&mut random);
                 let found = bounds(&schedule, now);
                 assert_eq!(found, model(period, &zone, now as i64), "{period:?} in {name} at {now}");
                 for edge in found.map(i64::unsigned_abs) {
@@ -143,7 +134,7 @@ fn threads_find_their_own_windows() {
         for seed in 0..4 {
             let (schedule, zone) = (&schedule, &zone);
             scope.spawn(move || {
-                let mut random = Random(seed);
+                let mut random = Random::of_trial(seed);
                 for _ in 0..2_000 {
                     // Few days, so that some are found by others.
                     let now = 1_774_600_000 + random.below(4 * 86_400);
@@ -269,12 +260,12 @@ fn the_first_and_the_last_window_of_all_time_end_with_it() {
 /// A server's clock that differs by less than half a window is within the two that a call to it knows.
 #[test]
 fn edges_are_those_of_two_windows_around_the_time() {
-    let mut random = Random(7);
+    let mut random = Random::of_trial(7);
     for period in periods() {
         let zone = zone::find("America/New_York").unwrap();
         let schedule = CalendarSchedule::new(period, zone.clone());
         for _ in 0..300 {
-            let now = random.second();
+            let now = second(&mut random);
             let [starts, ends] = bounds(&schedule, now);
             let edges = schedule.edges(at(now)).map(|edge| i64::try_from(edge).unwrap());
             let first = model(period, &zone, edges[0]);

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use super::ledger::Ledger;
 use super::{charge, credit, debit, decide, left};
 use crate::limiter::Limiter;
-use crate::testing::{Random, check_modes};
+use crate::testing::{Random, check_modes, seeds};
 use crate::util::effort;
 use crate::values::time::Clock;
 use crate::values::{Ask, Credit, Decision, PartitionKey};
@@ -15,7 +15,7 @@ use crate::values::{Ask, Credit, Decision, PartitionKey};
 /// Random credits, charges, refunds, charges by hand, resets and pauses, against the naive ledger.
 #[test]
 fn it_decides_as_the_naive_ledger() {
-    for seed in 0..effort::rounds(200, 10_000) as u64 {
+    for seed in seeds(effort::rounds(200, 10_000)) {
         let (balance, clock) = super::balance();
         let key = PartitionKey::from("alice");
         let mut random = Random::new(seed);

@@ -4,10 +4,11 @@
 //! process. So once per [`YIELD_EVERY`], a line leaves the released units to others for the length of their longest
 //! interval: each line of another process has asked by then.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::util::random::random;
 
 /// When a line asks next: at once if the last answer left enough units, and otherwise after an interval, which grows
 /// while nothing changes.
@@ -109,10 +110,8 @@ pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 
 /// Draws a time from the upper half, so that processes which began together do not ask together.
 fn between_half_and(interval: Duration) -> Duration {
-    // A new state has new keys, so its hash of anything is a new number.
-    let random = RandomState::new().hash_one(0);
     let half = u64::try_from(interval.as_nanos() / 2).expect("an eighth of a second at the most");
-    Duration::from_nanos(half + random % (half + 1))
+    Duration::from_nanos(half + random() % (half + 1))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::script::{self, ProcessField};
 use crate::concurrency::rejected;
 use crate::store::redis::{Fault, FaultKind, Key, KeyNames, Redis, ScriptCall, ScriptCaller, ScriptReply, failed};
 use crate::store::remote::{CallLimits, KeyTag};
-use crate::util::keyed_hash::Secret;
+use crate::util::random::identity;
 use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, LimiterError, PartitionKey};
@@ -45,7 +45,7 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn new(redis: &Redis, name: &str, lease: Duration) -> Self {
         // 52 bits, which a script reads exactly: of a thousand processes, two have the same once in 10^10 times.
-        let id = Secret::random().hash(b"process") >> 12;
+        let id = identity() >> 12;
         Self {
             redis: redis.clone(),
             scripts: ScriptCaller::new(redis),

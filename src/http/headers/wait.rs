@@ -178,6 +178,7 @@ mod tests {
 
     use super::*;
     use crate::http::headers::tests::listed;
+    use crate::util::cases::cases;
 
     #[test]
     fn waits_are_rounded_up_and_never_zero() {
@@ -272,6 +273,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// 0 < X-Rate-Limited-For ≤ Retry-After < X-Rate-Limited-For + 1, and both are at least the wait.
         #[test]
         fn the_exact_wait_and_the_rounded_one_agree(wait in prop_oneof![

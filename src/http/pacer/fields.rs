@@ -248,6 +248,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::util::cases::cases;
 
     fn head(lines: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -448,6 +449,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// Whatever a partner sends, the numbers are in bounds.
         #[test]
         fn any_head_is_read(

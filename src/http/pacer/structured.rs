@@ -202,6 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::util::cases::cases;
 
     #[test]
     fn members_have_their_parameters() {
@@ -229,6 +230,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// Inner lists, keys that come twice and malformed Byte Sequences aside.
         #[test]
         fn lists_are_those_of_another_parser(text in "[\"a1 ;,=.?()\\-\\\\]{0,24}") {

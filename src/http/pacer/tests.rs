@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::pace::{Budget, CallReport, PacedDeparture, PacedTurn, PartnerPace, Rules};
 use crate::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
+use crate::util::cases::cases;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
@@ -296,6 +297,8 @@ fn what_others_take_is_noticed() {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     /// For any reports of a partner, and any order of its answers: no sum overflows, and the next departure is never
     /// further from the last one, or from now, than the longest pause.
     #[test]

@@ -145,6 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::util::cases::cases;
     use crate::values::Quota;
 
     #[test]
@@ -164,6 +165,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// The charges of a window, in any order of sizes, against a count that cannot be wrong.
         #[test]
         fn each_share_is_crossed_by_the_charge_that_reaches_it(

@@ -205,6 +205,7 @@ mod tests {
     use crate::http::headers::{Described, PolicyReading, QuotaUnit, RateLimitFields, Writer};
     use crate::http::reject::Wait;
     use crate::http::verdict::{PolicyVerdict, Verdict};
+    use crate::util::cases::cases;
     use crate::values::{Decision, Quota, Terms};
 
     const NAMES: [&str; 2] = ["p", "q"];
@@ -353,6 +354,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// Prepared or not, the bytes are the same.
         #[test]
         fn responses_are_those_of_a_naive_renderer(case in case()) {

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{KeyValue, KeyValueBackend, RemoteStore};
 use crate::algorithm::TokenBucket;
 use crate::store::OpenStore;
+use crate::testing::seed_of;
 use crate::util::effort::rounds;
 use crate::util::random::{random, seeded};
 use crate::values::time::{ManualClock, Timestamp};
@@ -150,7 +151,7 @@ const CALL: Duration = Duration::from_millis(4);
 
 /// Runs processes whose calls take 4 ms. Each has `clients` clients that come again after 2 ms on average.
 fn at_a_hot_key(processes: u64, clients: u64, leases: bool) -> ContentionReport {
-    let report = run(Load { processes, clients, pause: Duration::from_millis(2), call: CALL, leases }, 1);
+    let report = run(Load { processes, clients, pause: Duration::from_millis(2), call: CALL, leases }, seed_of(1));
     println!(
         "{processes} processes, {clients} clients, leases {leases}: {} ‰ failed, {report:?}",
         report.failed_per_mille()

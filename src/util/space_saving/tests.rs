@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::util::cases::cases;
 use crate::util::effort::rounds;
 use crate::util::keyed_hash::Secret;
 
@@ -211,7 +212,7 @@ fn unknown_notes_widen_the_bound() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { rounds(40, 1_000) as u32 }))]
+    #![proptest_config(cases(if cfg!(miri) { 1 } else { rounds(40, 1_000) }))]
 
     #[test]
     fn any_stream_stays_within_the_bound(

@@ -10,7 +10,7 @@ mod waiting_model;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::support::clients::PLENTY;
 use crate::support::proxy::{Mode as Fault, Proxy};
@@ -22,6 +22,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::limiter::{Ask, Mode, Permit};
 use tower_sluice::store::redis::{Redis, RedisBuilder};
+use tower_sluice::testing::Random;
 use tower_sluice::{Limiter, LimiterExt, PartitionKey, Policy, RateLimitLayer, RedisConcurrency};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -144,13 +145,8 @@ async fn random_requests_are_decided_as_a_model_does() {
     let server = RedisServer::start();
     let processes: Vec<_> = (0..3).map(|_| process(&server, LIMIT, HOUR)).collect();
     let mut held: Vec<(usize, Taken<'_>)> = Vec::new();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let mut seed = now.subsec_nanos();
-    println!("seed {seed}");
-    let mut random = |end: usize| {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        usize::try_from(seed >> 8).unwrap() % end
-    };
+    let mut random = Random::of_trial(0);
+    let mut random = |end: usize| usize::try_from(random.below(end as u64)).unwrap();
     for step in 0..400 {
         let total: u64 = held.iter().map(|(_, permit)| permit.units()).sum();
         if random(5) < 2 && !held.is_empty() {

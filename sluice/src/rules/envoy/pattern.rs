@@ -38,6 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cases::cases;
 
     /// Matches by trying all lengths of each `*`.
     fn naive(pattern: &[char], value: &[char]) -> bool {
@@ -57,6 +58,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn patterns_match_as_by_trying(pattern in r"[ab*]{0,6}\*[ab*é]{0,6}", value in "[abé]{0,9}") {
             let chars = |text: &str| text.chars().collect::<Vec<_>>();

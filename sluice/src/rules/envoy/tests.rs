@@ -8,6 +8,7 @@ use tower_sluice::{PartitionKey, Quota};
 
 use super::super::{Algorithm, Descriptor, Domain, Limit, Selected};
 use super::examples::EXAMPLES;
+use crate::cases::cases;
 
 fn domain(file: &str) -> Domain {
     super::parse([("a.yaml", file)]).unwrap().remove(0)
@@ -326,6 +327,8 @@ fn write(file: &mut String, list: &[Model]) {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn selection_is_that_of_a_naive_model(
         mut models in models(),

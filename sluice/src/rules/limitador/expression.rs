@@ -114,6 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cases::cases;
 
     fn reference(descriptor: Option<usize>, key: &str) -> Reference {
         Reference { descriptor, key: key.to_owned() }
@@ -181,6 +182,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn no_text_panics(text in r"(descriptors)?[\[\]'a.0= !é]{0,20}") {
             let _ = Condition::parse(&text);

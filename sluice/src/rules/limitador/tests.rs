@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tower_sluice::{PartitionKey, Quota};
 
 use super::super::{Algorithm, Descriptor, Domain, Limit};
+use crate::cases::cases;
 
 fn domain(file: &str) -> Domain {
     let mut domains = super::parse("a.yaml", file).unwrap();
@@ -193,6 +194,8 @@ fn naive(
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn selection_is_that_of_a_naive_model(
         limits in prop::collection::vec((

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cases::cases;
 
 /// Writes a tree in one line, with the line of each text.
 fn shown(node: &Node) -> String {
@@ -87,6 +88,8 @@ fn deep_nesting_is_rejected() {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn no_text_panics(text in r"[-:&*<>{}\[\], a-c0\n'|#!?%~]{0,60}") {
         let _ = parse("a.yaml", &text);

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::bucket::{Bucket, LARGEST, LONGEST_WAIT, NANOS};
 use super::*;
 use crate::http::headers::partition::Mark;
+use crate::util::cases::cases;
 use crate::values::{PartitionKey, Quota};
 
 /// For `pk`. A writer with a secret does not intern constants: their number in a process is bounded, and other tests
@@ -174,7 +175,7 @@ fn readings(policies: &[Decided], mark: Option<Mark>) -> impl Iterator<Item = Po
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 2_000 }))]
+    #![proptest_config(cases(if cfg!(miri) { 8 } else { 2_000 }))]
 
     #[test]
     fn advertised_rate_never_exceeds_quota(quota in quota()) {

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::SECOND;
 use crate::http::pacer::health::{Admission, PROBE, PartnerHealth, ThrottleChange, WindowSums};
 use crate::http::pacer::throttle::AdaptiveThrottle;
+use crate::testing::Random;
+use crate::util::cases::cases;
 
 /// Every call ever made, each looked at again for each decision.
 #[derive(Default)]
@@ -49,6 +51,8 @@ impl Naive {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn health_is_that_of_the_naive_model(
         percent in 1..=100_u32,
@@ -107,13 +111,10 @@ fn run(
     per_second: u64,
     mut partner: impl FnMut(u64) -> bool,
 ) -> (u64, u64) {
-    let (mut sent, mut accepted, mut random) = (0, 0, 0x9e37_79b9_7f4a_7c15_u64);
+    let (mut sent, mut accepted, mut random) = (0, 0, Random::of_trial(0));
     for call in seconds.start * per_second..seconds.end * per_second {
         let now = call * SECOND / per_second;
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        if health.admit(now, throttle, || random).is_sent {
+        if health.admit(now, throttle, || random.next()).is_sent {
             let mark = health.send(now, throttle);
             let is_accepted = partner(now);
             health.end(mark, now, is_accepted);

@@ -383,6 +383,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::util::cases::cases;
     use crate::values::time::ManualClock;
     use crate::values::{Exception, Override, Pending};
 
@@ -478,6 +479,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// Histories of three keys: premature retries, pauses of all lengths, and lifted bans.
         #[test]
         fn bans_grow_like_a_plain_list_of_them(

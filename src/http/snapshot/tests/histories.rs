@@ -7,6 +7,7 @@ use super::*;
 use crate::algorithm::CalendarWindow;
 use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use crate::store::WhenFull;
+use crate::util::cases::cases;
 use crate::util::effort::rounds;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +187,7 @@ fn run(shape: Shape, when_full: WhenFull, has_quotas: bool, starts_at: Option<u6
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(u32::try_from(rounds(400, 4_000)).unwrap()))]
+    #![proptest_config(cases(rounds(400, 4_000)))]
 
     #[test]
     fn a_restart_at_any_instant_equals_no_restart(

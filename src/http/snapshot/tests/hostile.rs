@@ -9,6 +9,7 @@ use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use crate::http::Penalty;
 use crate::http::key::HeaderKey;
 use crate::http::snapshot::format::MOST;
+use crate::util::cases::cases;
 use crate::util::effort::rounds;
 
 const POLICIES: usize = 3;
@@ -172,7 +173,7 @@ fn an_announced_table_is_not_allocated() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(u32::try_from(rounds(300, 5_000)).unwrap()))]
+    #![proptest_config(cases(rounds(300, 5_000)))]
 
     #[test]
     fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..500), has_head: bool) {

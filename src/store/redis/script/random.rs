@@ -1,18 +1,15 @@
 //! Random numbers for tests, from a seed that a failed run prints.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use super::variant;
+use crate::testing;
 
 /// A random number generator: xorshift (Marsaglia), multiplied so that its low bits are random, too (Vigna).
 pub(crate) struct Xorshift(u64);
 
 impl Xorshift {
-    /// Seeds the generator with `SLUICE_SEED`, or otherwise with the time, and prints the seed.
+    /// Seeds the generator with the seed of the run, or of the variant, and prints it.
     pub(crate) fn seeded() -> Self {
-        let seed = variant::seed().or_else(|| std::env::var("SLUICE_SEED").ok()?.parse().ok());
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
-        let seed = seed.unwrap_or_else(|| u64::from(now()) + 1);
+        let seed = variant::seed().unwrap_or_else(testing::seed);
         println!("SLUICE_SEED={seed}");
         Self::from_seed(seed)
     }

@@ -26,6 +26,7 @@ mod server;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::run::{RunOutcome, run};
+use crate::testing;
 use crate::util::effort::rounds;
 
 /// Seeds that have found a bug.
@@ -37,11 +38,13 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
-    let (first, count) = match number("SIM_SEED") {
-        Some(seed) => (seed, 1),
-        None => (1, number("SIM_SEEDS").unwrap_or_else(|| rounds(25, 200) as u64)),
+    let seeds: Vec<u64> = match number("SIM_SEED") {
+        Some(seed) => vec![seed],
+        None => {
+            let count = number("SIM_SEEDS").map_or_else(|| rounds(25, 200), |count| count as usize);
+            REGRESSIONS.iter().copied().chain(testing::seeds(count)).collect()
+        }
     };
-    let seeds: Vec<u64> = if count == 1 { vec![first] } else { REGRESSIONS.iter().copied().chain(1..=count).collect() };
     let is_logged = number("SIM_LOG").is_some();
     let next = AtomicU64::new(0);
     let worker = || {
@@ -85,7 +88,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
 /// Otherwise a seed would not reproduce its failure.
 #[test]
 fn a_seed_always_makes_the_same_run() {
-    for seed in 1..=rounds(3, 12) as u64 {
+    for seed in testing::seeds(rounds(3, 12)) {
         let one = run(seed, true).log;
         let other = run(seed, true).log;
         assert!(one.len() > 100, "seed {seed} does next to nothing");

@@ -1,7 +1,7 @@
 //! Clocks that differ, that are wrong, and that were wrong.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::testing::{IntervalChecker, Random};
+use tower_sluice::testing::{IntervalChecker, Random, seeds};
 
 use tower_sluice::Limiter;
 use tower_sluice::limiter::Ask;
@@ -47,7 +47,7 @@ async fn overrun_is_bounded<A: Kept>(algorithm: A, seed: u64) {
 
 #[tokio::test]
 async fn buckets_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
-    for seed in 0..5 {
+    for seed in seeds(5) {
         overrun_is_bounded(TokenBucket::new(Quota::per_second(100).burst(10)), seed).await;
         overrun_is_bounded(TokenBucket::new(Quota::per_second(20).burst(40)), seed).await;
     }
@@ -56,7 +56,7 @@ async fn buckets_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
 #[tokio::test]
 async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
     let quota = Quota::per(20, Duration::from_millis(200));
-    for seed in 0..5 {
+    for seed in seeds(5) {
         overrun_is_bounded(SlidingWindow::new(quota), seed).await;
         overrun_is_bounded(FixedWindow::new(quota), seed).await;
     }

@@ -1,7 +1,7 @@
 //! All algorithms, over random schedules, against a plain map.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::testing::check_backend;
+use tower_sluice::testing::{check_backend, seed_of};
 
 use super::*;
 use crate::backend::DynamoBackend;
@@ -14,7 +14,7 @@ fn backend(clock: &ManualClock) -> DynamoBackend {
 }
 
 async fn check<A: Kept>(algorithm: A, seed: u64) {
-    check_backend(algorithm, seed, |clock| backend(&clock)).await;
+    check_backend(algorithm, seed_of(seed), |clock| backend(&clock)).await;
 }
 
 /// The longest period.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::{Policy, RateLimitLayer};
 
 use super::effort::rounds;
@@ -274,7 +274,7 @@ async fn races<A: Kept>(algorithm: A, seed: u64) {
 
 #[tokio::test]
 async fn changes_at_once_leave_the_last_one_in_all_windows() {
-    for seed in 0..rounds(10, 1_000) as u64 {
+    for seed in seeds(rounds(10, 1_000)) {
         races(FixedWindow::new(per_day(3)), seed).await;
         races(TokenBucket::new(per_day(3)), seed).await;
         races(SlidingWindow::new(per_day(3)), seed).await;

@@ -15,7 +15,7 @@ use super::*;
 /// at random, at so many percent of the limit: about one request in ten milliseconds, at random.
 async fn writes_per_thousand(processes: u64, percent: u64, count: u64, seed: u64) -> (u64, u64) {
     let (service, clock) = service().await;
-    let mut random = Random::new(seed);
+    let mut random = Random::of_trial(seed);
     // So many that a burst of chance is no rejection.
     let quota = Quota::per(10_000 / percent, Duration::from_secs(1)).burst(1_000);
     let limiters: Vec<_> =

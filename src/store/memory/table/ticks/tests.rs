@@ -8,6 +8,7 @@ use proptest::sample::select;
 use super::clock::MAX_NANOS;
 use super::*;
 use crate::store::memory::table::word::PAYLOAD_BITS;
+use crate::util::cases::cases;
 use crate::values::counterexamples::{Counterexample, each};
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
@@ -43,7 +44,7 @@ fn bucket() -> impl Strategy<Value = TickBucket> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 20_000 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(if cfg!(miri) { 8 } else { 20_000 }))]
 
     /// A clock that began before `begun` counts from there on like a clock that began at that instant.
     #[test]

@@ -10,6 +10,7 @@ use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, SlidingWindow};
 use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::Word;
+use crate::util::cases::cases;
 use crate::values::counterexamples::{Counterexample, each};
 use crate::values::{Decision, Receipt};
 
@@ -208,7 +209,7 @@ fn judges_alike<P: Pair>(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 20_000 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(if cfg!(miri) { 8 } else { 20_000 }))]
 
     #[test]
     fn words_are_judged_as_states_are(

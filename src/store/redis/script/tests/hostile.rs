@@ -13,6 +13,7 @@ use crate::store::redis::script::manual_server::{START, at, key};
 use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{ScriptReply, Scripted, decide};
+use crate::util::cases::cases;
 use crate::values::{Quota, Receipt};
 
 /// Texts that are no states of any algorithm. All states begin with a minus and a number below 2^53. A bucket's state
@@ -165,7 +166,7 @@ fn text() -> impl Strategy<Value = Value> {
 
 #[test]
 pub(super) fn no_reply_makes_rust_panic() {
-    let config = ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { failure_persistence: None, ..cases(4_000) };
     let replies = (prop_oneof![values(), items(), text()], any::<u64>(), 0..4_u32);
     let readable = Cell::new(0);
     let replay = |(reply, cost, count)| {

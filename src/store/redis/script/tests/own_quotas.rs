@@ -15,6 +15,7 @@ use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::sealed::Steps;
 use crate::store::redis::script::{MOST_UNITS, OwnQuota, ScriptCharge, Scripted, TextUnder};
+use crate::util::cases::cases;
 use crate::values::time::ManualClock;
 use crate::values::{Ask, Decision, PartitionKey, Quota, Receipt};
 
@@ -133,6 +134,8 @@ pub(super) fn windows_keep_their_used_units() {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     /// The debt of a converted bucket is rounded up, by less than a microsecond.
     #[test]
     fn a_bucket_is_written_with_less_than_a_microsecond_more(
