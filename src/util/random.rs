@@ -47,8 +47,8 @@ pub(crate) mod seeded {
         DRAWN.set(0);
     }
 
-    /// Returns nothing in a program that has the feature `test-util` and was not given a seed: the keys of its hashes must
-    /// stay secret.
+    /// Returns nothing in a program that has the feature `test-util` and was not given a seed: the keys of its hashes
+    /// must stay secret.
     pub(super) fn next() -> Option<u64> {
         let seed = SEED.get().map(|seed| seed.to_le_bytes().to_vec()).or_else(seed_of_thread)?;
         let drawn = DRAWN.get();

@@ -188,7 +188,7 @@ const PICTURES: &[(&str, Picture)] = &[
 ];
 
 /// Rooms of tests alone.
-const TESTS: &[&str] = &["tests", "models", "simulation", "invariants"];
+const TESTS: &[&str] = &["tests", "models", "simulation", "invariants", "contention"];
 
 #[test]
 fn rooms_import_what_lies_below_them() {

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::testing::check_backend;
+use tower_sluice::testing::{check_backend, seed_of};
 
 use super::*;
 use crate::backend::PostgresBackend;
@@ -20,7 +20,7 @@ pub(super) async fn check_over<A: Kept>(pool: impl crate::Pool + Clone, algorith
         let postgres = tables.lock().unwrap().pop().expect("a table for each backend");
         PostgresBackend::new(&postgres.with_clock(clock), "test")
     };
-    check_backend(algorithm, seed, make).await;
+    check_backend(algorithm, seed_of(seed), make).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -95,7 +95,7 @@ fn keys() -> Vec<Box<dyn AnyKey>> {
 async fn several_keys_decide_as_the_algorithms() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789));
     let postgres = process(pool(1)).await.with_clock(clock.clone()).without_sweeps();
-    let mut random = Random::new(1);
+    let mut random = Random::of_trial(1);
     let mut model = keys();
     for step in 0..rounds(1_500, 50_000) {
         let now = clock.now();
@@ -161,7 +161,7 @@ async fn tasks_that_create_the_same_keys_charge_each_key_exactly() {
             .map(|task| {
                 let (postgres, charged) = (postgres.clone(), Arc::clone(&charged));
                 tokio::spawn(async move {
-                    let mut random = Random::new(round as u64 * 8 + task);
+                    let mut random = Random::of_trial(round as u64 * 8 + task);
                     for _ in 0..4 {
                         let mut keys = [0, 1, 2, 3, 4, 5];
                         for index in 0..6 {

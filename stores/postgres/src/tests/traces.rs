@@ -157,7 +157,7 @@ pub(super) async fn trace<A: Kept>(postgres: Postgres, quotas: &[A], seed: u64, 
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789));
     // A row may be deleted once it has expired, although the clock is set back then.
     let postgres = postgres.with_clock(clock.clone()).without_sweeps();
-    let random = Random::new(seed);
+    let random = Random::of_trial(seed);
     let mut trace = Trace { postgres, clock, random, model: HashMap::new(), receipts: Vec::new() };
     for step in 0..steps {
         let id = trace.random.below(8);
