@@ -12,8 +12,8 @@ pub(crate) fn random() -> u64 {
     system_random()
 }
 
-/// Draws a number that two processes never share by their seed, since it tells them apart.
-#[cfg(feature = "redis")]
+/// Draws a number that tells processes apart, so that a seed which they share does not determine it.
+#[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) fn identity() -> u64 {
     system_random()
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub use self::show::ShowKey;
 use crate::util::keyed_hash::Secret;
+use crate::util::random::identity;
 use crate::util::lock::Lock;
 use crate::util::space_saving::{SpaceSaving, Summary};
 use crate::values::PartitionKey;
@@ -113,7 +114,7 @@ impl OffenderRecord {
     pub(crate) fn new() -> Self {
         let secret = Secret::random();
         Self {
-            id: secret.mark(b"the record of offenders"),
+            id: identity(),
             secret,
             clock: WallClock::new(),
             stripes: Default::default(),
