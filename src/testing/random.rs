@@ -1,21 +1,6 @@
-//! A seeded random number generator, and the one seed from which everything random in a test follows.
+//! A seeded random number generator. Everything random in a test follows from one seed.
 
-use crate::util::random::seeded::seed_of_environment;
-
-/// Returns the seed of this run of the tests: the environment variable `SLUICE_SEED`, or 1 if it is not set. With
-/// `SLUICE_DRAWS=FILE`, appends the name of the calling test to that file, by which `scripts/stress` finds the tests
-/// whose cases depend on the seed.
-///
-/// # Panics
-///
-/// If `SLUICE_SEED` is not a number.
-#[must_use]
-pub fn seed() -> u64 {
-    if let Some(file) = std::env::var_os("SLUICE_DRAWS") {
-        record_draw(&file);
-    }
-    seed_of_environment().unwrap_or(1)
-}
+pub use crate::util::random::seeded::seed;
 
 /// Returns the seed of a trial: its number in a run with seed 1, and another one for each other seed of the run.
 #[must_use]
@@ -28,15 +13,6 @@ pub fn seed_of(trial: u64) -> u64 {
 pub fn seeds(count: usize) -> impl Iterator<Item = u64> {
     let first = seed_of(0);
     (0..count as u64).map(move |trial| first.wrapping_add(trial))
-}
-
-/// Appends a line in one write, so that the lines of several processes do not mix.
-fn record_draw(file: &std::ffi::OsStr) {
-    use std::io::Write as _;
-
-    let line = format!("{}\n", std::thread::current().name().unwrap_or("?"));
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(file);
-    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("SLUICE_DRAWS names a file that can be written");
 }
 
 /// A small generator of repeatable random numbers (SplitMix64, by G. Steele, D. Lea and C. Flood).

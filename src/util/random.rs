@@ -56,10 +56,35 @@ pub(crate) mod seeded {
         Some(Secret::from_bytes([0; 16]).hash(&[&seed[..], &drawn.to_le_bytes()].concat()))
     }
 
+    /// Returns the seed of this run of the tests: the environment variable `SLUICE_SEED`, or 1 if it is not set. With
+    /// `SLUICE_DRAWS=FILE`, appends the name of the calling test to that file, by which `scripts/stress` finds the tests
+    /// whose cases depend on the seed.
+    ///
+    /// # Panics
+    ///
+    /// If `SLUICE_SEED` is not a number.
+    #[must_use]
+    pub fn seed() -> u64 {
+        if let Some(file) = std::env::var_os("SLUICE_DRAWS") {
+            record_draw(&file);
+        }
+        seed_of_environment().unwrap_or(1)
+    }
+
     /// Returns `SLUICE_SEED`, if it is set.
-    pub(crate) fn seed_of_environment() -> Option<u64> {
+    fn seed_of_environment() -> Option<u64> {
         let text = std::env::var("SLUICE_SEED").ok()?;
         Some(text.parse().unwrap_or_else(|_| panic!("SLUICE_SEED is {text:?}, which is not a number of 64 bits")))
+    }
+
+    /// Appends a line in one write, so that the lines of several processes do not mix.
+    fn record_draw(file: &std::ffi::OsStr) {
+        use std::io::Write as _;
+
+        let line = format!("{}\n", std::thread::current().name().unwrap_or("?"));
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
+            .expect("SLUICE_DRAWS names a file that can be written");
     }
 
     /// The seed of the run, and the name of the thread: a test runs on a thread with its name, so the numbers that it

@@ -36,7 +36,7 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
 fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> A) {
     const THREADS: u64 = 4;
     const CHANGES: u64 = 40;
-    for round in 0..10_u64 {
+    for round in 0..rounds(3, 30) {
         let clock = clock();
         let limiter = |limit, capacity| {
             RateLimiter::new(
@@ -66,7 +66,7 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
             for change in 0..CHANGES {
                 let before = asked.load(Ordering::Relaxed);
                 while asked.load(Ordering::Relaxed) < before + 60 {
-                    std::hint::spin_loop();
+                    std::thread::yield_now();
                 }
                 let limit = if change + 1 == CHANGES || change % 2 == 0 { 4_000 } else { 3_000 };
                 // It inherits itself, since it was not used yet.

@@ -256,7 +256,7 @@ fn staggered_windows_share_budgets_by_the_instants_at_which_they_begin() {
         let clock = clock();
         let store = MemoryStore::with_capacity(100).when_full(WhenFull::Overflow).with_clock(clock.clone());
         let limiter = RateLimiter::new(algorithm, store);
-        for round in 0..20 {
+        for round in 0..rounds(6, 20) as u64 {
             let new_keys = round * 20_000..(round + 1) * 20_000;
             let rejected: Vec<_> =
                 new_keys.filter_map(|key| Some((key, charge(&limiter, key, 1).retry_after()?))).collect();

@@ -1,7 +1,7 @@
 //! Random numbers for tests, from a seed that a failed run prints.
 
 use super::variant;
-use crate::testing;
+use crate::util::random::seeded::seed;
 
 /// A random number generator: xorshift (Marsaglia), multiplied so that its low bits are random, too (Vigna).
 pub(crate) struct Xorshift(u64);
@@ -9,7 +9,7 @@ pub(crate) struct Xorshift(u64);
 impl Xorshift {
     /// Seeds the generator with the seed of the run, or of the variant, and prints it.
     pub(crate) fn seeded() -> Self {
-        let seed = variant::seed().unwrap_or_else(testing::seed);
+        let seed = variant::seed().unwrap_or_else(seed);
         println!("SLUICE_SEED={seed}");
         Self::from_seed(seed)
     }

@@ -41,7 +41,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     let seeds: Vec<u64> = match number("SIM_SEED") {
         Some(seed) => vec![seed],
         None => {
-            let count = number("SIM_SEEDS").map_or_else(|| rounds(25, 200), |count| count as usize);
+            let count = number("SIM_SEEDS").map_or_else(|| rounds(16, 200), |count| count as usize);
             REGRESSIONS.iter().copied().chain(testing::seeds(count)).collect()
         }
     };
@@ -88,7 +88,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
 /// Otherwise a seed would not reproduce its failure.
 #[test]
 fn a_seed_always_makes_the_same_run() {
-    for seed in testing::seeds(rounds(3, 12)) {
+    for seed in testing::seeds(rounds(2, 12)) {
         let one = run(seed, true).log;
         let other = run(seed, true).log;
         assert!(one.len() > 100, "seed {seed} does next to nothing");

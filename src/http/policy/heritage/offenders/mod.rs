@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub use self::show::ShowKey;
 use crate::util::keyed_hash::Secret;
-use crate::util::random::identity;
 use crate::util::lock::Lock;
+use crate::util::random::identity;
 use crate::util::space_saving::{SpaceSaving, Summary};
 use crate::values::PartitionKey;
 use crate::values::time::{Clock, Monotonic, Timestamp, Wall};
