@@ -56,9 +56,10 @@ pub(crate) mod seeded {
         Some(Secret::from_bytes([0; 16]).hash(&[&seed[..], &drawn.to_le_bytes()].concat()))
     }
 
-    /// Returns the seed of this run of the tests: the environment variable `SLUICE_SEED`, or 1 if it is not set. With
-    /// `SLUICE_DRAWS=FILE`, appends the name of the calling test to that file, by which `scripts/stress` finds the tests
-    /// whose cases depend on the seed.
+    /// Returns the seed of this run of the tests: the environment variable `SLUICE_SEED`, or 1 if it is not set.
+    ///
+    /// With `SLUICE_DRAWS=FILE`, appends the name of the calling test to that file, by which `scripts/stress` finds the
+    /// tests whose cases depend on the seed.
     ///
     /// # Panics
     ///
