@@ -12,6 +12,7 @@ use tower_sluice::{Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Qu
 use super::oracle::{Arrival, Oracle, Outcome, PERIOD, Rules};
 use crate::support::effort::rounds;
 use crate::support::queue::settle;
+use crate::support::trace::Trace;
 
 const MS: u64 = 1_000_000;
 
@@ -284,8 +285,8 @@ impl std::fmt::Debug for Trial {
 async fn random_schedules_follow_the_model() {
     let trials = rounds(3_000, 200_000);
     let mut ended = 0;
-    for seed in 0..trials as u64 {
-        ended += usize::from(Trial::new(seed).run().await);
+    let mut trace = Trace::of(trials);
+    while trace.goes_on([("trials that come to their end", ended > trials * 3 / 4)]) {
+        ended += usize::from(Trial::new(trace.step() as u64).run().await);
     }
-    assert!(ended > trials * 3 / 4, "{ended} of {trials}");
 }

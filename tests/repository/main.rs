@@ -13,4 +13,6 @@ mod mutants;
 mod named;
 mod proofs;
 mod threats;
+#[path = "../support/trace.rs"]
+mod trace;
 mod vocabulary;
