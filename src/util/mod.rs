@@ -30,6 +30,10 @@ pub(crate) mod space_saving;
 pub(crate) mod span;
 pub(crate) mod stripes;
 pub(crate) mod sync;
+#[cfg(all(test, not(sluice_loom)))]
+#[path = "../../tests/support/trace.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+pub(crate) mod trace;
 pub(crate) mod two_choices;
 #[cfg(feature = "redis")]
 pub(crate) mod undo;

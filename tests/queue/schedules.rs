@@ -6,12 +6,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::limiter::{Answer, Ask, Mode, Pending, Receipt};
-use tower_sluice::testing::{Random, seeds};
+use tower_sluice::testing::Random;
 use tower_sluice::{Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Quota};
 
 use super::oracle::{Arrival, Oracle, Outcome, PERIOD, Rules};
 use crate::support::effort::rounds;
 use crate::support::queue::settle;
+use crate::support::trace::Trace;
 
 const MS: u64 = 1_000_000;
 
@@ -284,8 +285,8 @@ impl std::fmt::Debug for Trial {
 async fn random_schedules_follow_the_model() {
     let trials = rounds(3_000, 200_000);
     let mut ended = 0;
-    for seed in seeds(trials) {
-        ended += usize::from(Trial::new(seed).run().await);
+    let mut trace = Trace::of(trials);
+    while trace.goes_on([("trials that come to their end", ended > trials * 3 / 4)]) {
+        ended += usize::from(Trial::new(trace.seed()).run().await);
     }
-    assert!(ended > trials * 3 / 4, "{ended} of {trials}");
 }

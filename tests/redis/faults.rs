@@ -12,6 +12,7 @@ use crate::support::log::Log;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
+use crate::support::trace::Trace;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::sleep;
@@ -127,7 +128,7 @@ async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
         assert!(is_fallback(&send(&layer, "b").await));
     }
     let (bytes, connections) = (proxy.bytes(), proxy.connections());
-    let mut probes = 0;
+    let (begun, mut probes) = (Instant::now(), 0);
     for number in 0..2_000 {
         match send(&layer, &format!("{}", number % 100)).now_or_never() {
             Some(response) => assert!(is_fallback(&response)),
@@ -135,7 +136,8 @@ async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
         }
     }
     // Two thousand calls would have sent more than 200 KB. A connection may have been on its way before.
-    assert!(probes <= 20, "{probes} of 2,000 had to wait");
+    let seconds = begun.elapsed().as_secs();
+    assert!(probes <= 20 + seconds, "{probes} of 2,000 had to wait, in {seconds} s");
     let sent = proxy.bytes() - bytes;
     assert!(sent <= 1_000 * (probes + 1), "{sent} bytes for {probes} probes");
     assert!(proxy.connections() - connections <= probes + 1);
@@ -154,7 +156,9 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
             .verdict()
             .build();
         let (mut admitted, mut failed, mut swallowed) = (0, 0, 0);
-        for round in 0..40_u32 {
+        let mut trace = Trace::of(40);
+        while trace.goes_on([("calls that are swallowed", swallowed > 0)]) {
+            let round = trace.step();
             // A connection of which something was lost is never used again: TCP loses nothing in the middle.
             recovers(&layer, "other").await;
             let three = join_all((0..3).map(|_| send(&layer, "a")));
@@ -170,7 +174,7 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
                 1 => three.await,
                 _ => {
                     // Cut at some moment between the call and its answer.
-                    let moment = Duration::from_micros(u64::from(round) * 37 % 1_000);
+                    let moment = Duration::from_micros(round as u64 * 37 % 1_000);
                     let cut = async {
                         sleep(moment).await;
                         proxy.set(Mode::Reset);
@@ -193,7 +197,6 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
             }
         }
         assert!(failed >= 30, "{failed}: at least all that were swallowed");
-        assert!(swallowed > 0);
         let direct = patient(server);
         let charged = async || charged(&direct, name, at_most_in_window(LIMIT), "a").await;
         eventually("what was swallowed is charged", async || charged().await >= admitted + swallowed).await;

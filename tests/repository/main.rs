@@ -14,4 +14,6 @@ mod named;
 mod proofs;
 mod randomness;
 mod threats;
+#[path = "../support/trace.rs"]
+mod trace;
 mod vocabulary;

@@ -14,4 +14,5 @@ pub mod proxy;
 pub mod queue;
 pub mod redis;
 pub mod timing;
+pub mod trace;
 pub mod tree;

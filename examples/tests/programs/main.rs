@@ -48,11 +48,14 @@ fn login() {
 #[test]
 fn machines() {
     let mut redis = redis::RedisServer::start();
+    let begun = std::time::Instant::now();
     let (mut first, mut second) = (program!("machines", &redis.url()), program!("machines", &redis.url()));
     assert_eq!(first.try_next(), "200 ".repeat(8));
     // Eight of ten leave two. One more passes for each six seconds that a busy machine takes.
     let statuses = second.try_next();
-    assert!(statuses.starts_with("200 200 ") && statuses.matches("429 ").count() >= 4, "{statuses}");
+    let most = 2 + begun.elapsed().as_secs().div_ceil(6);
+    let passed = statuses.matches("200 ").count() as u64;
+    assert!(statuses.starts_with("200 200 ") && passed <= most, "{statuses}");
     assert_eq!(first.try_next(), "yes, Redis answers\n");
     redis.kill();
     let answer = second.try_next();

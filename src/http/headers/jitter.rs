@@ -17,11 +17,13 @@ impl Jitter {
 
     /// Returns `wait` plus a random part of the maximum; never less than `wait`.
     pub(crate) fn added_to(self, wait: Duration) -> Duration {
-        if self.max_nanos == 0 {
-            return wait;
-        }
-        let drawn = (u128::from(random()) * (u128::from(self.max_nanos) + 1)) >> u64::BITS;
-        wait.saturating_add(Duration::from_nanos(u64::try_from(drawn).unwrap_or(self.max_nanos)))
+        if self.max_nanos == 0 { wait } else { wait.saturating_add(self.part(random())) }
+    }
+
+    /// Returns the part of the maximum that belongs to a number.
+    fn part(self, number: u64) -> Duration {
+        let nanos = (u128::from(number) * (u128::from(self.max_nanos) + 1)) >> u64::BITS;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(self.max_nanos))
     }
 }
 
@@ -34,13 +36,16 @@ mod tests {
         let wait = Duration::from_secs(7);
         let max = Duration::from_secs(10);
         let mut tenths = [0_u32; 10];
-        for _ in 0..10_000 {
-            let added = Jitter::up_to(max).added_to(wait).checked_sub(wait).expect("never less");
-            assert!(added <= max);
-            tenths[usize::try_from(added.as_secs()).unwrap().min(9)] += 1;
+        // All numbers are equally likely, so these stand for all of them.
+        for number in 0..10_000 {
+            let added = Jitter::up_to(max).part(number * (u64::MAX / 10_000) + 1);
+            tenths[usize::try_from(added.as_secs()).unwrap()] += 1;
         }
-        // A thousand each, to within ten standard deviations.
-        assert!(tenths.iter().all(|count| (700..1_300).contains(count)), "{tenths:?}");
+        assert_eq!(tenths, [1_000; 10]);
+        assert_eq!([0, u64::MAX].map(|number| Jitter::up_to(max).part(number)), [Duration::ZERO, max]);
+        for _ in 0..100 {
+            assert!((wait..=wait + max).contains(&Jitter::up_to(max).added_to(wait)));
+        }
         assert_eq!(Jitter::default().added_to(wait), wait);
         assert!(Jitter::up_to(Duration::MAX).added_to(Duration::MAX) == Duration::MAX);
         assert!(Jitter::up_to(Duration::from_nanos(1)).added_to(wait) <= wait + Duration::from_nanos(1));

@@ -85,6 +85,7 @@ mod tests {
     use crate::http::pacer::pace::{Budget, PartnerPace};
     use crate::store::redis::manual_server::{ManualServer, START, key};
     use crate::store::redis::random::Xorshift;
+    use crate::util::trace::Trace;
 
     /// Xorshift calls and answers, in order and out of it: the scripts and the state in memory take the same turns.
     #[test]
@@ -97,7 +98,16 @@ mod tests {
         let mut confirmed = 0;
         let mut rejected = 0;
         let mut gaps = 0;
-        for round in 0..200 {
+        let mut trace = Trace::of(200);
+        while trace.goes_on([
+            ("departures", departures > 500),
+            ("probes", probes > 100),
+            ("waits", waits > 500),
+            ("confirmed departures", confirmed > 100),
+            ("departures that are not confirmed", rejected > 50),
+            ("gaps", gaps > 50),
+        ]) {
+            let round = trace.step();
             let (mut now, mut slots) = (START, Vec::new());
             let interval = random.pick(&[0, 0, 100_000]);
             let rules = Rules {
@@ -155,6 +165,5 @@ mod tests {
         println!(
             "{departures} departures, {probes} alone, {waits} waits, {confirmed} confirmed, {rejected} not, {gaps} gaps"
         );
-        assert!(departures > 500 && probes > 100 && waits > 500 && confirmed > 100 && rejected > 50 && gaps > 50);
     }
 }

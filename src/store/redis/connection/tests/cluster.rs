@@ -148,14 +148,20 @@ async fn one_node_hangs(cluster: &RedisCluster) {
         let calls = join_all((0..5).map(|_| charge(&redis, &names[0]))).await;
         assert!(calls.iter().all(Result::is_err));
     }
-    let mut failed = 0;
-    for _ in 0..200 {
-        failed += u32::from(charge(&redis, &names[1]).await.is_err());
-        failed += u32::from(charge(&redis, &names[2]).await.is_err());
-        assert!(charge(&redis, &names[0]).await.is_err());
+    // A machine may stall for half a second at a time.
+    some_attempt_async("no call to the others fails", async || {
+        let mut failed = 0;
+        for _ in 0..50 {
+            failed += u32::from(charge(&redis, &names[1]).await.is_err());
+            failed += u32::from(charge(&redis, &names[2]).await.is_err());
+            assert!(charge(&redis, &names[0]).await.is_err());
+        }
+        if failed == 0 { Ok(()) } else { Err(format!("{failed} of 100")) }
+    })
+    .await;
+    for name in &names[1..] {
+        recovers(&redis, name).await;
     }
-    // No call should fail, but a machine may stall for half a second at a time.
-    assert!(failed <= 20, "{failed} of 400 calls to the others failed");
     assert_eq!((breaker(&cluster.nodes[1]), breaker(&cluster.nodes[2])), (BreakerState::Closed, BreakerState::Closed));
     cluster.nodes[0].signal("-CONT");
     recovers(&redis, &names[0]).await;

@@ -18,6 +18,7 @@ use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::{OwnQuota, ScriptCharge, ScriptReply, Scripted, decide_first};
 use crate::store::remote::{Alternatives, Standing};
+use crate::util::trace::Trace;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Formula, Quota, Room};
 
@@ -203,7 +204,13 @@ pub(super) fn the_script_charges_what_the_formula_chooses() {
     let mut first = 0;
     let mut later = 0;
     let mut rejected = 0;
-    for batch in 0..60 {
+    let mut trace = Trace::of(60);
+    while trace.goes_on([
+        ("charges by the first alternative", first > 300),
+        ("charges by a later alternative", later > 200),
+        ("rejections", rejected > 300),
+    ]) {
+        let batch = trace.step();
         let size = 1 + random.below(6) as usize;
         let has_quotas = random.below(2) == 0;
         let mut members: Vec<_> = (0..size)
@@ -264,7 +271,6 @@ pub(super) fn the_script_charges_what_the_formula_chooses() {
         }
     }
     println!("{first} charged by the first alternative, {later} by a later one, {rejected} rejected");
-    assert!(first > 300 && later > 200 && rejected > 300);
 }
 
 /// Holds a conversation about two buckets of a day, of which the first that has room is charged. Returns the units that

@@ -19,6 +19,7 @@ use crate::store::redis::script::variant::hash_of;
 use crate::store::redis::script::{
     BadReply, ScriptCharge, ScriptReply, Scripted, begin_record, decide_once, raise_record, refund_budget,
 };
+use crate::util::trace::Trace;
 use crate::values::Quota;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 
@@ -52,7 +53,9 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&ALL);
     let mut seen = [0_u64; 3];
-    for batch in 0..60 {
+    let mut trace = Trace::of(60);
+    while trace.goes_on([("free", seen[0] > 300), ("rejected", seen[1] > 300), ("charged", seen[2] > 300)]) {
+        let batch = trace.step();
         let scale = random.pick(&[1, 30_000_000_000_000]);
         let quota = Quota::per(scale * (1 + random.below(8)), DAY);
         let free_retries = 1 + random.below(3) as u32;
@@ -114,8 +117,7 @@ fn check<A: Scripted<State: PartialEq + Debug> + Debug>(make: impl Fn(Quota) -> 
             assert_eq!(found, Ok(expected), "batch {batch}, step {step}: {cost} of {limit:?}, {budget:?}, {answer:?}");
         }
     }
-    println!("{seen:?}");
-    assert!(seen.iter().all(|count| *count > 300), "free, rejected, charged: {seen:?}");
+    println!("free, rejected, charged: {seen:?}");
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! Random traces that are as long as they must be.
+
+/// A random trace that goes on until it has met enough of each thing that it is there to test.
+///
+/// How often a fixed number of steps meets a thing depends on the seed. So a test does not assert such a count after
+/// the trace: it passes the count to [`goes_on`](Self::goes_on), and asserts only what holds for every seed.
+pub(crate) struct Trace {
+    least: usize,
+    steps: usize,
+}
+
+/// A trace gives up after so many times its least length. A thing that is this rare needs a more likely trace.
+const MOST_TIMES: usize = 20;
+
+impl Trace {
+    /// A trace of at least `least` steps.
+    pub(crate) const fn of(least: usize) -> Self {
+        Self { least, steps: 0 }
+    }
+
+    /// Begins the next step, unless the trace is long enough and all of `needs` are met.
+    ///
+    /// # Panics
+    ///
+    /// If the trace has had twenty times its least length, and a need is still unmet. The message names it.
+    pub(crate) fn goes_on<const N: usize>(&mut self, needs: [(&str, bool); N]) -> bool {
+        let unmet = || needs.iter().filter(|(_, is_met)| !is_met).map(|(name, _)| *name).collect::<Vec<_>>();
+        let is_over = self.steps >= self.least && needs.iter().all(|(_, is_met)| *is_met);
+        assert!(
+            is_over || self.steps < self.least.saturating_mul(MOST_TIMES),
+            "the trace has had {} steps and too few of: {:?}",
+            self.steps,
+            unmet()
+        );
+        self.steps += 1;
+        !is_over
+    }
+
+    /// The seed of the current step.
+    pub(crate) fn seed(&self) -> u64 {
+        tower_sluice::testing::seed_of(self.step() as u64)
+    }
+
+    /// The number of the current step, from 0.
+    pub(crate) const fn step(&self) -> usize {
+        self.steps - 1
+    }
+}
