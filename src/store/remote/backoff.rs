@@ -46,9 +46,10 @@ mod tests {
     fn all_of_the_range_is_used_and_nothing_beyond() {
         let longest = Duration::from_millis(800);
         let mut eighths = [0_u32; 8];
-        // All numbers are equally likely, so these stand for all of them.
+        // All numbers are equally likely, so the middles of 8,000 equal parts stand for all of them.
+        const PART: u64 = u64::MAX / 8_000;
         for number in 0..8_000 {
-            let drawn = part(longest, number * (u64::MAX / 8_000) + 1);
+            let drawn = part(longest, number * PART + PART / 2);
             eighths[usize::try_from(drawn.as_millis() / 100).unwrap()] += 1;
         }
         assert_eq!(eighths, [1_000; 8]);
