@@ -78,9 +78,9 @@ impl KeyExtractor for PathKey {
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        match &*text::unquoted(text) {
-            path if path.starts_with('/') => Ok(path.into()),
-            text::SHARED => Ok(PartitionKey::SHARED),
+        match text::unquoted(text) {
+            _ if text.trim() == text::SHARED => Ok(PartitionKey::SHARED),
+            Some(path) if path.starts_with(b"/") => Ok((&*path).into()),
             _ => Err(KeyTextError::new("a path, such as /users/{id}")),
         }
     }

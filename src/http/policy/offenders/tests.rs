@@ -18,7 +18,7 @@ fn note(policy: &Policy, key: &str, times: u64) {
 fn list(policy: &Policy, reports: &[Report]) -> (Offenders, Vec<(String, u64, u64)>) {
     let (own, now) = policy.own_offenders().unwrap();
     let (all, processes) = policy.all_offenders(own, reports, now);
-    let offenders = Offenders::new(all, usize::MAX, now, processes, policy.shadow, None);
+    let offenders = Offenders::new(all, usize::MAX, now, processes, policy.shadow, None, |shown, of| policy.is_whole(shown, of));
     let rows = offenders.list().iter().map(|offender| (offender.key().to_owned(), offender.count(), offender.error()));
     let rows = rows.collect();
     (offenders, rows)
@@ -131,11 +131,11 @@ fn a_ban_that_one_process_knows_is_known_to_all() {
         |until| OffendersPart { summary: Summary { entries: entries.clone(), total: 2, absent: 0 }, keys: key(until) };
     let until = now.saturating_add(Duration::from_secs(60));
     for (one, other) in [(until, Timestamp::ZERO), (Timestamp::ZERO, until)] {
-        let offenders = Offenders::new(part(one).merge(part(other)), 9, now, 2, false, None);
+        let offenders = Offenders::new(part(one).merge(part(other)), 9, now, 2, false, None, |_, _| true);
         let offender = &offenders.list()[0];
         assert_eq!((offender.count(), offender.banned_for()), (4, Some(Duration::from_secs(60))));
         assert_eq!(offender.first().duration_since(UNIX_EPOCH).unwrap().as_secs(), 1_790_000_000);
     }
-    let offenders = Offenders::new(part(now), 9, now, 1, false, None);
+    let offenders = Offenders::new(part(now), 9, now, 1, false, None, |_, _| true);
     assert_eq!(offenders.list()[0].banned_for(), None, "it is over");
 }
