@@ -85,7 +85,37 @@ impl<'a> ResponseHead<'a> {
         self.status
     }
 
-    /// The header fields.
+    /// The status of a gRPC call: 0 is OK, and 16 UNAUTHENTICATED. `None` if the response has none that can be read.
+    ///
+    /// A call that fails at once has it in its head, and any other in its trailers: what
+    /// [`charge_when`](crate::Policy::charge_when) and [`cost_after`](crate::Policy::cost_after) get has both.
+    #[must_use]
+    pub fn grpc_status(&self) -> Option<u32> {
+        std::str::from_utf8(trimmed(only_line(self.headers, "grpc-status")?)).ok()?.parse().ok()
+    }
+
+    /// The status, or the one that stands for the [status of a gRPC call](Self::grpc_status), as a gateway translates it
+    /// (`google/rpc/code.proto`).
+    pub(crate) fn translated_status(&self) -> StatusCode {
+        match self.grpc_status() {
+            None => self.status,
+            Some(0) => StatusCode::OK,
+            // The client closed the request: no status of an RFC.
+            Some(1) => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+            Some(3 | 9 | 11) => StatusCode::BAD_REQUEST,
+            Some(4) => StatusCode::GATEWAY_TIMEOUT,
+            Some(5) => StatusCode::NOT_FOUND,
+            Some(6 | 10) => StatusCode::CONFLICT,
+            Some(7) => StatusCode::FORBIDDEN,
+            Some(8) => StatusCode::TOO_MANY_REQUESTS,
+            Some(12) => StatusCode::NOT_IMPLEMENTED,
+            Some(14) => StatusCode::SERVICE_UNAVAILABLE,
+            Some(16) => StatusCode::UNAUTHORIZED,
+            Some(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The header fields, and the trailers of a gRPC call.
     #[must_use]
     pub const fn headers(&self) -> &'a HeaderMap {
         self.headers
@@ -95,6 +125,37 @@ impl<'a> ResponseHead<'a> {
     #[must_use]
     pub const fn extensions(&self) -> &'a Extensions {
         self.extensions
+    }
+}
+
+/// A head that is kept until the trailers come.
+#[derive(Debug)]
+pub(crate) struct KeptHead {
+    status: StatusCode,
+    headers: HeaderMap,
+    extensions: Extensions,
+}
+
+impl KeptHead {
+    /// Adds the trailers.
+    pub(crate) fn with(mut self, trailers: &HeaderMap) -> Self {
+        for (name, value) in trailers {
+            // A map of more than 24,576 fields is not read any further.
+            let _ = self.headers.try_append(name, value.clone());
+        }
+        self
+    }
+}
+
+impl From<&ResponseHead<'_>> for KeptHead {
+    fn from(head: &ResponseHead<'_>) -> Self {
+        Self { status: head.status, headers: head.headers.clone(), extensions: head.extensions.clone() }
+    }
+}
+
+impl<'a> From<&'a KeptHead> for ResponseHead<'a> {
+    fn from(head: &'a KeptHead) -> Self {
+        Self { status: head.status, headers: &head.headers, extensions: &head.extensions }
     }
 }
 

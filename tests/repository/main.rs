@@ -8,6 +8,7 @@ mod files;
 mod guide;
 mod imports;
 mod links;
+mod metrics;
 mod misconfigured;
 mod mutants;
 mod named;

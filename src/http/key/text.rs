@@ -431,7 +431,10 @@ mod tests {
         assert_eq!(by_name("a".repeat(300).into()), hash);
         assert_eq!(text_of(&PeerIp::new(), &"alice".into()), "(0x616c696365)");
         let pair = PartitionKey::from_parts(["a".repeat(300).as_bytes(), &[192, 0, 2, 1]]);
-        assert_eq!(text_of(&(User::key(), PeerIp::new()), &pair), "(0xTODO)");
+        let whole = "(sha256:fc9744803582adf39f76d083c21a57236b396ae4d14d965dcf6e011689c00d50)";
+        assert_eq!(text_of(&(User::key(), PeerIp::new()), &pair), whole);
+        let pair = PartitionKey::from_parts([PartitionKey::from("a".repeat(300)).as_bytes(), &[192, 0, 2, 1]]);
+        assert_eq!(text_of(&(User::key(), PeerIp::new()), &pair), format!("{hash} + 192.0.2.1"));
     }
 
     #[test]

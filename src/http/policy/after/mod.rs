@@ -66,6 +66,11 @@ impl After {
         matches!(self.bill, Some(Bill::ContentBytes))
     }
 
+    /// Whether the final cost is what the service has done for the request, and so nothing if it was not called.
+    pub(crate) const fn is_charged_by_use(&self) -> bool {
+        self.is_settled_by_handler() || self.is_charged_by_content()
+    }
+
     /// Whether a request is charged in full in the end, or not at all.
     pub(crate) const fn is_all_or_nothing(&self) -> bool {
         matches!(self.bill, Some(Bill::When(_)))
