@@ -14,6 +14,8 @@ pub(crate) mod captured_log;
 pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
+#[cfg(any(feature = "http", feature = "queue"))]
+pub(crate) mod feature;
 #[cfg(any(feature = "http", sluice_loom))]
 pub(crate) mod idle_flag;
 pub(crate) mod keyed_hash;

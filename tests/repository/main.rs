@@ -1,5 +1,5 @@
 //! Checks the repository against its documents: imports, links, threats, the names of tests and functions, the guide's
-//! quotes, measured figures, comments, mutants, proofs, and the vocabulary.
+//! quotes, measured figures, watched metrics, documented panics, comments, mutants, proofs, and the vocabulary.
 
 mod comments;
 mod defaults;
@@ -12,6 +12,7 @@ mod metrics;
 mod misconfigured;
 mod mutants;
 mod named;
+mod panics;
 mod proofs;
 mod threats;
 mod vocabulary;

@@ -49,6 +49,18 @@ impl PathKey {
         Self { source: PathSource::Matched }
     }
 
+    /// ```compile_fail,E0277
+    /// let _ = tower_sluice::key::PathKey::matched();
+    /// ```
+    #[cfg(not(feature = "axum"))]
+    #[doc(hidden)]
+    pub fn matched<'a>() -> Self
+    where
+        &'a crate::util::feature::Off: crate::util::feature::Axum,
+    {
+        unreachable!("no feature is off and on")
+    }
+
     /// Keys by the path as the client spelled it.
     ///
     /// A client that can reach one resource by many paths (`/users/1`, `//users/1`, `/users/%31`) has a budget for

@@ -69,7 +69,8 @@ pub(crate) fn text_of(extractor: &dyn KeyExtractor, key: &PartitionKey) -> Strin
 
 /// Returns the key that a text stands for.
 pub(crate) fn key_of(extractor: &dyn KeyExtractor, text: &str) -> Result<PartitionKey, KeyTextError> {
-    let trimmed = text.trim();
+    // A part of a combination may be written so, too.
+    let trimmed = if text.contains(SEPARATOR) { "" } else { text.trim() };
     let read = match (trimmed.strip_prefix(BYTES), trimmed.strip_prefix(HASH)) {
         (Some(digits), _) => read_digits(digits).map(PartitionKey::from),
         (_, Some(digits)) => read_digits(digits).and_then(|hash| PartitionKey::from_hash(&hash)),

@@ -240,8 +240,8 @@ async function lists() {
 function stateOf({ shadow, shadow_rejected: rejected, failures, table, waiting, in_flight: inFlight, overload }) {
   const parts = [];
   if (shadow) parts.push(`shadow, would have rejected ${rejected.toLocaleString("en")}`);
-  if (failures > 0) parts.push(`${failures.toLocaleString("en")} failures`);
-  if (table) parts.push(`about ${table.live_keys.toLocaleString("en")} of ${table.capacity.toLocaleString("en")} keys`);
+  if (failures > 0) parts.push(words.counted(failures, "failure"));
+  if (table) parts.push(words.fill(table));
   if (waiting) parts.push(`${waiting.toLocaleString("en")} waiting`);
   if (inFlight) parts.push(`${inFlight.toLocaleString("en")} in flight`);
   if (overload?.shed) parts.push(`${overload.shed.toLocaleString("en")} shed`);
