@@ -167,6 +167,7 @@
 //! | [`PeerIp`](crate::key::PeerIp), [`ClientIp`](crate::key::ClientIp) | `203.0.113.7`; for IPv6, any address of the network, or `2001:db8::/64` |
 //! | a tuple | `alice + 203.0.113.7`: its parts in their order |
 //! | none, or [`Share`](crate::MissingKey::Share) | `(shared)` |
+//! | any, if its bytes are no text that a person can type, or more than are kept | as it is shown: `"caf\xe9"`, `(0x00ff)`, `(sha256:9835…)` |
 //!
 //! # A customer who cannot log in
 //!

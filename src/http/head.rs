@@ -177,3 +177,24 @@ pub(crate) fn trimmed(value: &HeaderValue) -> &[u8] {
     // The only ASCII white space in a `HeaderValue` is spaces and tabs.
     value.as_bytes().trim_ascii()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_a_grpc_call_is_translated() {
+        let of = |status: &'static str| {
+            let response = Response::builder().header("grpc-status", status).body(()).unwrap();
+            let head = ResponseHead::from(&response);
+            (head.grpc_status(), head.translated_status().as_u16())
+        };
+        let translated: Vec<_> = (0..=17).map(|code: u32| of(code.to_string().leak()).1).collect();
+        let table = [200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401, 500];
+        assert_eq!(translated, table);
+        assert_eq!(of(" 16 "), (Some(16), 401));
+        assert_eq!([of("x"), of(""), of("-1")], [(None, 200); 3]);
+        let twice = Response::builder().header("grpc-status", "0").header("grpc-status", "16").body(()).unwrap();
+        assert_eq!(ResponseHead::from(&twice).grpc_status(), None);
+    }
+}

@@ -19,8 +19,8 @@ use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Balance, Concurrency, FixedWindow, LeakyQueue, MissingKey, Overload, Policy, Quota, RateLimitLayer,
-    RateLimiter, SlidingWindow, TokenBucket,
+    Balance, Concurrency, FixedWindow, LeakyQueue, MissingKey, Overload, Policy, Quota, RateLimitLayer, RateLimiter,
+    SlidingWindow, TokenBucket,
 };
 
 fn clock() -> ManualClock {

@@ -304,7 +304,9 @@ async fn the_status_of_a_grpc_call_is_seen_in_its_trailers() {
                 }
                 let mut frames = vec![Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'.'; message])))];
                 if ends && !in_head {
-                    frames.push(Ok(Frame::trailers([("grpc-status".parse().unwrap(), status.clone())].into_iter().collect())));
+                    frames.push(Ok(Frame::trailers(
+                        [("grpc-status".parse().unwrap(), status.clone())].into_iter().collect(),
+                    )));
                 }
                 ready(Ok::<_, Infallible>(response.body(StreamBody::new(futures_util::stream::iter(frames))).unwrap()))
             });

@@ -463,8 +463,22 @@ mod tests {
     /// Keys of all lengths, of bytes that texts consist of, and of parts.
     fn any_key(random: &mut Random) -> PartitionKey {
         const ALPHABET: [&[u8]; 16] = [
-            b"a", b" ", b"+", b"\"", b"\\", b"(", b")", b"0x", b"sha256:", b"\0", b"\t", b"\xff", b"\xc2\x85",
-            "\u{202e}".as_bytes(), "ß".as_bytes(), b"_",
+            b"a",
+            b" ",
+            b"+",
+            b"\"",
+            b"\\",
+            b"(",
+            b")",
+            b"0x",
+            b"sha256:",
+            b"\0",
+            b"\t",
+            b"\xff",
+            b"\xc2\x85",
+            "\u{202e}".as_bytes(),
+            "ß".as_bytes(),
+            b"_",
         ];
         let long = if random.below(8) == 0 { 260 } else { 6 };
         let mut bytes = |most: u64| {

@@ -18,7 +18,8 @@ fn note(policy: &Policy, key: &str, times: u64) {
 fn list(policy: &Policy, reports: &[Report]) -> (Offenders, Vec<(String, u64, u64)>) {
     let (own, now) = policy.own_offenders().unwrap();
     let (all, processes) = policy.all_offenders(own, reports, now);
-    let offenders = Offenders::new(all, usize::MAX, now, processes, policy.shadow, None, |shown, of| policy.is_whole(shown, of));
+    let offenders =
+        Offenders::new(all, usize::MAX, now, processes, policy.shadow, None, |shown, of| policy.is_whole(shown, of));
     let rows = offenders.list().iter().map(|offender| (offender.key().to_owned(), offender.count(), offender.error()));
     let rows = rows.collect();
     (offenders, rows)
@@ -107,6 +108,28 @@ fn reports_of_other_processes_are_merged_within_the_bound() {
     let listed: Vec<_> = rows.iter().map(|(key, ..)| key).collect();
     assert!(exact.iter().all(|(key, count)| listed.contains(&key) || *count <= offenders.max_error()));
     assert!(listed[..5].iter().all(|key| key.starts_with("heavy-")), "{listed:?}");
+}
+
+/// While a program is replaced, some processes show hashes and others whole keys: a hash was offered as a key to ban.
+#[test]
+fn only_a_text_that_is_the_key_is_whole() {
+    let mine = policy(ShowKey::whole());
+    let theirs = policy(ShowKey::hash());
+    let prefix = policy(ShowKey::prefix(5));
+    for (policy, key, times) in [
+        (&mine, "alice", 5),
+        (&theirs, "alicia", 4),
+        // The hash of another key, as the name of a client: printf %s alicia | sha256sum | cut -c1-16
+        (&mine, "4d1e58c90b3b94bc", 3),
+        (&prefix, "bob", 2),
+        (&prefix, "robert", 1),
+    ] {
+        note(policy, key, times);
+    }
+    let reports: Vec<_> = [&theirs, &prefix].into_iter().flat_map(Policy::offender_reports).collect();
+    let (offenders, _) = list(&mine, &reports);
+    let shown: Vec<_> = offenders.list().iter().map(|offender| (offender.count(), offender.is_whole())).collect();
+    assert_eq!(shown, [(5, true), (4, false), (3, true), (2, true), (1, false)]);
 }
 
 #[test]

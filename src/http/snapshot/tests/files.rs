@@ -163,7 +163,10 @@ fn files_of_others_are_never_touched() {
             let saved = snapshots(&layer).save(folder.file());
             if suffix != ".refused" {
                 let problem = saved.unwrap_err().to_string();
-                assert!(problem.contains(path.to_str().unwrap()) && problem.contains("choose another path"), "{problem}");
+                assert!(
+                    problem.contains(path.to_str().unwrap()) && problem.contains("choose another path"),
+                    "{problem}"
+                );
             }
             assert_eq!(fs::read_to_string(&path).unwrap(), foreign, "{suffix}");
             folder.names().iter().for_each(|name| fs::remove_file(folder.0.join(name)).unwrap());
