@@ -87,8 +87,8 @@ impl<'a> ResponseHead<'a> {
 
     /// The status of a gRPC call: 0 is OK, and 16 UNAUTHENTICATED. `None` if the response has none that can be read.
     ///
-    /// A call that fails at once has it in its head, and any other in its trailers: what
-    /// [`charge_when`](crate::Policy::charge_when) and [`cost_after`](crate::Policy::cost_after) get has both.
+    /// A call that fails at once has it in its head, and any other call in its trailers. The conditions of
+    /// [`charge_when`](crate::Policy::charge_when) and [`cost_after`](crate::Policy::cost_after) get both.
     #[must_use]
     pub fn grpc_status(&self) -> Option<u32> {
         std::str::from_utf8(trimmed(only_line(self.headers, "grpc-status")?)).ok()?.parse().ok()

@@ -1,4 +1,5 @@
-//! Tells the service manager that requests are served: systemd starts what comes after a unit of `Type=notify` then.
+//! Tells the service manager that requests are served. systemd then starts the units that are ordered after one of
+//! `Type=notify`.
 //!
 //! The protocol of `sd_notify(3)`: a datagram to the socket that `NOTIFY_SOCKET` names, a path or, behind an `@`, an
 //! abstract name.

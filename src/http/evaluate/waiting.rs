@@ -118,7 +118,7 @@ impl Drop for WaitingRequest {
             policy.heritage.meter.leave_queue();
             policy.heritage.meter.waited(Fate::Cancelled, since.elapsed());
         }
-        // What is charged stays charged, unless it is an estimate of what the handler would have done.
+        // A charge stays, unless it estimates the work of a handler, which was not called.
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
         scope.note_committed(&mut self.transaction.entries);
         for entry in self.transaction.entries.iter_mut().rev().filter(|entry| entry.admission().is_some()) {

@@ -129,7 +129,7 @@ pub(super) fn unquoted(text: &str) -> Option<Cow<'_, [u8]>> {
     Some(name.into())
 }
 
-/// As [`unquoted`], for what is text.
+/// Reads a name as [`unquoted`] does. `None` if its bytes are not UTF-8, too.
 pub(super) fn unquoted_text(text: &str) -> Option<Cow<'_, str>> {
     match unquoted(text)? {
         Cow::Borrowed(name) => std::str::from_utf8(name).ok().map(Cow::Borrowed),
@@ -495,7 +495,7 @@ mod tests {
         }
     }
 
-    /// What is shown is what is acted on: the text of each key is read as this key, and no two keys have one text.
+    /// An operator acts on the key that is shown: its text is read as this key, and no two keys have one text.
     #[test]
     fn each_key_has_a_text_of_its_own() {
         let nested = ((User::key(), PeerIp::new()), Global);

@@ -66,7 +66,7 @@ impl After {
         matches!(self.bill, Some(Bill::ContentBytes))
     }
 
-    /// Whether the final cost is what the service has done for the request, and so nothing if it was not called.
+    /// Whether the final cost measures the work of the service, so that it is nothing if the service was not called.
     pub(crate) const fn is_charged_by_use(&self) -> bool {
         self.is_settled_by_handler() || self.is_charged_by_content()
     }

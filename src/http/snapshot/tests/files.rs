@@ -144,7 +144,7 @@ fn a_snapshot_that_is_refused_is_kept_beside() {
     }
 }
 
-/// A path that was mistyped, such as that of the configuration, took the file away under a new name.
+/// The path of another file, such as the configuration, was renamed, so that the next start did not find it.
 #[test]
 fn files_of_others_are_never_touched() {
     let folder = Folder::new();
