@@ -121,7 +121,8 @@ impl OpenRequest {
         let end = if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served };
         release(&mut self.until_head, end);
         self.bytes = Some(0);
-        if self.lasts() && grpc::has_status_in_trailers(response.headers()) {
+        let by_head = |entry: &PolicyEntry| entry.is_open && self.scope().policy(entry).after.is_settled_by_head();
+        if self.entries.iter().any(by_head) && grpc::has_status_in_trailers(response.headers()) {
             self.awaiting_status = Some(Box::new(response.into()));
         } else {
             self.settle_by_head(response);

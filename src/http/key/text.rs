@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 
 use super::KeyExtractor;
 use crate::values::PartitionKey;
@@ -101,12 +102,23 @@ fn read_byte(high: u8, low: u8) -> Option<u8> {
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-/// Whether a person sees the character, and sees it as no other: no control character, no mark that turns the direction
-/// of writing or has no width, and no space but the common one.
+/// Whether a person sees the character: it is no control character, has a width, does not turn the direction of writing,
+/// and if it is white space, it is the common space.
 fn is_printable(char: char) -> bool {
-    let is_unseen = matches!(char, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
-    !is_unseen && !char.is_control() && (char == ' ' || !char.is_whitespace())
+    /// The characters of Unicode's category Cf that occur outside of single scripts.
+    const FORMATS: [RangeInclusive<char>; 9] = [
+        '\u{ad}'..='\u{ad}',
+        '\u{61c}'..='\u{61c}',
+        '\u{180e}'..='\u{180e}',
+        '\u{200b}'..='\u{200f}',
+        '\u{202a}'..='\u{202e}',
+        '\u{2060}'..='\u{206f}',
+        '\u{feff}'..='\u{feff}',
+        '\u{fff9}'..='\u{fffb}',
+        '\u{e0000}'..='\u{e0fff}',
+    ];
+    let is_format = FORMATS.iter().any(|range| range.contains(&char));
+    !is_format && !char.is_control() && (char == ' ' || !char.is_whitespace())
 }
 
 /// Returns the name that a text stands for: trimmed, or the content of a string in quotation marks. `None` if such a

@@ -56,6 +56,11 @@ impl After {
         }
     }
 
+    /// Whether the head of the response decides the final cost.
+    pub(crate) const fn is_settled_by_head(&self) -> bool {
+        matches!(self.bill, Some(Bill::When(_) | Bill::Cost(_)))
+    }
+
     /// Whether the handler reports the final cost.
     pub(crate) const fn is_settled_by_handler(&self) -> bool {
         matches!(self.bill, Some(Bill::ByHandler))
