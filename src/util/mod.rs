@@ -14,7 +14,11 @@ pub(crate) mod captured_log;
 pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
-#[cfg(any(feature = "http", feature = "queue"))]
+#[cfg(any(
+    all(feature = "http", not(all(feature = "axum", feature = "metrics"))),
+    all(feature = "queue", not(feature = "precise-timer")),
+    all(feature = "http", feature = "queue", not(feature = "reqwest")),
+))]
 pub(crate) mod feature;
 #[cfg(any(feature = "http", sluice_loom))]
 pub(crate) mod idle_flag;
