@@ -124,7 +124,7 @@ fn units(request: &RequestHead<'_>) -> u64 {
 
 /// Stands for a mail to the customer.
 fn warn(crossing: &Crossing<'_>) {
-    let customer = crossing.key_text().unwrap_or_default();
+    let customer = crossing.key_text();
     println!("mail to {customer}: you have used {} of {} units", crossing.used(), crossing.limit());
 }
 

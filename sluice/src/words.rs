@@ -148,6 +148,10 @@ fn per(policy: &Table) -> String {
     }
 }
 
+fn requests(count: i64) -> String {
+    format!("{count} request{}", if count == 1 { "" } else { "s" })
+}
+
 fn when_full(policy: &Table, algorithm: &str, is_shadow: bool) -> String {
     if is_set(policy, "suspended") {
         return "suspended: every request is rejected with 403".to_owned();
@@ -164,15 +168,15 @@ fn when_full(policy: &Table, algorithm: &str, is_shadow: bool) -> String {
         ("leaky-queue", queue) => {
             let limit = number(policy, "limit").unwrap_or_default();
             let wait = wait.unwrap_or_else(|| "30s".to_owned());
-            format!("waits its turn (up to {} requests, {wait}), then {status}", queue.unwrap_or(limit))
+            format!("waits its turn (up to {}, {wait}), then {status}", requests(queue.unwrap_or(limit)))
         }
         ("concurrency", Some(queue)) => {
             let wait = wait.unwrap_or_else(|| "30s".to_owned());
-            format!("waits (up to {queue} requests, {wait}), then {status}")
+            format!("waits (up to {}, {wait}), then {status}", requests(queue))
         }
         ("overload", queue) => {
             let wait = wait.unwrap_or_else(|| "500ms".to_owned());
-            format!("waits (up to {} requests, {wait}), then {status}", queue.unwrap_or(1_024))
+            format!("waits (up to {}, {wait}), then {status}", requests(queue.unwrap_or(1_024)))
         }
         ("slow-down", _) => {
             let delay = text(policy, "max-delay").unwrap_or_else(|| "30s".to_owned());

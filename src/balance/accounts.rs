@@ -163,8 +163,8 @@ impl Accounts {
     #[cold]
     fn full(&self) -> LimiterError {
         LimiterError::new(format!(
-            "{} keys have a balance, which are all that this `Balance` has room for; raise `max_keys`, or keep balances on \
-             Redis (`RedisBalance`)",
+            "as many keys have a balance as this `Balance` has room for: {}; raise `max_keys`, or keep balances on Redis \
+             (`RedisBalance`)",
             self.max_keys
         ))
     }

@@ -123,8 +123,9 @@ impl Concurrency {
     /// # Panics
     ///
     /// If `limit` is zero: nothing would ever pass. If it is above 2,147,483,647.
+    #[track_caller]
     pub const fn new(limit: u64) -> Self {
-        assert!(limit > 0, "a limit of zero would admit nothing");
+        assert!(limit > 0, "a limit of zero would admit nothing; write 1 or more");
         assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
         Self {
             limit,

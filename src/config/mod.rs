@@ -263,6 +263,14 @@ impl Config {
         self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::observe);
     }
 
+    #[cfg(not(feature = "metrics"))]
+    #[doc(hidden)]
+    pub fn observe<'a>(&self)
+    where
+        &'a crate::util::feature::Off: crate::util::feature::Metrics,
+    {
+    }
+
     /// Returns the routes, in the order of the file.
     #[must_use]
     pub fn routes(&self) -> &[Route] {

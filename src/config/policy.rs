@@ -453,7 +453,7 @@ const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from
 /// How many characters of a key `track-offenders = "prefix"` shows.
 const SHOWN_CHARACTERS: usize = 6;
 
-/// Parses `charge-when`: a predicate for responses with one of these statuses.
+/// Parses `charge-when`: a predicate for responses with one of these statuses. The status of a gRPC call is translated.
 fn charged(
     source: &SourceText<'_>,
     statuses: &Spanned<Vec<i64>>,
@@ -468,7 +468,7 @@ fn charged(
         return Err(source.error(&statuses.span(), problem));
     }
     let statuses = statuses.get_ref().clone();
-    Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.status().as_u16().into()))
+    Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.translated_status().as_u16().into()))
 }
 
 /// Parses the budget of `exempt-preflights`.

@@ -11,7 +11,7 @@ use super::key::KeySpec;
 use super::source::SourceText;
 use super::value::{number, number_in};
 use crate::http::RequestHead;
-use crate::http::key::{ClientIp, KeyExtractor};
+use crate::http::key::{ClientIp, KeyExtractor, key_of};
 use crate::values::{PartitionKey, Priority};
 
 /// Parses `priority`: a function that finds the class of a request.
@@ -69,8 +69,7 @@ impl<T: Copy> KeyTable<T> {
         }
         let mut table = HashMap::new();
         for (name, value) in values.get_ref() {
-            let key = by_key
-                .read_text(name)
+            let key = key_of(&*by_key, name)
                 .map_err(|error| source.error(&values.span(), format_args!("{field}: {name:?}: {error}")))?;
             table.insert(key, value_of(value)?);
         }

@@ -61,6 +61,7 @@
 //! | starts with another algorithm or another name | the policy begins anew, and [`Restored`](crate::snapshot::Restored) names it |
 //! | starts after the wall clock was set back | nothing is forgiven, and no ban gets longer |
 //! | finds a file that is damaged, or of another format | the file is refused with the reason, and kept beside |
+//! | finds something that is no snapshot, such as a configuration or a FIFO | it is refused, and stays: no snapshot is written until you have chosen another path |
 //!
 //! Requests in flight, waiters and [bought units](super::top_ups) are not in a snapshot, nor is what a server keeps:
 //! see [`Snapshots`](crate::snapshot::Snapshots), which also has the size of the file and the time that it takes.

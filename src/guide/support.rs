@@ -10,27 +10,32 @@
 //! use axum::extract::{Request, State};
 //! use axum::http::StatusCode;
 //! use axum::middleware::{Next, from_fn, from_fn_with_state};
-//! use axum::response::Response;
+//! use axum::response::{IntoResponse, Response};
 //! use axum::{Router, routing::get};
-//! use tower_sluice::key::User;
+//! use tower::ServiceExt;
+//! use tower_sluice::key::{PeerIp, User};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow, admin};
 //!
 //! /// Stands for the login of your staff.
-//! async fn only_staff(State(token): State<String>, request: Request, next: Next) -> Result<Response, StatusCode> {
-//!     let given = request.headers().get("authorization").ok_or(StatusCode::UNAUTHORIZED)?;
-//!     if given.as_bytes() != format!("Bearer {token}").as_bytes() {
-//!         return Err(StatusCode::FORBIDDEN);
+//! #[derive(Clone)]
+//! struct Staff {
+//!     token: String,
+//!     /// Answers wrong tokens. A right one does not come here, so that nobody's guesses lock the staff out.
+//!     wrong: Router,
+//! }
+//!
+//! async fn only_staff(State(staff): State<Staff>, request: Request, next: Next) -> Response {
+//!     match request.headers().get("authorization") {
+//!         None => StatusCode::UNAUTHORIZED.into_response(),
+//!         Some(given) if given.as_bytes() == format!("Bearer {}", staff.token).as_bytes() => next.run(request).await,
+//!         Some(_) => staff.wrong.oneshot(request).await.into_response(),
 //!     }
-//!     Ok(next.run(request).await)
 //! }
 //!
 //! fn staff(limits: &RateLimitLayer, token: String) -> Router {
-//!     // Wrong tokens only. All callers share the budget.
-//!     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(20)))
-//!         .charge_when(|response| response.status() == StatusCode::FORBIDDEN);
-//!     admin::router([("app", limits.handle())])
-//!         .layer(from_fn_with_state(token, only_staff))
-//!         .layer(RateLimitLayer::new(guesses))
+//!     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(20))).key(PeerIp::new());
+//!     let wrong = Router::new().fallback(|| async { StatusCode::FORBIDDEN }).layer(RateLimitLayer::new(guesses));
+//!     admin::router([("app", limits.handle())]).layer(from_fn_with_state(Staff { token, wrong }, only_staff))
 //! }
 //!
 //! /// Stands for your authentication.
@@ -58,7 +63,8 @@
 //!     let staff = staff(&limits, std::env::var("STAFF_TOKEN")?);
 //!     let public = tokio::net::TcpListener::bind("0.0.0.0:3000").await?;
 //!     let private = tokio::net::TcpListener::bind("127.0.0.1:3001").await?;
-//!     let app = app(limits).into_make_service_with_connect_info::<SocketAddr>();
+//!     let with_peer = |router: Router| router.into_make_service_with_connect_info::<SocketAddr>();
+//!     let (app, staff) = (with_peer(app(limits)), with_peer(staff));
 //!     tokio::try_join!(axum::serve(public, app).into_future(), axum::serve(private, staff).into_future())?;
 //!     Ok(())
 //!     # }
@@ -66,14 +72,15 @@
 //! #
 //! # async fn check() -> Result<(), Box<dyn std::error::Error>> {
 //! #     use axum::body::Body;
-//! #     use tower::ServiceExt;
 //! #     let limits = limits();
 //! #     let (staff, app) = (staff(&limits, "secret".to_owned()), app(limits));
 //! #     let export = async || {
 //! #         app.clone().oneshot(Request::get("/export").body(Body::empty()).unwrap()).await.unwrap().status().as_u16()
 //! #     };
 //! #     let ask = async |call: &str, body: &str, token: &str| {
-//! #         let request = Request::post(format!("/api/{call}")).header("content-type", "application/json");
+//! #         let peer = axum::extract::ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 1)));
+//! #         let request = Request::post(format!("/api/{call}")).extension(peer);
+//! #         let request = request.header("content-type", "application/json");
 //! #         let request = request.header("authorization", format!("Bearer {token}"));
 //! #         let response = staff.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
 //! #         let status = response.status().as_u16();
@@ -94,7 +101,8 @@
 //! #     for _ in 0..30 {
 //! #         let _ = ask("key", reset, "wrong").await;
 //! #     }
-//! #     assert_eq!(ask("key", reset, "wrong").await.0, 503);
+//! #     assert_eq!(ask("key", reset, "wrong").await.0, 429);
+//! #     assert_eq!(ask("key", reset, "secret").await.0, 200);
 //! #     Ok(())
 //! # }
 //! ```
@@ -159,6 +167,7 @@
 //! | [`PeerIp`](crate::key::PeerIp), [`ClientIp`](crate::key::ClientIp) | `203.0.113.7`; for IPv6, any address of the network, or `2001:db8::/64` |
 //! | a tuple | `alice + 203.0.113.7`: its parts in their order |
 //! | none, or [`Share`](crate::MissingKey::Share) | `(shared)` |
+//! | any, if its bytes are no text that a person can type, or more than are kept | as it is shown: `"caf\xe9"`, `(0x00ff)`, `(sha256:9835…)` |
 //!
 //! # A customer who cannot log in
 //!

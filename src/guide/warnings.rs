@@ -16,7 +16,7 @@
 //!     .key(User::key())
 //!     .on_missing_key(MissingKey::Skip)
 //!     .on_crossing(0.8, |crossing| {
-//!         let Some(customer) = crossing.key_text() else { return };
+//!         let customer = crossing.key_text();
 //!         let hours = crossing.reset_after().as_secs().div_ceil(3_600);
 //!         let text = format!(
 //!             "You have used {} of {} requests. You get new ones in {hours} h.",

@@ -85,7 +85,37 @@ impl<'a> ResponseHead<'a> {
         self.status
     }
 
-    /// The header fields.
+    /// The status of a gRPC call: 0 is OK, and 16 UNAUTHENTICATED. `None` if the response has none that can be read.
+    ///
+    /// A call that fails at once has it in its head, and any other call in its trailers. The conditions of
+    /// [`charge_when`](crate::Policy::charge_when) and [`cost_after`](crate::Policy::cost_after) get both.
+    #[must_use]
+    pub fn grpc_status(&self) -> Option<u32> {
+        std::str::from_utf8(trimmed(only_line(self.headers, "grpc-status")?)).ok()?.parse().ok()
+    }
+
+    /// The status, or the one that stands for the [status of a gRPC call](Self::grpc_status), as a gateway translates it
+    /// (`google/rpc/code.proto`).
+    pub(crate) fn translated_status(&self) -> StatusCode {
+        match self.grpc_status() {
+            None => self.status,
+            Some(0) => StatusCode::OK,
+            // The client closed the request: no status of an RFC.
+            Some(1) => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+            Some(3 | 9 | 11) => StatusCode::BAD_REQUEST,
+            Some(4) => StatusCode::GATEWAY_TIMEOUT,
+            Some(5) => StatusCode::NOT_FOUND,
+            Some(6 | 10) => StatusCode::CONFLICT,
+            Some(7) => StatusCode::FORBIDDEN,
+            Some(8) => StatusCode::TOO_MANY_REQUESTS,
+            Some(12) => StatusCode::NOT_IMPLEMENTED,
+            Some(14) => StatusCode::SERVICE_UNAVAILABLE,
+            Some(16) => StatusCode::UNAUTHORIZED,
+            Some(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The header fields, and the trailers of a gRPC call.
     #[must_use]
     pub const fn headers(&self) -> &'a HeaderMap {
         self.headers
@@ -95,6 +125,37 @@ impl<'a> ResponseHead<'a> {
     #[must_use]
     pub const fn extensions(&self) -> &'a Extensions {
         self.extensions
+    }
+}
+
+/// A head that is kept until the trailers come.
+#[derive(Debug)]
+pub(crate) struct KeptHead {
+    status: StatusCode,
+    headers: HeaderMap,
+    extensions: Extensions,
+}
+
+impl KeptHead {
+    /// Adds the trailers.
+    pub(crate) fn with(mut self, trailers: &HeaderMap) -> Self {
+        for (name, value) in trailers {
+            // A map of more than 24,576 fields is not read any further.
+            let _ = self.headers.try_append(name, value.clone());
+        }
+        self
+    }
+}
+
+impl From<&ResponseHead<'_>> for KeptHead {
+    fn from(head: &ResponseHead<'_>) -> Self {
+        Self { status: head.status, headers: head.headers.clone(), extensions: head.extensions.clone() }
+    }
+}
+
+impl<'a> From<&'a KeptHead> for ResponseHead<'a> {
+    fn from(head: &'a KeptHead) -> Self {
+        Self { status: head.status, headers: &head.headers, extensions: &head.extensions }
     }
 }
 
@@ -115,4 +176,25 @@ pub(crate) fn only_line(headers: &HeaderMap, name: impl AsHeaderName) -> Option<
 pub(crate) fn trimmed(value: &HeaderValue) -> &[u8] {
     // The only ASCII white space in a `HeaderValue` is spaces and tabs.
     value.as_bytes().trim_ascii()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_a_grpc_call_is_translated() {
+        let of = |status: &'static str| {
+            let response = Response::builder().header("grpc-status", status).body(()).unwrap();
+            let head = ResponseHead::from(&response);
+            (head.grpc_status(), head.translated_status().as_u16())
+        };
+        let translated: Vec<_> = (0..=17).map(|code: u32| of(code.to_string().leak()).1).collect();
+        let table = [200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401, 500];
+        assert_eq!(translated, table);
+        assert_eq!(of(" 16 "), (Some(16), 401));
+        assert_eq!([of("x"), of(""), of("-1")], [(None, 200); 3]);
+        let twice = Response::builder().header("grpc-status", "0").header("grpc-status", "16").body(()).unwrap();
+        assert_eq!(ResponseHead::from(&twice).grpc_status(), None);
+    }
 }

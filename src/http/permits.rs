@@ -28,8 +28,8 @@ use crate::values::RequestEnd;
 /// }
 /// ```
 ///
-/// Or with axum: `async fn upgrade(permits: Permits, …)`. Requests that hold no units have no `Permits` in their
-/// extensions; axum's handlers get empty ones then.
+/// Or with axum (crate feature `axum`): `async fn upgrade(permits: Permits, …)`. Requests that hold no units have no
+/// `Permits` in their extensions; axum's handlers get empty ones then.
 #[derive(Clone, Debug)]
 pub struct Permits {
     held: Arc<Held>,

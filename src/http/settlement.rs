@@ -39,7 +39,9 @@ use smallvec::SmallVec;
 /// ```
 ///
 /// Policies of the same name, in layers around each other, get the same reports. Clones report to the same request.
-/// Without axum, take it from the extensions: `request.extensions().get::<Settlement>()`; tonic passes them on.
+/// A handler of axum takes it as an argument with the crate feature `axum`; without the feature, axum says that the
+/// handler lacks the trait `Handler`. Without axum, take it from the extensions:
+/// `request.extensions().get::<Settlement>()`; tonic passes them on.
 #[derive(Clone)]
 #[doc(alias("llm", "tokens", "streaming"))]
 pub struct Settlement {

@@ -293,6 +293,15 @@ impl LeakyQueue {
         Self { queue: self.queue.precise() }
     }
 
+    #[cfg(not(feature = "precise-timer"))]
+    #[doc(hidden)]
+    pub fn precise<'a>(self) -> Self
+    where
+        &'a crate::util::feature::Off: crate::util::feature::PreciseTimer,
+    {
+        self
+    }
+
     /// Ends all waits at once with a [`LimiterError`], and answers later arrivals with one, too; a layer responds with
     /// 503, regardless of its policy's failure mode. Waiters whose turn has come already still depart.
     ///

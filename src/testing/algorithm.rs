@@ -13,6 +13,7 @@ use crate::values::time::{Timestamp, nanos_of};
 /// # Panics
 ///
 /// At the first step that breaks the contract. The message says how.
+#[track_caller]
 pub fn check_algorithm<A: Algorithm>(algorithm: &A, seed: u64) {
     let mut random = Random::new(seed);
     // The beginning of time, a day of November 2023, and the middle of the clock's range.

@@ -39,6 +39,7 @@ impl IntervalChecker {
     /// # Panics
     ///
     /// If an interval that ends at `now` admitted too much, or if `now` is earlier.
+    #[track_caller]
     pub fn admit(&mut self, now: Timestamp, cost: u64) {
         assert!(now >= self.last, "events must be recorded in order of time");
         self.last = now;

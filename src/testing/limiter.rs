@@ -27,6 +27,7 @@ use crate::values::{Answer, Ask, Decision, Mode, PartitionKey};
 /// # Panics
 ///
 /// At the first step that breaks the contract. The message says how.
+#[track_caller]
 pub fn check_limiter<A, L>(algorithm: &A, seed: u64, make: impl Fn(ManualClock) -> L)
 where
     A: Algorithm,
@@ -106,6 +107,7 @@ pub(super) fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) ->
 /// # Panics
 ///
 /// If the limiter fails or would make a request wait.
+#[track_caller]
 pub fn admitted_by_threads(limiter: &impl Limiter, threads: usize, attempts: u64) -> u64 {
     let admitted = AtomicU64::new(0);
     let start = Barrier::new(threads);

@@ -51,6 +51,7 @@ impl Random {
     /// # Panics
     ///
     /// If `choices` is empty.
+    #[track_caller]
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         let index = usize::try_from(self.below(choices.len() as u64)).expect("below a usize");
         choices[index]

@@ -154,7 +154,11 @@ pub(crate) fn key_allowed(KeyLine { policy, route, key, .. }: KeyLine<'_>, allow
 }
 
 pub(crate) fn key_let_in(KeyLine { policy, route, key, .. }: KeyLine<'_>) {
-    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "the ban or the allowance of a key was ended by hand");
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "a key is unbanned by hand: it has no ban and no allowance now");
+}
+
+pub(crate) fn key_reset(KeyLine { policy, route, key, .. }: KeyLine<'_>) {
+    event!(warn: policy, http.route = route, key.hash = %KeyHash::new(key), "a key is reset by hand: it gets its whole budget");
 }
 
 /// Logs a credit by hand, or a charge.

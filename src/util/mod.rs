@@ -17,6 +17,12 @@ pub(crate) mod cases;
 pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
+#[cfg(any(
+    all(feature = "http", not(all(feature = "axum", feature = "metrics"))),
+    all(feature = "queue", not(feature = "precise-timer")),
+    all(feature = "http", feature = "queue", not(feature = "reqwest")),
+))]
+pub(crate) mod feature;
 #[cfg(any(feature = "http", sluice_loom))]
 pub(crate) mod idle_flag;
 pub(crate) mod keyed_hash;

@@ -131,6 +131,12 @@ impl PartitionKey {
         Self::from(bytes)
     }
 
+    /// The key of which only this SHA-256 is kept. `None` if it has another length.
+    #[cfg(feature = "http")]
+    pub(crate) fn from_hash(hash: &[u8]) -> Option<Self> {
+        (MARK.len() + hash.len() == HASHED).then(|| Self::from_canonical(&[&MARK[..], hash].concat()))
+    }
+
     /// The SHA-256 of the bytes that the key was made of, if only that is kept.
     #[cfg(feature = "http")]
     pub(crate) fn kept_hash(&self) -> Option<&[u8]> {

@@ -54,7 +54,7 @@ impl Crossings {
 
 fn describe(crossing: &Crossing<'_>) -> String {
     assert_eq!(crossing.policy(), "api");
-    let key = crossing.key_text().unwrap();
+    let key = crossing.key_text();
     assert_eq!(crossing.key(), &key.as_str().into());
     let (share, used, limit) = (crossing.share(), crossing.used(), crossing.limit());
     format!("{key} {share} {used}/{limit} {}", crossing.reset_after().as_secs())

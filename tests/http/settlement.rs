@@ -1,12 +1,14 @@
 //! Costs that the handler or the body settles, and shortfalls that are owed.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::headers::{RateLimitFields, ResetForm};
@@ -14,7 +16,7 @@ use tower_sluice::key::User;
 use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Decision, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Settlement};
+use tower_sluice::{Decision, LeakyQueue, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Settlement};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -250,5 +252,69 @@ async fn fields_of_a_request_that_is_settled_from_cost_0_promise_nothing_too_ear
         clock.advance(Duration::from_secs(seconds));
         let (left, expected) = (peek(&layer).await.remaining(), if name == "t" { 1 } else { 5 });
         assert!(left >= expected, "{name}, sliding {is_sliding}: {left} left after {seconds} s: {headers:?}");
+    }
+}
+
+/// Its estimate was charged although no handler ever saw it.
+#[tokio::test(start_paused = true)]
+async fn a_request_cancelled_in_a_queue_costs_nothing() {
+    for by_bytes in [false, true] {
+        let units = policy(FixedWindow::new(Quota::per_day(1_000)), &clock()).cost(300);
+        let units = if by_bytes { units.settle_by_content_bytes() } else { units.settle_by_handler() };
+        let line = Policy::new("line", LeakyQueue::new(Quota::per_minute(1)).max_wait(MINUTE * 5)).key(User::key());
+        let layer = RateLimitLayer::new([units, line]);
+        assert_eq!(send(&layer, if by_bytes { &[] } else { &[7] }, 7).await.0, 200);
+        assert_eq!(peek(&layer).await.remaining(), 993);
+        let cancelled = tokio::time::timeout(MINUTE / 2, send(&layer, &[], 7)).await;
+        assert!(cancelled.is_err(), "it waits");
+        assert_eq!(peek(&layer).await.remaining(), 993, "by bytes: {by_bytes}");
+    }
+}
+
+/// gRPC answers 200 and says in its trailers how the call went, which no condition saw.
+#[tokio::test]
+async fn the_status_of_a_grpc_call_is_seen_in_its_trailers() {
+    // In the head, in the trailers, in the trailers of a call that sends a message first, and cut off before these.
+    for (in_head, message, ends, code, left) in [
+        (true, 0, true, "16", 9),
+        (true, 0, true, "0", 10),
+        (false, 0, true, "16", 9),
+        (false, 5, true, "16", 9),
+        (false, 5, true, "0", 10),
+        (false, 5, true, "nonsense", 10),
+        (false, 5, false, "0", 9),
+    ] {
+        let conditions: [fn(Policy) -> Policy; 2] = [
+            |policy| policy.charge_when(|response| response.grpc_status() == Some(16)),
+            |policy| {
+                policy.cost_after(|response| {
+                    // The fields of the head are there as well.
+                    u64::from(response.grpc_status() == Some(16) && response.headers().contains_key("x-model"))
+                })
+            },
+        ];
+        for condition in conditions {
+            let layer = RateLimitLayer::new(condition(policy(FixedWindow::new(Quota::per_minute(10)), &clock())));
+            let status = HeaderValue::from_static(code);
+            let handler = service_fn(move |_: Request<()>| {
+                let mut response = http::Response::builder().header("content-type", "application/grpc");
+                response = response.header("x-model", "small");
+                if in_head {
+                    response = response.header("grpc-status", status.clone());
+                }
+                let mut frames = vec![Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'.'; message])))];
+                if ends && !in_head {
+                    frames.push(Ok(Frame::trailers(
+                        [("grpc-status".parse().unwrap(), status.clone())].into_iter().collect(),
+                    )));
+                }
+                ready(Ok::<_, Infallible>(response.body(StreamBody::new(futures_util::stream::iter(frames))).unwrap()))
+            });
+            let mut request = Request::new(());
+            request.extensions_mut().insert(User::new("alice"));
+            let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
+            response.into_body().collect().await.unwrap();
+            assert_eq!(peek(&layer).await.remaining(), left, "{in_head} {message} {ends} {code}");
+        }
     }
 }

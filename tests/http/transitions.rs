@@ -44,6 +44,7 @@ fn describe(event: &Event<'_>) -> String {
         Transition::Banned { ban, .. } => format!("banned for {:?} {}", ban.left(), ban.reason()),
         Transition::Allowed { allowance, .. } => format!("allowed for {:?} {}", allowance.left(), allowance.reason()),
         Transition::Lifted { .. } => "let in".to_owned(),
+        Transition::Reset { .. } => "reset".to_owned(),
         Transition::Failing { error, .. } => format!("failing: {error}"),
         Transition::Recovered => "recovered".to_owned(),
         other => format!("{other:?}"),
@@ -108,7 +109,7 @@ fn bans_and_what_an_operator_does_are_events() {
             "api alice: let in",
             "api bob: banned for 3600s scrapes",
             "api bob: allowed for 3600s a mistake",
-            "api bob: let in"
+            "api bob: reset"
         ]
     );
 }

@@ -31,7 +31,7 @@ fn policy<A: Scripted>(redis: &Redis, algorithm: A, shares: &[f64], reported: &R
     shares.iter().fold(policy, |policy, share| {
         let reported = Arc::clone(reported);
         policy.on_crossing(*share, move |crossing| {
-            let key = crossing.key_text().unwrap();
+            let key = crossing.key_text();
             let text = format!("{key} {} {}/{}", crossing.share(), crossing.used(), crossing.limit());
             reported.lock().unwrap().push(text);
         })

@@ -1,5 +1,6 @@
 //! Checks the repository against its documents: imports, links, threats, the names of tests and functions, the guide's
-//! quotes, measured figures, comments, mutants, proofs, the randomness of tests, and the vocabulary.
+//! quotes, measured figures, watched metrics, documented panics, comments, mutants, proofs, the randomness of tests, and
+//! the vocabulary.
 
 mod comments;
 mod defaults;
@@ -8,9 +9,11 @@ mod files;
 mod guide;
 mod imports;
 mod links;
+mod metrics;
 mod misconfigured;
 mod mutants;
 mod named;
+mod panics;
 mod proofs;
 mod randomness;
 mod threats;

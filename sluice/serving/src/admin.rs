@@ -11,7 +11,9 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use tower::ServiceExt;
 use tower_sluice::admin::Admin;
+use tower_sluice::key::PeerIp;
 use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow, admin};
 
 const TOKEN: &str = "SLUICE_ADMIN_TOKEN";
@@ -52,20 +54,36 @@ impl Settings {
     pub fn router(&self, layers: impl Into<Admin>) -> Router {
         let router = admin::router(layers);
         let Some(token) = self.token.clone() else { return router };
-        // Wrong tokens only. All callers share the budget.
-        let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(100)))
-            .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
-        router.layer(from_fn_with_state(token, only_with_token)).layer(RateLimitLayer::new(guesses))
+        let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(100))).key(PeerIp::new());
+        let wrong = Router::new().fallback(ask_for_token).layer(RateLimitLayer::new(guesses));
+        router.layer(from_fn_with_state(Guard { token, wrong }, only_with_token))
     }
 }
 
-async fn only_with_token(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    if has_token(request.headers(), &token) {
+/// The token, and the answer to wrong ones.
+#[derive(Clone)]
+struct Guard {
+    token: Arc<str>,
+    /// Counts wrong tokens by address. A right one never comes here, so nobody's guesses lock its owner out.
+    wrong: Router,
+}
+
+async fn only_with_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let fields = request.headers();
+    if has_token(fields, &guard.token) {
         return next.run(request).await;
     }
-    // A browser then asks for a name, which may be any, and a password.
+    // No guess: a browser sends no password before it is asked for one.
+    if !fields.contains_key(header::AUTHORIZATION) {
+        return ask_for_token().await.into_response();
+    }
+    guard.wrong.oneshot(request).await.into_response()
+}
+
+/// A browser then asks for a name, which may be any, and a password.
+async fn ask_for_token() -> impl IntoResponse {
     let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"limits\", Bearer")];
-    (StatusCode::UNAUTHORIZED, ask, "this needs the token, as a bearer token or as the password\n").into_response()
+    (StatusCode::UNAUTHORIZED, ask, "this needs the token, as a bearer token or as the password\n")
 }
 
 fn has_token(fields: &HeaderMap, token: &str) -> bool {

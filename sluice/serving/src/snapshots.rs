@@ -16,8 +16,8 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// Restores the limits from the file of the configuration, if it has one. A file that is refused is kept beside,
-    /// and the limits begin with full budgets: a server that does not start would be worse.
+    /// Restores the limits from the file of the configuration, if it has one. A snapshot that is refused is kept
+    /// beside, and the limits begin with full budgets: a server that does not start would be worse.
     pub fn restore(config: &Config) -> Option<Self> {
         let file = config.snapshot()?.clone();
         let snapshots = Arc::new(config.snapshots());
@@ -35,7 +35,7 @@ impl Saving {
             sleep(every).await;
             let saving = self.clone();
             if let Ok(Err(problem)) = spawn_blocking(move || saving.save()).await {
-                tracing::error!("{problem}; the snapshot before stays");
+                tracing::error!("{problem}");
             }
         }
     }
@@ -46,7 +46,6 @@ impl Saving {
     ///
     /// If the file cannot be written: the message to print.
     pub fn save(&self) -> Result<(), String> {
-        let path = self.file.path();
-        self.snapshots.save(path).map(drop).map_err(|error| format!("{}: {error}", path.display()))
+        self.snapshots.save(self.file.path()).map(drop).map_err(|error| format!("no snapshot was written: {error}"))
     }
 }

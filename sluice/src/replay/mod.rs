@@ -231,7 +231,7 @@ fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrive
                 policy.note_admitted(decision.delay(), now);
             }
         } else {
-            policy.note_rejected(key, now, line, |policy| handle.key_text(policy, key).ok().flatten());
+            policy.note_rejected(key, now, line, |policy| handle.key_text(policy, key).ok());
         }
     }
 }

@@ -4,6 +4,7 @@ mod auth;
 mod check;
 mod health;
 mod limits;
+mod notify;
 mod pass;
 mod path;
 mod reload;
@@ -135,6 +136,8 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
     };
     let router = router(limits).merge(health::router(is_stopping.clone()).await);
     println!("listening on {address}");
+    // The kernel takes connections from now on, and they are answered once the next lines run.
+    notify::ready();
     let serving = connections::serve(listener, router, until_stopped(is_stopping.clone()), close);
     match admin {
         None => serving.await,

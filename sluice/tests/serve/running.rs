@@ -24,6 +24,35 @@ async fn get(url: String) -> String {
     reqwest::get(url).await.unwrap().error_for_status().unwrap().text().await.unwrap()
 }
 
+/// The unit promises that proxies start once the service listens, so the service must say when it does.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_service_manager_learns_that_it_listens() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    let config = file("notify.toml", &config(1));
+    let path = file("notify.socket", "");
+    fs::remove_file(&path).unwrap();
+    let abstract_name = format!("sluice-notify-{}", std::process::id());
+    let managers = [
+        (UnixDatagram::bind(&path).unwrap(), path.to_str().unwrap().to_owned()),
+        (
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&abstract_name).unwrap()).unwrap(),
+            format!("@{abstract_name}"),
+        ),
+    ];
+    for (manager, name) in &managers {
+        let arguments = ["--config", config.to_str().unwrap()];
+        let service = Service::start_with(&arguments, &[("NOTIFY_SOCKET", name)]);
+        let mut message = [0; 64];
+        let length = manager.recv(&mut message).unwrap();
+        assert_eq!(&message[..length], b"READY=1\n");
+        std::net::TcpStream::connect(service.address).expect("it listens");
+    }
+    fs::remove_file(path).unwrap();
+}
+
 const ADA: &[(&str, &str)] = &[("user", "ada")];
 
 #[tokio::test]

@@ -47,9 +47,15 @@ impl Service {
 
     /// Serves with these arguments.
     pub(crate) fn start_alone(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// Serves with these arguments, and these variables in its environment.
+    pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_sluice"))
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

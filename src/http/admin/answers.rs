@@ -114,7 +114,6 @@ pub(super) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offender
     json!({
         "layer": layer,
         "policy": status.name(),
-        "whole_keys": status.shows_whole_keys(),
         "shadow": offenders.is_shadow(),
         "since_ms": unix_millis(offenders.since()),
         "total": offenders.total(),
@@ -129,6 +128,7 @@ pub(super) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offender
 pub(super) fn offender(offender: &Offender) -> Value {
     json!({
         "key": offender.key(),
+        "whole": offender.is_whole(),
         "count": offender.count(),
         "error": offender.error(),
         "first_ms": unix_millis(offender.first()),

@@ -23,7 +23,7 @@
 //!
 //! - serve it on an address of its own, `127.0.0.1` or a private network, and never nest it in the router of the app;
 //! - on a network, put a guard before it: a proxy with mTLS or single sign-on, or a layer of yours that checks a token,
-//!   with [a limit on wrong ones](crate::guide::support);
+//!   with [a limit on wrong ones](crate::guide::support) that a right one does not meet;
 //! - keep the log: each reset, ban, allowance, unban, credit and charge is a line at `warn`, with a keyed hash of the key
 //!   and the reason, or the units and the reference.
 //!   Who did it is known to your guard only, so let it log, too.
@@ -47,7 +47,7 @@
 //! | `GET /api/policies` | | `policies`: each with its limit, what its keys look like, failures, tables and queue |
 //! | `GET /api/stores` | | `stores`: each node of a store on a server, with its circuit breaker |
 //! | `GET /api/exceptions` | | `exceptions`: bans and allowances by hand that [this process knows](crate::LimitsHandle::exceptions) |
-//! | `GET /api/offenders` | | `offenders`: the keys that are rejected most, of each policy that [tracks](crate::Policy::track_offenders) them, since when and how often, 20 of each; with `whole_keys`, they are shown as `key` of a call |
+//! | `GET /api/offenders` | | `offenders`: the keys that are rejected most, of each policy that [tracks](crate::Policy::track_offenders) them, since when and how often, 20 of each; the `key` of an entry that is `whole` is one for a call, and any other a part of a key or its hash |
 //! | `POST /api/key` | `key`, and perhaps `layer` and `policy` | `policies`: what each policy says about the key |
 //! | `POST /api/reset` | `policy`, `key`, perhaps `layer` | the state afterwards: the whole budget, no ban, no allowance |
 //! | `POST /api/ban` | the same, `for` and `reason` | the state afterwards |
@@ -56,7 +56,8 @@
 //! | `POST /api/credit` | `policy`, `key`, `units`, `reference`, perhaps `layer` and `expires_in` | the state afterwards, and `repeated`: [the reference](crate::limiter::Credit::reference) was used before, and nothing was done |
 //! | `POST /api/charge` | `policy`, `key`, `units`, `reference`, perhaps `layer` | the same, after a [charge by hand](crate::LimitsHandle::charge) |
 //!
-//! `key` is text [as an operator types it](crate::policy::KeyOf). `for`, as `expires_in`, is a text with units as in a configuration
+//! `key` is text [as an operator types it](crate::policy::KeyOf), and each answer shows keys as such text, so that the key that is
+//! shown is the one that is acted on, whatever its bytes. `for`, as `expires_in`, is a text with units as in a configuration
 //! (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`). `layer` may be left out where one
 //! layer only has a policy of this name. In answers, times are milliseconds, rounded up.
 //!

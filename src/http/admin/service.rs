@@ -149,7 +149,9 @@ impl Admin {
         call.end()?;
         let (layer, handle, status) = self.only(layer.as_deref(), &policy)?;
         if terms.is_some() && status.is_shadow() {
-            let detail = format!("policy `{policy}` is a shadow: it rejects no request, so a ban would do nothing");
+            let detail = format!(
+                "policy `{policy}` is a shadow: it rejects no request, so neither a ban nor an allowance would change it"
+            );
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         }
         if matches!(act, Act::Reset) && !status.can_reset() {
@@ -246,7 +248,6 @@ fn exceptions(all: &[InForce<'_>]) -> Result<Vec<Value>, Problem> {
             let mut entry = answers::by_hand(&exception, None);
             entry["layer"] = (*layer).into();
             entry["policy"] = status.name().into();
-            // Null if only a hash of it is kept.
             entry["key"] = key.into();
             entry["kind"] = if exception.is_ban() { "ban" } else { "allowance" }.into();
             found.push(entry);

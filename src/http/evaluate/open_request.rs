@@ -13,7 +13,7 @@ use super::entry::{Entries, PolicyEntry};
 use super::observe::{ChargeOf, note_crossings};
 use super::scope::Scope;
 use crate::http::grpc;
-use crate::http::head::ResponseHead;
+use crate::http::head::{KeptHead, ResponseHead};
 use crate::http::permits::{Held, Holds, Permits, release};
 use crate::http::policy::{NoteCharge, Policy};
 use crate::http::reload::{InForce, LayerState};
@@ -44,6 +44,8 @@ pub(crate) struct OpenRequest {
     held: Option<Arc<Held>>,
     /// Whether the response has no content, as any response to `HEAD`, so that its head is its end.
     has_no_content: bool,
+    /// The head of a gRPC response, if charges depend on its status, which comes in the trailers.
+    awaiting_status: Option<Box<KeptHead>>,
     /// Whether the response is a failure so far.
     has_failed: bool,
     /// Whether the body has said that it has no more frames. Set through a shared reference: a server that finds out
@@ -86,6 +88,7 @@ impl OpenRequest {
             until_head,
             held,
             has_no_content: false,
+            awaiting_status: None,
             has_failed: false,
             has_ended: AtomicBool::new(false),
         }
@@ -118,19 +121,14 @@ impl OpenRequest {
         let end = if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served };
         release(&mut self.until_head, end);
         self.bytes = Some(0);
-        let took = self.took();
+        let by_head = |entry: &PolicyEntry| entry.is_open && self.scope().policy(entry).after.is_settled_by_head();
+        if self.entries.iter().any(by_head) && grpc::has_status_in_trailers(response.headers()) {
+            self.awaiting_status = Some(Box::new(response.into()));
+        } else {
+            self.settle_by_head(response);
+        }
         let Self { layer, in_force, entries, reports, .. } = self;
         let scope = Scope { layer, in_force };
-        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
-            let policy = scope.policy(entry);
-            if let Some(cost) = policy.after.cost_by_head(entry.cost, response) {
-                entry.settle(scope, cost);
-                entry.close(policy, Some(took));
-                if cost == 0 {
-                    entry.void_attempt();
-                }
-            }
-        }
         // The cost that the handler has reported by now is shown. The charge follows at the end: the handler may
         // report another cost until then.
         let shown = |entry: &&mut PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
@@ -151,6 +149,23 @@ impl OpenRequest {
         annotations
     }
 
+    /// Settles the charges that depend on the head of the response, or on the status in its trailers.
+    fn settle_by_head(&mut self, response: &ResponseHead<'_>) {
+        let took = self.took();
+        let Self { layer, in_force, entries, .. } = self;
+        let scope = Scope { layer, in_force };
+        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
+            let policy = scope.policy(entry);
+            if let Some(cost) = policy.after.cost_by_head(entry.cost, response) {
+                entry.settle(scope, cost);
+                entry.close(policy, Some(took));
+                if cost == 0 {
+                    entry.void_attempt();
+                }
+            }
+        }
+    }
+
     /// Whether anything remains to end with the body.
     pub(super) fn lasts(&self) -> bool {
         self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
@@ -164,6 +179,9 @@ impl OpenRequest {
     /// Notes the trailers, in which gRPC has its status.
     pub(crate) fn note_trailers(&mut self, trailers: &HeaderMap) {
         self.has_failed |= grpc::is_server_error(trailers);
+        if let Some(head) = self.awaiting_status.take() {
+            self.settle_by_head(&ResponseHead::from(&head.with(trailers)));
+        }
     }
 
     /// Notes that the body has no more frames.
@@ -226,7 +244,7 @@ impl Drop for OpenRequest {
 
 impl PolicyEntry {
     /// Charges `cost` for the request instead of the charge on arrival.
-    fn settle(&mut self, scope: Scope<'_>, cost: u64) {
+    pub(super) fn settle(&mut self, scope: Scope<'_>, cost: u64) {
         let Some(decision) = self.decision else { return };
         match cost.cmp(&self.cost) {
             cmp::Ordering::Less => {

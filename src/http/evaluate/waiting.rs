@@ -118,9 +118,14 @@ impl Drop for WaitingRequest {
             policy.heritage.meter.leave_queue();
             policy.heritage.meter.waited(Fate::Cancelled, since.elapsed());
         }
-        // What is charged stays charged.
+        // A charge stays, unless it estimates the work of a handler, which was not called.
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
         scope.note_committed(&mut self.transaction.entries);
+        for entry in self.transaction.entries.iter_mut().rev().filter(|entry| entry.admission().is_some()) {
+            if scope.policy(entry).after.is_charged_by_use() {
+                entry.settle(scope, 0);
+            }
+        }
         self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
     }
 }

@@ -71,7 +71,7 @@ mod status;
 mod timeout;
 
 pub(crate) use self::details::Violation;
-pub(crate) use self::protocol::Protocol;
+pub(crate) use self::protocol::{Protocol, has_status_in_trailers};
 pub use self::status::GrpcStatus;
 pub(crate) use self::status::{Code, GrpcRetry, Status, is_server_error};
 pub(crate) use self::timeout::timeout;

@@ -1,7 +1,7 @@
 //! Recognises the protocol of a request: gRPC, gRPC-Web or plain HTTP.
 
 use http::header::CONTENT_TYPE;
-use http::{Method, Version};
+use http::{HeaderMap, Method, Version};
 
 use crate::http::head::{RequestHead, only_line, trimmed};
 
@@ -38,6 +38,14 @@ impl Protocol {
             (Some(_), Some(_)) => Self::GrpcWeb(known().unwrap_or(WEB_TEXT)),
         }
     }
+}
+
+/// Whether a response is of gRPC, and has its status in the trailers: the head has none. In gRPC-Web, trailers are a part
+/// of the body.
+pub(crate) fn has_status_in_trailers(fields: &HeaderMap) -> bool {
+    let media_type = only_line(fields, CONTENT_TYPE).map(trimmed).unwrap_or_default();
+    let is_grpc = matches!(strip_prefix(media_type, "application/grpc"), Some([] | [b'+' | b';', ..]));
+    is_grpc && !fields.contains_key("grpc-status")
 }
 
 const WEB: &str = "application/grpc-web";

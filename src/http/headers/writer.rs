@@ -39,6 +39,13 @@ pub(crate) struct Writer {
     draft11_policies: HeaderValue,
 }
 
+/// The most bytes of draft-11's two fields together. With a rejection's other fields, they stay below the 8 KiB that
+/// gRPC clients accept, and leave a quarter of the 4 KiB that nginx reads of a head by default to the app.
+const MOST_BYTES: usize = 3 * 1_024;
+
+/// The most bytes of a member of draft-11's `RateLimit` behind its name, and of the commas in both fields.
+const LONGEST_STATE: usize = b", , ;r=;t=;pk=:".len() + b":".len() + 15 + 15 + 12;
+
 /// How much of the fields is known when a request is decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
@@ -120,11 +127,19 @@ impl Writer {
     pub(crate) fn new<'a>(fields: &RateLimitFields, policies: impl IntoIterator<Item = Described<'a>>) -> Option<Self> {
         let RateLimitFields { generation, x_ratelimit, advertise, partition } = *fields;
         let mut all = Scratch::new();
+        let mut room = Some(MOST_BYTES);
         let policies = policies.into_iter().map(|Described { name, terms, unit, is_conditional }| {
             let terms = terms?;
             let measure = Measure::new(&terms);
             let quoted = draft11::quoted(name);
             let unit = if let Measure::InFlight { .. } = measure { QuotaUnit::ConcurrentRequests } else { unit };
+            let mut member = Scratch::new();
+            draft11::push_policy(&mut member, &quoted, measure.advertised(), unit);
+            if generation == Generation::Draft11 {
+                // Once one is left out, so are all behind it, however short.
+                room = room.and_then(|room| room.checked_sub(member.len() + quoted.len() + LONGEST_STATE));
+                room?;
+            }
             draft11::push_policy(&mut all, &quoted, measure.advertised(), unit);
             let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
             let prefix = draft11::prefix(&quoted);

@@ -300,8 +300,8 @@ impl KeyExtractor for ClientIp {
 
     /// Also a name that begins with `_`, as a proxy writes it, if [names are keys](Self::obfuscated_nodes).
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        match &*text::unquoted(text) {
-            name if self.obfuscated && name.starts_with('_') => Ok(obfuscated_key(name.as_bytes())),
+        match text::unquoted(text) {
+            Some(name) if self.obfuscated && name.starts_with(b"_") => Ok(obfuscated_key(&name)),
             _ => network::read_text(text, self.ipv6_prefix),
         }
     }

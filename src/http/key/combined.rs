@@ -61,12 +61,13 @@ impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
 
 /// Reads a text with a part for each extractor.
 fn read_parts(extractors: &[&dyn KeyExtractor], text: &str) -> Result<PartitionKey, KeyTextError> {
-    let whole = text::unquoted(text);
-    let texts = text::parts(if extractors.len() == 1 { text } else { &whole });
+    // A combination within another one stands in quotation marks.
+    let whole = text::unquoted_text(text).filter(|_| extractors.len() > 1);
+    let texts = text::parts(whole.as_deref().unwrap_or(text));
     if extractors.is_empty() {
         return Global.read_text(text);
     }
-    let keys = extractors.iter().zip(&texts).map(|(extractor, text)| extractor.read_text(text));
+    let keys = extractors.iter().zip(&texts).map(|(extractor, text)| text::key_of(*extractor, text));
     match keys.collect::<Result<Vec<_>, _>>() {
         Ok(keys) if texts.len() == extractors.len() => {
             Ok(PartitionKey::from_parts(keys.iter().map(PartitionKey::as_bytes)))
@@ -92,12 +93,12 @@ fn write_parts(extractors: &[&dyn KeyExtractor], key: &PartitionKey) -> Option<S
     }
     let keys = text::split(key, extractors.len())?;
     let texts = extractors.iter().zip(&keys).map(|(extractor, key)| {
-        let text = extractor.write_text(key)?;
+        let text = text::text_of(*extractor, key);
         // The text of a combination, within this one.
         let is_one = text::parts(&text).len() == 1;
-        Some(if is_one { text } else { text::quoted(&text) })
+        if is_one { text } else { text::quoted(text.as_bytes()) }
     });
-    Some(texts.collect::<Option<Vec<_>>>()?.join(SEPARATOR))
+    Some(texts.collect::<Vec<_>>().join(SEPARATOR))
 }
 
 #[cfg(test)]

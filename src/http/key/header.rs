@@ -74,9 +74,8 @@ impl KeyExtractor for HeaderKey {
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         let expected = || KeyTextError::new(format!("the value of the {}", self.what()));
-        let value = text::unquoted(text);
-        let value = value.trim_matches([' ', '\t']);
-        let can_be_sent = !value.is_empty() && HeaderValue::from_str(value).is_ok();
-        if can_be_sent { Ok(value.into()) } else { Err(expected()) }
+        let value = text::unquoted(text).ok_or_else(expected)?;
+        let value = HeaderValue::from_bytes(&value).map_err(|_| expected())?;
+        Some(trimmed(&value)).filter(|value| !value.is_empty()).map(PartitionKey::from).ok_or_else(expected)
     }
 }

@@ -61,7 +61,7 @@ pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
 pub(crate) use self::streak::Streak;
 pub use self::text::KeyTextError;
-pub(crate) use self::text::SHARED;
+pub(crate) use self::text::{SHARED, bytes_of, key_of, text_of};
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
 use crate::http::head::RequestHead;
@@ -117,8 +117,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key that an operator writes as `text`, for [`LimitsHandle`](crate::LimitsHandle): an address, the
     /// value of a header, the name of a user, or a combination such as `alice + 203.0.113.7`.
     ///
-    /// White space around a text or a part is dropped. A name that has some there, or a ` + `, is written in quotation
-    /// marks, with `\"` and `\\` for those in the name. By default, any text that is not empty is a key.
+    /// White space around a text or a part is dropped. A name that has some there, or a ` + `, or that begins with a
+    /// parenthesis, is written in quotation marks, with `\"` and `\\` for those in the name, and `\xff` for a byte that
+    /// cannot be typed. By default, any text that is not empty is a key.
     ///
     /// # Errors
     ///
@@ -127,8 +128,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
         text::Content::Text.read(text)
     }
 
-    /// Writes a key as [`read_text`](Self::read_text) reads it. `None` if only a hash of the key [is
-    /// kept](PartitionKey#cost), or if it is no key of this extractor. By default, the key is text.
+    /// Writes a key as [`read_text`](Self::read_text) reads it. `None` if it cannot: only a hash of the key [is
+    /// kept](PartitionKey#cost), say, or it is no key of this extractor. By default, the key is text.
+    ///
+    /// A [`LimitsHandle`](crate::LimitsHandle) reads the text again before it shows it. If that is not this key, or
+    /// `None` is returned, it shows the bytes, `(0x00ff)`, or the hash that is kept, `(sha256:…)`, and reads them, too.
     fn write_text(&self, key: &PartitionKey) -> Option<String> {
         text::write_name(key)
     }

@@ -37,7 +37,7 @@ impl IpNetwork {
 
 /// Returns the key that an operator writes as an address, or as the network that has the budget.
 pub(super) fn read_text(text: &str, ipv6_prefix: u8) -> Result<PartitionKey, KeyTextError> {
-    let name = text::unquoted(text);
+    let name = text::unquoted_text(text).unwrap_or_default();
     let (address, prefix) = name.split_once('/').map_or((&*name, None), |(address, prefix)| (address, Some(prefix)));
     let network = address.parse().ok().map(|address| IpNetwork::of(address, ipv6_prefix));
     let is_this = |network: &IpNetwork| prefix.is_none_or(|prefix| prefix == network.prefix.to_string());

@@ -49,6 +49,18 @@ impl PathKey {
         Self { source: PathSource::Matched }
     }
 
+    /// ```compile_fail,E0277
+    /// let _ = tower_sluice::key::PathKey::matched();
+    /// ```
+    #[cfg(not(feature = "axum"))]
+    #[doc(hidden)]
+    pub fn matched<'a>() -> Self
+    where
+        &'a crate::util::feature::Off: crate::util::feature::Axum,
+    {
+        unreachable!("no feature is off and on")
+    }
+
     /// Keys by the path as the client spelled it.
     ///
     /// A client that can reach one resource by many paths (`/users/1`, `//users/1`, `/users/%31`) has a budget for
@@ -78,9 +90,9 @@ impl KeyExtractor for PathKey {
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        match &*text::unquoted(text) {
-            path if path.starts_with('/') => Ok(path.into()),
-            text::SHARED => Ok(PartitionKey::SHARED),
+        match text::unquoted(text) {
+            _ if text.trim() == text::SHARED => Ok(PartitionKey::SHARED),
+            Some(path) if path.starts_with(b"/") => Ok((&*path).into()),
             _ => Err(KeyTextError::new("a path, such as /users/{id}")),
         }
     }

@@ -1,14 +1,20 @@
 //! Keys as text: as an operator types them, and as a page shows them.
 //!
 //! A text is trimmed, or a JSON-like string in quotation marks, for names that begin or end with white space, have a
-//! ` + `, or begin with a quotation mark. A combination is its parts, with ` + ` between them.
+//! ` + `, or begin with a quotation mark or a parenthesis. In such a string, `\xff` is a byte. A combination is its
+//! parts, with ` + ` between them.
+//!
+//! [`text_of`] and [`key_of`] are one mapping there and back, for every key and every extractor: a key that has no such
+//! text is written as its bytes, `(0x00ff)`, or as the hash that is kept of it, `(sha256:…)`.
 
 use std::any::TypeId;
 use std::borrow::Cow;
 use std::error::Error;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 
+use super::KeyExtractor;
 use crate::values::PartitionKey;
 
 /// Stands between the parts of a combination.
@@ -44,30 +50,138 @@ impl fmt::Display for KeyTextError {
 
 impl Error for KeyTextError {}
 
-/// Returns the name that a text stands for: trimmed, or the content of a string in quotation marks.
-pub(super) fn unquoted(text: &str) -> Cow<'_, str> {
-    let text = text.trim();
-    let inner = text
-        .strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'))
-        .filter(|_| closing_mark(text) == Some(text.len() - 1));
-    let Some(inner) = inner else { return text.into() };
-    let mut escaped = false;
-    let unescape = |char: &char| {
-        escaped = *char == '\\' && !escaped;
-        !escaped
+/// The bytes of a key, in hexadecimal, stand between this and a closing parenthesis.
+const BYTES: &str = "(0x";
+
+/// The SHA-256 of a key of which only this is kept, in hexadecimal, stands between this and a closing parenthesis.
+const HASH: &str = "(sha256:";
+
+/// The most bytes of a text: those of the longest key, as hexadecimal digits.
+const LONGEST: usize = BYTES.len() + 2 * 256 + 1;
+
+/// Returns the text of a key. [`key_of`] reads this key from it, so no two keys have the same text.
+pub(crate) fn text_of(extractor: &dyn KeyExtractor, key: &PartitionKey) -> String {
+    // Checked, since an extractor may be the user's: it may write keys that it does not make, or paint on a terminal.
+    let is_its = |text: &String| {
+        text.len() <= LONGEST && text.chars().all(is_printable) && key_of(extractor, text).as_ref() == Ok(key)
     };
-    inner.chars().filter(unescape).collect::<String>().into()
+    extractor.write_text(key).filter(is_its).unwrap_or_else(|| bytes_of(key))
+}
+
+/// Returns the key that a text stands for.
+pub(crate) fn key_of(extractor: &dyn KeyExtractor, text: &str) -> Result<PartitionKey, KeyTextError> {
+    // A part of a combination may be written so, too.
+    let trimmed = if text.contains(SEPARATOR) { "" } else { text.trim() };
+    let read = match (trimmed.strip_prefix(BYTES), trimmed.strip_prefix(HASH)) {
+        (Some(digits), _) => read_digits(digits).map(PartitionKey::from),
+        (_, Some(digits)) => read_digits(digits).and_then(|hash| PartitionKey::from_hash(&hash)),
+        (None, None) => return extractor.read_text(text),
+    };
+    let expected = "the bytes of a key, such as (0x00ff); a name that begins so, in quotation marks";
+    read.ok_or_else(|| KeyTextError::new(expected))
+}
+
+/// Writes a key that has no other text.
+pub(crate) fn bytes_of(key: &PartitionKey) -> String {
+    let (mark, bytes) = key.kept_hash().map_or((BYTES, key.as_bytes()), |hash| (HASH, hash));
+    let mut text = mark.to_owned();
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push(')');
+    text
+}
+
+fn read_digits(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.strip_suffix(')')?.as_bytes().chunks(2);
+    pairs.map(|pair| read_byte(*pair.first()?, *pair.get(1)?)).collect()
+}
+
+fn read_byte(high: u8, low: u8) -> Option<u8> {
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    u8::try_from(digit(high)? << 4 | digit(low)?).ok()
+}
+
+/// Whether a person sees the character: it is no control character, has a width, does not turn the direction of writing,
+/// and if it is white space, it is the common space.
+fn is_printable(char: char) -> bool {
+    /// The characters of Unicode's category Cf that occur outside of single scripts.
+    const FORMATS: [RangeInclusive<char>; 9] = [
+        '\u{ad}'..='\u{ad}',
+        '\u{61c}'..='\u{61c}',
+        '\u{180e}'..='\u{180e}',
+        '\u{200b}'..='\u{200f}',
+        '\u{202a}'..='\u{202e}',
+        '\u{2060}'..='\u{206f}',
+        '\u{feff}'..='\u{feff}',
+        '\u{fff9}'..='\u{fffb}',
+        '\u{e0000}'..='\u{e0fff}',
+    ];
+    let is_format = FORMATS.iter().any(|range| range.contains(&char));
+    !is_format && !char.is_control() && (char == ' ' || !char.is_whitespace())
+}
+
+/// Returns the name that a text stands for: trimmed, or the content of a string in quotation marks. `None` if such a
+/// string does not end in its mark, or has an escape other than `\"`, `\\` and `\xff`.
+pub(super) fn unquoted(text: &str) -> Option<Cow<'_, [u8]>> {
+    let text = text.trim();
+    let Some(rest) = text.strip_prefix('"') else { return Some(text.as_bytes().into()) };
+    let mut rest = rest.strip_suffix('"')?.as_bytes();
+    let mut name = Vec::with_capacity(rest.len());
+    while let [first, behind @ ..] = rest {
+        let (byte, behind) = match (first, behind) {
+            (b'\\', [mark @ (b'"' | b'\\'), behind @ ..]) => (*mark, behind),
+            (b'\\', [b'x', high, low, behind @ ..]) => (read_byte(*high, *low)?, behind),
+            (b'\\' | b'"', _) => return None,
+            _ => (*first, behind),
+        };
+        name.push(byte);
+        rest = behind;
+    }
+    Some(name.into())
+}
+
+/// Reads a name as [`unquoted`] does. `None` if its bytes are not UTF-8, too.
+pub(super) fn unquoted_text(text: &str) -> Option<Cow<'_, str>> {
+    match unquoted(text)? {
+        Cow::Borrowed(name) => std::str::from_utf8(name).ok().map(Cow::Borrowed),
+        Cow::Owned(name) => String::from_utf8(name).ok().map(Cow::Owned),
+    }
 }
 
 /// Returns a name as [`unquoted`] reads it.
-pub(super) fn quoted(name: &str) -> String {
-    if name.trim() == name && !name.is_empty() && !name.starts_with('"') && !name.contains(SEPARATOR) && name != SHARED
-    {
+pub(super) fn quoted(name: &[u8]) -> String {
+    if let Some(name) = std::str::from_utf8(name).ok().filter(|name| is_plain(name)) {
         return name.to_owned();
     }
-    let escaped = name.chars().flat_map(|char| ['\\', char].into_iter().skip(usize::from(!matches!(char, '"' | '\\'))));
-    format!("\"{}\"", escaped.collect::<String>())
+    let mut quoted = "\"".to_owned();
+    let escape = |quoted: &mut String, byte: &u8| {
+        let _ = write!(quoted, "\\x{byte:02x}");
+    };
+    for chunk in name.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                '"' | '\\' => quoted.extend(['\\', char]),
+                // A page shows several spaces as one.
+                ' ' if quoted.ends_with(' ') => escape(&mut quoted, &b' '),
+                _ if is_printable(char) => quoted.push(char),
+                _ => char.encode_utf8(&mut [0; 4]).as_bytes().iter().for_each(|byte| escape(&mut quoted, byte)),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| escape(&mut quoted, byte));
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Whether a name needs no quotation marks.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && name.trim() == name
+        && !name.starts_with(['"', '('])
+        && !name.contains(SEPARATOR)
+        && !name.contains("  ")
+        && name.chars().all(is_printable)
 }
 
 /// Returns the index of the mark that ends the string at the beginning of `text`.
@@ -96,16 +210,14 @@ pub(super) fn parts(text: &str) -> Vec<&str> {
 
 /// Reads the name of a user, the value of a header, or any other text.
 pub(super) fn read_name(text: &str, expected: &'static str) -> Result<PartitionKey, KeyTextError> {
-    match &*unquoted(text) {
-        "" => Err(KeyTextError::new(expected)),
-        name => Ok(name.into()),
-    }
+    let name = unquoted(text).filter(|name| !name.is_empty());
+    name.map(|name| PartitionKey::from(&*name)).ok_or_else(|| KeyTextError::new(expected))
 }
 
-/// Writes a key of text. `None` if the key is no text: it is known by its hash only, or made of other bytes.
+/// Writes a key of text. `None` if only its hash is kept, or if its bytes are shorter as digits.
 pub(super) fn write_name(key: &PartitionKey) -> Option<String> {
-    let name = std::str::from_utf8(key.as_bytes()).ok()?;
-    (!name.chars().any(char::is_control)).then(|| quoted(name))
+    let bytes = Some(key.as_bytes()).filter(|_| key.kept_hash().is_none())?;
+    Some(quoted(bytes)).filter(|text| text.len() <= BYTES.len() + 2 * bytes.len() + 1)
 }
 
 /// Splits a key made by [`PartitionKey::from_parts`] into its parts. `None` if there are not this many.
@@ -115,7 +227,7 @@ pub(super) fn split(key: &PartitionKey, parts: usize) -> Option<Vec<PartitionKey
     while !rest.is_empty() {
         let (len, behind) = rest.split_first_chunk()?;
         let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
-        found.push(PartitionKey::from(behind.get(..len)?));
+        found.push(PartitionKey::from_canonical(behind.get(..len)?));
         rest = &behind[len..];
     }
     (found.len() == parts).then_some(found)
@@ -166,7 +278,9 @@ impl Content {
     }
 
     pub(super) fn read(self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        let name = unquoted(text);
+        let Some(name) = unquoted_text(text).filter(|_| self != Self::Text) else {
+            return read_name(text, self.expected());
+        };
         let key = match self {
             Self::U32 => name.parse::<u32>().ok().map(PartitionKey::from),
             Self::U64 => name.parse::<u64>().ok().map(PartitionKey::from),
@@ -174,7 +288,7 @@ impl Content {
             Self::I64 => name.parse::<i64>().ok().map(PartitionKey::from),
             Self::U128 => read_uuid(&name).or_else(|| name.parse().ok()).map(PartitionKey::from),
             Self::Address => name.parse::<IpAddr>().ok().map(PartitionKey::from),
-            Self::Text => return read_name(text, self.expected()),
+            Self::Text => None,
         };
         key.ok_or_else(|| KeyTextError::new(self.expected()))
     }
@@ -214,13 +328,16 @@ fn write_uuid(bits: u128) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::net::SocketAddr;
 
     use http::Request;
 
     use super::*;
     use crate::http::head::RequestHead;
-    use crate::http::key::{ExtensionKey, Global, HeaderKey, KeyExtractor, PathKey, PeerIp, User, key_fn};
+    use crate::http::key::{ClientIp, ExtensionKey, Global, HeaderKey, KeyError, PathKey, PeerIp, User, key_fn};
+    use crate::testing::Random;
+    use crate::util::effort::rounds;
 
     /// Checks that `text` stands for the key of `request`, and returns the text that is written.
     #[track_caller]
@@ -314,11 +431,112 @@ mod tests {
         assert!(Global.read_text("alice").unwrap_err().expected().contains("(shared)"));
     }
 
+    /// Each kind of key that a person cannot type has a text in one form.
     #[test]
-    fn a_key_that_is_known_by_its_hash_has_no_text() {
-        let long = PartitionKey::from("a".repeat(300));
-        assert_eq!(User::key().write_text(&long), None);
+    fn keys_that_are_no_text_are_written() {
+        let by_name = |key: PartitionKey| text_of(&User::key(), &key);
+        assert_eq!(by_name(b"\xff\xfe".into()), "(0xfffe)");
+        assert_eq!(by_name("a\tb\u{85}c d".into()), r#""a\x09b\xc2\x85c d""#);
+        assert_eq!(by_name("caf\u{e9} \u{202e}  ".into()), r#""café \xe2\x80\xae \x20""#);
+        assert_eq!(by_name("(shared)".into()), r#""(shared)""#);
+        // printf 'a%.0s' $(seq 300) | sha256sum
+        let hash = "(sha256:9835fa6bf4e20a9b9ea812506302e98982721a6cf8d2cae67af57129bf21ae90)";
+        assert_eq!(by_name("a".repeat(300).into()), hash);
+        assert_eq!(text_of(&PeerIp::new(), &"alice".into()), "(0x616c696365)");
         let pair = PartitionKey::from_parts(["a".repeat(300).as_bytes(), &[192, 0, 2, 1]]);
-        assert_eq!((User::key(), PeerIp::new()).write_text(&pair), None);
+        let whole = "(sha256:fc9744803582adf39f76d083c21a57236b396ae4d14d965dcf6e011689c00d50)";
+        assert_eq!(text_of(&(User::key(), PeerIp::new()), &pair), whole);
+        let pair = PartitionKey::from_parts([PartitionKey::from("a".repeat(300)).as_bytes(), &[192, 0, 2, 1]]);
+        assert_eq!(text_of(&(User::key(), PeerIp::new()), &pair), format!("{hash} + 192.0.2.1"));
+    }
+
+    #[test]
+    fn a_text_that_is_cut_off_is_no_key() {
+        let by_name = User::key();
+        for text in ["(0xf)", "(0xff", "(0xfg)", "(sha256:00)", "\"a", "\"a\\\"", "\"a\\xf\"", "\"a\\q\"", "\"a\" b"] {
+            assert!(key_of(&by_name, text).is_err(), "{text}");
+        }
+        assert_eq!(key_of(&by_name, " (0xFFfe) "), Ok(b"\xff\xfe".into()));
+    }
+
+    /// An extractor of a user, whose keys are written as one text, with a line feed, or not at all.
+    struct Careless(Option<&'static str>);
+
+    impl KeyExtractor for Careless {
+        fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+            Ok("alice".into())
+        }
+
+        fn write_text(&self, _: &PartitionKey) -> Option<String> {
+            self.0.map(ToOwned::to_owned)
+        }
+    }
+
+    /// Keys of all lengths, of bytes that texts consist of, and of parts.
+    fn any_key(random: &mut Random) -> PartitionKey {
+        const ALPHABET: [&[u8]; 16] = [
+            b"a",
+            b" ",
+            b"+",
+            b"\"",
+            b"\\",
+            b"(",
+            b")",
+            b"0x",
+            b"sha256:",
+            b"\0",
+            b"\t",
+            b"\xff",
+            b"\xc2\x85",
+            "\u{202e}".as_bytes(),
+            "ß".as_bytes(),
+            b"_",
+        ];
+        let long = if random.below(8) == 0 { 260 } else { 6 };
+        let mut bytes = |most: u64| {
+            let pieces = random.below(most + 1);
+            (0..pieces).flat_map(|_| random.pick(&ALPHABET).to_vec()).collect::<Vec<_>>()
+        };
+        let [first, second, third] = [bytes(long), bytes(4), bytes(4)];
+        match random.below(5) {
+            0 => PartitionKey::from(first.as_slice()),
+            1 => PartitionKey::from_parts([&*PartitionKey::from(first.as_slice()).as_bytes(), &second]),
+            2 => PartitionKey::from_parts([PartitionKey::from(first.as_slice()).as_bytes()]),
+            3 => PartitionKey::from_parts([PartitionKey::from_parts([first, second]).as_bytes(), &third]),
+            _ => PartitionKey::from(random.next()),
+        }
+    }
+
+    /// An operator acts on the key that is shown: its text is read as this key, and no two keys have one text.
+    #[test]
+    fn each_key_has_a_text_of_its_own() {
+        let nested = ((User::key(), PeerIp::new()), Global);
+        let one: Vec<Box<dyn KeyExtractor>> = vec![Box::new(User::key())];
+        let extractors: [&dyn KeyExtractor; 12] = [
+            &User::key(),
+            &HeaderKey::from_static("x-api-key"),
+            &PathKey::raw(),
+            &PeerIp::new(),
+            &ClientIp::peer(),
+            &Global,
+            &key_fn(|_| Some(7_u64)),
+            &nested,
+            &one,
+            &Careless(None),
+            &Careless(Some("alice")),
+            &Careless(Some("a\nb")),
+        ];
+        let mut random = Random::new(54);
+        for extractor in extractors {
+            let mut texts = HashMap::new();
+            for _ in 0..rounds(300, 30_000) {
+                let key = any_key(&mut random);
+                let text = text_of(extractor, &key);
+                assert_eq!(key_of(extractor, &text), Ok(key.clone()), "{text}");
+                assert!(text.len() <= LONGEST && text.chars().all(is_printable), "{text:?}");
+                let other = texts.insert(text.clone(), key.clone());
+                assert!(other.is_none_or(|other| other == key), "{text}");
+            }
+        }
     }
 }

@@ -174,6 +174,14 @@ impl RateLimitLayer {
         }
     }
 
+    #[cfg(not(feature = "metrics"))]
+    #[doc(hidden)]
+    pub fn observe<'a>(&self)
+    where
+        &'a crate::util::feature::Off: crate::util::feature::Metrics,
+    {
+    }
+
     /// The number of requests that the [shadow](Policy::shadow) policy of this name would have rejected;
     /// `None` if there is no policy of this name.
     #[must_use]

@@ -27,6 +27,8 @@ mod structured;
 #[cfg(test)]
 mod tests;
 mod throttle;
+#[cfg(not(feature = "reqwest"))]
+mod without_reqwest;
 
 pub use self::error::PacerError;
 pub use self::layer::PacerLayer;

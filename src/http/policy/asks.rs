@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::Overrides;
+use crate::http::policy::transitions::Transition;
 use crate::values::{Answer, Ask, Decision, Exception, LimiterError, Mode, Override, PartitionKey, Pending, Quota};
 
 impl Policy {
@@ -94,7 +95,7 @@ impl Policy {
     }
 
     /// The bans and allowances by hand that this process keeps or has seen, with their keys as text.
-    pub(crate) fn overrides(&self) -> Vec<(Option<String>, Exception)> {
+    pub(crate) fn overrides(&self) -> Vec<(String, Exception)> {
         let all = self.heritage.record.overrides().map(Overrides::all).unwrap_or_default();
         all.into_iter().map(|(key, exception)| (self.who.text_of(&key), exception)).collect()
     }
@@ -152,8 +153,11 @@ impl Policy {
             overrides.set(key, Override::Lift)?;
         }
         self.forgive(key);
-        self.report_override(key, Override::Lift);
-        if !self.description.answers(Mode::Reset) {
+        if self.description.answers(Mode::Reset) {
+            // Before the call: an operator who does not wait for it has acted nevertheless.
+            self.report(Transition::Reset { key }, 0);
+        } else {
+            self.report_override(key, Override::Lift);
             return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));
         }
         self.limiter.decide(&Ask::reset(key)).decided().await

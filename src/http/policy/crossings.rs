@@ -22,7 +22,7 @@ impl Policy {
     ///     .on_missing_key(MissingKey::Skip)
     ///     .on_crossing(0.8, |crossing| {
     ///         let (used, limit) = (crossing.used(), crossing.limit());
-    ///         eprintln!("{:?} has used {used} of {limit}", crossing.key_text());
+    ///         eprintln!("{} has used {used} of {limit}", crossing.key_text());
     ///     });
     /// ```
     ///

@@ -331,6 +331,13 @@ impl Policy {
     /// [`cost_after`](Self::cost_after) and the settlements ([`settle_by_handler`](Self::settle_by_handler),
     /// [`settle_by_content_bytes`](Self::settle_by_content_bytes)).
     ///
+    /// # gRPC
+    ///
+    /// The HTTP status of a gRPC call is 200 in any case. Its own is
+    /// [`grpc_status`](crate::policy::ResponseHead::grpc_status): 16, not 401. If that comes in the trailers, `condition`
+    /// is asked once they are there, and gets the fields of the head with them; without trailers, since the client
+    /// disconnected, the request stays charged. gRPC-Web has its trailers in the body, where nothing reads them.
+    ///
     /// # In flight
     ///
     /// Until its response comes, a request counts, regardless of the later response. So the limit also bounds the
@@ -380,7 +387,8 @@ impl Policy {
     /// The [`cost`](Self::cost) is charged when the request comes. If the final cost is less, the excess is refunded.
     /// If it is more, the shortfall is charged as far as units are left, and the rest is forgiven, so that no key
     /// begins the next period with a debt. A request without a response keeps its first charge. Excludes
-    /// [`charge_when`](Self::charge_when) and the settlements.
+    /// [`charge_when`](Self::charge_when) and the settlements. The cost of a gRPC call may depend on its trailers, as
+    /// [there](Self::charge_when#grpc).
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -425,7 +433,8 @@ impl Policy {
     /// The [`cost`](Self::cost) is charged when the request comes, as an estimate. If the handler reports less, the
     /// excess is refunded when the body has ended; if more, the shortfall is charged as far as units are left, and
     /// the rest is forgiven. Without a report, the estimate stays, also if the client disconnects or the service
-    /// fails. Response fields show the cost that the handler has reported by the time the head of its response comes;
+    /// fails; but if the client disconnects while the request waits in a queue, so that no handler sees it, nothing is
+    /// charged. Response fields show the cost that the handler has reported by the time the head of its response comes;
     /// without a report by then, the estimate. Excludes [`charge_when`](Self::charge_when) and the other options for
     /// the final cost. It is as accurate as these: with windows, exact to the unit while the window of the request
     /// lasts.

@@ -170,6 +170,7 @@ impl Policy {
             Transition::Banned { key, ban } => log::key_banned(line(key), &ban),
             Transition::Allowed { key, allowance } => log::key_allowed(line(key), &allowance),
             Transition::Lifted { key } => log::key_let_in(line(key)),
+            Transition::Reset { key } => log::key_reset(line(key)),
             Transition::Failing { error } => log::limiter_failed(&self.name, error, self.fate_on_failure()),
             Transition::Recovered => log::limiter_recovered(&self.name),
             Transition::Shedding => log::shedding(&self.name, self.shadow),

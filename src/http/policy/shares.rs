@@ -111,9 +111,9 @@ impl<'a> Crossing<'a> {
         self.key
     }
 
-    /// The key as an operator types it, if its extractor can write it. Keys may be personal data.
+    /// The key [as an operator types it](crate::policy::KeyOf). Keys may be personal data.
     #[must_use]
-    pub fn key_text(&self) -> Option<String> {
+    pub fn key_text(&self) -> String {
         self.who.text_of(self.key)
     }
 

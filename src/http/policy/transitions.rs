@@ -54,9 +54,17 @@ pub enum Transition<'a> {
         /// How long, and why.
         allowance: Exception,
     },
-    /// An operator has ended the ban or the allowance of a key, or has [reset](crate::LimitsHandle::reset) it.
+    /// An operator has [unbanned](crate::LimitsHandle::unban) a key: it has no ban and no allowance now, whether it had
+    /// one or not.
     #[non_exhaustive]
     Lifted {
+        /// The key.
+        key: &'a PartitionKey,
+    },
+    /// An operator has [reset](crate::LimitsHandle::reset) a key: it gets its whole budget, and has no ban and no
+    /// allowance now. Reported before the limiter is asked, which may fail.
+    #[non_exhaustive]
+    Reset {
         /// The key.
         key: &'a PartitionKey,
     },
@@ -101,16 +109,17 @@ impl<'a> Event<'a> {
         self.transition
     }
 
-    /// The key as an operator types it. `None` if the event is about no key, or only a hash of the key is kept. Keys
-    /// may be personal data.
+    /// The key [as an operator types it](crate::policy::KeyOf). `None` if the event is about no key. Keys may be
+    /// personal data.
     #[must_use]
     pub fn key_text(&self) -> Option<String> {
         match self.transition {
             Transition::Limited { key, .. }
             | Transition::Banned { key, .. }
             | Transition::Allowed { key, .. }
-            | Transition::Lifted { key } => self.who.text_of(key),
-            Transition::Crossed { crossing } => crossing.key_text(),
+            | Transition::Lifted { key }
+            | Transition::Reset { key } => Some(self.who.text_of(key)),
+            Transition::Crossed { crossing } => Some(crossing.key_text()),
             Transition::Failing { .. } | Transition::Recovered | Transition::Shedding | Transition::SheddingEnded => {
                 None
             }
@@ -133,6 +142,7 @@ impl fmt::Debug for Event<'_> {
             Transition::Banned { .. } => "Banned",
             Transition::Allowed { .. } => "Allowed",
             Transition::Lifted { .. } => "Lifted",
+            Transition::Reset { .. } => "Reset",
             Transition::Failing { .. } => "Failing",
             Transition::Recovered => "Recovered",
             Transition::Shedding => "Shedding",

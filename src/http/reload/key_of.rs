@@ -15,6 +15,10 @@ use crate::values::{LimiterError, PartitionKey, Quota};
 /// | [`RequestHead`], `&Parts`, `&Request` | the key that the policy makes of this request: an IPv6 address becomes its network, and the value of a header is trimmed |
 /// | `&str`, `&String` | the key that [is written so](crate::key::KeyExtractor::read_text): `203.0.113.7`, `alice`, `alice + 203.0.113.7`, or `(shared)` for the key that all requests share |
 ///
+/// Each key can be written, also one of other bytes than text: a name in quotation marks may have `\xff` for a byte;
+/// `(0x00ff)` is the key of these bytes, and `(sha256:…)` the key of which only this SHA-256 [is
+/// kept](PartitionKey#cost). These two are taken for any policy, unchecked, as a `PartitionKey` is.
+///
 /// Implemented for these types only.
 pub trait KeyOf: sealed::Find {}
 

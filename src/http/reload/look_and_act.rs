@@ -155,7 +155,7 @@ impl LimitsHandle {
     ///
     /// let limits = RateLimitLayer::new(Policy::new("api", Quota::per_second(10)).key(PeerIp::new())).handle();
     /// let key = limits.key("api", "203.0.113.7")?;
-    /// assert_eq!(limits.key_text("api", &key)?.as_deref(), Some("203.0.113.7"));
+    /// assert_eq!(limits.key_text("api", &key)?, "203.0.113.7");
     /// # Ok::<_, tower_sluice::LimiterError>(())
     /// ```
     pub fn key(&self, policy: &str, key: impl KeyOf) -> Result<PartitionKey, LimiterError> {
@@ -165,9 +165,9 @@ impl LimitsHandle {
         key.find(policy).map(|target| target.key)
     }
 
-    /// Returns a key as an operator writes it, such as `203.0.113.7`; `None` if only a hash of it [is
-    /// kept](PartitionKey#cost).
-    pub fn key_text(&self, policy: &str, key: impl KeyOf) -> Result<Option<String>, LimiterError> {
+    /// Returns a key [as an operator writes it](KeyOf), such as `203.0.113.7`. Each key has a text, no two keys of a
+    /// policy have the same, and the text stands for this key wherever a text is read.
+    pub fn key_text(&self, policy: &str, key: impl KeyOf) -> Result<String, LimiterError> {
         self.find(policy, key).map(|(policy, target)| policy.who.text_of(&target.key))
     }
 
@@ -330,14 +330,14 @@ impl LimitsHandle {
     }
 
     /// Returns the bans and allowances by hand that are in force in this process, in the order of their ends, with the
-    /// key of each [as text](KeyOf); `None` if only a hash of the key is kept.
+    /// key of each [as text](KeyOf).
     ///
     /// If a server keeps them: those that were made by this process, or that it has seen.
     ///
     /// # Errors
     ///
     /// If there is no policy of this name.
-    pub fn exceptions(&self, policy: &str) -> Result<Vec<(Option<String>, Exception)>, LimiterError> {
+    pub fn exceptions(&self, policy: &str) -> Result<Vec<(String, Exception)>, LimiterError> {
         Ok(self.policy(policy)?.overrides())
     }
 
@@ -353,7 +353,10 @@ impl LimitsHandle {
             let (policy, target) = found?;
             let by_hand = by_hand?;
             if policy.shadow && by_hand != Override::Lift {
-                let problem = format!("policy `{}` is a shadow: it rejects no request, and bans no key", policy.name());
+                let problem = format!(
+                    "policy `{}` is a shadow: it rejects no request, and bans and allows no key",
+                    policy.name()
+                );
                 return Err(LimiterError::new(problem));
             }
             let decision = match policy.override_on_server(&target.key, by_hand) {

@@ -93,7 +93,8 @@ async fn look(policy: &Policy, most: usize, key: Option<&PartitionKey>) -> Resul
         Some(key) => policy.only_offender(all, key),
         None => all,
     };
-    Ok(Offenders::new(all, most, now, processes, policy.shadow, missing))
+    let is_whole = |shown: &str, of| policy.is_whole(shown, of);
+    Ok(Offenders::new(all, most, now, processes, policy.shadow, missing, is_whole))
 }
 
 impl LayerState {

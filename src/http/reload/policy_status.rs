@@ -19,7 +19,6 @@ pub struct PolicyStatus {
     keeps_credits: bool,
     is_shadow: bool,
     tracks_offenders: bool,
-    shows_whole_keys: bool,
     keys: String,
     failures: u64,
     shadow_rejected: u64,
@@ -56,7 +55,6 @@ impl PolicyStatus {
             keeps_credits: policy.description.keeps_credits(),
             is_shadow: policy.shadow,
             tracks_offenders: policy.heritage.offenders.is_some(),
-            shows_whole_keys: policy.heritage.offenders.as_ref().is_some_and(|offenders| offenders.show.is_whole()),
             keys: policy.who.keys_as_text(),
             failures: record.failures.load(Ordering::Relaxed),
             shadow_rejected: record.shadow_rejected.load(Ordering::Relaxed),
@@ -104,12 +102,6 @@ impl PolicyStatus {
     #[must_use]
     pub const fn tracks_offenders(&self) -> bool {
         self.tracks_offenders
-    }
-
-    /// Whether the list of offenders shows keys as an operator types them.
-    #[cfg(feature = "admin")]
-    pub(crate) const fn shows_whole_keys(&self) -> bool {
-        self.shows_whole_keys
     }
 
     /// Its keys [as text](crate::policy::KeyOf), such as "an address, such as 203.0.113.7".

@@ -25,7 +25,7 @@ use super::report::SnapshotError;
 use crate::http::policy::{PolicySink, SavedPolicy};
 use crate::values::snapshot::{Input, SavedTable, WallClock, put_number};
 
-const MAGIC: &[u8; 16] = b"SLUICE-SNAPSHOT\n";
+pub(super) const MAGIC: &[u8; 16] = b"SLUICE-SNAPSHOT\n";
 pub(super) const VERSION: u8 = 1;
 
 /// The longest payload, in bytes. Parts are cut at 32 KiB; names may be as long as the longest path.

@@ -3,6 +3,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `format` | the records of a file, and its checksum |
+//! | `ours` | which files are snapshots: no other is touched |
 //! | `replace` | a file that is replaced as a whole |
 //! | `report` | the results and the errors |
 //! | `tests` | properties over random histories, hostile files, interrupted writes |
@@ -10,6 +11,7 @@
 //! The tables themselves are written and read where they are: `store/memory/snapshot.rs`, `http/policy/snapshot.rs`.
 
 mod format;
+mod ours;
 mod replace;
 mod report;
 #[cfg(test)]
@@ -201,29 +203,32 @@ impl Snapshots {
     ///
     /// # Errors
     ///
-    /// If a file cannot be written or renamed.
+    /// If a file cannot be written or renamed. If one of the two names stands for a file that is no snapshot, or for no
+    /// regular file, nothing is written: it stays as it is. The error names the file.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<Saved> {
-        replace::replace(path.as_ref(), |file| self.write(file))
+        let path = path.as_ref();
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        replace::replace(path, |file| self.write(file)).map_err(named)
     }
 
     /// Restores a snapshot from a file. If there is none, nothing is restored, and it is no error. Blocks.
     ///
-    /// A file that is refused is renamed, with `.refused` behind its name, so that the next [`save`](Self::save) does
-    /// not replace it.
+    /// A snapshot that is refused is renamed, with `.refused` behind its name, so that the next [`save`](Self::save)
+    /// does not replace it. A file that is no snapshot, such as a configuration, keeps its name, and `save` refuses to
+    /// replace it.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read). Then nothing has changed, and all keys begin with full budgets.
+    /// As [`read`](Self::read), and if the path stands for no regular file, such as a FIFO. Then nothing has changed,
+    /// and all keys begin with full budgets.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Restored, SnapshotError> {
         let path = path.as_ref();
-        let file = match std::fs::File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(self.nothing("there is no file yet")),
-            file => file.map_err(SnapshotError::Io)?,
+        let Some(file) = ours::open(path).map_err(SnapshotError::Io)? else {
+            return Ok(self.nothing("there is no file yet"));
         };
         let restored = self.read(file);
-        if restored.as_ref().is_err_and(|error| !matches!(error, SnapshotError::Io(_))) {
-            // If it cannot be renamed, it can hardly be replaced either.
-            let _ = std::fs::rename(path, replace::beside(path, ".refused"));
+        if restored.as_ref().is_err_and(|error| !matches!(error, SnapshotError::Io(_) | SnapshotError::Foreign)) {
+            set_aside(path);
         }
         restored
     }
@@ -237,6 +242,15 @@ impl Snapshots {
             restored.not_restored.extend(names.into_iter().map(|name| (name, reason.to_owned())));
         }
         restored
+    }
+}
+
+/// Renames a snapshot that was refused. If it cannot be renamed, it can hardly be replaced either. The new name may
+/// stand for an earlier one, and for no other file.
+fn set_aside(path: &Path) {
+    let refused = replace::beside(path, ".refused");
+    if ours::check_snapshot(&refused).is_ok() {
+        let _ = std::fs::rename(path, refused);
     }
 }
 

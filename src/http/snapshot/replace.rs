@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::ours::{check_rest, check_snapshot};
 use crate::util::lock::Lock;
 
 /// One writer at a time: a last snapshot at the end of a process may meet a regular one.
@@ -13,10 +14,12 @@ static WRITING: Lock<()> = Lock::new(());
 ///
 /// It is written beside the file, and takes its name once all of it is on the disk. So the name always stands for a
 /// whole file: the one before, or the new one. A process that is killed may leave the file beside it, which the next
-/// call replaces.
+/// call replaces. A file that is no snapshot stays as it is, at both places.
 pub(super) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     let _writing = WRITING.lock();
     let new = beside(path, ".new");
+    check_snapshot(path)?;
+    check_rest(&new)?;
     let result = create(&new).and_then(|mut file| {
         let result = write(&mut file)?;
         // Before the rename: otherwise the name could stand for a file whose bytes are lost with the power.
@@ -32,7 +35,7 @@ pub(super) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     result
 }
 
-/// Creates a file that only its owner may read. A file or a link that is there already is removed, not followed.
+/// Creates a file that only its owner may read. A file that is there already is removed.
 fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

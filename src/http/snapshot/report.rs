@@ -83,7 +83,8 @@ impl fmt::Display for Restored {
                 return write!(f, ": {reason}");
             }
         } else {
-            write!(f, "restored {} keys of {}", self.keys, self.policies.join(", "))?;
+            let keys = if self.keys == 1 { "key" } else { "keys" };
+            write!(f, "restored {} {keys} of {}", self.keys, self.policies.join(", "))?;
         }
         self.not_restored.iter().try_for_each(|(name, reason)| write!(f, "; {name} begins without: {reason}"))?;
         self.left_over.iter().try_for_each(|name| write!(f, "; no policy {name} is there any more"))

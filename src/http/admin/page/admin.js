@@ -17,9 +17,13 @@ const make = (name, text, className = "") => Object.assign(document.createElemen
 /** A call, with what went wrong as the message of its error. Keys are in bodies, never in addresses. */
 async function call(name, body) {
   const options = body && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  // A name and a password in the address of the page are no part of a call: browsers send them by themselves, and
+  // refuse an address that has them.
+  const address = new URL(`api/${name}`, document.baseURI);
+  address.username = address.password = "";
   let answer;
   try {
-    answer = await fetch(`api/${name}`, { ...options, cache: "no-store", signal: AbortSignal.timeout(10_000) });
+    answer = await fetch(address, { ...options, cache: "no-store", signal: AbortSignal.timeout(10_000) });
   } catch (error) {
     console.debug(error);
     connect("lost", "No answer from the server");
@@ -204,7 +208,6 @@ function fill(id, rows) {
 
 /** A key that is looked up when it is pressed. */
 function keyButton(key) {
-  if (key === null) return { text: "(only its hash is kept)" };
   const element = make("button", key);
   element.type = "button";
   element.addEventListener("click", () => {
@@ -220,8 +223,8 @@ async function lists() {
     hasLayers = new Set(policies.map(({ layer }) => layer)).size > 1;
     inForce = new Map(policies.map((policy) => [nameOf(policy), policy]));
     put(byId("hint"), words.hint(policies.map(({ keys }) => keys)));
-    const whole = offenders.filter((policy) => policy.whole_keys).flatMap(({ list }) => list);
-    listed = new Set([...whole, ...exceptions].map(({ key }) => key).filter((key) => key !== null));
+    const whole = offenders.flatMap(({ list }) => list).filter((entry) => entry.whole);
+    listed = new Set([...whole, ...exceptions].map(({ key }) => key));
     const now = Date.now();
     fill("policies", policies.map((policy) => [nameOf(policy), words.limit(policy), policy.keys, stateOf(policy)]));
     fill("stores", stores.map((store) => [store.node, breakerOf(store), store.policies.map(nameOf).join(", ")]));
@@ -237,8 +240,8 @@ async function lists() {
 function stateOf({ shadow, shadow_rejected: rejected, failures, table, waiting, in_flight: inFlight, overload }) {
   const parts = [];
   if (shadow) parts.push(`shadow, would have rejected ${rejected.toLocaleString("en")}`);
-  if (failures > 0) parts.push(`${failures.toLocaleString("en")} failures`);
-  if (table) parts.push(`about ${table.live_keys.toLocaleString("en")} of ${table.capacity.toLocaleString("en")} keys`);
+  if (failures > 0) parts.push(words.counted(failures, "failure"));
+  if (table) parts.push(words.fill(table));
   if (waiting) parts.push(`${waiting.toLocaleString("en")} waiting`);
   if (inFlight) parts.push(`${inFlight.toLocaleString("en")} in flight`);
   if (overload?.shed) parts.push(`${overload.shed.toLocaleString("en")} shed`);
@@ -255,7 +258,7 @@ function showOffenders(all, now) {
   const rows = all.flatMap((policy) => policy.list.map((entry) => ({ ...entry, policy })));
   rows.sort((a, b) => b.count - a.count);
   const times = ({ count, error }) => (error > 0 ? `${(count - error).toLocaleString("en")} to ${count.toLocaleString("en")}` : count.toLocaleString("en"));
-  fill("offenders", rows.map((row) => [row.policy.whole_keys ? keyButton(row.key) : row.key, nameOf(row.policy), { text: times(row), className: "number" }, words.clock(row.first_ms), words.clock(row.last_ms), row.banned_for_ms === null ? "–" : words.end(`${nameOf(row.policy)} ${row.key}`, now + row.banned_for_ms)]));
+  fill("offenders", rows.map((row) => [row.whole ? keyButton(row.key) : row.key, nameOf(row.policy), { text: times(row), className: "number" }, words.clock(row.first_ms), words.clock(row.last_ms), row.banned_for_ms === null ? "–" : words.end(`${nameOf(row.policy)} ${row.key}`, now + row.banned_for_ms)]));
   const notes = all.length === 0 ? ["Not counted: no policy tracks its offenders (Policy::track_offenders)."] : rows.length === 0 ? ["Nobody."] : [];
   notes.push(...all.filter(({ missing }) => missing).map((policy) => `${nameOf(policy)}: without the counts of other processes: ${policy.missing}.`));
   put(byId("offenders-note"), notes.join(" "));

@@ -41,6 +41,12 @@ export function end(name, at) {
 
 const count = (number) => number.toLocaleString("en");
 
+/** A number with its noun: `1 failure`, `2 failures`. */
+export const counted = (number, one) => `${count(number)} ${one}${number === 1 ? "" : "s"}`;
+
+/** How full a table is. The number of keys is an estimate. */
+export const fill = ({ live_keys: keys, capacity }) => (keys === 0 ? `no key, room for ${count(capacity)}` : `about ${count(keys)} of ${counted(capacity, "key")}`);
+
 /** The period of a limit: `second`, `15 min`. */
 function period(ms) {
   if (ms === null) return "";
@@ -97,7 +103,7 @@ export function says(answer, now, isKnown) {
   if (state === "allowed") return `Allowed by hand ${times(name, allowance, now)}, whatever it sends: ${allowance.reason}`;
   if (state === "unknown") return `Not known: ${answer.error}.`;
   if (kind === "overload") return `${count(limit - left)} of ${count(limit)} in flight, over all keys.`;
-  if (kind === "balance") return left > 0 ? `Passes: ${count(left)} units left.` : "No units left: nothing was credited, or all is used.";
+  if (kind === "balance") return left > 0 ? `Passes: ${counted(left, "unit")} left.` : "No units left: nothing was credited, or all is used.";
   if (kind === "in-flight") {
     if (state === "passes") return `Passes: ${count(limit - left)} of ${count(limit)} in flight.`;
     return `All ${count(limit)} are in flight: the next request passes when one of them has ended.`;

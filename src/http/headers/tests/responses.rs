@@ -38,6 +38,29 @@ fn all_policies_that_decided_are_listed_in_order() {
     );
 }
 
+/// A client of tonic dropped the responses of a layer of 100 policies, whose head was longer than 16 KiB.
+#[test]
+fn a_head_is_bounded_whatever_the_policies() {
+    let terms = Terms::fixed_window(Quota::per_day(Quota::MAX_UNITS));
+    let decision = Decision::allow(Quota::MAX_UNITS, Quota::MAX_UNITS).with_reset_after(Duration::from_secs(86_400));
+    for (count, length, least) in [(100, 64, 14), (3_000, 1, 20), (14, 64, 14), (9, 2_000, 0)] {
+        let names: Vec<_> = (0..count).map(|number| format!("{number:a>length$}")).collect();
+        let policies = names.iter().map(|name| described(name, Some(terms)));
+        let fields = RateLimitFields::draft11().partition_key();
+        let written = Writer::new(&fields, policies).map_or_else(String::new, |writer| {
+            let mark = writer.mark(&PartitionKey::from("alice"));
+            let readings: Vec<_> =
+                (0..count).map(|policy| PolicyReading { mark, ..reading(policy, &decision) }).collect();
+            written(&Arc::new(writer), 200, &[], &readings)
+        });
+        assert!(written.len() <= 3_072 + "ratelimit: ; ratelimit-policy: ".len(), "{count}: {}", written.len());
+        // The first ones, each in both fields.
+        let listed = names.iter().take_while(|name| written.matches(&format!("\"{name}\"")).count() == 2).count();
+        assert_eq!(written.matches("\";").count(), 2 * listed, "{written}");
+        assert!(listed >= least, "{count}: {listed}");
+    }
+}
+
 #[test]
 fn a_redirect_of_an_exhausted_policy_has_no_ratelimit() {
     let terms = Terms::fixed_window(Quota::per_minute(10));

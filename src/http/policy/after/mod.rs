@@ -56,6 +56,11 @@ impl After {
         }
     }
 
+    /// Whether the head of the response decides the final cost.
+    pub(crate) const fn is_settled_by_head(&self) -> bool {
+        matches!(self.bill, Some(Bill::When(_) | Bill::Cost(_)))
+    }
+
     /// Whether the handler reports the final cost.
     pub(crate) const fn is_settled_by_handler(&self) -> bool {
         matches!(self.bill, Some(Bill::ByHandler))
@@ -64,6 +69,11 @@ impl After {
     /// Whether the final cost is the size of the response.
     pub(crate) const fn is_charged_by_content(&self) -> bool {
         matches!(self.bill, Some(Bill::ContentBytes))
+    }
+
+    /// Whether the final cost measures the work of the service, so that it is nothing if the service was not called.
+    pub(crate) const fn is_charged_by_use(&self) -> bool {
+        self.is_settled_by_handler() || self.is_charged_by_content()
     }
 
     /// Whether a request is charged in full in the end, or not at all.

@@ -29,10 +29,12 @@ pub struct Offender {
     first: SystemTime,
     last: SystemTime,
     banned_for: Option<Duration>,
+    is_whole: bool,
 }
 
 impl Offenders {
-    /// Lists the `most` highest counts of the parts of these `processes`, at `now`.
+    /// Lists the `most` highest counts of the parts of these `processes`, at `now`. `is_whole`: whether a shown text is
+    /// the key with a tag.
     pub(crate) fn new(
         part: OffendersPart,
         most: usize,
@@ -40,12 +42,14 @@ impl Offenders {
         processes: usize,
         is_shadow: bool,
         missing: Option<LimiterError>,
+        is_whole: impl Fn(&str, u128) -> bool,
     ) -> Self {
         let OffendersPart { summary, mut keys } = part;
         let list = summary.entries.into_iter().take(most).filter_map(|entry| {
             let key = keys.remove(&entry.key)?;
             let left = key.banned_until.saturating_since(now);
             Some(Offender {
+                is_whole: is_whole(&key.text, entry.key),
                 key: key.text,
                 count: entry.count,
                 error: entry.error,
@@ -113,10 +117,18 @@ impl Offenders {
 }
 
 impl Offender {
-    /// The key, as the policy's [`ShowKey`](crate::policy::ShowKey) shows it. Different keys may be shown alike.
+    /// The key, as the policy's [`ShowKey`](crate::policy::ShowKey) shows it. Different keys may be shown alike, unless
+    /// they are [whole](Self::is_whole).
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// Whether [`key`](Self::key) is the whole key, as an [operator types it](crate::policy::KeyOf), so that it can be
+    /// banned by this text. It is checked by reading the text: another process may show keys in another form.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// The number of its rejections, or more: at most [`error`](Self::error) too many.

@@ -121,22 +121,20 @@ impl Policy {
 
     fn shown(&self, key: &PartitionKey, now: Timestamp) -> ShownKey {
         let banned_until = self.ban_left(key).map_or(Timestamp::ZERO, |left| now.saturating_add(left));
+        let whole = self.who.text_of(key);
         let text = match &self.heritage.offenders {
             // Nobody's name.
-            _ if *key == PartitionKey::SHARED => SHARED.to_owned(),
-            Some(offenders) => offenders.show.show(&self.text_of(key)),
-            None => String::new(),
+            Some(offenders) if whole != SHARED => offenders.show.show(&whole),
+            _ => whole,
         };
         ShownKey { text, banned_until }
     }
 
-    /// The key as its extractor writes it. Of a long key, only the hash is known.
-    fn text_of(&self, key: &PartitionKey) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let other = || {
-            key.kept_hash().map_or_else(|| format!("0x{}", hex(key.as_bytes())), |hash| format!("sha256:{}", hex(hash)))
-        };
-        self.who.text_of(key).unwrap_or_else(other)
+    /// Whether a shown text stands for the key with this tag. It may be a part of the key or a hash, here or in the
+    /// process that has reported it, and the text of another key.
+    pub(crate) fn is_whole(&self, shown: &str, of: u128) -> bool {
+        let key = self.who.key_of_text(shown);
+        key.is_ok_and(|key| tag(self.description.shares_reports(), &key) == of)
     }
 
     /// How long this process knows a key to be banned, by hand or by its penalty.

@@ -18,7 +18,8 @@ fn note(policy: &Policy, key: &str, times: u64) {
 fn list(policy: &Policy, reports: &[Report]) -> (Offenders, Vec<(String, u64, u64)>) {
     let (own, now) = policy.own_offenders().unwrap();
     let (all, processes) = policy.all_offenders(own, reports, now);
-    let offenders = Offenders::new(all, usize::MAX, now, processes, policy.shadow, None);
+    let offenders =
+        Offenders::new(all, usize::MAX, now, processes, policy.shadow, None, |shown, of| policy.is_whole(shown, of));
     let rows = offenders.list().iter().map(|offender| (offender.key().to_owned(), offender.count(), offender.error()));
     let rows = rows.collect();
     (offenders, rows)
@@ -109,6 +110,28 @@ fn reports_of_other_processes_are_merged_within_the_bound() {
     assert!(listed[..5].iter().all(|key| key.starts_with("heavy-")), "{listed:?}");
 }
 
+/// While a program is replaced, some processes show hashes and others whole keys: a hash was offered as a key to ban.
+#[test]
+fn only_a_text_that_is_the_key_is_whole() {
+    let mine = policy(ShowKey::whole());
+    let theirs = policy(ShowKey::hash());
+    let prefix = policy(ShowKey::prefix(5));
+    for (policy, key, times) in [
+        (&mine, "alice", 5),
+        (&theirs, "alicia", 4),
+        // The hash of another key, as the name of a client: printf %s alicia | sha256sum | cut -c1-16
+        (&mine, "4d1e58c90b3b94bc", 3),
+        (&prefix, "bob", 2),
+        (&prefix, "robert", 1),
+    ] {
+        note(policy, key, times);
+    }
+    let reports: Vec<_> = [&theirs, &prefix].into_iter().flat_map(Policy::offender_reports).collect();
+    let (offenders, _) = list(&mine, &reports);
+    let shown: Vec<_> = offenders.list().iter().map(|offender| (offender.count(), offender.is_whole())).collect();
+    assert_eq!(shown, [(5, true), (4, false), (3, true), (2, true), (1, false)]);
+}
+
 #[test]
 fn reports_of_other_hours_do_not_count() {
     let other = policy(ShowKey::whole());
@@ -131,11 +154,11 @@ fn a_ban_that_one_process_knows_is_known_to_all() {
         |until| OffendersPart { summary: Summary { entries: entries.clone(), total: 2, absent: 0 }, keys: key(until) };
     let until = now.saturating_add(Duration::from_secs(60));
     for (one, other) in [(until, Timestamp::ZERO), (Timestamp::ZERO, until)] {
-        let offenders = Offenders::new(part(one).merge(part(other)), 9, now, 2, false, None);
+        let offenders = Offenders::new(part(one).merge(part(other)), 9, now, 2, false, None, |_, _| true);
         let offender = &offenders.list()[0];
         assert_eq!((offender.count(), offender.banned_for()), (4, Some(Duration::from_secs(60))));
         assert_eq!(offender.first().duration_since(UNIX_EPOCH).unwrap().as_secs(), 1_790_000_000);
     }
-    let offenders = Offenders::new(part(now), 9, now, 1, false, None);
+    let offenders = Offenders::new(part(now), 9, now, 1, false, None, |_, _| true);
     assert_eq!(offenders.list()[0].banned_for(), None, "it is over");
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) use self::exemptions::Except;
 pub use self::exemptions::{ExemptionError, Exemptions};
 use crate::http::head::RequestHead;
-use crate::http::key::{Global, KeyError, KeyExtractor, KeyTextError, SHARED, SameKeyCheck, missing_extension};
+use crate::http::key::{
+    Global, KeyError, KeyExtractor, KeyTextError, SHARED, SameKeyCheck, bytes_of, key_of, missing_extension, text_of,
+};
 use crate::util::log;
 use crate::values::PartitionKey;
 
@@ -75,10 +77,15 @@ impl Who {
         (is_missing && self.on_missing_key == MissingKey::Share).then_some(PartitionKey::SHARED)
     }
 
-    /// Returns a key as an operator types it, unless only a hash of it is kept.
-    pub(crate) fn text_of(&self, key: &PartitionKey) -> Option<String> {
-        let is_shared = *key == PartitionKey::SHARED && self.on_missing_key == MissingKey::Share;
-        if is_shared { Some(SHARED.to_owned()) } else { self.key.write_text(key) }
+    /// Returns a key as an operator types it. [`key_of_text`](Self::key_of_text) reads this key from it, and no other
+    /// key has this text.
+    pub(crate) fn text_of(&self, key: &PartitionKey) -> String {
+        let shares = self.on_missing_key == MissingKey::Share;
+        if shares && *key == PartitionKey::SHARED {
+            return SHARED.to_owned();
+        }
+        let text = text_of(&*self.key, key);
+        if shares && text == SHARED { bytes_of(key) } else { text }
     }
 
     /// Says what the keys are as text: as the error does that an operator gets for a text that is none.
@@ -101,7 +108,7 @@ impl Who {
     /// If no request has such a key.
     pub(crate) fn key_of_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         let is_shared = text.trim() == SHARED && self.on_missing_key == MissingKey::Share;
-        if is_shared { Ok(PartitionKey::SHARED) } else { self.key.read_text(text) }
+        if is_shared { Ok(PartitionKey::SHARED) } else { key_of(&*self.key, text) }
     }
 
     /// Whether the policy applies to some requests only.

@@ -106,13 +106,16 @@ fn its_owner_alone_may_read_it() {
     let mode = || fs::metadata(folder.file()).unwrap().permissions().mode() & 0o777;
     snapshots(&layer()).save(folder.file()).unwrap();
     assert_eq!(mode(), 0o600);
-    // Whatever is beside it is replaced, not followed.
+    fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o644)).unwrap();
+    snapshots(&layer()).save(folder.file()).unwrap();
+    assert_eq!(mode(), 0o600);
+    // A link beside it is neither followed nor replaced.
     let other = folder.0.join("other");
     fs::write(&other, "mine").unwrap();
     symlink(&other, beside(&folder.file(), ".new")).unwrap();
-    fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o644)).unwrap();
-    snapshots(&layer()).save(folder.file()).unwrap();
-    assert_eq!((mode(), fs::read_to_string(other).unwrap()), (0o600, "mine".to_owned()));
+    assert!(snapshots(&layer()).save(folder.file()).unwrap_err().to_string().contains("limits.snapshot.new is a link"));
+    assert_eq!(fs::read_to_string(other).unwrap(), "mine");
+    assert_eq!(folder.names(), ["limits.snapshot", "limits.snapshot.new", "other"]);
 }
 
 #[test]
@@ -126,14 +129,71 @@ fn a_first_start_finds_no_file() {
 
 /// The next snapshot must not replace it: a later version of the crate may read it.
 #[test]
-fn a_file_that_is_refused_is_kept_beside() {
+fn a_snapshot_that_is_refused_is_kept_beside() {
     let folder = Folder::new();
-    fs::write(folder.file(), "something else").unwrap();
     let layer = layer();
-    assert!(matches!(snapshots(&layer).load(folder.file()), Err(SnapshotError::Foreign)));
-    snapshots(&layer).save(folder.file()).unwrap();
-    assert_eq!(folder.names(), ["limits.snapshot", "limits.snapshot.refused"]);
-    assert_eq!(fs::read_to_string(beside(&folder.file(), ".refused")).unwrap(), "something else");
+    let mut later = written(&layer, START);
+    later[16] = 99;
+    for round in 0..2 {
+        fs::write(folder.file(), &later).unwrap();
+        let refused = snapshots(&layer).load(folder.file());
+        assert!(matches!(refused, Err(SnapshotError::Version { version: 99 })), "{round}");
+        snapshots(&layer).save(folder.file()).unwrap();
+        assert_eq!(folder.names(), ["limits.snapshot", "limits.snapshot.refused"]);
+        assert_eq!(fs::read(beside(&folder.file(), ".refused")).unwrap(), later);
+    }
+}
+
+/// The path of another file, such as the configuration, was renamed, so that the next start did not find it.
+#[test]
+fn files_of_others_are_never_touched() {
+    let folder = Folder::new();
+    let layer = layer();
+    for foreign in ["[[route]]\npath = \"/api\"\n", "short", ""] {
+        for suffix in ["", ".new", ".refused"] {
+            // The beginning of a snapshot may be the rest of one that was interrupted.
+            if foreign.is_empty() && suffix == ".new" {
+                continue;
+            }
+            fs::write(folder.file(), written(&layer, START).into_iter().take(40).collect::<Vec<_>>()).unwrap();
+            let path = beside(&folder.file(), suffix);
+            fs::write(&path, foreign).unwrap();
+            let refused = snapshots(&layer).load(folder.file()).unwrap_err();
+            assert_eq!(matches!(refused, SnapshotError::Foreign), suffix.is_empty(), "{refused}");
+            let saved = snapshots(&layer).save(folder.file());
+            if suffix != ".refused" {
+                let problem = saved.unwrap_err().to_string();
+                assert!(
+                    problem.contains(path.to_str().unwrap()) && problem.contains("choose another path"),
+                    "{problem}"
+                );
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), foreign, "{suffix}");
+            folder.names().iter().for_each(|name| fs::remove_file(folder.0.join(name)).unwrap());
+        }
+    }
+}
+
+/// To open a FIFO waits for its writer, so a server did not start, and said nothing.
+#[cfg(unix)]
+#[test]
+fn only_a_regular_file_is_opened() {
+    let folder = Folder::new();
+    let made = std::process::Command::new("mkfifo").arg(folder.file()).status().unwrap();
+    assert!(made.success());
+    let socket = folder.0.join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for path in [folder.file(), socket, folder.0.clone(), PathBuf::from("/dev/null")] {
+        let refused = [
+            snapshots(&layer()).load(&path).unwrap_err().to_string(),
+            snapshots(&layer()).save(&path).unwrap_err().to_string(),
+        ];
+        for problem in refused {
+            let is_told = problem.contains(path.to_str().unwrap()) && problem.contains("choose another path");
+            assert!(is_told && problem.contains("not a regular file"), "{problem}");
+        }
+        assert!(!fs::metadata(&path).unwrap().is_file());
+    }
 }
 
 #[test]

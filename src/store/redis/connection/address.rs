@@ -14,12 +14,22 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Parses `redis://`, `rediss://`, or `unix://`. An error contains no part of the URL, which may have a password in it.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     let scheme = url.split(':').next().unwrap_or_default();
-    if ["rediss", "valkeys"].iter().any(|name| scheme.eq_ignore_ascii_case(name)) {
-        tls_is_possible()?;
+    let wants_tls = ["rediss", "valkeys"].iter().any(|name| scheme.eq_ignore_ascii_case(name));
+    if wants_tls && !cfg!(feature = "redis-tls") {
+        return Err(Fault::new(FaultKind::Misconfigured, "rediss:// needs the feature `redis-tls`"));
     }
     let server = url.into_connection_info().map_err(|error| {
         Fault::new(FaultKind::Misconfigured, format!("{error}; write an address such as redis://HOST:6379"))
     })?;
+    if matches!(server.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
+        let advice = "#insecure would accept the certificate of any server, and is not supported; leave it out, and name \
+            the authority of your server in a file: SSL_CERT_FILE=authority.pem";
+        return Err(Fault::new(FaultKind::Misconfigured, advice));
+    }
+    #[cfg(feature = "redis-tls")]
+    if wants_tls {
+        tls_is_possible()?;
+    }
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
     Ok(server.set_tcp_settings(tcp))
 }
@@ -68,11 +78,6 @@ fn tls_is_possible() -> Result<(), Fault> {
     Err(Fault::new(FaultKind::Misconfigured, advice))
 }
 
-#[cfg(not(feature = "redis-tls"))]
-fn tls_is_possible() -> Result<(), Fault> {
-    Err(Fault::new(FaultKind::Misconfigured, "rediss:// needs the feature `redis-tls`"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +89,16 @@ mod tests {
         assert_eq!(host_and_port(":6379"), Some(("", 6379)));
         for bad in ["", "host", "host:", "host:99999"] {
             assert_eq!(host_and_port(bad), None, "{bad}");
+        }
+    }
+
+    /// It was opened, and then each call failed.
+    #[cfg(feature = "redis-tls")]
+    #[test]
+    fn certificates_are_always_checked() {
+        for url in ["rediss://u:hunter2@host:6380#insecure", "rediss://u:hunter2@host:6380/2#insecure"] {
+            let problem = parse(url).expect_err(url).to_string();
+            assert!(problem.contains("SSL_CERT_FILE") && !problem.contains("hunter2"), "{problem}");
         }
     }
 

@@ -105,8 +105,8 @@ impl RedisBuilder {
     /// # Errors
     ///
     /// [`FaultKind::Misconfigured`] if there is no address, or an address cannot be parsed; if an address is
-    /// `rediss://`, and the feature `redis-tls` is off or no `CryptoProvider` is installed; or if the prefix has a
-    /// brace.
+    /// `rediss://`, and the feature `redis-tls` is off, no `CryptoProvider` is installed, or it
+    /// ends in `#insecure`; or if the prefix has a brace.
     pub fn open(self) -> Result<Redis, Fault> {
         let settings = Arc::new(NodeSettings {
             timeout: self.timeout.min(LONGEST_TIMEOUT),

@@ -157,6 +157,17 @@ impl Fault {
         Self::new(classify(error.code(), text), format!("{} {text}", error.code()))
     }
 
+    /// The fault that the server answered to a script. Names the command that the user may not run: the server says
+    /// only in which line it is.
+    pub(super) fn answered_to_script(error: &ServerError, source: &str) -> Self {
+        let fault = Self::answered(error);
+        let text = error.details().unwrap_or_default();
+        match command_within_script(text, source).filter(|_| fault.kind == FaultKind::NoPermission) {
+            Some(command) => Self::new(fault.kind, format!("the user may not run {command} in a script: {text}")),
+            None => fault,
+        }
+    }
+
     /// The fault that the server answered to a question about the topology.
     pub(super) fn answered_to_question(error: &ServerError) -> Self {
         let text = error.details().unwrap_or_default();
@@ -303,6 +314,8 @@ fn classify(code: &str, text: &str) -> FaultKind {
         "NOAUTH" | "WRONGPASS" => FaultKind::Unauthenticated,
         "NOPERM" => FaultKind::NoPermission,
         "ERR" if text.starts_with("max number of clients") => FaultKind::MaxClients,
+        // An ACL forbids a command of the script, or one of its keys.
+        "ERR" if text.contains("The user executing the script can't") => FaultKind::NoPermission,
         "ERR" => code_within_script(text).map_or(FaultKind::Script, |code| classify(code, "")),
         _ => FaultKind::Script,
     }
@@ -313,6 +326,16 @@ fn classify(code: &str, text: &str) -> FaultKind {
 fn code_within_script(text: &str) -> Option<&str> {
     let (_, error) = text.strip_prefix("Error running script")?.split_once(": -")?;
     error.split(' ').next()
+}
+
+/// Returns the command in the line of a script that an error names: `…, on @user_script:3.`, or `@user_script: 3: …` on
+/// Redis 6.2.
+fn command_within_script<'a>(text: &str, source: &'a str) -> Option<&'a str> {
+    let (_, place) = text.rsplit_once("@user_script:")?;
+    let digits = place.trim_start().split(|char: char| !char.is_ascii_digit()).next()?;
+    let line = source.lines().nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?;
+    let (_, call) = line.split_once("call('")?;
+    call.split('\'').next()
 }
 
 /// Classifies an error of a login, or of a question about the topology. No script runs there. The `redis` crate reports
@@ -406,6 +429,24 @@ mod tests {
         ] {
             let text = format!("Error running script (call to f_9b5da7354cb61e2c): @user_script:1: {error}");
             assert_eq!(classify("ERR", &text), kind, "{text}");
+        }
+    }
+
+    /// It was a fault of the script, without the command's name.
+    #[test]
+    fn a_forbidden_command_within_a_script_is_named() {
+        let source = "local call = redis.call\nlocal old = call('GET', KEYS[1])\ncall('SET', KEYS[1], 1)\n";
+        let forbidden = "The user executing the script can't run this command or subcommand";
+        for text in [
+            format!("{forbidden} script: 7c723b38b08a2b51a6dff3fbf7bfd204a92a0bd1, on @user_script:3."),
+            format!("Error running script (call to f_9b5da7354cb61e2c): @user_script:3: @user_script: 3: {forbidden}"),
+        ] {
+            assert_eq!(classify("ERR", &text), FaultKind::NoPermission, "{text}");
+            assert_eq!(command_within_script(&text, source), Some("SET"), "{text}");
+        }
+        let keys = "The user executing the script can't access at least one of the keys, on @user_script:99.";
+        for text in [forbidden, keys] {
+            assert_eq!((classify("ERR", text), command_within_script(text, source)), (FaultKind::NoPermission, None));
         }
     }
 

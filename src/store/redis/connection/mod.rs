@@ -92,8 +92,10 @@ use crate::store::remote::CallLimits;
 ///
 /// # TLS
 ///
-/// `rediss://` verifies the server against the certificates of Mozilla. A private authority and client certificates
-/// cannot be set yet; where they are required, connect through a TLS proxy on the same machine.
+/// `rediss://` verifies the server against the authorities that the system trusts. For an authority of your own, name a
+/// file with its certificate in the environment, `SSL_CERT_FILE=authority.pem`, which replaces those of the system, or
+/// add it to the system's. Client certificates cannot be set yet; where they are required, connect through a TLS proxy
+/// on the same machine. `#insecure` behind an address, which would accept any certificate, is refused.
 ///
 /// # Addresses
 ///

@@ -75,7 +75,7 @@ impl Node {
                 (Some(ServerErrorKind::Moved), Some(address)) => Ok(NodeReply::Moved(address)),
                 (Some(ServerErrorKind::Ask), Some(address)) => Ok(NodeReply::Ask(address)),
                 (Some(ServerErrorKind::TryAgain), _) => Ok(NodeReply::TryAgain),
-                _ => Err(Fault::answered(&error)),
+                _ => Err(Fault::answered_to_script(&error, call.script.source)),
             }
         }
         .await;

@@ -16,10 +16,11 @@ use sha2::{Digest, Sha256};
 /// | [`by`](Self::by) | as your function writes it | |
 ///
 /// A key is first written as text, as its [extractor](crate::key::KeyExtractor::write_text) does: `alice`,
-/// `2001:db8::/64`. A key of more than 256 bytes is `sha256:` and its SHA-256 in hexadecimal, since only its hash [is
-/// kept](crate::PartitionKey#cost), and another key that is no text is `0x` and its bytes. The key that requests share
-/// is shown as `(shared)` in any form. At most 256 bytes are shown, and control characters are escaped, so that no
-/// client can paint on the terminal of an operator.
+/// `2001:db8::/64`. A key of more than 256 bytes is `(sha256:…)` with its SHA-256 in hexadecimal, since only its hash [is
+/// kept](crate::PartitionKey#cost), and another key that is no text is `(0x…)` with its bytes. [An
+/// operator](crate::policy::KeyOf) may type all of these. The key that requests share is shown as `(shared)` in any
+/// form. A whole key has at most 516 bytes, and any other form is cut at 256; control characters are escaped, so that
+/// no client can paint on the terminal of an operator.
 #[must_use]
 pub struct ShowKey(Form);
 
@@ -64,11 +65,6 @@ impl ShowKey {
         Self(Form::By(Box::new(show)))
     }
 
-    /// Whether the shown text is the key.
-    pub(crate) const fn is_whole(&self) -> bool {
-        matches!(self.0, Form::Whole)
-    }
-
     /// Shows the text of a key.
     pub(crate) fn show(&self, text: &str) -> String {
         match &self.0 {
@@ -78,7 +74,8 @@ impl ShowKey {
                 Some((end, _)) => clean(&format!("{}…", &text[..end])),
                 None => clean(text),
             },
-            Form::Whole => clean(text),
+            // Bounded, and without control characters, or it would stand for another key.
+            Form::Whole => text.to_owned(),
             Form::By(show) => clean(&show(text)),
         }
     }
@@ -171,11 +168,13 @@ mod tests {
 
     #[test]
     fn no_key_paints_on_a_terminal_or_fills_it() {
-        assert_eq!(ShowKey::whole().show("a\u{1b}[2J\n\u{9b}b"), "a\\u{1b}[2J\\n\\u{9b}b");
-        assert_eq!(ShowKey::by(|_| "one\ntwo".into()).show("x"), "one\\ntwo");
-        let shown = ShowKey::whole().show(&"ß".repeat(1_000));
-        assert_eq!(shown, "ß".repeat(128) + "…");
-        assert_eq!(ShowKey::whole().show(&"\n".repeat(1_000)), "\\n".repeat(128) + "…");
+        let shown = |text: &str| {
+            let text = text.to_owned();
+            ShowKey::by(move |_| text.clone()).show("x")
+        };
+        assert_eq!(shown("a\u{1b}[2J\n\u{9b}b"), "a\\u{1b}[2J\\n\\u{9b}b");
+        assert_eq!(shown(&"ß".repeat(1_000)), "ß".repeat(128) + "…");
+        assert_eq!(shown(&"\n".repeat(1_000)), "\\n".repeat(128) + "…");
     }
 
     #[test]

@@ -158,6 +158,8 @@ async fn a_server_with_too_many_clients_has_a_fault_of_its_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_of_a_call_do_not_count_against_the_node() {
     static WRONG: Script = Script::new("return redis.call('LPUSH', KEYS[1], 'x')");
+    // The server does not name the command that a script may not run.
+    static FORBIDDEN: Script = Script::new("local call = redis.call\nreturn call('LPUSH', KEYS[1], 'x')");
     let server = RedisServer::start();
     server.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~nothing", "+@all"]);
     let redis = patient(&server);
@@ -175,6 +177,11 @@ async fn errors_of_a_call_do_not_count_against_the_node() {
         assert_eq!(charge(&narrow, "a").await, Err(FaultKind::NoPermission));
     }
     assert_eq!(state(&narrow), BreakerState::Closed);
+    server.run::<()>(&["ACL", "SETUSER", "writer", "on", ">geheim", "~*", "+@all", "-lpush"]);
+    let writer = Redis::single(url("writer:geheim")).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
+    let fault = writer.call(&ScriptCall { script: &FORBIDDEN, ..add("b") }).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::NoPermission);
+    assert!(fault.to_string().contains("the user may not run LPUSH in a script"), "{fault}");
     let stranger = Redis::single(url("narrow:geheimnis")).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     assert_eq!(charge(&stranger, "a").await, Err(FaultKind::Unauthenticated));
     for shown in [format!("{narrow:?} {stranger:?}"), stranger.call(&add("a")).await.unwrap_err().to_string()] {
