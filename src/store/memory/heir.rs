@@ -6,10 +6,8 @@
 //! made [from the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into
 //! the form once.
 
-use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::MemoryTable;
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
 use super::ledger::{Ledger, base_of};
 use super::locked::{LockedTable, local_of};
@@ -17,7 +15,7 @@ use super::own_quota::UnderQuota;
 use super::quota_state::{QuotaState, cast, is_same};
 use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::restored::RestoredTable;
-use super::start::TableStart;
+use super::start::SharedTable;
 use super::table::{Codec, FixedRule, Geometry, Rule, SlidingRule, Tag, TickBucket, Ticks};
 use super::tables::{HeirTerms, KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;
@@ -25,10 +23,10 @@ use crate::algorithm::{Algorithm, GcraState, Kind};
 use crate::store::quota_change;
 use crate::util::keyed_hash::Secret;
 use crate::values::snapshot::Unfit;
-use crate::values::time::{Clock, Timestamp};
+use crate::values::time::Timestamp;
 use crate::values::{Finish, Heritage, Inheritance, Quota};
 
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+impl<S: Copy + Send + 'static> SharedTable<S> {
     /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
     pub(crate) fn inherit<A: Algorithm<State = S>>(
         &self,
@@ -46,19 +44,16 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
         }
         // One instant for the whole change, read once.
-        let origin = Predecessor::new(&predecessor, self.store.clock.now());
+        let origin = Predecessor::new(&predecessor, self.settings.now());
         let mut heir = self.heir(algorithm, &origin, predecessor.capacity)?;
         heir.predecessor = Arc::downgrade(&predecessor);
         let heir = Arc::new(heir);
-        let keeps_capacity = heir.capacity != self.store.capacity;
+        let keeps_capacity = heir.capacity != self.settings.capacity;
         let finish = finish_copies(&heir);
-        let inheritance = match self.start.in_use.set(heir) {
+        let inheritance = match self.put_in_use(heir) {
             Ok(()) => Inheritance::in_place(),
             // The table has debts of its own.
-            Err(heir) => {
-                let start = TableStart::new(OnceLock::from(heir), self.start.takes_quotas());
-                Inheritance::by(Self::starting(self.store.clone(), start))
-            }
+            Err(heir) => Inheritance::by(self.beside(heir)),
         };
         Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
     }
@@ -76,8 +71,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
         let at = table.now();
         let origin = Predecessor { tables: Origin::Restored(Arc::new(table)), has_quotas: false, at };
-        let heir = Arc::new(self.heir(algorithm, &origin, self.store.capacity).ok_or_else(cannot)?);
-        self.start.in_use.set(Arc::clone(&heir)).map_err(|_| was_used())?;
+        let heir = Arc::new(self.heir(algorithm, &origin, self.settings.capacity).ok_or_else(cannot)?);
+        self.put_in_use(Arc::clone(&heir)).map_err(|_| was_used())?;
         if let Some(finish) = finish_copies(&heir) {
             finish();
         }
@@ -92,19 +87,19 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         origin: &Predecessor<S>,
         capacity: usize,
     ) -> Option<Tables<S>> {
-        if origin.terms().clock != TypeId::of::<C>() {
+        if origin.terms().clock != self.settings.clock_type {
             return None;
         }
-        let with_capacity = |keys| Tables::new(&**algorithm, &self.store, keys);
-        let made = self.start.made.lock().take();
-        let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
+        let with_capacity = |keys| Tables::new(&**algorithm, &self.settings, keys);
+        let made = self.made.lock().take();
+        let mut heir = made.unwrap_or_else(|| with_capacity(self.settings.capacity));
         let geometries = origin.geometries();
         if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.
             heir = with_capacity(capacity);
         }
-        let form = origin.form(&**algorithm, &heir, self.start.takes_quotas())?;
-        origin.begin(&mut heir, form, algorithm, self.store.when_full);
+        let form = origin.form(&**algorithm, &heir, self.takes_quotas())?;
+        origin.begin(&mut heir, form, algorithm, self.settings.when_full);
         heir.secret = origin.secret();
         if let Origin::Tables(predecessor) = &origin.tables {
             let voids_receipts = origin.voids_receipts(form, &heir.terms);
@@ -568,10 +563,10 @@ mod tests {
         for limit in [100, 100_000] {
             let before = MemoryStore::with_capacity(16).table();
             let after = MemoryStore::with_capacity(16).table();
-            let heritage = before.heritage(&window(limit));
-            before.in_use().unwrap().occupancy().note_evicted();
+            let heritage = before.shared().heritage(&window(limit));
+            before.shared().in_use().unwrap().occupancy().note_evicted();
             assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
-            let heir = after.in_use().unwrap();
+            let heir = after.shared().in_use().unwrap();
             assert_eq!(matches!(heir.key_table, KeyTable::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
         }
@@ -585,13 +580,13 @@ mod tests {
                 let clock = ManualClock::starting_at(Timestamp::from_nanos(7));
                 let table = MemoryStore::with_capacity(16).with_clock(clock).table();
                 if has_quotas {
-                    table.take_quotas(&algorithm);
+                    table.shared().take_quotas(&algorithm);
                 }
                 table
             });
             let _: crate::values::Decision = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
-            let tables = Arc::downgrade(before.in_use().unwrap());
-            let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
+            let tables = Arc::downgrade(before.shared().in_use().unwrap());
+            let inheritance = after.inherit(&Arc::new(algorithm), &before.shared().heritage(&algorithm)).unwrap();
             drop(before);
             assert!(tables.upgrade().is_some(), "the heir copies from it");
             inheritance.finish();
@@ -620,7 +615,7 @@ mod tests {
             table.charge(&algorithm, &Ask::charge(&key, 1).under(quota))
         };
         let _ = charge(&before, None);
-        let inherit = || heir.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
+        let inherit = || heir.inherit(&Arc::new(algorithm), &before.shared().heritage(&algorithm)).unwrap();
         assert!(inherit().heir.is_none());
         for changed in [None, Some(quota), None] {
             let _ = charge(&heir, changed);
@@ -655,11 +650,11 @@ mod tests {
             }
             for lower in [10, 5] {
                 let heir = table();
-                heir.inherit(&Arc::new(window(lower)), &before.heritage(&window(limit))).unwrap().finish();
+                heir.inherit(&Arc::new(window(lower)), &before.shared().heritage(&window(limit))).unwrap().finish();
                 before = heir;
             }
             let mut states = Vec::new();
-            let table = before.in_use().unwrap().current();
+            let table = before.shared().in_use().unwrap().current();
             table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| states.push(shared.state));
             assert_eq!(states, [used], "from a limit of {limit}");
         }
@@ -671,7 +666,7 @@ mod tests {
     fn every_form_sizes_debts_by_use() {
         const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
         fn sizes<F: DebtForm<State = FixedWindowState>>(form: F, of: [(u64, u64); 3]) -> [u64; 3] {
-            let tables = Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16), 16);
+            let tables = Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16).settings(), 16);
             let source = FromTable { origin: Predecessor::new(&Arc::new(tables), NOW), form };
             of.map(|(used, limit)| {
                 let state = FixedWindowState { window: 1, used };

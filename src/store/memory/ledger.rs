@@ -13,8 +13,8 @@ use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
 use super::when_full::WhenFull;
-use crate::values::time::Timestamp;
-use crate::values::{Decision, Quota, Receipt};
+use crate::values::time::{Clock, Timestamp};
+use crate::values::{Ask, Decision, Quota, Receipt};
 
 /// A set-associative table, the rule that judges its words, and the debts that its keys inherit.
 pub(super) struct Ledger<R> {
@@ -98,7 +98,13 @@ impl<R: Codec> Ledger<R> {
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> T {
-        self.table.check(&self.rule, hash, cost, self.rule.read(now()), || self.rule.read(fresh()))
+        self.table.check(&self.rule, hash, cost, self.rule.read(now()), move || self.rule.read(fresh()))
+    }
+
+    /// [Decides](Self::check) where this is rarely done, and compiled once.
+    #[inline(never)]
+    pub(super) fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision {
+        self.check(hash, ask.cost(), || ask.now(clock), || clock.now())
     }
 
     #[inline(always)]

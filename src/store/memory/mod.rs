@@ -48,32 +48,33 @@ mod tables;
 mod when_full;
 
 pub use self::settings::MemoryStore;
+pub(crate) use self::start::SharedTable;
 pub use self::when_full::WhenFull;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
-use self::start::TableStart;
 use self::tables::{KeyTable, Tables, any_table};
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
 #[cfg(feature = "test-util")]
 use crate::values::time::Timestamp;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
+use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
     store: MemoryStore<C>,
-    /// The tables that [`TableStart`] has in use, from the first question on: reached with one pointer less.
+    /// The tables that [`SharedTable`] has in use, from the first question on: reached with one pointer less.
     tables: OnceLock<Arc<Tables<S>>>,
-    start: Arc<TableStart<S>>,
+    shared: Arc<SharedTable<S>>,
 }
 
 impl<S, C> Clone for MemoryTable<S, C> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), tables: self.tables.clone(), start: Arc::clone(&self.start) }
+        Self { store: self.store.clone(), tables: self.tables.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -83,7 +84,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     /// Makes the table at once, so that a limiter whose memory cannot be allocated fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
-        *table.start.made.lock() = Some(Tables::new(algorithm, &table.store, table.store.capacity));
+        *table.shared.made.lock() = Some(Tables::new(algorithm, &table.shared.settings, table.store.capacity));
         table
     }
 }
@@ -94,13 +95,125 @@ fn another_kind() -> ! {
 }
 
 impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
+    /// The operations that know no type of clock.
+    pub(crate) const fn shared(&self) -> &Arc<SharedTable<S>> {
+        &self.shared
+    }
+
+    /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
+    pub(crate) fn inherit<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &Arc<A>,
+        heritage: &Heritage,
+    ) -> Option<Inheritance<Self>> {
+        let inheritance = self.shared.inherit(algorithm, heritage)?;
+        Some(inheritance.map(|shared| Self::starting(self.store.clone(), shared)))
+    }
+}
+
+/// Requests: the operations that are compiled for each type of clock.
+impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+    /// Decides under the limiter's own quota.
+    #[inline(always)]
+    fn charge_own<A: Algorithm<State = S>, T: From<Decision>>(
+        &self,
+        algorithm: &A,
+        tables: &Tables<S>,
+        ask: &Ask<'_>,
+        hash: u64,
+    ) -> T {
+        let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
+        // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its
+        // answer in place: an answer made after the match would be copied.
+        match (&tables.key_table, algorithm.kind()) {
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (KeyTable::Locked(table), _) => T::from(charge_locked(table, algorithm, ask, hash, &*self.store.clock)),
+            _ => another_kind(),
+        }
+    }
+
+    /// Decides, and charges the key if the request is admitted.
+    #[inline(always)]
+    pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
+        let tables = self.tables(algorithm);
+        let hash = tables.hash(ask.key());
+        // One branch for all three rare cases.
+        if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
+            return T::from(self.shared.charge_seldom(algorithm, tables, ask, hash));
+        }
+        self.charge_own(algorithm, tables, ask, hash)
+    }
+
+    /// Returns the decision that [`charge`](Self::charge) would make, if there is room for the key.
+    #[inline(always)]
+    pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
+        let tables = self.tables(algorithm);
+        let hash = tables.hash(ask.key());
+        let now = ask.now(&self.store.clock);
+        if ask.quota().is_some() | tables.quota_table.get().is_some() {
+            if let Some(decision) = self.shared.peek_under(algorithm, tables, ask, (hash, now)) {
+                return T::from(decision);
+            }
+        }
+        match (&tables.key_table, algorithm.kind()) {
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, ask.cost(), now)),
+            _ => another_kind(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn decide<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Answer {
+        match ask.mode() {
+            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask),
+            Mode::Peek => self.peek(algorithm, ask),
+            Mode::UpTo => self.charge_up_to(algorithm, ask).into(),
+            Mode::Reset => self.shared.reset(algorithm, ask).into(),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let mut part = None;
+        // A loop, so that the charge is compiled once.
+        loop {
+            let asked = part.as_ref().unwrap_or(ask);
+            let decision: Decision = self.charge(algorithm, asked);
+            match decision.partial_cost(ask.cost()) {
+                Some(left) if part.is_none() => part = Some(ask.costing(left)),
+                _ => return decision,
+            }
+        }
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<C> {
+        &self.store.clock
+    }
+}
+
+/// Decides on a key whose state is behind a lock.
+fn charge_locked<A: Algorithm>(
+    table: &LockedTable<A::State>,
+    algorithm: &A,
+    ask: &Ask<'_>,
+    hash: u64,
+    clock: &dyn Clock,
+) -> Decision {
+    table.check(algorithm, hash, ask.cost(), &|| ask.now(clock), &|| clock.now())
+}
+
+impl<S: Copy + Send + 'static> SharedTable<S> {
     /// Returns how many live keys the table holds without loss.
     pub(crate) fn capacity(&self) -> usize {
-        self.in_use().map_or(self.store.capacity, |tables| tables.capacity)
+        self.in_use().map_or(self.settings.capacity, |tables| tables.capacity)
     }
 
     pub(crate) fn size_in_bytes(&self) -> usize {
-        let made = self.start.made.lock();
+        let made = self.made.lock();
         self.in_use().map(|tables| &**tables).or(made.as_ref()).map_or(0, Tables::size_in_bytes)
     }
 
@@ -119,89 +232,32 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
             quotas.check_invariants(now);
         }
     }
-}
 
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    /// Decides under the limiter's own quota.
-    #[inline(always)]
-    fn charge_own<A: Algorithm<State = S>, T: From<Decision>>(
+    /// Decides under the limiter's own quota, as [`MemoryTable::charge_own`] does.
+    fn charge_own<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
         tables: &Tables<S>,
         ask: &Ask<'_>,
         hash: u64,
-    ) -> T {
-        let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
-        // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its
-        // answer in place: an answer made after the match would be copied.
-        match (&tables.key_table, algorithm.kind()) {
-            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeyTable::Locked(table), _) => T::from(table.check(algorithm, hash, ask.cost(), now, fresh)),
-            _ => another_kind(),
-        }
-    }
-
-    /// Decides, and charges the key if the request is admitted.
-    #[inline(always)]
-    pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
-        let tables = self.tables(algorithm);
-        let hash = tables.hash(ask.key());
-        // One branch for all three rare cases.
-        if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
-            return T::from(self.charge_seldom(algorithm, ask, hash));
-        }
-        self.charge_own(algorithm, tables, ask, hash)
-    }
-
-    /// Returns the decision that [`charge`](Self::charge) would make, if there is room for the key.
-    #[inline(always)]
-    pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
-        let tables = self.tables(algorithm);
-        let hash = tables.hash(ask.key());
-        let now = ask.now(&self.store.clock);
-        if let Some(under) = tables.judge_under_quota(algorithm, ask) {
-            return T::from(self.peek_under(&under, algorithm, ask, (hash, now)));
-        }
-        match (&tables.key_table, algorithm.kind()) {
-            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, ask.cost(), now)),
-            _ => another_kind(),
-        }
+    ) -> Decision {
+        let clock = &*self.settings.clock;
+        any_table!(
+            &tables.key_table,
+            words => words.decide(ask, hash, clock),
+            states => charge_locked(states, algorithm, ask, hash, clock)
+        )
     }
 
     /// Clears a key's debt. Earlier charges to this key, and to one in 256 of the other keys, are not refunded any
     /// more.
     #[cold]
+    #[inline(never)]
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        tables.resets.run(hash, || tables.current().reset(hash, self.store.clock.now()));
-        self.charge(algorithm, &Ask::charge(ask.key(), 0).under(ask.quota()))
-    }
-
-    #[cold]
-    pub(crate) fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        let decision: Decision = self.charge(algorithm, ask);
-        match decision.partial_cost(ask.cost()) {
-            Some(left) => self.charge(algorithm, &ask.costing(left)),
-            None => decision,
-        }
-    }
-}
-
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
-    #[inline(always)]
-    pub(crate) fn decide<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Answer {
-        match ask.mode() {
-            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask),
-            Mode::Peek => self.peek(algorithm, ask),
-            Mode::UpTo => self.charge_up_to(algorithm, ask).into(),
-            Mode::Reset => self.reset(algorithm, ask).into(),
-        }
+        tables.resets.run(hash, || tables.current().reset(hash, self.settings.now()));
+        self.charge_seldom(algorithm, tables, &Ask::charge(ask.key(), 0).under(ask.quota()), hash)
     }
 
     pub(crate) fn refund<A: Algorithm<State = S>>(
@@ -217,14 +273,14 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if charged.quota().is_some() | tables.quota_table.get().is_some() {
             if let Some(under) = UnderQuota::for_ask(algorithm, charged) {
                 match tables.quota_table.get() {
-                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.store.clock.now()),
+                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.settings.now()),
                     // After the charge came a live change to a limiter that is asked without quotas.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
                 }
             }
         }
-        let now = self.store.clock.now();
+        let now = self.settings.now();
         any_table!(
             &tables.key_table,
             words => words.refund(hash, units, receipt, now),
@@ -232,14 +288,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         );
     }
 
-    pub(crate) const fn clock(&self) -> &Arc<C> {
-        &self.store.clock
-    }
-
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges does not put the table into use: it may still inherit.
-        let now = self.store.clock.now();
+        let now = self.settings.now();
         let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
             None => any_table!(&tables.key_table, words => words.live(now), states => states.live(algorithm, now)),
@@ -255,9 +307,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
 impl<S: Copy + Send + 'static, C> fmt::Debug for MemoryTable<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableStats { evicted_live, turned_away, .. } = self.counts();
+        let TableStats { evicted_live, turned_away, .. } = self.shared.counts();
         f.debug_struct("MemoryTable")
-            .field("capacity", &self.capacity())
+            .field("capacity", &self.shared.capacity())
             .field("evicted_live", &evicted_live)
             .field("turned_away", &turned_away)
             .finish_non_exhaustive()

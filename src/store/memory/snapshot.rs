@@ -12,12 +12,12 @@
 use std::io;
 use std::sync::Arc;
 
-use super::MemoryTable;
 use super::debt_copies::MOST_COPIES;
 use super::occupancy::Occupancy;
 use super::quota_state::QuotaState;
 use super::read_states::{ReadStates, TablePart};
 use super::restored::{OVERFLOW, PAGE, RestoredTable, Row, RowFormat, SavedParts, SavedRows};
+use super::start::SharedTable;
 use super::table::{Geometry, Tag, Ticks};
 use super::tables::{HeirTerms, KeyTable};
 use crate::algorithm::{Algorithm, SavedState, letter_of};
@@ -25,7 +25,7 @@ use crate::util::keyed_hash::Secret;
 use crate::values::snapshot::{
     Commit, Gap, Input, Moment, SavedTable, TableSink, Unfit, WallClock, put_number, put_quota,
 };
-use crate::values::time::{Clock, Timestamp};
+use crate::values::time::Timestamp;
 
 /// A part is written once it has this many bytes.
 const PART: usize = 1 << 15;
@@ -107,7 +107,7 @@ impl Rows {
     }
 }
 
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+impl<S: Copy + Send + 'static> SharedTable<S> {
     pub(crate) fn save<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -117,7 +117,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let Some(tables) = self.in_use() else { return Ok(Ok(())) };
         let table: &dyn ReadStates<S> = tables.current();
         // The clock first: the time between the two readings is not forgiven.
-        let clock = self.store.clock.now();
+        let clock = self.settings.now();
         let head = Head {
             format: RowFormat { letter, quota: tables.terms.quota, then: clock },
             schedule: tables.terms.schedule,
@@ -154,7 +154,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let mut write = |part: TablePart, place: &[u8]| {
             rows.bytes.clear();
             rows.cuts.clear();
-            let at = self.store.clock.now();
+            let at = self.settings.now();
             each(part, at, &mut |set, tag, QuotaState { state, quota }| {
                 let phase = phase_of(tag);
                 let unpaid = Gap::nothing(at).ahead_by(phase);
@@ -202,7 +202,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
     /// Decodes and checks a table of a snapshot, and changes nothing. The wall clock is read when it is put into use.
     pub(crate) fn prepare<A: Algorithm<State = S>>(
-        &self,
+        self: &Arc<Self>,
         algorithm: &Arc<A>,
         saved: SavedTable,
         wall: WallClock,
@@ -211,7 +211,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if letter_of(&**algorithm) != Some(head.format.letter) {
             return Err(Unfit::skipped("its algorithm is another one than in the snapshot"));
         }
-        let own = Geometry::of(self.store.capacity);
+        let own = Geometry::of(self.settings.capacity);
         let most = own.sets().saturating_mul(MOST_TIMES).max(SMALL);
         if let Some(geometry) = head.geometries.iter().find(|geometry| geometry.sets() > most) {
             let sets = geometry.sets();
@@ -232,13 +232,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if geometries.len() > MOST_COPIES {
             return Err(Unfit::skipped("its capacity was changed too often while debts were unpaid"));
         }
-        let (table, algorithm) = (self.clone(), Arc::clone(algorithm));
+        let (table, algorithm) = (Arc::clone(self), Arc::clone(algorithm));
         Ok(Box::new(move || {
             // The wall clock first: the time between the two readings is not forgiven.
             let wall = wall();
-            let now = Moment { clock: table.store.clock.now(), wall };
+            let now = Moment { clock: table.settings.now(), wall };
             let terms =
-                HeirTerms::new::<A, C>(&*algorithm).restored(head.format.quota, head.schedule, head.is_staggered);
+                HeirTerms::new(&*algorithm, table.settings.clock_type).restored(head.format.quota, head.schedule, head.is_staggered);
             let restored = RestoredTable {
                 format: head.format,
                 gap: Gap::new(head.moment, now),

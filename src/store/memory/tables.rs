@@ -6,17 +6,15 @@ use std::sync::{Arc, OnceLock, Weak};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::occupancy::Occupancy;
-use super::own_quota::UnderQuota;
 use super::quota_state::QuotaState;
 use super::read_states::{AnyTable, ReadStates};
 use super::resets::Resets;
-use super::settings::MemoryStore;
+use super::start::Settings;
 use super::table::{Codec, FixedRule, SlidingRule, TickBucket};
 use super::when_full::WhenFull;
 use crate::algorithm::{Algorithm, Kind};
 use crate::util::keyed_hash::Secret;
-use crate::values::time::Clock;
-use crate::values::{Ask, PartitionKey, Quota};
+use crate::values::{PartitionKey, Quota};
 
 /// The tables of a limiter, with the settings that an heir needs.
 pub(super) struct Tables<S> {
@@ -81,10 +79,10 @@ pub(super) struct HeirTerms {
 }
 
 impl HeirTerms {
-    pub(super) fn new<A: Algorithm, C: Clock>(algorithm: &A) -> Self {
+    pub(super) fn new<A: Algorithm>(algorithm: &A, clock: TypeId) -> Self {
         Self {
             algorithm: TypeId::of::<A>(),
-            clock: TypeId::of::<C>(),
+            clock,
             quota: algorithm.quota(),
             schedule: algorithm.schedule(),
             staggered: !algorithm.phase(u64::MAX).is_zero(),
@@ -107,14 +105,10 @@ impl HeirTerms {
 }
 
 impl<S: Copy + Send + 'static> Tables<S> {
-    pub(super) fn new<A: Algorithm<State = S>, C: Clock>(
-        algorithm: &A,
-        store: &MemoryStore<C>,
-        capacity: usize,
-    ) -> Self {
-        let terms = HeirTerms::new::<A, C>(algorithm);
-        let key_table = Self::key_table_of(algorithm.kind(), store, capacity)
-            .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, store.when_full)));
+    pub(super) fn new<A: Algorithm<State = S>>(algorithm: &A, settings: &Settings, capacity: usize) -> Self {
+        let terms = HeirTerms::new(algorithm, settings.clock_type);
+        let key_table = Self::key_table_of(algorithm.kind(), settings, capacity)
+            .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, settings.when_full)));
         let quota_table = OnceLock::new();
         Self {
             predecessor: Weak::new(),
@@ -129,19 +123,19 @@ impl<S: Copy + Send + 'static> Tables<S> {
     }
 
     /// Makes a table of words, if states of that kind fit into words.
-    fn key_table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<KeyTable<S>> {
+    fn key_table_of(kind: Kind, settings: &Settings, capacity: usize) -> Option<KeyTable<S>> {
         Some(match kind {
             Kind::Bucket { quota } => {
-                let rule = TickBucket::new(&quota)?.started_before(store.clock.now());
-                KeyTable::Bucket(Ledger::new(rule, capacity, store.when_full))
+                let rule = TickBucket::new(&quota)?.started_before(settings.now());
+                KeyTable::Bucket(Ledger::new(rule, capacity, settings.when_full))
             }
             Kind::FixedWindow { quota, staggered } => {
                 let rule = FixedRule::holding(&quota, staggered, 0)?;
-                KeyTable::Fixed(Ledger::new(rule, capacity, store.when_full))
+                KeyTable::Fixed(Ledger::new(rule, capacity, settings.when_full))
             }
             Kind::SlidingWindow { quota, staggered } => {
                 let rule = SlidingRule::holding(&quota, staggered, 0)?;
-                KeyTable::Sliding(Ledger::new(rule, capacity, store.when_full))
+                KeyTable::Sliding(Ledger::new(rule, capacity, settings.when_full))
             }
             Kind::Other => return None,
         })
@@ -176,22 +170,6 @@ impl<S: Copy + Send + 'static> Tables<S> {
     pub(super) fn size_in_bytes(&self) -> usize {
         let quotas = self.quota_table.get().map_or(0, AnyTable::size_in_bytes);
         self.without_quotas::<S>().size_in_bytes() + quotas
-    }
-
-    /// Returns the algorithm that judges a question for which the keys' own quotas matter: the question has a quota, or
-    /// an earlier question had one.
-    #[inline(always)]
-    pub(super) fn judge_under_quota<A: Algorithm<State = S>>(
-        &self,
-        algorithm: &A,
-        ask: &Ask<'_>,
-    ) -> Option<UnderQuota<A>> {
-        // One branch for all other questions.
-        if ask.quota().is_some() | self.quota_table.get().is_some() {
-            UnderQuota::for_ask(algorithm, ask)
-        } else {
-            None
-        }
     }
 }
 
