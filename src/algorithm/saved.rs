@@ -1,6 +1,6 @@
 //! States in snapshots: as bytes, and moved to the clock of another process.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 
 #[cfg(feature = "calendar")]
 use super::CalendarWindowState;
@@ -57,15 +57,14 @@ impl SavedState {
         state.downcast_ref().copied()
     }
 
-    /// Returns whether states with this letter are of type `S`.
-    pub(crate) fn is_read_as<S: 'static>(letter: u8) -> bool {
-        let wanted = std::any::TypeId::of::<S>();
+    /// Returns whether states with this letter are of the wanted type.
+    pub(crate) fn is_read_as(wanted: TypeId, letter: u8) -> bool {
         match letter {
-            b'b' => wanted == std::any::TypeId::of::<GcraState>(),
-            b'f' => wanted == std::any::TypeId::of::<FixedWindowState>(),
-            b's' => wanted == std::any::TypeId::of::<SlidingWindowState>(),
+            b'b' => wanted == TypeId::of::<GcraState>(),
+            b'f' => wanted == TypeId::of::<FixedWindowState>(),
+            b's' => wanted == TypeId::of::<SlidingWindowState>(),
             #[cfg(feature = "calendar")]
-            b'c' => wanted == std::any::TypeId::of::<CalendarWindowState>(),
+            b'c' => wanted == TypeId::of::<CalendarWindowState>(),
             _ => false,
         }
     }

@@ -6,18 +6,19 @@
 //! made [from the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into
 //! the form once.
 
+use std::any::{Any, TypeId};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
 use super::ledger::{Ledger, base_of};
 use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
-use super::quota_state::{QuotaState, cast, is_same};
+use super::quota_state::QuotaState;
 use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::restored::RestoredTable;
 use super::start::SharedTable;
-use super::table::{Codec, FixedRule, Geometry, Rule, SlidingRule, Tag, TickBucket, Ticks};
-use super::tables::{HeirTerms, KeyTable, QuotaTable, Tables};
+use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks, WindowRule, WindowState};
+use super::tables::{AnyTables, HeirTerms, KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;
 use crate::algorithm::{Algorithm, GcraState, Kind};
 use crate::store::quota_change;
@@ -84,7 +85,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     fn heir<A: Algorithm<State = S>>(
         &self,
         algorithm: &Arc<A>,
-        origin: &Predecessor<S>,
+        origin: &Predecessor,
         capacity: usize,
     ) -> Option<Tables<S>> {
         if origin.terms().clock != self.settings.clock_type {
@@ -99,13 +100,14 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             heir = with_capacity(capacity);
         }
         let form = origin.form(&**algorithm, &heir, self.takes_quotas())?;
+        if let Origin::Tables(predecessor) = &origin.tables {
+            let resets = predecessor.resets();
+            let voids_receipts = origin.voids_receipts(&form, &heir.terms);
+            heir.resets = if voids_receipts { resets.all_reset() } else { resets.inherited() };
+        }
         origin.begin(&mut heir, form, algorithm, self.settings.when_full);
         heir.secret = origin.secret();
-        if let Origin::Tables(predecessor) = &origin.tables {
-            let voids_receipts = origin.voids_receipts(form, &heir.terms);
-            heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
-        }
-        heir.occupancy().inherit(origin.table::<S>().occupancy());
+        heir.occupancy().inherit(origin.table().occupancy());
         Some(heir)
     }
 }
@@ -127,11 +129,9 @@ fn finish_copies<S: Copy + Send + 'static>(heir: &Tables<S>) -> Option<Finish> {
 /// | words | converted by [`Ledger::remember`] | not read | not read |
 /// | states | void | read if the rate is the same, otherwise void | read: each key keeps its quota |
 /// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
-#[derive(Clone, Copy)]
-enum Form {
-    Bucket(TickBucket),
-    Fixed(FixedRule),
-    Sliding(SlidingRule),
+pub(super) enum Form {
+    /// Words, by this rule of the heir's table.
+    Words(Box<dyn Any>),
     /// States alone, under the heir's own quota, behind locks.
     States,
     /// States with their quotas, in the table of keys with quotas of their own.
@@ -140,8 +140,8 @@ enum Form {
 
 /// The table of a predecessor that has the keys at the instant of a change.
 #[derive(Clone)]
-pub(super) struct Predecessor<S> {
-    tables: Origin<S>,
+pub(super) struct Predecessor {
+    tables: Origin,
     /// Whether the keys are in the table of keys with quotas. Read once: a question may make that table meanwhile, and
     /// the heir may be that table.
     has_quotas: bool,
@@ -149,37 +149,73 @@ pub(super) struct Predecessor<S> {
 }
 
 /// The tables from which an heir inherits.
-enum Origin<S> {
-    Tables(Arc<Tables<S>>),
+#[derive(Clone)]
+enum Origin {
+    Tables(Arc<dyn AnyTables>),
     /// Of a snapshot. Its keys have no receipts in this process.
     Restored(Arc<RestoredTable>),
 }
 
-impl<S> Clone for Origin<S> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Tables(tables) => Self::Tables(Arc::clone(tables)),
-            Self::Restored(table) => Self::Restored(Arc::clone(table)),
-        }
+/// An heir whose table has words, as its rule sees it.
+pub(super) struct HeirOfWords<'a> {
+    origin: &'a Predecessor,
+    terms: &'a HeirTerms,
+    /// The quota by which its table was made.
+    quota: Quota,
+    /// The type of its states.
+    state: TypeId,
+    /// Whether it can convert the states of the origin.
+    inherits_states: bool,
+    /// Whether its keys may have quotas of their own.
+    takes_quotas: bool,
+}
+
+/// The parts of an heir that the words of its table are made from.
+pub(super) struct BeginWords {
+    /// The rule, as its [`Form`] has it.
+    rule: Box<dyn Any>,
+    /// An `Arc<OwnStates<S>>` of the heir's type of states.
+    states: Box<dyn Any>,
+    quota: Quota,
+}
+
+/// Converts states into states under the heir's own quota.
+type OwnStates<S> = dyn DebtForm<State = S, Debt = S>;
+
+/// A rule whose tables may be heirs.
+pub(super) trait WordHeir: Codec {
+    /// Returns the form in which an heir with a table of this rule keeps the debts, if it can inherit them. Changes
+    /// nothing.
+    fn form(heir: &HeirOfWords<'_>) -> Option<Form>;
+
+    /// Lets a table begin with words.
+    fn begin(own: &mut Ledger<Self>, origin: &Predecessor, rule: Self, words: BeginWords);
+}
+
+impl<R: WordHeir> Ledger<R> {
+    /// Lets the table begin with words by the rule that [`WordHeir::form`] has chosen.
+    pub(super) fn begin(&mut self, origin: &Predecessor, words: BeginWords) {
+        let rule = *words.rule.downcast_ref().expect("the form has the rule of the table");
+        R::begin(self, origin, rule, words);
     }
 }
 
-impl<S: Copy + Send + 'static> Predecessor<S> {
-    pub(super) fn new(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
+impl Predecessor {
+    pub(super) fn new<S: Copy + Send + 'static>(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
         let has_quotas = tables.quota_table.get().is_some();
-        Self { tables: Origin::Tables(Arc::clone(tables)), has_quotas, at }
+        Self { tables: Origin::Tables(Arc::<Tables<S>>::clone(tables)), has_quotas, at }
     }
 
     fn terms(&self) -> &HeirTerms {
         match &self.tables {
-            Origin::Tables(tables) => &tables.terms,
+            Origin::Tables(tables) => tables.terms(),
             Origin::Restored(table) => table.terms(),
         }
     }
 
     fn secret(&self) -> Secret {
         match &self.tables {
-            Origin::Tables(tables) => tables.secret,
+            Origin::Tables(tables) => tables.secret(),
             Origin::Restored(table) => table.secret(),
         }
     }
@@ -189,145 +225,97 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         self.table().each(part, &self.terms().quota, self.at, act);
     }
 
-    /// Returns the table, to be read as states of type `T`.
-    fn table<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
+    fn table(&self) -> &dyn AnyTable {
         match &self.tables {
-            Origin::Tables(tables) if self.has_quotas => tables.current_as(),
+            Origin::Tables(tables) if self.has_quotas => tables.current(),
             Origin::Tables(tables) => tables.without_quotas(),
             Origin::Restored(table) => &**table,
         }
     }
 
     /// Returns the form in which an heir keeps these keys' debts, if it can inherit them. Changes nothing.
-    fn form<A: Algorithm<State = S>>(&self, algorithm: &A, heir: &Tables<S>, takes_quotas: bool) -> Option<Form> {
+    fn form<A: Algorithm>(&self, algorithm: &A, heir: &Tables<A::State>, takes_quotas: bool) -> Option<Form> {
         let before = self.terms();
         let terms = &heir.terms;
         let inherits_states =
-            before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table::<S>().is_read();
-        let form = match &heir.key_table {
-            _ if takes_quotas && terms.schedule != before.schedule => Form::Entries(TableChange::Schedule),
-            _ if takes_quotas => Form::Entries(TableChange::None),
-            KeyTable::Bucket(_) => return self.bucket_form(algorithm, inherits_states),
-            KeyTable::Fixed(_) => self.window_rule(terms).map_or(Form::States, Form::Fixed),
-            KeyTable::Sliding(_) => self.window_rule(terms).map_or(Form::States, Form::Sliding),
-            KeyTable::Locked(_) => Form::States,
+            before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table().is_read::<A::State>();
+        if takes_quotas {
+            let is_rescheduled = terms.schedule != before.schedule;
+            let change = if is_rescheduled { TableChange::Schedule } else { TableChange::None };
+            return inherits_states.then_some(Form::Entries(change));
+        }
+        let Some(words) = heir.key_table.words() else { return inherits_states.then_some(Form::States) };
+        let quota = match algorithm.kind() {
+            Kind::Bucket { quota } => quota,
+            _ => terms.quota,
         };
-        inherits_states.then_some(form)
+        words.form(&HeirOfWords {
+            origin: self,
+            terms,
+            quota,
+            state: TypeId::of::<A::State>(),
+            inherits_states,
+            takes_quotas: UnderQuota::without_conversion(algorithm).is_some(),
+        })
     }
 
     /// Returns the table if its keys are words of a bucket.
     fn bucket(&self) -> Option<&Ledger<TickBucket>> {
         match &self.tables {
-            Origin::Tables(tables) if !self.has_quotas => match &tables.key_table {
-                KeyTable::Bucket(ledger) => Some(ledger),
-                _ => None,
-            },
+            Origin::Tables(tables) if !self.has_quotas => tables.bucket(),
             _ => None,
         }
     }
 
     fn geometries(&self) -> Vec<Geometry> {
-        self.table::<S>().geometries(self.at)
-    }
-
-    /// Returns words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
-    /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
-    /// can, and the next change tries again. Returns `None` if no words hold the heir's quota, or if the predecessor's
-    /// keys are not buckets of this crate.
-    fn bucket_form<A: Algorithm<State = S>>(&self, algorithm: &A, inherits_states: bool) -> Option<Form> {
-        let Kind::Bucket { quota } = algorithm.kind() else { return None };
-        if !self.terms().is_bucket || !self.table::<GcraState>().is_read() {
-            return None;
-        }
-        let tokens = self.most_owed::<TickBucket>();
-        let rule = TickBucket::holding(&quota, false, tokens)?;
-        // A user's own algorithm may have the kind of a bucket, although its states cannot be converted.
-        let becomes_states =
-            tokens > rule.most_units(true) && inherits_states && UnderQuota::without_conversion(algorithm).is_some();
-        Some(if becomes_states { Form::Entries(TableChange::Quota) } else { Form::Bucket(rule) })
-    }
-
-    /// Returns the rule of windows whose words hold all counts, if there is one.
-    fn window_rule<R: Codec>(&self, terms: &HeirTerms) -> Option<R> {
-        R::holding(&terms.quota, terms.staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>())
+        self.table().geometries(self.at)
     }
 
     /// Lets an heir begin with these keys' debts, in this form.
-    fn begin<A: Algorithm<State = S>>(
+    fn begin<A: Algorithm>(
         &self,
-        heir: &mut Tables<S>,
+        heir: &mut Tables<A::State>,
         form: Form,
         algorithm: &Arc<A>,
         when_full: WhenFull,
     ) {
-        match (form, &mut heir.key_table) {
-            (Form::Bucket(rule), KeyTable::Bucket(own)) => self.begin_bucket(own, rule),
-            (Form::Fixed(rule), KeyTable::Fixed(own)) => self.begin_windows(own, rule, algorithm),
-            (Form::Sliding(rule), KeyTable::Sliding(own)) => self.begin_windows(own, rule, algorithm),
-            (Form::Entries(change), _) => {
+        let states = || States { algorithm: Arc::clone(algorithm), at: self.at };
+        let quota = heir.terms.quota;
+        match form {
+            Form::Words(rule) => {
+                let states: Arc<OwnStates<A::State>> = Arc::new(states());
+                let words = heir.key_table.words_mut().expect("the form is one of words");
+                words.begin(self, BeginWords { rule, states: Box::new(states), quota });
+            }
+            Form::Entries(change) => {
                 let table = quota_table(&**algorithm, self, change, (heir.capacity, when_full));
                 heir.quota_table = OnceLock::from(table);
             }
-            (Form::States, key_table) => {
-                if !matches!(key_table, KeyTable::Locked(_)) {
-                    *key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
+            Form::States => {
+                if !matches!(heir.key_table, KeyTable::Locked(_)) {
+                    heir.key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
                 }
-                if let KeyTable::Locked(own) = key_table {
-                    let states = States { algorithm: Arc::clone(algorithm), at: self.at };
-                    let quota = heir.terms.quota;
-                    self.begin_locked(own, states, |_| quota);
+                if let KeyTable::Locked(own) = &mut heir.key_table {
+                    self.begin_locked(own, states(), |_| quota);
                 }
-            }
-            (Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_), _) => {
-                unreachable!("the form has the rule of the table")
             }
         }
     }
 
     /// Returns whether an heir in this form cannot refund charges from before the change: see [`Form`].
-    fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
+    fn voids_receipts(&self, form: &Form, terms: &HeirTerms) -> bool {
         let before = self.terms();
         if !terms.is_bucket {
             return terms.schedule != before.schedule;
         }
         let has_units = match form {
-            Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_) => false,
+            Form::Words(_) => false,
             Form::States | Form::Entries(TableChange::Quota) => {
                 !self.has_quotas && before.quota.has_rate_of(&terms.quota)
             }
             Form::Entries(TableChange::None | TableChange::Schedule) => true,
         };
         self.bucket().is_none() && !has_units
-    }
-
-    /// Lets a bucket begin with words.
-    fn begin_bucket(&self, own: &mut Ledger<TickBucket>, rule: TickBucket) {
-        let at = self.at;
-        if let Some(from) = self.bucket() {
-            let rule = rule.continuing(from.rule(), at);
-            let conversion = rule.conversion(from.rule(), from.rule().read(at));
-            let has_overflow =
-                self.begin_words(own, rule, move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0)));
-            own.remember(from, at, has_overflow);
-        } else {
-            let rule = rule.started_before(at);
-            let base = base_of(&rule, at);
-            self.begin_words(own, rule, move |tag, entry: QuotaState<GcraState>| {
-                rule.stamp_of(tag, entry, at).checked_sub(base)
-            });
-        }
-    }
-
-    /// Lets windows begin with words.
-    fn begin_windows<R: Codec, A: Algorithm<State = S>>(&self, own: &mut Ledger<R>, rule: R, algorithm: &Arc<A>) {
-        let at = self.at;
-        let quota = algorithm.quota();
-        let base = base_of(&rule, at);
-        let states = States { algorithm: Arc::clone(algorithm), at };
-        self.begin_words(own, rule, move |tag, entry| {
-            let state = cast(states.debt(tag, entry)?)?;
-            rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
-        });
     }
 
     /// Lets a table of words begin with the debts that `debt_of` returns for states of type `T`. Returns whether its
@@ -362,7 +350,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
 
     /// Returns the most units that a key may owe, including charges until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
-        let known = self.table::<R::State>().most_owed(self.at);
+        let known = self.table().most_owed(self.at);
         let mut most = known.unwrap_or_else(|| R::most_of(&self.terms().quota));
         let mut look_at = |part| {
             self.each(part, &mut |_, _, entry: QuotaState<R::State>| {
@@ -379,16 +367,75 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     }
 }
 
+impl WordHeir for TickBucket {
+    /// Words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
+    /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
+    /// can, and the next change tries again. Nothing if no words hold the heir's quota, or if the predecessor's keys
+    /// are not buckets of this crate.
+    fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
+        let origin = heir.origin;
+        if !origin.terms().is_bucket || !origin.table().is_read::<GcraState>() {
+            return None;
+        }
+        let tokens = origin.most_owed::<Self>();
+        let rule = Self::holding(&heir.quota, false, tokens)?;
+        // A user's own algorithm may have the kind of a bucket, although its states cannot be converted.
+        let becomes_states = tokens > rule.most_units(true) && heir.inherits_states && heir.takes_quotas;
+        Some(if becomes_states { Form::Entries(TableChange::Quota) } else { Form::Words(Box::new(rule)) })
+    }
+
+    fn begin(own: &mut Ledger<Self>, origin: &Predecessor, rule: Self, _: BeginWords) {
+        let at = origin.at;
+        if let Some(from) = origin.bucket() {
+            let rule = rule.continuing(from.rule(), at);
+            let conversion = rule.conversion(from.rule(), from.rule().read(at));
+            let has_overflow = origin
+                .begin_words(own, rule, move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0)));
+            own.remember(from, at, has_overflow);
+        } else {
+            let rule = rule.started_before(at);
+            let base = base_of(&rule, at);
+            origin.begin_words(own, rule, move |tag, entry: QuotaState<GcraState>| {
+                rule.stamp_of(tag, entry, at).checked_sub(base)
+            });
+        }
+    }
+}
+
+impl<S: WindowState> WordHeir for WindowRule<S> {
+    /// Words that hold all counts, if there are such words.
+    fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
+        if !heir.inherits_states {
+            return None;
+        }
+        let most = heir.origin.most_owed::<Self>();
+        let rule = Self::holding(&heir.terms.quota, heir.terms.staggered, most);
+        let rule = rule.filter(|_| heir.state == TypeId::of::<S>());
+        Some(rule.map_or(Form::States, |rule| Form::Words(Box::new(rule))))
+    }
+
+    fn begin(own: &mut Ledger<Self>, origin: &Predecessor, rule: Self, words: BeginWords) {
+        let BeginWords { states, quota, .. } = words;
+        let states: Box<Arc<OwnStates<S>>> = states.downcast().expect("the form was chosen by the type of states");
+        let at = origin.at;
+        let base = base_of(&rule, at);
+        origin.begin_words(own, rule, move |tag, entry| {
+            let state = states.debt(tag, entry)?;
+            rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
+        });
+    }
+}
+
 /// Makes a table of keys with their quotas. The keys begin with their debts at the origin; without debts, if the
 /// algorithm takes no quotas.
 pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
-    origin: &Predecessor<A::State>,
+    origin: &Predecessor,
     change: TableChange,
     (capacity, when_full): (usize, WhenFull),
 ) -> QuotaTable<A::State> {
     let mut table = LockedTable::new(capacity, when_full);
-    table.occupancy().inherit(origin.table::<A::State>().occupancy());
+    table.occupancy().inherit(origin.table().occupancy());
     if let Some(under) = UnderQuota::without_conversion(algorithm) {
         let form = Entries { under, change, at: origin.at };
         origin.begin_locked(&mut table, form, |entry| entry.quota);
@@ -397,12 +444,12 @@ pub(super) fn quota_table<A: Algorithm>(
 }
 
 /// Copies the keys' debts from a predecessor's table, in the form of the heir.
-struct FromTable<S, F> {
-    origin: Predecessor<S>,
+struct FromTable<F> {
+    origin: Predecessor,
     form: F,
 }
 
-impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
+impl<F: DebtForm> FromTable<F> {
     /// Returns the debts in overflow slots, each with a tag of the keys that share it.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
         let mut overflow = Vec::new();
@@ -413,9 +460,9 @@ impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
     }
 }
 
-impl<S: Copy + Send + 'static, F: DebtForm> DebtSource<F::Debt> for FromTable<S, F> {
+impl<F: DebtForm> DebtSource<F::Debt> for FromTable<F> {
     fn announce(&self, heir: &Weak<dyn PastDebts>) {
-        if let Some(past) = self.origin.table::<S>().inherited() {
+        if let Some(past) = self.origin.table().inherited() {
             past.announce(heir);
         }
     }
@@ -551,6 +598,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::store::memory::MemoryTable;
+    use crate::store::memory::table::FixedRule;
     use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState, TokenBucket};
     use crate::store::MemoryStore;
     use crate::values::Ask;

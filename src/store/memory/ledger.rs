@@ -3,12 +3,13 @@
 //! The earlier rules are kept for buckets only: they convert the time on a receipt from before a change. A receipt of a
 //! window has the window's number.
 
+use std::any::TypeId;
 use std::sync::Arc;
 
 use super::debt_copies::{CopiedStamps, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::Occupancy;
-use super::quota_state::{QuotaState, is_same};
-use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::heir::{BeginWords, Form, HeirOfWords, Predecessor, WordHeir};
+use super::read_states::{ActOnAny, AnyTable, StateType, TablePart};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
@@ -25,6 +26,8 @@ pub(super) struct Ledger<R> {
     /// A bucket's earlier rules, if charges under them may still be owed, each with the time until which it was in
     /// force; the oldest first.
     before: Vec<(R, Timestamp)>,
+    as_words: fn(&Self) -> &dyn WordTable,
+    as_words_mut: fn(&mut Self) -> &mut dyn WordTable,
 }
 
 /// The keys' debts at the instant of a change, as stamps.
@@ -38,12 +41,73 @@ struct InheritedStamps {
 /// at each change, and takes 16 KiB at most.
 const MOST_BEFORE: usize = 256;
 
-impl<R: Codec> Ledger<R> {
+impl<R: WordHeir> Ledger<R> {
+    /// Only this names the rarer operations of a ledger of this rule. So a program has them for the rules of the
+    /// algorithms that it names.
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
-        Self { rule: rule.numbered(table.occupancy.number()), table, inherited: None, before: Vec::new() }
+        let rule = rule.numbered(table.occupancy.number());
+        Self { rule, table, inherited: None, before: Vec::new(), as_words: |own| own, as_words_mut: |own| own }
+    }
+}
+
+impl<R> Ledger<R> {
+    pub(super) fn as_words(&self) -> &dyn WordTable {
+        (self.as_words)(self)
     }
 
+    pub(super) fn as_words_mut(&mut self) -> &mut dyn WordTable {
+        (self.as_words_mut)(self)
+    }
+}
+
+/// A ledger of any rule: the operations that are not worth compiling for each algorithm.
+pub(super) trait WordTable {
+    fn as_table(&self) -> &dyn AnyTable;
+
+    /// Decides, and charges the key if the request is admitted.
+    fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision;
+
+    /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
+    fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp);
+
+    /// Returns how many keys owe something.
+    fn live(&self, now: Timestamp) -> u64;
+
+    /// See [`WordHeir::form`].
+    fn form(&self, heir: &HeirOfWords<'_>) -> Option<Form>;
+
+    /// See [`WordHeir::begin`].
+    fn begin(&mut self, origin: &Predecessor, words: BeginWords);
+}
+
+impl<R: WordHeir> WordTable for Ledger<R> {
+    fn as_table(&self) -> &dyn AnyTable {
+        self
+    }
+
+    fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision {
+        self.check(hash, ask.cost(), || ask.now(clock), || clock.now())
+    }
+
+    fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
+        self.refund(hash, cost, receipt, now);
+    }
+
+    fn live(&self, now: Timestamp) -> u64 {
+        self.table.live(&self.rule, self.rule.read(now))
+    }
+
+    fn form(&self, heir: &HeirOfWords<'_>) -> Option<Form> {
+        R::form(heir)
+    }
+
+    fn begin(&mut self, origin: &Predecessor, words: BeginWords) {
+        self.begin(origin, words);
+    }
+}
+
+impl<R: Codec> Ledger<R> {
     pub(super) const fn rule(&self) -> &R {
         &self.rule
     }
@@ -101,12 +165,6 @@ impl<R: Codec> Ledger<R> {
         self.table.check(&self.rule, hash, cost, self.rule.read(now()), move || self.rule.read(fresh()))
     }
 
-    /// [Decides](Self::check) where this is rarely done, and compiled once.
-    #[inline(never)]
-    pub(super) fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision {
-        self.check(hash, ask.cost(), || ask.now(clock), || clock.now())
-    }
-
     #[inline(always)]
     pub(super) fn peek<T: From<Decision>>(&self, hash: u64, cost: u64, now: Timestamp) -> T {
         self.table.peek(&self.rule, hash, cost, self.rule.read(now))
@@ -117,11 +175,6 @@ impl<R: Codec> Ledger<R> {
         if let Some(charged) = self.rule.charged(receipt, &self.before) {
             self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
         }
-    }
-
-    /// Returns how many keys owe something.
-    pub(super) fn live(&self, now: Timestamp) -> u64 {
-        self.table.live(&self.rule, self.rule.read(now))
     }
 }
 
@@ -158,21 +211,16 @@ impl<R: Codec> AnyTable for Ledger<R> {
     fn reset(&self, hash: u64, now: Timestamp) {
         self.table.reset(&self.rule, hash, self.rule.read(now));
     }
-}
-
-impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
-    fn is_read(&self) -> bool {
-        is_same::<T, R::State>()
+    fn has_states(&self, wanted: StateType) -> bool {
+        wanted.alone == TypeId::of::<R::State>()
     }
 
-    fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+    fn each_any(&self, part: TablePart, wanted: StateType, own: &Quota, at: Timestamp, act: &mut ActOnAny<'_>) {
         let rule = &self.rule;
         let now = rule.read(at);
-        let mut act = |set, tag, debt| {
+        let act = &mut |set, tag, debt| {
             if rule.size(debt) > 0 {
-                if let Some(state) = rule.state(debt, own, at) {
-                    act(set, tag, QuotaState { state, quota: *own });
-                }
+                rule.with_state(debt, wanted, own, at, &mut |state| act(set, tag, state));
             }
         };
         if matches!(part, TablePart::Overflow) {
@@ -182,7 +230,7 @@ impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
         // in the table. In the other order it could be missed. This covers a key whose sets are in this page;
         // `DebtCopies` covers all other keys.
         if let Some((past, (geometry, page))) = self.inherited.as_ref().zip(part.copies()) {
-            past.debts.each_left(geometry, page, |set, tag, debt| {
+            past.debts.each_left(geometry, page, &mut |set, tag, debt| {
                 act(set, tag, rule.stamped(past.base + debt, rule.local(now, tag)));
             });
         }
@@ -207,7 +255,7 @@ impl<R: Bounded> Ledger<R> {
         let geometry = self.geometry();
         let mut meetings = Meetings::default();
         for page in 0..geometry.pages() {
-            past.debts.each_left(geometry, page, |set, tag, debt| {
+            past.debts.each_left(geometry, page, &mut |set, tag, debt| {
                 let own = rule.local(at, tag);
                 let debt = rule.stamped(past.base + debt, own);
                 let set = page * SETS_PER_PAGE + set;
@@ -225,7 +273,7 @@ impl<R: Bounded> Ledger<R> {
 
 impl InheritedDebts for InheritedStamps {
     fn stamp_of(&self, hash: u64, present: u64) -> u64 {
-        self.debts.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
+        self.debts.get(hash, present, &|debt| *debt).map_or(0, |debt| self.base + debt)
     }
 
     fn set_stamp_of(&self, hash: u64, stamp: u64) {
@@ -244,6 +292,8 @@ mod tests {
 
     use super::*;
     use crate::store::memory::debt_copies::Debtor;
+    use crate::store::memory::quota_state::QuotaState;
+    use crate::store::memory::read_states::ReadStates;
     use crate::store::memory::table::{PaidAt, TickBucket, Ticks};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);

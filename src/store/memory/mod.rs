@@ -56,7 +56,7 @@ use std::sync::{Arc, OnceLock};
 
 use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
-use self::tables::{KeyTable, Tables, any_table};
+use self::tables::{KeyTable, Tables};
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
 #[cfg(feature = "test-util")]
@@ -227,7 +227,12 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     #[cfg(feature = "test-util")]
     pub(crate) fn check_invariants(&self, now: Timestamp) {
         let Some(tables) = self.in_use() else { return };
-        any_table!(&tables.key_table, table => table.check_invariants(now));
+        match &tables.key_table {
+            KeyTable::Bucket(words) => words.check_invariants(now),
+            KeyTable::Fixed(words) => words.check_invariants(now),
+            KeyTable::Sliding(words) => words.check_invariants(now),
+            KeyTable::Locked(states) => states.check_invariants(now),
+        }
         if let Some(quotas) = tables.quota_table.get() {
             quotas.check_invariants(now);
         }
@@ -242,11 +247,10 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         hash: u64,
     ) -> Decision {
         let clock = &*self.settings.clock;
-        any_table!(
-            &tables.key_table,
-            words => words.decide(ask, hash, clock),
-            states => charge_locked(states, algorithm, ask, hash, clock)
-        )
+        match &tables.key_table {
+            KeyTable::Locked(states) => charge_locked(states, algorithm, ask, hash, clock),
+            table => table.words().map_or_else(|| another_kind(), |words| words.decide(ask, hash, clock)),
+        }
     }
 
     /// Clears a key's debt. Earlier charges to this key, and to one in 256 of the other keys, are not refunded any
@@ -281,11 +285,10 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             }
         }
         let now = self.settings.now();
-        any_table!(
-            &tables.key_table,
-            words => words.refund(hash, units, receipt, now),
-            states => states.refund(algorithm, hash, units, receipt, now)
-        );
+        match &tables.key_table {
+            KeyTable::Locked(states) => states.refund(algorithm, hash, units, receipt, now),
+            table => table.words().into_iter().for_each(|words| words.refund(hash, units, receipt, now)),
+        }
     }
 
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
@@ -294,7 +297,10 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let now = self.settings.now();
         let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
-            None => any_table!(&tables.key_table, words => words.live(now), states => states.live(algorithm, now)),
+            None => match &tables.key_table {
+                KeyTable::Locked(states) => states.live(algorithm, now),
+                table => table.words().map_or(0, |words| words.live(now)),
+            },
         });
         TableStats { capacity: self.capacity() as u64, live_keys: live, ..self.counts() }
     }

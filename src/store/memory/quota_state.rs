@@ -1,6 +1,6 @@
 //! [`QuotaState`]: a key's state always comes with its quota.
 
-use std::any::{Any, TypeId};
+use std::any::Any;
 
 use crate::values::Quota;
 
@@ -12,11 +12,10 @@ pub(super) struct QuotaState<S> {
     pub(super) quota: Quota,
 }
 
-/// Returns the same state, if the types are the same.
-pub(super) fn cast<T: Copy + 'static, U: Copy + 'static>(state: T) -> Option<U> {
-    (&state as &dyn Any).downcast_ref().copied()
-}
-
-pub(super) fn is_same<T: 'static, U: 'static>() -> bool {
-    TypeId::of::<T>() == TypeId::of::<U>()
+impl<S: Copy + 'static> QuotaState<S> {
+    /// Returns a state with its quota, or with the limiter's `own` if it is alone.
+    pub(super) fn from_any(state: &dyn Any, own: &Quota) -> Option<Self> {
+        let alone = || state.downcast_ref().map(|state| Self { state: *state, quota: *own });
+        state.downcast_ref().copied().or_else(alone)
+    }
 }

@@ -3,11 +3,11 @@
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, WordTable};
 use super::locked::LockedTable;
 use super::occupancy::Occupancy;
 use super::quota_state::QuotaState;
-use super::read_states::{AnyTable, ReadStates};
+use super::read_states::AnyTable;
 use super::resets::Resets;
 use super::start::Settings;
 use super::table::{Codec, FixedRule, SlidingRule, TickBucket};
@@ -48,21 +48,87 @@ pub(super) enum KeyTable<S> {
     Locked(LockedTable<S>),
 }
 
-/// Evaluates one expression for a table of any kind, or a second expression for states behind locks.
-macro_rules! any_table {
-    ($which:expr, $table:ident => $answer:expr) => {
-        any_table!($which, $table => $answer, $table => $answer)
-    };
-    ($which:expr, $words:ident => $answer:expr, $states:ident => $other_answer:expr) => {
-        match $which {
-            KeyTable::Bucket($words) => $answer,
-            KeyTable::Fixed($words) => $answer,
-            KeyTable::Sliding($words) => $answer,
-            KeyTable::Locked($states) => $other_answer,
+impl<S: Copy + Send + 'static> KeyTable<S> {
+    pub(super) fn as_table(&self) -> &dyn AnyTable {
+        match self {
+            Self::Locked(states) => states,
+            _ => self.words().expect("it is no other kind").as_table(),
         }
-    };
+    }
+
+    /// Returns the table, if its keys are words.
+    pub(super) fn words(&self) -> Option<&dyn WordTable> {
+        match self {
+            Self::Bucket(ledger) => Some(ledger.as_words()),
+            Self::Fixed(ledger) => Some(ledger.as_words()),
+            Self::Sliding(ledger) => Some(ledger.as_words()),
+            Self::Locked(_) => None,
+        }
+    }
+
+    pub(super) fn words_mut(&mut self) -> Option<&mut dyn WordTable> {
+        match self {
+            Self::Bucket(ledger) => Some(ledger.as_words_mut()),
+            Self::Fixed(ledger) => Some(ledger.as_words_mut()),
+            Self::Sliding(ledger) => Some(ledger.as_words_mut()),
+            Self::Locked(_) => None,
+        }
+    }
 }
-pub(super) use any_table;
+
+/// The tables of a limiter, with states of any type, as its heirs see them.
+pub(super) trait AnyTables: Send + Sync {
+    fn terms(&self) -> &HeirTerms;
+
+    fn secret(&self) -> Secret;
+
+    fn resets(&self) -> &Resets;
+
+    /// Returns the table that has the keys.
+    fn current(&self) -> &dyn AnyTable;
+
+    /// Returns whether keys may have quotas of their own.
+    fn has_quotas(&self) -> bool;
+
+    /// Returns the table of keys under the limiter's own quota, even if it has handed its keys on.
+    fn without_quotas(&self) -> &dyn AnyTable;
+
+    /// Returns the table of keys under the limiter's own quota, if it is one of buckets.
+    fn bucket(&self) -> Option<&Ledger<TickBucket>>;
+}
+
+impl<S: Copy + Send + 'static> AnyTables for Tables<S> {
+    fn terms(&self) -> &HeirTerms {
+        &self.terms
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    fn resets(&self) -> &Resets {
+        &self.resets
+    }
+
+    fn current(&self) -> &dyn AnyTable {
+        self.current()
+    }
+
+    fn has_quotas(&self) -> bool {
+        self.quota_table.get().is_some()
+    }
+
+    fn without_quotas(&self) -> &dyn AnyTable {
+        self.key_table.as_table()
+    }
+
+    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
+        match &self.key_table {
+            KeyTable::Bucket(ledger) => Some(ledger),
+            _ => None,
+        }
+    }
+}
 
 /// The settings that the states in a table depend on, for heirs.
 #[derive(Clone, Copy)]
@@ -122,7 +188,9 @@ impl<S: Copy + Send + 'static> Tables<S> {
         }
     }
 
-    /// Makes a table of words, if states of that kind fit into words.
+    /// Makes a table of words, if states of that kind fit into words. Inlined, so that the kind is known, and only the
+    /// rule of that kind is in the program.
+    #[inline(always)]
     fn key_table_of(kind: Kind, settings: &Settings, capacity: usize) -> Option<KeyTable<S>> {
         Some(match kind {
             Kind::Bucket { quota } => {
@@ -146,21 +214,12 @@ impl<S: Copy + Send + 'static> Tables<S> {
         self.secret.hash(key.as_bytes())
     }
 
-    /// Returns the table that has the keys, to be read as states of type `T`.
-    pub(super) fn current_as<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
+    /// Returns the table that has the keys.
+    pub(super) fn current(&self) -> &dyn AnyTable {
         match self.quota_table.get() {
             Some(quotas) => quotas,
-            None => self.without_quotas(),
+            None => self.key_table.as_table(),
         }
-    }
-
-    /// Returns the table of keys under the limiter's own quota, even if it has handed its keys on.
-    pub(super) fn without_quotas<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
-        any_table!(&self.key_table, table => table)
-    }
-
-    pub(super) fn current(&self) -> &dyn ReadStates<S> {
-        self.current_as()
     }
 
     pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
@@ -169,7 +228,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
 
     pub(super) fn size_in_bytes(&self) -> usize {
         let quotas = self.quota_table.get().map_or(0, AnyTable::size_in_bytes);
-        self.without_quotas::<S>().size_in_bytes() + quotas
+        self.key_table.as_table().size_in_bytes() + quotas
     }
 }
 
