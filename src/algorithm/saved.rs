@@ -34,29 +34,6 @@ pub(crate) fn letter_of<A: Algorithm>(algorithm: &A) -> Option<u8> {
 }
 
 impl SavedState {
-    /// Wraps a state, if it is one of this crate's.
-    pub(crate) fn of<S: Copy + 'static>(state: S) -> Option<Self> {
-        let state = &state as &dyn Any;
-        let bucket = state.downcast_ref().map(|state| Self::Bucket(*state));
-        let saved = bucket.or_else(|| state.downcast_ref().map(|state| Self::Fixed(*state)));
-        let saved = saved.or_else(|| state.downcast_ref().map(|state| Self::Sliding(*state)));
-        #[cfg(feature = "calendar")]
-        let saved = saved.or_else(|| state.downcast_ref().map(|state| Self::Calendar(*state)));
-        saved
-    }
-
-    /// Returns the state, if it is of this type.
-    pub(crate) fn get<S: Copy + 'static>(self) -> Option<S> {
-        let state: &dyn Any = match &self {
-            Self::Bucket(state) => state,
-            Self::Fixed(state) => state,
-            Self::Sliding(state) => state,
-            #[cfg(feature = "calendar")]
-            Self::Calendar(state) => state,
-        };
-        state.downcast_ref().copied()
-    }
-
     /// Returns whether states with this letter are of the wanted type.
     pub(crate) fn is_read_as(wanted: TypeId, letter: u8) -> bool {
         match letter {

@@ -704,7 +704,8 @@ mod tests {
             }
             let mut states = Vec::new();
             let table = before.shared().in_use().unwrap().current();
-            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| states.push(shared.state));
+            let mut push = |_, _, shared: QuotaState<SlidingWindowState>| states.push(shared.state);
+            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut push);
             assert_eq!(states, [used], "from a limit of {limit}");
         }
     }
