@@ -145,8 +145,7 @@ impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>
 
     fn describe(&self) -> Description {
         let clock = Arc::<C>::clone(self.table.clock());
-        let states =
-            StatesInMemory { algorithm: Arc::clone(&self.algorithm), table: Arc::clone(self.table.shared()) };
+        let states = StatesInMemory { algorithm: Arc::clone(&self.algorithm), table: Arc::clone(self.table.shared()) };
         self.described(Description::new().answering_all().deciding_by(clock).keeping_states(states))
     }
 

@@ -76,13 +76,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
     }
 
     /// [Updates](Self::update) by a step of any type, so that this is compiled once for a type of values.
-    fn update_by(
-        &self,
-        tag: T,
-        now: Timestamp,
-        ends: &dyn Fn(&V) -> Timestamp,
-        step: &mut dyn FnMut(&mut Option<V>),
-    ) {
+    fn update_by(&self, tag: T, now: Timestamp, ends: &dyn Fn(&V) -> Timestamp, step: &mut dyn FnMut(&mut Option<V>)) {
         let index = self.set_of(tag);
         let mut set = self.sets[index].lock();
         let own = set.iter().position(|slot| matches!(slot, Some((other, _)) if *other == tag));

@@ -29,7 +29,6 @@
 //! greatest: the copies may be of different geometries, and each heir has its own order. A refund that is made between
 //! the insert and the clear may be lost.
 
-use std::cmp::Reverse;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -40,6 +39,7 @@ use arc_swap::ArcSwapOption;
 
 use super::occupancy::Occupancy;
 use super::table::{Geometry, PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag};
+use crate::util::order::order_of;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
 /// The most table copies that an heir has. With this many, a live change to yet another capacity keeps the
@@ -343,8 +343,9 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         let room = SLOTS_PER_SET * geometry.sets_of(index);
         let forgotten = debtors.len().saturating_sub(room);
         if debtors.len() > room {
-            let sizes = debtors.iter().map(|debtor| source.size(debtor.tag, &debtor.debt)).collect();
-            debtors = by_size(sizes).take(room).map(|index| debtors[index]).collect();
+            // The greatest first.
+            let keys = debtors.iter().map(|debtor| [0, 0, !source.size(debtor.tag, &debtor.debt)]);
+            debtors = order_of(keys).take(room).map(|index| debtors[index]).collect();
         }
         let latest = debtors.iter().map(|debtor| debtor.ends).max().unwrap_or(0);
         self.latest.fetch_max(latest, Ordering::Relaxed);
@@ -418,14 +419,6 @@ impl<D: PageDebts> PageCopy<D> {
         let begin = if set == 0 { 0 } else { self.ends[set - 1] };
         begin.into()..self.ends[set].into()
     }
-}
-
-/// Returns the indices of sizes, the greatest first. Not a sort of the debtors: a sort is large, and would be compiled for
-/// each kind of debt.
-fn by_size(sizes: Vec<u64>) -> impl Iterator<Item = usize> {
-    let mut sorted: Vec<_> = sizes.into_iter().map(Reverse).zip(0..).collect();
-    sorted.sort_unstable();
-    sorted.into_iter().map(|(_, index)| index)
 }
 
 /// Returns the indices of debtors by their sets, and where each set ends.

@@ -6,14 +6,13 @@
 //! made [from the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into
 //! the form once.
 
-use std::any::{Any, TypeId};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
-use super::ledger::{Ledger, base_of};
+use super::ledger::{BeginWords, DebtOrigin, Form, HeirOfWords, Ledger, TableChange, WordHeir, base_of};
 use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
-use super::quota_state::QuotaState;
+use super::quota_state::{QuotaState, StateType};
 use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::restored::RestoredTable;
 use super::start::SharedTable;
@@ -71,7 +70,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             return Err(was_used());
         }
         let at = table.now();
-        let origin = Predecessor { tables: Origin::Restored(Arc::new(table)), has_quotas: false, at };
+        let origin = Arc::new(Predecessor { tables: Origin::Restored(Arc::new(table)), has_quotas: false, at });
         let heir = Arc::new(self.heir(algorithm, &origin, self.settings.capacity).ok_or_else(cannot)?);
         self.put_in_use(Arc::clone(&heir)).map_err(|_| was_used())?;
         if let Some(finish) = finish_copies(&heir) {
@@ -85,7 +84,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     fn heir<A: Algorithm<State = S>>(
         &self,
         algorithm: &Arc<A>,
-        origin: &Predecessor,
+        origin: &Arc<Predecessor>,
         capacity: usize,
     ) -> Option<Tables<S>> {
         if origin.terms().clock != self.settings.clock_type {
@@ -94,7 +93,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let with_capacity = |keys| Tables::new(&**algorithm, &self.settings, keys);
         let made = self.made.lock().take();
         let mut heir = made.unwrap_or_else(|| with_capacity(self.settings.capacity));
-        let geometries = origin.geometries();
+        let geometries = origin.table().geometries(origin.at);
         if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.
             heir = with_capacity(capacity);
@@ -118,28 +117,7 @@ fn finish_copies<S: Copy + Send + 'static>(heir: &Tables<S>) -> Option<Finish> {
     Some(Box::new(move || past.copy_all()))
 }
 
-/// The form in which an heir keeps its keys' debts.
-///
-/// A window's receipt names the window by number. After a change of the schedule, that number may belong to another
-/// window, so all receipts from before the change are void. A bucket's receipt counts in units that depend on both
-/// forms:
-///
-/// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
-/// |---|---|---|---|
-/// | words | converted by [`Ledger::remember`] | not read | not read |
-/// | states | void | read if the rate is the same, otherwise void | read: each key keeps its quota |
-/// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
-pub(super) enum Form {
-    /// Words, by this rule of the heir's table.
-    Words(Box<dyn Any>),
-    /// States alone, under the heir's own quota, behind locks.
-    States,
-    /// States with their quotas, in the table of keys with quotas of their own.
-    Entries(TableChange),
-}
-
 /// The table of a predecessor that has the keys at the instant of a change.
-#[derive(Clone)]
 pub(super) struct Predecessor {
     tables: Origin,
     /// Whether the keys are in the table of keys with quotas. Read once: a question may make that table meanwhile, and
@@ -149,61 +127,16 @@ pub(super) struct Predecessor {
 }
 
 /// The tables from which an heir inherits.
-#[derive(Clone)]
 enum Origin {
     Tables(Arc<dyn AnyTables>),
     /// Of a snapshot. Its keys have no receipts in this process.
     Restored(Arc<RestoredTable>),
 }
 
-/// An heir whose table has words, as its rule sees it.
-pub(super) struct HeirOfWords<'a> {
-    origin: &'a Predecessor,
-    terms: &'a HeirTerms,
-    /// The quota by which its table was made.
-    quota: Quota,
-    /// The type of its states.
-    state: TypeId,
-    /// Whether it can convert the states of the origin.
-    inherits_states: bool,
-    /// Whether its keys may have quotas of their own.
-    takes_quotas: bool,
-}
-
-/// The parts of an heir that the words of its table are made from.
-pub(super) struct BeginWords {
-    /// The rule, as its [`Form`] has it.
-    rule: Box<dyn Any>,
-    /// An `Arc<OwnStates<S>>` of the heir's type of states.
-    states: Box<dyn Any>,
-    quota: Quota,
-}
-
-/// Converts states into states under the heir's own quota.
-type OwnStates<S> = dyn DebtForm<State = S, Debt = S>;
-
-/// A rule whose tables may be heirs.
-pub(super) trait WordHeir: Codec {
-    /// Returns the form in which an heir with a table of this rule keeps the debts, if it can inherit them. Changes
-    /// nothing.
-    fn form(heir: &HeirOfWords<'_>) -> Option<Form>;
-
-    /// Lets a table begin with words.
-    fn begin(own: &mut Ledger<Self>, origin: &Predecessor, rule: Self, words: BeginWords);
-}
-
-impl<R: WordHeir> Ledger<R> {
-    /// Lets the table begin with words by the rule that [`WordHeir::form`] has chosen.
-    pub(super) fn begin(&mut self, origin: &Predecessor, words: BeginWords) {
-        let rule = *words.rule.downcast_ref().expect("the form has the rule of the table");
-        R::begin(self, origin, rule, words);
-    }
-}
-
 impl Predecessor {
-    pub(super) fn new<S: Copy + Send + 'static>(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
+    pub(super) fn new<S: Copy + Send + 'static>(tables: &Arc<Tables<S>>, at: Timestamp) -> Arc<Self> {
         let has_quotas = tables.quota_table.get().is_some();
-        Self { tables: Origin::Tables(Arc::<Tables<S>>::clone(tables)), has_quotas, at }
+        Arc::new(Self { tables: Origin::Tables(Arc::<Tables<S>>::clone(tables)), has_quotas, at })
     }
 
     fn terms(&self) -> &HeirTerms {
@@ -217,19 +150,6 @@ impl Predecessor {
         match &self.tables {
             Origin::Tables(tables) => tables.secret(),
             Origin::Restored(table) => table.secret(),
-        }
-    }
-
-    /// Calls `act` as [`ReadStates::each`] does, with the limiter's own quota.
-    fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        self.table().each(part, &self.terms().quota, self.at, act);
-    }
-
-    fn table(&self) -> &dyn AnyTable {
-        match &self.tables {
-            Origin::Tables(tables) if self.has_quotas => tables.current(),
-            Origin::Tables(tables) => tables.without_quotas(),
-            Origin::Restored(table) => &**table,
         }
     }
 
@@ -251,44 +171,33 @@ impl Predecessor {
         };
         words.form(&HeirOfWords {
             origin: self,
-            terms,
             quota,
-            state: TypeId::of::<A::State>(),
+            staggered: terms.staggered,
+            state: StateType::of::<A::State>(),
             inherits_states,
             takes_quotas: UnderQuota::without_conversion(algorithm).is_some(),
         })
     }
 
-    /// Returns the table if its keys are words of a bucket.
-    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
-        match &self.tables {
-            Origin::Tables(tables) if !self.has_quotas => tables.bucket(),
-            _ => None,
-        }
-    }
-
-    fn geometries(&self) -> Vec<Geometry> {
-        self.table().geometries(self.at)
-    }
-
     /// Lets an heir begin with these keys' debts, in this form.
     fn begin<A: Algorithm>(
-        &self,
+        self: &Arc<Self>,
         heir: &mut Tables<A::State>,
         form: Form,
         algorithm: &Arc<A>,
         when_full: WhenFull,
     ) {
         let states = || States { algorithm: Arc::clone(algorithm), at: self.at };
+        let origin: Arc<dyn DebtOrigin> = Arc::<Self>::clone(self);
         let quota = heir.terms.quota;
         match form {
             Form::Words(rule) => {
-                let states: Arc<OwnStates<A::State>> = Arc::new(states());
+                let convert: Arc<OwnStates<A::State>> = Arc::new(states());
                 let words = heir.key_table.words_mut().expect("the form is one of words");
-                words.begin(self, BeginWords { rule, states: Box::new(states), quota });
+                words.begin(BeginWords { origin, rule, convert: Box::new(convert), quota });
             }
             Form::Entries(change) => {
-                let table = quota_table(&**algorithm, self, change, (heir.capacity, when_full));
+                let table = quota_table(&**algorithm, &origin, change, (heir.capacity, when_full));
                 heir.quota_table = OnceLock::from(table);
             }
             Form::States => {
@@ -296,7 +205,7 @@ impl Predecessor {
                     heir.key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
                 }
                 if let KeyTable::Locked(own) = &mut heir.key_table {
-                    self.begin_locked(own, states(), |_| quota);
+                    begin_locked(&origin, own, states(), |_| quota);
                 }
             }
         }
@@ -317,44 +226,54 @@ impl Predecessor {
         };
         self.bucket().is_none() && !has_units
     }
+}
 
-    /// Lets a table of words begin with the debts that `debt_of` returns for states of type `T`. Returns whether its
-    /// overflow slots have debts.
-    fn begin_words<R: Codec, T: Copy + 'static>(
-        &self,
-        own: &mut Ledger<R>,
-        rule: R,
-        debt_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
-    ) -> bool {
-        let at = self.at;
-        let form = Words { rule, base: base_of(&rule, at), at, debt_of: Box::new(debt_of) };
-        let source = FromTable { origin: self.clone(), form };
-        let overflow = source.overflow();
-        own.inherit(rule, &self.geometries(), at, &overflow, Box::new(source));
-        !overflow.is_empty()
+impl DebtOrigin for Predecessor {
+    fn at(&self) -> Timestamp {
+        self.at
     }
 
-    /// Lets a table with locks begin. Keys share an overflow state only with keys of the same quota.
-    fn begin_locked<F: DebtForm<Debt: Send>>(
-        &self,
-        own: &mut LockedTable<F::Debt>,
-        form: F,
-        quota_of: impl Fn(&F::Debt) -> Quota,
-    ) {
-        let source = FromTable { origin: self.clone(), form };
-        for (tag, state) in source.overflow() {
-            own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
+    fn quota(&self) -> &Quota {
+        &self.terms().quota
+    }
+
+    fn is_bucket(&self) -> bool {
+        self.terms().is_bucket
+    }
+
+    fn table(&self) -> &dyn AnyTable {
+        match &self.tables {
+            Origin::Tables(tables) if self.has_quotas => tables.current(),
+            Origin::Tables(tables) => tables.without_quotas(),
+            Origin::Restored(table) => &**table,
         }
-        own.inherit(&self.geometries(), Box::new(source));
+    }
+
+    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
+        match &self.tables {
+            Origin::Tables(tables) if !self.has_quotas => tables.bucket(),
+            _ => None,
+        }
+    }
+}
+
+impl dyn DebtOrigin + '_ {
+    /// Calls `act` as [`ReadStates::each`] does, with the limiter's own quota.
+    fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+        self.table().each(part, self.quota(), self.at(), act);
+    }
+
+    fn geometries(&self) -> Vec<Geometry> {
+        self.table().geometries(self.at())
     }
 
     /// Returns the most units that a key may owe, including charges until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
-        let known = self.table().most_owed(self.at);
-        let mut most = known.unwrap_or_else(|| R::most_of(&self.terms().quota));
+        let known = self.table().most_owed(self.at());
+        let mut most = known.unwrap_or_else(|| R::most_of(self.quota()));
         let mut look_at = |part| {
             self.each(part, &mut |_, _, entry: QuotaState<R::State>| {
-                most = most.max(R::units_of(&entry, self.at)).max(R::most_of(&entry.quota));
+                most = most.max(R::units_of(&entry, self.at())).max(R::most_of(&entry.quota));
             });
         };
         look_at(TablePart::Overflow);
@@ -367,6 +286,44 @@ impl Predecessor {
     }
 }
 
+/// Lets a table of words begin with the debts that `debt_of` returns for states of type `T`. Returns whether its
+/// overflow slots have debts.
+fn begin_words<R: Codec, T: Copy + 'static>(
+    origin: &Arc<dyn DebtOrigin>,
+    own: &mut Ledger<R>,
+    rule: R,
+    debt_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
+) -> bool {
+    let at = origin.at();
+    let form = Words { rule, base: base_of(&rule, at), at, debt_of: Box::new(debt_of) };
+    let source = FromTable { origin: Arc::clone(origin), form };
+    let overflow = source.overflow();
+    own.inherit(rule, &origin.geometries(), at, &overflow, Box::new(source));
+    !overflow.is_empty()
+}
+
+/// Lets a table with locks begin. Keys share an overflow state only with keys of the same quota.
+fn begin_locked<F: DebtForm<Debt: Send>>(
+    origin: &Arc<dyn DebtOrigin>,
+    own: &mut LockedTable<F::Debt>,
+    form: F,
+    quota_of: impl Fn(&F::Debt) -> Quota,
+) {
+    let source = FromTable { origin: Arc::clone(origin), form };
+    for (tag, state) in source.overflow() {
+        own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
+    }
+    own.inherit(&origin.geometries(), Box::new(source));
+}
+
+/// Converts states into states under the heir's own quota.
+type OwnStates<S> = dyn DebtForm<State = S, Debt = S>;
+
+/// Returns the rule that [`WordHeir::form`] has chosen.
+fn rule_of<R: Codec>(words: &BeginWords) -> R {
+    *words.rule.downcast_ref().expect("the form has the rule of the table")
+}
+
 impl WordHeir for TickBucket {
     /// Words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
     /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
@@ -374,7 +331,7 @@ impl WordHeir for TickBucket {
     /// are not buckets of this crate.
     fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
         let origin = heir.origin;
-        if !origin.terms().is_bucket || !origin.table().is_read::<GcraState>() {
+        if !origin.is_bucket() || !origin.table().is_read::<GcraState>() {
             return None;
         }
         let tokens = origin.most_owed::<Self>();
@@ -384,18 +341,19 @@ impl WordHeir for TickBucket {
         Some(if becomes_states { Form::Entries(TableChange::Quota) } else { Form::Words(Box::new(rule)) })
     }
 
-    fn begin(own: &mut Ledger<Self>, origin: &Predecessor, rule: Self, _: BeginWords) {
-        let at = origin.at;
+    fn begin(own: &mut Ledger<Self>, words: BeginWords) {
+        let (origin, rule) = (&words.origin, rule_of::<Self>(&words));
+        let at = origin.at();
         if let Some(from) = origin.bucket() {
             let rule = rule.continuing(from.rule(), at);
             let conversion = rule.conversion(from.rule(), from.rule().read(at));
-            let has_overflow = origin
-                .begin_words(own, rule, move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0)));
+            let debt_of = move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0));
+            let has_overflow = begin_words(origin, own, rule, debt_of);
             own.remember(from, at, has_overflow);
         } else {
             let rule = rule.started_before(at);
             let base = base_of(&rule, at);
-            origin.begin_words(own, rule, move |tag, entry: QuotaState<GcraState>| {
+            begin_words(origin, own, rule, move |tag, entry: QuotaState<GcraState>| {
                 rule.stamp_of(tag, entry, at).checked_sub(base)
             });
         }
@@ -409,18 +367,19 @@ impl<S: WindowState> WordHeir for WindowRule<S> {
             return None;
         }
         let most = heir.origin.most_owed::<Self>();
-        let rule = Self::holding(&heir.terms.quota, heir.terms.staggered, most);
-        let rule = rule.filter(|_| heir.state == TypeId::of::<S>());
+        let rule = Self::holding(&heir.quota, heir.staggered, most);
+        let rule = rule.filter(|_| heir.state.is::<S>());
         Some(rule.map_or(Form::States, |rule| Form::Words(Box::new(rule))))
     }
 
-    fn begin(own: &mut Ledger<Self>, origin: &Predecessor, rule: Self, words: BeginWords) {
-        let BeginWords { states, quota, .. } = words;
-        let states: Box<Arc<OwnStates<S>>> = states.downcast().expect("the form was chosen by the type of states");
-        let at = origin.at;
+    fn begin(own: &mut Ledger<Self>, words: BeginWords) {
+        let rule = rule_of::<Self>(&words);
+        let BeginWords { origin, convert, quota, .. } = words;
+        let convert: Box<Arc<OwnStates<S>>> = convert.downcast().expect("the form was chosen by the type of states");
+        let at = origin.at();
         let base = base_of(&rule, at);
-        origin.begin_words(own, rule, move |tag, entry| {
-            let state = states.debt(tag, entry)?;
+        begin_words(&origin, own, rule, move |tag, entry| {
+            let state = convert.debt(tag, entry)?;
             rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
         });
     }
@@ -430,22 +389,22 @@ impl<S: WindowState> WordHeir for WindowRule<S> {
 /// algorithm takes no quotas.
 pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
-    origin: &Predecessor,
+    origin: &Arc<dyn DebtOrigin>,
     change: TableChange,
     (capacity, when_full): (usize, WhenFull),
 ) -> QuotaTable<A::State> {
     let mut table = LockedTable::new(capacity, when_full);
     table.occupancy().inherit(origin.table().occupancy());
     if let Some(under) = UnderQuota::without_conversion(algorithm) {
-        let form = Entries { under, change, at: origin.at };
-        origin.begin_locked(&mut table, form, |entry| entry.quota);
+        let form = Entries { under, change, at: origin.at() };
+        begin_locked(origin, &mut table, form, |entry| entry.quota);
     }
     table
 }
 
 /// Copies the keys' debts from a predecessor's table, in the form of the heir.
 struct FromTable<F> {
-    origin: Predecessor,
+    origin: Arc<dyn DebtOrigin>,
     form: F,
 }
 
@@ -558,18 +517,6 @@ struct Entries<A> {
     at: Timestamp,
 }
 
-/// How a change affects a state with its quota.
-#[derive(Clone, Copy)]
-pub(super) enum TableChange {
-    /// Each key keeps its quota until it is asked about under another, and is converted then.
-    None,
-    /// The same, but windows begin at other instants than the predecessor's, even if the quotas are equal: in another
-    /// time zone, say.
-    Schedule,
-    /// All keys are converted to the heir's own quota.
-    Quota,
-}
-
 impl<A: Algorithm> DebtForm for Entries<A> {
     type State = A::State;
     type Debt = QuotaState<A::State>;
@@ -598,10 +545,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::memory::MemoryTable;
-    use crate::store::memory::table::FixedRule;
     use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState, TokenBucket};
     use crate::store::MemoryStore;
+    use crate::store::memory::MemoryTable;
+    use crate::store::memory::table::FixedRule;
     use crate::values::Ask;
     use crate::values::time::ManualClock;
 
@@ -716,7 +663,8 @@ mod tests {
     fn every_form_sizes_debts_by_use() {
         const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
         fn sizes<F: DebtForm<State = FixedWindowState>>(form: F, of: [(u64, u64); 3]) -> [u64; 3] {
-            let tables = Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16).settings(), 16);
+            let tables =
+                Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16).settings(), 16);
             let source = FromTable { origin: Predecessor::new(&Arc::new(tables), NOW), form };
             of.map(|(used, limit)| {
                 let state = FixedWindowState { window: 1, used };

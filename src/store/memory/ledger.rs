@@ -3,16 +3,16 @@
 //! The earlier rules are kept for buckets only: they convert the time on a receipt from before a change. A receipt of a
 //! window has the window's number.
 
-use std::any::TypeId;
+use std::any::Any;
 use std::sync::Arc;
 
 use super::debt_copies::{CopiedStamps, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::Occupancy;
-use super::heir::{BeginWords, Form, HeirOfWords, Predecessor, WordHeir};
-use super::read_states::{ActOnAny, AnyTable, StateType, TablePart};
+use super::quota_state::StateType;
+use super::read_states::{ActOnAny, AnyTable, TablePart};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
-use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
+use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, TickBucket, stamp_of_nothing};
 use super::when_full::WhenFull;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Ask, Decision, Quota, Receipt};
@@ -61,6 +61,91 @@ impl<R> Ledger<R> {
     }
 }
 
+/// The form in which an heir keeps its keys' debts.
+///
+/// A window's receipt names the window by number. After a change of the schedule, that number may belong to another
+/// window, so all receipts from before the change are void. A bucket's receipt counts in units that depend on both
+/// forms:
+///
+/// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
+/// |---|---|---|---|
+/// | words | converted by [`Ledger::remember`] | not read | not read |
+/// | states | void | read if the rate is the same, otherwise void | read: each key keeps its quota |
+/// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
+pub(super) enum Form {
+    /// Words, by this rule of the heir's table.
+    Words(Box<dyn Any>),
+    /// States alone, under the heir's own quota, behind locks.
+    States,
+    /// States with their quotas, in the table of keys with quotas of their own.
+    Entries(TableChange),
+}
+
+/// How a change affects a state with its quota.
+#[derive(Clone, Copy)]
+pub(super) enum TableChange {
+    /// Each key keeps its quota until it is asked about under another, and is converted then.
+    None,
+    /// The same, but windows begin at other instants than the predecessor's, even if the quotas are equal: in another
+    /// time zone, say.
+    Schedule,
+    /// All keys are converted to the heir's own quota.
+    Quota,
+}
+
+/// The keys' debts at the instant of a change, in the tables of a predecessor.
+pub(super) trait DebtOrigin: Send + Sync {
+    /// The instant of the change.
+    fn at(&self) -> Timestamp;
+
+    /// Returns the predecessor's own quota.
+    fn quota(&self) -> &Quota;
+
+    /// Whether the predecessor's algorithm is a bucket.
+    fn is_bucket(&self) -> bool;
+
+    /// Returns the table that has the keys.
+    fn table(&self) -> &dyn AnyTable;
+
+    /// Returns the table if its keys are words of a bucket.
+    fn bucket(&self) -> Option<&Ledger<TickBucket>>;
+}
+
+/// An heir whose table has words, as its rule sees it.
+pub(super) struct HeirOfWords<'a> {
+    pub(super) origin: &'a dyn DebtOrigin,
+    /// The quota by which its table was made.
+    pub(super) quota: Quota,
+    /// Whether the windows of each key begin at an instant of its own.
+    pub(super) staggered: bool,
+    /// The type of its states.
+    pub(super) state: StateType,
+    /// Whether it can convert the states of the origin.
+    pub(super) inherits_states: bool,
+    /// Whether its keys may have quotas of their own.
+    pub(super) takes_quotas: bool,
+}
+
+/// The parts of an heir that the words of its table are made from.
+pub(super) struct BeginWords {
+    pub(super) origin: Arc<dyn DebtOrigin>,
+    /// The rule, as its [`Form`] has it.
+    pub(super) rule: Box<dyn Any>,
+    /// The conversion of states to the heir's own quota, if the rule needs it.
+    pub(super) convert: Box<dyn Any>,
+    pub(super) quota: Quota,
+}
+
+/// A rule whose tables may be heirs.
+pub(super) trait WordHeir: Codec {
+    /// Returns the form in which an heir with a table of this rule keeps the debts, if it can inherit them. Changes
+    /// nothing.
+    fn form(heir: &HeirOfWords<'_>) -> Option<Form>;
+
+    /// Lets a table begin with words by the rule that [`form`](Self::form) has chosen.
+    fn begin(own: &mut Ledger<Self>, words: BeginWords);
+}
+
 /// A ledger of any rule: the operations that are not worth compiling for each algorithm.
 pub(super) trait WordTable {
     fn as_table(&self) -> &dyn AnyTable;
@@ -78,7 +163,7 @@ pub(super) trait WordTable {
     fn form(&self, heir: &HeirOfWords<'_>) -> Option<Form>;
 
     /// See [`WordHeir::begin`].
-    fn begin(&mut self, origin: &Predecessor, words: BeginWords);
+    fn begin(&mut self, words: BeginWords);
 }
 
 impl<R: WordHeir> WordTable for Ledger<R> {
@@ -102,8 +187,8 @@ impl<R: WordHeir> WordTable for Ledger<R> {
         R::form(heir)
     }
 
-    fn begin(&mut self, origin: &Predecessor, words: BeginWords) {
-        self.begin(origin, words);
+    fn begin(&mut self, words: BeginWords) {
+        R::begin(self, words);
     }
 }
 
@@ -212,7 +297,7 @@ impl<R: Codec> AnyTable for Ledger<R> {
         self.table.reset(&self.rule, hash, self.rule.read(now));
     }
     fn has_states(&self, wanted: StateType) -> bool {
-        wanted.alone == TypeId::of::<R::State>()
+        wanted.is::<R::State>()
     }
 
     fn each_any(&self, part: TablePart, wanted: StateType, own: &Quota, at: Timestamp, act: &mut ActOnAny<'_>) {
@@ -294,7 +379,7 @@ mod tests {
     use crate::store::memory::debt_copies::Debtor;
     use crate::store::memory::quota_state::QuotaState;
     use crate::store::memory::read_states::ReadStates;
-    use crate::store::memory::table::{PaidAt, TickBucket, Ticks};
+    use crate::store::memory::table::{PaidAt, Ticks};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7;

@@ -22,6 +22,8 @@
 //! *Where is it after a restart?* In a snapshot (`snapshot`), from which a new limiter inherits as from a predecessor
 //! (`restored`).
 //!
+//! Requests are decided by [`MemoryTable`], compiled for each type of clock. All else is in [`SharedTable`] (`start`).
+//!
 //! *When is it evicted?* A slot whose state owes nothing is free. If both sets of a new key are full of other keys, the
 //! state that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says
 //! otherwise; `locked` does both in `insert`. The evicted key's debt is forgiven. Only the count of evictions

@@ -1,6 +1,6 @@
 //! [`QuotaState`]: a key's state always comes with its quota.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 
 use crate::values::Quota;
 
@@ -17,5 +17,22 @@ impl<S: Copy + 'static> QuotaState<S> {
     pub(super) fn from_any(state: &dyn Any, own: &Quota) -> Option<Self> {
         let alone = || state.downcast_ref().map(|state| Self { state: *state, quota: *own });
         state.downcast_ref().copied().or_else(alone)
+    }
+}
+
+/// A type of states, by its name alone.
+#[derive(Clone, Copy)]
+pub(super) struct StateType {
+    pub(super) alone: TypeId,
+    pub(super) with_quota: TypeId,
+}
+
+impl StateType {
+    pub(super) fn is<T: 'static>(self) -> bool {
+        self.alone == TypeId::of::<T>()
+    }
+
+    pub(super) fn of<T: 'static>() -> Self {
+        Self { alone: TypeId::of::<T>(), with_quota: TypeId::of::<QuotaState<T>>() }
     }
 }

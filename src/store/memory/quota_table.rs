@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::heir::{self, Predecessor, TableChange};
+use super::heir::{self, Predecessor};
+use super::ledger::{DebtOrigin, TableChange};
 use super::locked::LockedTable;
 use super::own_quota::UnderQuota;
 use super::read_states::AnyTable;
@@ -52,7 +53,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let mut is_made = false;
         let quota_table = tables.quota_table.get_or_init(|| {
             is_made = true;
-            let origin = Predecessor::new(tables, self.settings.now());
+            let origin: Arc<dyn DebtOrigin> = Predecessor::new(tables, self.settings.now());
             heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.settings.when_full))
         });
         if let Some(past) = quota_table.inherited().filter(|_| is_made) {
@@ -85,9 +86,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let has_quotas = ask.quota().is_some() | tables.quota_table.get().is_some();
         let under = if has_quotas { UnderQuota::for_ask(algorithm, ask) } else { None };
         let decision = match under {
-            Some(under) => {
-                charge_locked(self.quota_table(algorithm, tables), &under, ask, hash, &*self.settings.clock)
-            }
+            Some(under) => charge_locked(self.quota_table(algorithm, tables), &under, ask, hash, &*self.settings.clock),
             None => self.charge_own(algorithm, tables, ask, hash),
         };
         if resets == 0 { decision } else { resets::with_count(decision, resets) }

@@ -4,12 +4,12 @@
 //! The heir asks for a type of state, and the table passes each state as [`Any`]. So a table is compiled once, and not
 //! once for each type that heirs ask for.
 
-use std::any::{Any, TypeId};
+use std::any::Any;
 use std::sync::Arc;
 
 use super::debt_copies::PastDebts;
 use super::occupancy::Occupancy;
-use super::quota_state::QuotaState;
+use super::quota_state::{QuotaState, StateType};
 use super::table::{Geometry, Tag};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
@@ -86,19 +86,6 @@ impl TablePart {
 
 /// Acts on the state of a key, with the set in the page and the tag.
 pub(super) type ActOnAny<'a> = dyn FnMut(usize, Tag, &dyn Any) + 'a;
-
-/// A type of states, by its name alone.
-#[derive(Clone, Copy)]
-pub(super) struct StateType {
-    pub(super) alone: TypeId,
-    pub(super) with_quota: TypeId,
-}
-
-impl StateType {
-    pub(super) fn of<T: 'static>() -> Self {
-        Self { alone: TypeId::of::<T>(), with_quota: TypeId::of::<QuotaState<T>>() }
-    }
-}
 
 /// Reads a table as states of one type.
 pub(super) trait ReadStates: AnyTable {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::debt_copies::PastDebts;
 use super::occupancy::Occupancy;
-use super::quota_state::QuotaState;
-use super::read_states::{ActOnAny, AnyTable, StateType, TablePart};
+use super::quota_state::{QuotaState, StateType};
+use super::read_states::{ActOnAny, AnyTable, TablePart};
 use super::table::{Geometry, SETS_PER_PAGE, Tag};
 use super::tables::HeirTerms;
 use crate::algorithm::SavedState;
@@ -187,4 +187,3 @@ impl AnyTable for RestoredTable {
         found.for_each(|(.., rows)| self.each_row(rows, &mut act));
     }
 }
-

@@ -16,18 +16,20 @@ use std::sync::Arc;
 use super::debt_copies::MOST_COPIES;
 use super::ledger::Ledger;
 use super::occupancy::Occupancy;
-use super::quota_state::QuotaState;
-use super::read_states::{ReadStates, StateType, TablePart};
+use super::quota_state::{QuotaState, StateType};
+use super::read_states::{ReadStates, TablePart};
 use super::restored::{OVERFLOW, PAGE, PhaseOf, RestoredTable, Row, RowFormat, SavedParts, SavedRows};
-use super::start::{Settings, SharedTable};
+use super::settings::Settings;
+use super::start::SharedTable;
 use super::table::{Geometry, Tag, Ticks};
 use super::tables::{AnyTables, HeirTerms};
 use crate::algorithm::{Algorithm, SavedState, letter_of};
 use crate::util::keyed_hash::Secret;
+use crate::util::order::sort_by_key;
+use crate::values::Quota;
 use crate::values::snapshot::{
     Commit, Gap, Input, Moment, SavedTable, TableSink, Unfit, WallClock, put_number, put_quota,
 };
-use crate::values::Quota;
 use crate::values::time::Timestamp;
 
 /// A part is written once it has this many bytes.
@@ -326,6 +328,6 @@ fn check_parts(head: &Head, parts: Vec<Box<[u8]>>, phase_of: &dyn Fn(Tag) -> u64
             None => sorted.overflow.push(rows),
         }
     }
-    sorted.pages.sort_by_key(|(geometry, page, _)| (geometry.sets(), *page));
+    sorted.pages = sort_by_key(sorted.pages, |(geometry, page, _)| [0, geometry.sets() as u64, *page as u64]);
     Some((sorted, keys))
 }

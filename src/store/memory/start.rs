@@ -11,19 +11,17 @@
 //! [`SharedTable`] has all operations of a table but those that decide on a request: it knows no type of clock, so that
 //! they are compiled once for an algorithm.
 
-use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::MemoryTable;
-use super::settings::MemoryStore;
+use super::settings::{MemoryStore, Settings};
 use super::tables::Tables;
-use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
 use crate::util::lock::Lock;
-use crate::values::time::{Clock, Timestamp};
+use crate::values::time::Clock;
 
-/// What the clones of a table share.
+/// The part of a table that its clones share.
 pub(crate) struct SharedTable<S> {
     pub(super) settings: Settings,
     pub(super) made: Lock<Option<Tables<S>>>,
@@ -31,21 +29,6 @@ pub(crate) struct SharedTable<S> {
     in_use: OnceLock<Arc<Tables<S>>>,
     /// Whether keys may have quotas of their own.
     takes_quotas: AtomicBool,
-}
-
-/// A [`MemoryStore`] with a clock of any type.
-#[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) capacity: usize,
-    pub(super) when_full: WhenFull,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) clock_type: TypeId,
-}
-
-impl Settings {
-    pub(super) fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
 }
 
 impl<S> SharedTable<S> {
@@ -90,11 +73,6 @@ impl<C: Clock> MemoryStore<C> {
             takes_quotas: AtomicBool::new(false),
         };
         MemoryTable::starting(self, shared)
-    }
-
-    pub(super) fn settings(&self) -> Settings {
-        let Self { capacity, when_full, ref clock } = *self;
-        Settings { capacity, when_full, clock: Arc::clone(clock) as _, clock_type: TypeId::of::<C>() }
     }
 }
 

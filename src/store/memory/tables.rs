@@ -9,7 +9,7 @@ use super::occupancy::Occupancy;
 use super::quota_state::QuotaState;
 use super::read_states::AnyTable;
 use super::resets::Resets;
-use super::start::Settings;
+use super::settings::Settings;
 use super::table::{Codec, FixedRule, SlidingRule, TickBucket};
 use super::when_full::WhenFull;
 use crate::algorithm::{Algorithm, Kind};
@@ -192,21 +192,16 @@ impl<S: Copy + Send + 'static> Tables<S> {
     /// rule of that kind is in the program.
     #[inline(always)]
     fn key_table_of(kind: Kind, settings: &Settings, capacity: usize) -> Option<KeyTable<S>> {
-        Some(match kind {
-            Kind::Bucket { quota } => {
-                let rule = TickBucket::new(&quota)?.started_before(settings.now());
-                KeyTable::Bucket(Ledger::new(rule, capacity, settings.when_full))
-            }
+        match kind {
+            Kind::Bucket { quota } => bucket_words(&quota, settings, capacity).map(KeyTable::Bucket),
             Kind::FixedWindow { quota, staggered } => {
-                let rule = FixedRule::holding(&quota, staggered, 0)?;
-                KeyTable::Fixed(Ledger::new(rule, capacity, settings.when_full))
+                fixed_words(&quota, staggered, settings, capacity).map(KeyTable::Fixed)
             }
             Kind::SlidingWindow { quota, staggered } => {
-                let rule = SlidingRule::holding(&quota, staggered, 0)?;
-                KeyTable::Sliding(Ledger::new(rule, capacity, settings.when_full))
+                sliding_words(&quota, staggered, settings, capacity).map(KeyTable::Sliding)
             }
-            Kind::Other => return None,
-        })
+            Kind::Other => None,
+        }
     }
 
     #[inline(always)]
@@ -230,6 +225,22 @@ impl<S: Copy + Send + 'static> Tables<S> {
         let quotas = self.quota_table.get().map_or(0, AnyTable::size_in_bytes);
         self.key_table.as_table().size_in_bytes() + quotas
     }
+}
+
+// Functions of their own without type parameters: a ledger is compiled in this crate, once, and not in each crate that
+// makes a limiter.
+
+fn bucket_words(quota: &Quota, settings: &Settings, capacity: usize) -> Option<Ledger<TickBucket>> {
+    let rule = TickBucket::new(quota)?.started_before(settings.now());
+    Some(Ledger::new(rule, capacity, settings.when_full))
+}
+
+fn fixed_words(quota: &Quota, staggered: bool, settings: &Settings, capacity: usize) -> Option<Ledger<FixedRule>> {
+    Some(Ledger::new(FixedRule::holding(quota, staggered, 0)?, capacity, settings.when_full))
+}
+
+fn sliding_words(quota: &Quota, staggered: bool, settings: &Settings, capacity: usize) -> Option<Ledger<SlidingRule>> {
+    Some(Ledger::new(SlidingRule::holding(quota, staggered, 0)?, capacity, settings.when_full))
 }
 
 /// The most bytes that a request may free: the time grows with the size. A request may be the last to hold a table, if

@@ -4,8 +4,7 @@ use std::any::Any;
 
 use super::rule::Rule;
 use super::word::Tag;
-use crate::store::memory::quota_state::QuotaState;
-use crate::store::memory::read_states::StateType;
+use crate::store::memory::quota_state::{QuotaState, StateType};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 

@@ -1,11 +1,10 @@
 //! Live changes: debts in ticks as states, and in the ticks of another bucket.
 
-use std::any::{Any, TypeId};
+use std::any::Any;
 
 use super::{DEBT_BITS, PaidAt, Tick, TickBucket};
 use crate::algorithm::GcraState;
-use crate::store::memory::quota_state::QuotaState;
-use crate::store::memory::read_states::StateType;
+use crate::store::memory::quota_state::{QuotaState, StateType};
 use crate::store::memory::table::{Codec, Rule, Tag};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
@@ -119,7 +118,7 @@ impl Codec for TickBucket {
     }
 
     fn with_state(&self, debt: u64, wanted: StateType, own: &Quota, at: Timestamp, act: &mut dyn FnMut(&dyn Any)) {
-        if wanted.alone == TypeId::of::<Ticks>() {
+        if wanted.is::<Ticks>() {
             return act(&Ticks(debt));
         }
         let units = (u128::from(debt) * u128::from(own.period_nanos())).div_ceil(1 << self.shift);

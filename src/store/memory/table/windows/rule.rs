@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 
 use super::{Moment, WindowCounts, WindowState, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
-use crate::store::memory::quota_state::QuotaState;
-use crate::store::memory::read_states::StateType;
+use crate::store::memory::quota_state::{QuotaState, StateType};
 use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
@@ -239,14 +238,7 @@ impl<S: WindowState> Codec for WindowRule<S> {
         entry.state.parts().1.into_iter().fold(0, u64::max)
     }
 
-    fn with_state(
-        &self,
-        debt: WindowCounts<S>,
-        _: StateType,
-        _: &Quota,
-        _: Timestamp,
-        act: &mut dyn FnMut(&dyn Any),
-    ) {
+    fn with_state(&self, debt: WindowCounts<S>, _: StateType, _: &Quota, _: Timestamp, act: &mut dyn FnMut(&dyn Any)) {
         act(&debt.state());
     }
 
