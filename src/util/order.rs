@@ -1,10 +1,10 @@
 //! The order of lists that are rarely sorted. A sort is large, so this crate compiles one for all of them.
 
 /// Returns the indices of keys in the order of the keys. Equal keys stay in their order.
-pub(crate) fn order_of(keys: impl Iterator<Item = [u64; 3]>) -> impl Iterator<Item = usize> {
+pub(crate) fn order_of(keys: impl Iterator<Item = [u64; 3]>) -> Vec<usize> {
     let mut sorted: Vec<([u64; 3], usize)> = keys.zip(0..).collect();
     sort(&mut sorted);
-    sorted.into_iter().map(|(_, index)| index)
+    sorted.into_iter().map(|(_, index)| index).collect()
 }
 
 #[inline(never)]
@@ -16,7 +16,7 @@ fn sort(keys: &mut [([u64; 3], usize)]) {
 pub(crate) fn sort_by_key<T>(list: Vec<T>, key: impl Fn(&T) -> [u64; 3]) -> Vec<T> {
     let order = order_of(list.iter().map(key));
     let mut list: Vec<Option<T>> = list.into_iter().map(Some).collect();
-    order.filter_map(|index| list[index].take()).collect()
+    order.into_iter().filter_map(|index| list[index].take()).collect()
 }
 
 #[cfg(test)]

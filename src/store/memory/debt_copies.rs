@@ -345,7 +345,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         if debtors.len() > room {
             // The greatest first.
             let keys = debtors.iter().map(|debtor| [0, 0, !source.size(debtor.tag, &debtor.debt)]);
-            debtors = order_of(keys).take(room).map(|index| debtors[index]).collect();
+            debtors = order_of(keys).into_iter().take(room).map(|index| debtors[index]).collect();
         }
         let latest = debtors.iter().map(|debtor| debtor.ends).max().unwrap_or(0);
         self.latest.fetch_max(latest, Ordering::Relaxed);
