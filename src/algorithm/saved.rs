@@ -1,6 +1,8 @@
 //! States in snapshots: as bytes, and moved to the clock of another process.
 
-use std::any::{Any, TypeId};
+#[cfg(feature = "calendar")]
+use std::any::Any;
+use std::any::TypeId;
 
 #[cfg(feature = "calendar")]
 use super::CalendarWindowState;
