@@ -172,7 +172,8 @@ impl<R: WordHeir> WordTable for Ledger<R> {
     }
 
     fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision {
-        self.check(hash, ask.cost(), || ask.now(clock), || clock.now())
+        let now = self.rule.read(ask.now(clock));
+        self.table.check_any(&self.rule, hash, ask.cost(), now, &|| self.rule.read(clock.now()), false)
     }
 
     fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {

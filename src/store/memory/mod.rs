@@ -131,7 +131,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
             (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
             (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (KeyTable::Locked(table), _) => T::from(charge_locked(table, algorithm, ask, hash, &*self.store.clock)),
+            (KeyTable::Locked(table), _) => T::from(table.check(algorithm, hash, ask.cost(), now, fresh)),
             _ => another_kind(),
         }
     }
@@ -143,7 +143,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let hash = tables.hash(ask.key());
         // One branch for all three rare cases.
         if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
-            return T::from(self.shared.charge_seldom(algorithm, tables, ask, hash));
+            return T::from(self.shared.charge_seldom(algorithm, tables, ask));
         }
         self.charge_own(algorithm, tables, ask, hash)
     }
@@ -180,15 +180,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
     #[cold]
     pub(crate) fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        let mut part = None;
-        // A loop, so that the charge is compiled once.
-        loop {
-            let asked = part.as_ref().unwrap_or(ask);
-            let decision: Decision = self.charge(algorithm, asked);
-            match decision.partial_cost(ask.cost()) {
-                Some(left) if part.is_none() => part = Some(ask.costing(left)),
-                _ => return decision,
-            }
+        let decision: Decision = self.charge(algorithm, ask);
+        match decision.partial_cost(ask.cost()) {
+            Some(left) => self.shared.charge_seldom(algorithm, self.tables(algorithm), &ask.costing(left)),
+            None => decision,
         }
     }
 
@@ -197,7 +192,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     }
 }
 
-/// Decides on a key whose state is behind a lock.
+/// Decides on a key whose state is behind a lock, by a clock of any type.
 fn charge_locked<A: Algorithm>(
     table: &LockedTable<A::State>,
     algorithm: &A,
@@ -205,7 +200,7 @@ fn charge_locked<A: Algorithm>(
     hash: u64,
     clock: &dyn Clock,
 ) -> Decision {
-    table.check(algorithm, hash, ask.cost(), &|| ask.now(clock), &|| clock.now())
+    table.check(algorithm, hash, ask.cost(), || ask.now(clock), || clock.now())
 }
 
 impl<S: Copy + Send + 'static> SharedTable<S> {
@@ -263,7 +258,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
         tables.resets.run(hash, || tables.current().reset(hash, self.settings.now()));
-        self.charge_seldom(algorithm, tables, &Ask::charge(ask.key(), 0).under(ask.quota()), hash)
+        self.charge_seldom(algorithm, tables, &Ask::charge(ask.key(), 0).under(ask.quota()))
     }
 
     pub(crate) fn refund<A: Algorithm<State = S>>(

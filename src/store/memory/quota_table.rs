@@ -76,11 +76,11 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         algorithm: &A,
         tables: &Arc<Tables<S>>,
         ask: &Ask<'_>,
-        hash: u64,
     ) -> Decision {
         if ask.is_suspended() {
             return Decision::suspended();
         }
+        let hash = tables.hash(ask.key());
         // Before the charge: a reset in between must count as later than the charge (see `Resets::count`).
         let resets = tables.resets.count(hash);
         let has_quotas = ask.quota().is_some() | tables.quota_table.get().is_some();

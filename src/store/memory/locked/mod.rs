@@ -90,8 +90,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         algorithm: &A,
         hash: u64,
         cost: u64,
-        now: &dyn Fn() -> Timestamp,
-        fresh: &dyn Fn() -> Timestamp,
+        now: impl Fn() -> Timestamp,
+        fresh: impl Fn() -> Timestamp,
     ) -> Decision {
         let tag = tag_of(hash);
         let (low, high) = self.candidates(hash);
@@ -223,7 +223,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         let own = local(algorithm, tag_of(hash), now);
         let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), &|state| algorithm.owed(state, own));
         if self.has_past(now) && inherited().is_some_and(|state| algorithm.decide(Some(state), own, 0).1.is_some()) {
-            let _ = self.check(algorithm, hash, 0, &|| now, &|| now);
+            let _ = self.check(algorithm, hash, 0, || now, || now);
         }
     }
 
@@ -448,7 +448,7 @@ mod tests {
 
     fn admits(table: &LockedTable<FixedWindowState>, cost: u64) -> bool {
         let now = Timestamp::ZERO;
-        table.check(&FixedWindow::new(Quota::per_day(10)), HASH, cost, &|| now, &|| now).is_allowed()
+        table.check(&FixedWindow::new(Quota::per_day(10)), HASH, cost, || now, || now).is_allowed()
     }
 
     /// The state of the key with the hash [`HASH`], in the copy of a table of 256 sets.
@@ -520,7 +520,7 @@ mod tests {
         for other in [HASH ^ 1 << 9, HASH ^ 1 << 20, HASH ^ 1 << 27] {
             let table = heir(WhenFull::EvictLeast, 10);
             let now = Timestamp::ZERO;
-            assert!(table.check(&FixedWindow::new(TEN), other, 10, &|| now, &|| now).is_allowed());
+            assert!(table.check(&FixedWindow::new(TEN), other, 10, || now, || now).is_allowed());
             assert!(!admits(&table, 1));
         }
     }
@@ -574,7 +574,7 @@ mod tests {
         // A key of the same group that has inherited nothing.
         let ask = |quota, at| {
             let now = || Timestamp::ZERO.saturating_add(Duration::from_secs(at));
-            table.check(&FixedWindow::new(quota), HASH ^ 1 << 10, 1, &now, &now)
+            table.check(&FixedWindow::new(quota), HASH ^ 1 << 10, 1, now, now)
         };
         let quotas = (1..=8).map(|units| Quota::per_day(units));
         for quota in quotas.clone() {
@@ -614,7 +614,7 @@ mod tests {
             }
         }
         let now = Timestamp::ZERO;
-        let decision = table.check(&FixedWindow::new(TEN), HASH, 1, &|| now, &|| now);
+        let decision = table.check(&FixedWindow::new(TEN), HASH, 1, || now, || now);
         let day = Duration::from_secs(86_400);
         assert_eq!(decision, Decision::reject(10, 0, Some(day)).with_reset_after(day));
     }

@@ -175,7 +175,7 @@ impl SetAssociativeTable {
     /// rule.
     #[cold]
     #[inline(never)]
-    fn check_any<R: Rule>(
+    pub(in crate::store::memory) fn check_any<R: Rule>(
         &self,
         rule: &R,
         hash: u64,
