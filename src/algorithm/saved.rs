@@ -1,6 +1,8 @@
 //! States in snapshots: as bytes, and moved to the clock of another process.
 
+#[cfg(feature = "calendar")]
 use std::any::Any;
+use std::any::TypeId;
 
 #[cfg(feature = "calendar")]
 use super::CalendarWindowState;
@@ -34,38 +36,14 @@ pub(crate) fn letter_of<A: Algorithm>(algorithm: &A) -> Option<u8> {
 }
 
 impl SavedState {
-    /// Wraps a state, if it is one of this crate's.
-    pub(crate) fn of<S: Copy + 'static>(state: S) -> Option<Self> {
-        let state = &state as &dyn Any;
-        let bucket = state.downcast_ref().map(|state| Self::Bucket(*state));
-        let saved = bucket.or_else(|| state.downcast_ref().map(|state| Self::Fixed(*state)));
-        let saved = saved.or_else(|| state.downcast_ref().map(|state| Self::Sliding(*state)));
-        #[cfg(feature = "calendar")]
-        let saved = saved.or_else(|| state.downcast_ref().map(|state| Self::Calendar(*state)));
-        saved
-    }
-
-    /// Returns the state, if it is of this type.
-    pub(crate) fn get<S: Copy + 'static>(self) -> Option<S> {
-        let state: &dyn Any = match &self {
-            Self::Bucket(state) => state,
-            Self::Fixed(state) => state,
-            Self::Sliding(state) => state,
-            #[cfg(feature = "calendar")]
-            Self::Calendar(state) => state,
-        };
-        state.downcast_ref().copied()
-    }
-
-    /// Returns whether states with this letter are of type `S`.
-    pub(crate) fn is_read_as<S: 'static>(letter: u8) -> bool {
-        let wanted = std::any::TypeId::of::<S>();
+    /// Returns whether states with this letter are of the wanted type.
+    pub(crate) fn is_read_as(wanted: TypeId, letter: u8) -> bool {
         match letter {
-            b'b' => wanted == std::any::TypeId::of::<GcraState>(),
-            b'f' => wanted == std::any::TypeId::of::<FixedWindowState>(),
-            b's' => wanted == std::any::TypeId::of::<SlidingWindowState>(),
+            b'b' => wanted == TypeId::of::<GcraState>(),
+            b'f' => wanted == TypeId::of::<FixedWindowState>(),
+            b's' => wanted == TypeId::of::<SlidingWindowState>(),
             #[cfg(feature = "calendar")]
-            b'c' => wanted == std::any::TypeId::of::<CalendarWindowState>(),
+            b'c' => wanted == TypeId::of::<CalendarWindowState>(),
             _ => false,
         }
     }

@@ -1,6 +1,7 @@
 //! Exempts CORS preflights, if a layer is configured to.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT,
@@ -12,21 +13,21 @@ use http::{HeaderName, Method, Request, Version};
 use crate::algorithm::TokenBucket;
 use crate::http::head::{RequestHead, only_line};
 use crate::http::policy::Policy;
-use crate::limiter::RateLimiter;
+use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
-use crate::values::{PartitionKey, Quota};
+use crate::values::{Ask, PartitionKey, Quota};
 
 /// Exempts requests that can only be preflights, within a budget. All other requests count, and so do preflights
 /// beyond the budget and preflights of banned keys.
 pub(crate) struct PreflightExemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
-    budget: RateLimiter<TokenBucket>,
+    budget: Arc<dyn Limiter>,
 }
 
 impl PreflightExemption {
     pub(crate) fn new(budget: Quota) -> Self {
-        Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
+        Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)).into_limiter() }
     }
 
     /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether
@@ -38,10 +39,11 @@ impl PreflightExemption {
         head: &RequestHead<'_>,
         has_no_body: impl FnOnce() -> bool,
     ) -> bool {
+        let charge = || self.budget.decide(&Ask::charge(&PartitionKey::SHARED, 1)).at_once();
         is_preflight(head)
             && has_no_body()
             && !is_banned(policies, head)
-            && self.budget.check(&PartitionKey::SHARED).is_allowed()
+            && charge().is_some_and(|decision| decision.is_allowed())
     }
 }
 

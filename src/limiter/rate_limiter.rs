@@ -7,7 +7,7 @@ use super::{IntoLimiter, Limiter};
 use crate::algorithm::Algorithm;
 #[cfg(feature = "remote")]
 use crate::store::remote::{Backend, RemoteTable};
-use crate::store::{MemoryStore, MemoryTable, OpenStore, Stats};
+use crate::store::{MemoryStore, MemoryTable, OpenStore, SharedTable, Stats};
 use crate::values::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
 use crate::values::time::Clock;
 #[cfg(feature = "test-util")]
@@ -87,7 +87,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// previous table.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.table.capacity()
+        self.table.shared().capacity()
     }
 
     /// Returns the bytes of the table, which never grows. Without the copies of a [live
@@ -95,7 +95,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// (unless it changes the capacity), and one KiB from the first reset on.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
-        self.table.size_in_bytes()
+        self.table.shared().size_in_bytes()
     }
 
     /// Returns how many keys were evicted while they still owed something
@@ -103,7 +103,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// [live change](crate::LimitsHandle#accuracy) of a full table. After a change, with those from before it.
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
-        self.table.counts().evicted_live
+        self.table.shared().counts().evicted_live
     }
 
     /// Returns how many requests of new keys were rejected, or had to share a budget, because the table was full
@@ -111,7 +111,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     /// [`WhenFull::Overflow`](crate::store::WhenFull::Overflow)). After a live change, with those from before it.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
-        self.table.counts().turned_away
+        self.table.shared().counts().turned_away
     }
 
     /// For the tests of this crate, while no thread uses the limiter: panics if its table is in disorder. Its clock
@@ -119,7 +119,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.table.check_invariants(self.table.clock().now());
+        self.table.shared().check_invariants(self.table.clock().now());
     }
 }
 
@@ -140,12 +140,13 @@ impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>
     }
 
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
-        self.table.refund(&*self.algorithm, charged, receipt, units);
+        self.table.shared().refund(&*self.algorithm, charged, receipt, units);
     }
 
     fn describe(&self) -> Description {
         let clock = Arc::<C>::clone(self.table.clock());
-        self.described(Description::new().answering_all().deciding_by(clock).keeping_states(self.clone()))
+        let states = StatesInMemory { algorithm: Arc::clone(&self.algorithm), table: Arc::clone(self.table.shared()) };
+        self.described(Description::new().answering_all().deciding_by(clock).keeping_states(states))
     }
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
@@ -155,11 +156,17 @@ impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>
     }
 
     fn stats(&self) -> Stats {
-        Stats { table: Some(self.table.stats(&*self.algorithm)), ..Stats::default() }
+        Stats { table: Some(self.table.shared().stats(&*self.algorithm)), ..Stats::default() }
     }
 }
 
-impl<A: Algorithm, C: Clock> KeepsStates for RateLimiter<A, MemoryTable<A::State, C>> {
+/// The states of a limiter in memory, by a clock of any type.
+struct StatesInMemory<A: Algorithm> {
+    algorithm: Arc<A>,
+    table: Arc<SharedTable<A::State>>,
+}
+
+impl<A: Algorithm> KeepsStates for StatesInMemory<A> {
     fn heritage(&self) -> Heritage {
         self.table.heritage(&*self.algorithm)
     }

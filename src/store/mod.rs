@@ -11,6 +11,7 @@ pub mod remote;
 mod stats;
 
 pub use self::health::{BreakerState, NodeHealth};
+pub(crate) use self::memory::SharedTable;
 pub use self::memory::{MemoryStore, MemoryTable, WhenFull};
 pub(crate) use self::stats::next_table_number;
 pub use self::stats::{ByHand, OverloadStats, SharingStats, Stats, TableStats};

@@ -174,7 +174,7 @@ mod tests {
             for key in keys {
                 let _: crate::values::Decision = table.charge(&algorithm, &Ask::charge(&(*key).into(), 1));
             }
-            table.stats(&algorithm)
+            table.shared().stats(&algorithm)
         };
         let first = charged(&["a"]);
         let second = charged(&["a"]);

@@ -67,14 +67,21 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         &self,
         tag: T,
         now: Timestamp,
-        ends: impl Fn(&V) -> Timestamp,
+        ends: &dyn Fn(&V) -> Timestamp,
         step: impl FnOnce(&mut Option<V>) -> R,
     ) -> R {
+        let (mut step, mut result) = (Some(step), None);
+        self.update_by(tag, now, ends, &mut |value| result = step.take().map(|step| step(value)));
+        result.expect("the step is taken once")
+    }
+
+    /// [Updates](Self::update) by a step of any type, so that this is compiled once for a type of values.
+    fn update_by(&self, tag: T, now: Timestamp, ends: &dyn Fn(&V) -> Timestamp, step: &mut dyn FnMut(&mut Option<V>)) {
         let index = self.set_of(tag);
         let mut set = self.sets[index].lock();
         let own = set.iter().position(|slot| matches!(slot, Some((other, _)) if *other == tag));
         let mut value = own.and_then(|slot| set[slot]).map(|(_, value)| value);
-        let result = step(&mut value);
+        step(&mut value);
         // `None`, a free slot, is before any end.
         let end_in = |slot: &Option<(T, V)>| slot.map(|(_, value)| ends(&value));
         match (value, own) {
@@ -99,13 +106,12 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
             }
             (None, None) => {}
         }
-        result
     }
 
     /// Removes the value of a tag. An entry that another thread is storing at this moment is removed, too, if that
     /// thread has the lock already.
     pub(crate) fn remove(&self, tag: T) {
-        self.update(tag, Timestamp::ZERO, |_| Timestamp::ZERO, |value| *value = None);
+        self.update_by(tag, Timestamp::ZERO, &|_| Timestamp::ZERO, &mut |value| *value = None);
     }
 
     /// The values for which `is_live` holds, counted in up to `sample` sets and extrapolated to all.
@@ -201,7 +207,7 @@ mod tests {
                 // No two ends are the same, so there is one value that ends first.
                 let (tag, end) = (tag(set, key), end.map(|end| end * 1_000 + number));
                 let now = now * 1_000;
-                map.update(tag, at(now), |end| at(*end), |value| *value = end);
+                map.update(tag, at(now), &|end| at(*end), |value| *value = end);
                 model.put(set, tag, end, now);
                 let stored: Vec<_> = (0..SETS as u64).flat_map(|set| (0..9).map(move |key| super::tests::tag(set, key)))
                     .filter_map(|tag| map.get(tag)).collect();
@@ -222,7 +228,7 @@ mod tests {
             *value
         };
         assert_eq!(map.change(0, add_one), None, "it has no value");
-        map.update(0, at(0), |_| at(0), |value| *value = Some(5));
+        map.update(0, at(0), &|_| at(0), |value| *value = Some(5));
         assert_eq!(map.change(1, add_one), None, "the value is its neighbour's");
         assert_eq!(map.change(0, add_one), Some(6));
         map.remove(1);
@@ -234,7 +240,7 @@ mod tests {
     #[test]
     fn a_value_stays_if_a_new_one_ends_before_it() {
         let map = ExpiringMap::<u64, u64, 1>::new(1).unwrap();
-        let put = |tag, end| map.update(tag, at(0), |end| at(*end), |value| *value = Some(end));
+        let put = |tag, end| map.update(tag, at(0), &|end| at(*end), |value| *value = Some(end));
         put(1, 20);
         put(2, 10);
         assert_eq!([map.get(1), map.get(2)], [Some(20), None]);

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "http")]
 use std::future::Future;
+#[cfg(all(feature = "http", any(feature = "queue", feature = "remote")))]
+use std::pin::Pin;
 
 pub(crate) mod aligned_words;
 pub(crate) mod base64;
@@ -28,6 +30,7 @@ pub(crate) mod idle_flag;
 pub(crate) mod keyed_hash;
 pub(crate) mod lock;
 pub(crate) mod log;
+pub(crate) mod order;
 pub(crate) mod random;
 pub(crate) mod references;
 #[cfg(feature = "http")]
@@ -51,6 +54,8 @@ pub(crate) mod wake;
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     #[cfg(any(feature = "queue", feature = "remote"))]
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        // Of one type: tokio's tasks are compiled for each type of future.
+        let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
         runtime.spawn(future);
         return;
     }

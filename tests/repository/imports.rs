@@ -146,8 +146,23 @@ const MEMORY: Picture = &[
             "when_full",
         ],
     ),
-    ("quota_table", &["heir", "locked", "own_quota", "read_states", "resets", "tables"]),
-    ("snapshot", &["debt_copies", "heir", "occupancy", "quota_state", "read_states", "restored", "table", "tables"]),
+    ("quota_table", &["heir", "ledger", "locked", "own_quota", "read_states", "resets", "start", "tables"]),
+    (
+        "snapshot",
+        &[
+            "debt_copies",
+            "heir",
+            "ledger",
+            "occupancy",
+            "quota_state",
+            "read_states",
+            "restored",
+            "settings",
+            "start",
+            "table",
+            "tables",
+        ],
+    ),
 ];
 
 const REDIS: Picture = &[

@@ -113,23 +113,28 @@ impl<V: Ends> ExpiringTable<V> {
     /// Lets `step` set, replace or remove the value of a key at an instant. A value that has ended is passed as
     /// `None`.
     pub(super) fn update<R>(&self, key: &PartitionKey, step: impl FnOnce(&mut Option<V>, Timestamp) -> R) -> R {
+        let (mut step, mut result) = (Some(step), None);
+        self.update_by(key, &mut |value, now| result = step.take().map(|step| step(value, now)));
+        result.expect("the step is taken once")
+    }
+
+    /// [Updates](Self::update) by a step of any type, so that this is compiled once for a type of values.
+    fn update_by(&self, key: &PartitionKey, step: &mut dyn FnMut(&mut Option<V>, Timestamp)) {
         let entries = self.entries.get_or_init(|| self.make(Secret::random()));
         let map = &entries.map;
-        let result = map.update(entries.tag(key), self.now(), V::ends, |value| {
+        map.update(entries.tag(key), self.now(), &V::ends, |value| {
             // Read under the lock, so that the steps of a key see instants in their order.
             let now = self.now();
             value.take_if(|value| value.ends() <= now);
-            let result = step(value, now);
+            step(value, now);
             if let Some(value) = value {
                 // Under the lock, so before any look that could find the value.
                 self.latest.fetch_max(value.ends().as_nanos(), Ordering::Relaxed);
             }
-            result
         });
         if map.evicted() > 0 {
             self.warning.call_once(log::table_filling_up);
         }
-        result
     }
 
     pub(super) fn forget(&self, key: &PartitionKey) {

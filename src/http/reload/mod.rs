@@ -27,6 +27,7 @@ use crate::limiter::Limiter;
 use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
 use crate::util::log;
+use crate::util::order::sort_by_key;
 use crate::values::Formula;
 
 /// Replaces the policies of a layer at run time, shows them, and shows, resets, bans and allows single keys; made by
@@ -202,8 +203,8 @@ impl Enforceable {
                 return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
             }
         }
-        let mut policies: Vec<(usize, Policy)> = policies.into_iter().enumerate().collect();
-        policies.sort_by_key(|(_, policy)| policy.charge_order());
+        let policies: Vec<(usize, Policy)> = policies.into_iter().enumerate().collect();
+        let policies = sort_by_key(policies, |(_, policy)| [0, 0, policy.charge_order() as u64]);
         let place = |member| policies.iter().position(|(index, _)| *index == member).expect("each is a member");
         let formula = formula.has_choices().then(|| formula.renumbered(&place));
         Ok(Self { policies: policies.into_iter().map(|(_, policy)| policy).collect(), formula })

@@ -29,7 +29,6 @@
 //! greatest: the copies may be of different geometries, and each heir has its own order. A refund that is made between
 //! the insert and the clear may be lost.
 
-use std::cmp::Reverse;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -40,6 +39,7 @@ use arc_swap::ArcSwapOption;
 
 use super::occupancy::Occupancy;
 use super::table::{Geometry, PAYLOAD_BITS, SETS_PER_PAGE, SLOTS_PER_SET, Tag};
+use crate::util::order::order_of;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
 /// The most table copies that an heir has. With this many, a live change to yet another capacity keeps the
@@ -139,6 +139,7 @@ pub(super) trait DebtSource<T>: Send + Sync {
 }
 
 /// A key of a page that owes something.
+#[derive(Clone, Copy)]
 pub(super) struct Debtor<T> {
     /// Its set in the page.
     pub(super) set: usize,
@@ -233,7 +234,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
             source: Published::new(Arc::new(source)),
             latest: AtomicU64::new(0),
             ends: AtomicU64::new(u64::MAX),
-            empty: Arc::new(PageCopy::new(std::iter::empty())),
+            empty: Arc::new(PageCopy::new(&[])),
             dropped: AtomicUsize::new(0),
             heirs: Mutex::default(),
             occupancy: Arc::clone(occupancy),
@@ -247,7 +248,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     }
 
     /// Returns a key's debt at the instant of the change, unless it was cleared. `size` compares debts.
-    pub(super) fn get(&self, hash: u64, now: u64, size: impl Fn(&T) -> u64) -> Option<T> {
+    pub(super) fn get(&self, hash: u64, now: u64, size: &dyn Fn(&T) -> u64) -> Option<T> {
         if self.has_ended(now) {
             self.drop_some();
             return None;
@@ -256,9 +257,11 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         // A key that was inserted into the predecessor's table while that was copied may have two debts here. The last
         // one found is not always the greatest: the table may be copied to pages that are visited before the pages with
         // the old debt.
-        self.visit(hash, |page, index| {
-            let inherited = page.debts.get(index).map(|(_, debt)| debt);
-            found = found.into_iter().chain(inherited).max_by_key(&size);
+        self.visit(hash, &mut |page, index| {
+            if let Some((_, inherited)) = page.debts.get(index) {
+                let is_greatest = found.as_ref().is_none_or(|found| size(found) <= size(&inherited));
+                found = if is_greatest { Some(inherited) } else { found };
+            }
         });
         found
     }
@@ -266,11 +269,11 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     /// Replaces a key's debt at the instant of the change. For a key that has one.
     pub(super) fn set(&self, hash: u64, debt: Option<T>) {
         let mut left = debt;
-        self.visit(hash, |page, index| page.debts.set(index, left.take()));
+        self.visit(hash, &mut |page, index| page.debts.set(index, left.take()));
     }
 
     /// Calls `act` with the pages in which a key is, and its index there.
-    fn visit(&self, hash: u64, mut act: impl FnMut(&PageCopy<D>, usize)) {
+    fn visit(&self, hash: u64, act: &mut dyn FnMut(&PageCopy<D>, usize)) {
         for copy in &self.copies {
             let tag = Tag::from_hash(hash);
             for set in copy.geometry.candidate_sets(hash) {
@@ -292,7 +295,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
 
     /// Calls `act` with the set in the page, the tag and the debt of each key that is left in a page, for an heir of
     /// this heir.
-    pub(super) fn each_left(&self, geometry: Geometry, page: usize, mut act: impl FnMut(usize, Tag, T)) {
+    pub(super) fn each_left(&self, geometry: Geometry, page: usize, act: &mut dyn FnMut(usize, Tag, T)) {
         let Some(copy) = self.copies.iter().find(|copy| copy.geometry == geometry) else { return };
         let page = self.page(copy, page);
         for set in 0..SETS_PER_PAGE {
@@ -340,12 +343,13 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         let room = SLOTS_PER_SET * geometry.sets_of(index);
         let forgotten = debtors.len().saturating_sub(room);
         if debtors.len() > room {
-            debtors.sort_by_cached_key(|debtor| Reverse(source.size(debtor.tag, &debtor.debt)));
-            debtors.truncate(room);
+            // The greatest first.
+            let keys = debtors.iter().map(|debtor| [0, 0, !source.size(debtor.tag, &debtor.debt)]);
+            debtors = order_of(keys).into_iter().take(room).map(|index| debtors[index]).collect();
         }
         let latest = debtors.iter().map(|debtor| debtor.ends).max().unwrap_or(0);
         self.latest.fetch_max(latest, Ordering::Relaxed);
-        (Arc::new(PageCopy::new(debtors.into_iter())), forgotten as u64)
+        (Arc::new(PageCopy::new(&debtors)), forgotten as u64)
     }
 
     /// Drops some pages, once all inherited debts are paid.
@@ -399,20 +403,15 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> PastDebts for DebtCopies<T, D> {
     }
 
     fn copy_pages_of(&self, hash: u64) {
-        self.visit(hash, |_, _| {});
+        self.visit(hash, &mut |_, _| {});
     }
 }
 
 impl<D: PageDebts> PageCopy<D> {
-    fn new(debtors: impl Iterator<Item = Debtor<D::Debt>>) -> Self {
-        let mut debtors: Vec<_> = debtors.collect();
-        debtors.sort_by_key(|debtor| debtor.set);
-        let mut ends = [0; SETS_PER_PAGE];
-        for (set, end) in ends.iter_mut().enumerate() {
-            let debts = debtors.partition_point(|debtor| debtor.set <= set);
-            *end = u16::try_from(debts).expect("at most the slots of a page");
-        }
-        Self { ends, debts: D::new(debtors.into_iter().map(|debtor| (debtor.tag, debtor.debt))) }
+    fn new(debtors: &[Debtor<D::Debt>]) -> Self {
+        let (order, ends) = by_set(&mut debtors.iter().map(|debtor| debtor.set));
+        let in_order = order.into_iter().map(|index| &debtors[index]);
+        Self { ends, debts: D::new(in_order.map(|debtor| (debtor.tag, debtor.debt))) }
     }
 
     /// Returns the indices of a set's debts.
@@ -420,6 +419,22 @@ impl<D: PageDebts> PageCopy<D> {
         let begin = if set == 0 { 0 } else { self.ends[set - 1] };
         begin.into()..self.ends[set].into()
     }
+}
+
+/// Returns the indices of debtors by their sets, and where each set ends.
+fn by_set(sets: &mut dyn Iterator<Item = usize>) -> (Vec<usize>, [u16; SETS_PER_PAGE]) {
+    let sets: Vec<usize> = sets.collect();
+    let mut next = [0; SETS_PER_PAGE];
+    for set in sets.iter().filter(|set| **set + 1 < SETS_PER_PAGE) {
+        next[set + 1] += 1;
+    }
+    (1..SETS_PER_PAGE).for_each(|set| next[set] += next[set - 1]);
+    let mut order = vec![0; sets.len()];
+    for (index, set) in sets.into_iter().enumerate() {
+        order[next[set]] = index;
+        next[set] += 1;
+    }
+    (order, next.map(|end| u16::try_from(end).expect("at most the slots of a page")))
 }
 
 /// A shared value that may be absent: the first thread that publishes one wins.
@@ -519,10 +534,10 @@ mod tests {
             let copied = debts.copies.iter().flat_map(|copy| &copy.pages).map(|page| page.get().unwrap());
             copied.filter(|page| !Arc::ptr_eq(page, &debts.empty)).count()
         };
-        assert!(debts.get(7, 99, |debt| *debt).is_none(), "no page has a debt of this key");
+        assert!(debts.get(7, 99, &|debt| *debt).is_none(), "no page has a debt of this key");
         assert_eq!(left(), pages + 1, "not all debts are paid");
         for left_after in [2 * DROPPED_AT_ONCE + 2, DROPPED_AT_ONCE + 2, 2, 0, 0] {
-            assert!(debts.get(7, 100, |debt| *debt).is_none());
+            assert!(debts.get(7, 100, &|debt| *debt).is_none());
             assert_eq!(left(), left_after);
         }
         assert_eq!(debts.dropped.load(Ordering::Relaxed), pages + 1);
@@ -551,7 +566,7 @@ mod tests {
         let debts = copies(&[geometry], Twice);
         for _ in 0..2 {
             let mut left = Vec::new();
-            debts.each_left(geometry, 0, |set, tag, debt| left.push((debt, tag.value(), set)));
+            debts.each_left(geometry, 0, &mut |set, tag, debt| left.push((debt, tag.value(), set)));
             left.sort_unstable();
             let greatest: Vec<_> = (65..=128).map(|debt| (debt, debt, usize::try_from(debt % 8).unwrap())).collect();
             assert_eq!(left, greatest);

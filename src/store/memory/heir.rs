@@ -6,29 +6,27 @@
 //! made [from the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into
 //! the form once.
 
-use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::MemoryTable;
 use super::debt_copies::{DebtSource, Debtor, MOST_COPIES, PastDebts};
-use super::ledger::{Ledger, base_of};
+use super::ledger::{BeginWords, DebtOrigin, Form, HeirOfWords, Ledger, TableChange, WordHeir, base_of};
 use super::locked::{LockedTable, local_of};
 use super::own_quota::UnderQuota;
-use super::quota_state::{QuotaState, cast, is_same};
+use super::quota_state::{QuotaState, StateType};
 use super::read_states::{AnyTable, ReadStates, TablePart};
 use super::restored::RestoredTable;
-use super::start::TableStart;
-use super::table::{Codec, FixedRule, Geometry, Rule, SlidingRule, Tag, TickBucket, Ticks};
-use super::tables::{HeirTerms, KeyTable, QuotaTable, Tables};
+use super::start::SharedTable;
+use super::table::{Codec, Geometry, Rule, Tag, TickBucket, Ticks, WindowRule, WindowState};
+use super::tables::{AnyTables, HeirTerms, KeyTable, QuotaTable, Tables};
 use super::when_full::WhenFull;
 use crate::algorithm::{Algorithm, GcraState, Kind};
 use crate::store::quota_change;
 use crate::util::keyed_hash::Secret;
 use crate::values::snapshot::Unfit;
-use crate::values::time::{Clock, Timestamp};
+use crate::values::time::Timestamp;
 use crate::values::{Finish, Heritage, Inheritance, Quota};
 
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+impl<S: Copy + Send + 'static> SharedTable<S> {
     /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
     pub(crate) fn inherit<A: Algorithm<State = S>>(
         &self,
@@ -46,19 +44,16 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
         }
         // One instant for the whole change, read once.
-        let origin = Predecessor::new(&predecessor, self.store.clock.now());
+        let origin = Predecessor::new(&predecessor, self.settings.now());
         let mut heir = self.heir(algorithm, &origin, predecessor.capacity)?;
         heir.predecessor = Arc::downgrade(&predecessor);
         let heir = Arc::new(heir);
-        let keeps_capacity = heir.capacity != self.store.capacity;
+        let keeps_capacity = heir.capacity != self.settings.capacity;
         let finish = finish_copies(&heir);
-        let inheritance = match self.start.in_use.set(heir) {
+        let inheritance = match self.put_in_use(heir) {
             Ok(()) => Inheritance::in_place(),
             // The table has debts of its own.
-            Err(heir) => {
-                let start = TableStart::new(OnceLock::from(heir), self.start.takes_quotas());
-                Inheritance::by(Self::starting(self.store.clone(), start))
-            }
+            Err(heir) => Inheritance::by(self.beside(heir)),
         };
         Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
     }
@@ -75,9 +70,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             return Err(was_used());
         }
         let at = table.now();
-        let origin = Predecessor { tables: Origin::Restored(Arc::new(table)), has_quotas: false, at };
-        let heir = Arc::new(self.heir(algorithm, &origin, self.store.capacity).ok_or_else(cannot)?);
-        self.start.in_use.set(Arc::clone(&heir)).map_err(|_| was_used())?;
+        let origin = Arc::new(Predecessor { tables: Origin::Restored(Arc::new(table)), has_quotas: false, at });
+        let heir = Arc::new(self.heir(algorithm, &origin, self.settings.capacity).ok_or_else(cannot)?);
+        self.put_in_use(Arc::clone(&heir)).map_err(|_| was_used())?;
         if let Some(finish) = finish_copies(&heir) {
             finish();
         }
@@ -89,28 +84,29 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     fn heir<A: Algorithm<State = S>>(
         &self,
         algorithm: &Arc<A>,
-        origin: &Predecessor<S>,
+        origin: &Arc<Predecessor>,
         capacity: usize,
     ) -> Option<Tables<S>> {
-        if origin.terms().clock != TypeId::of::<C>() {
+        if origin.terms().clock != self.settings.clock_type {
             return None;
         }
-        let with_capacity = |keys| Tables::new(&**algorithm, &self.store, keys);
-        let made = self.start.made.lock().take();
-        let mut heir = made.unwrap_or_else(|| with_capacity(self.store.capacity));
-        let geometries = origin.geometries();
+        let with_capacity = |keys| Tables::new(&**algorithm, &self.settings, keys);
+        let made = self.made.lock().take();
+        let mut heir = made.unwrap_or_else(|| with_capacity(self.settings.capacity));
+        let geometries = origin.table().geometries(origin.at);
         if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.
             heir = with_capacity(capacity);
         }
-        let form = origin.form(&**algorithm, &heir, self.start.takes_quotas())?;
-        origin.begin(&mut heir, form, algorithm, self.store.when_full);
-        heir.secret = origin.secret();
+        let form = origin.form(&**algorithm, &heir, self.takes_quotas())?;
         if let Origin::Tables(predecessor) = &origin.tables {
-            let voids_receipts = origin.voids_receipts(form, &heir.terms);
-            heir.resets = if voids_receipts { predecessor.resets.all_reset() } else { predecessor.resets.inherited() };
+            let resets = predecessor.resets();
+            let voids_receipts = origin.voids_receipts(&form, &heir.terms);
+            heir.resets = if voids_receipts { resets.all_reset() } else { resets.inherited() };
         }
-        heir.occupancy().inherit(origin.table::<S>().occupancy());
+        origin.begin(&mut heir, form, algorithm, self.settings.when_full);
+        heir.secret = origin.secret();
+        heir.occupancy().inherit(origin.table().occupancy());
         Some(heir)
     }
 }
@@ -121,32 +117,9 @@ fn finish_copies<S: Copy + Send + 'static>(heir: &Tables<S>) -> Option<Finish> {
     Some(Box::new(move || past.copy_all()))
 }
 
-/// The form in which an heir keeps its keys' debts.
-///
-/// A window's receipt names the window by number. After a change of the schedule, that number may belong to another
-/// window, so all receipts from before the change are void. A bucket's receipt counts in units that depend on both
-/// forms:
-///
-/// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
-/// |---|---|---|---|
-/// | words | converted by [`Ledger::remember`] | not read | not read |
-/// | states | void | read if the rate is the same, otherwise void | read: each key keeps its quota |
-/// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
-#[derive(Clone, Copy)]
-enum Form {
-    Bucket(TickBucket),
-    Fixed(FixedRule),
-    Sliding(SlidingRule),
-    /// States alone, under the heir's own quota, behind locks.
-    States,
-    /// States with their quotas, in the table of keys with quotas of their own.
-    Entries(TableChange),
-}
-
 /// The table of a predecessor that has the keys at the instant of a change.
-#[derive(Clone)]
-pub(super) struct Predecessor<S> {
-    tables: Origin<S>,
+pub(super) struct Predecessor {
+    tables: Origin,
     /// Whether the keys are in the table of keys with quotas. Read once: a question may make that table meanwhile, and
     /// the heir may be that table.
     has_quotas: bool,
@@ -154,149 +127,98 @@ pub(super) struct Predecessor<S> {
 }
 
 /// The tables from which an heir inherits.
-enum Origin<S> {
-    Tables(Arc<Tables<S>>),
+enum Origin {
+    Tables(Arc<dyn AnyTables>),
     /// Of a snapshot. Its keys have no receipts in this process.
     Restored(Arc<RestoredTable>),
 }
 
-impl<S> Clone for Origin<S> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Tables(tables) => Self::Tables(Arc::clone(tables)),
-            Self::Restored(table) => Self::Restored(Arc::clone(table)),
-        }
-    }
-}
-
-impl<S: Copy + Send + 'static> Predecessor<S> {
-    pub(super) fn new(tables: &Arc<Tables<S>>, at: Timestamp) -> Self {
+impl Predecessor {
+    pub(super) fn new<S: Copy + Send + 'static>(tables: &Arc<Tables<S>>, at: Timestamp) -> Arc<Self> {
         let has_quotas = tables.quota_table.get().is_some();
-        Self { tables: Origin::Tables(Arc::clone(tables)), has_quotas, at }
+        Arc::new(Self { tables: Origin::Tables(Arc::<Tables<S>>::clone(tables)), has_quotas, at })
     }
 
     fn terms(&self) -> &HeirTerms {
         match &self.tables {
-            Origin::Tables(tables) => &tables.terms,
+            Origin::Tables(tables) => tables.terms(),
             Origin::Restored(table) => table.terms(),
         }
     }
 
     fn secret(&self) -> Secret {
         match &self.tables {
-            Origin::Tables(tables) => tables.secret,
+            Origin::Tables(tables) => tables.secret(),
             Origin::Restored(table) => table.secret(),
         }
     }
 
-    /// Calls `act` as [`ReadStates::each`] does, with the limiter's own quota.
-    fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        self.table().each(part, &self.terms().quota, self.at, act);
-    }
-
-    /// Returns the table, to be read as states of type `T`.
-    fn table<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
-        match &self.tables {
-            Origin::Tables(tables) if self.has_quotas => tables.current_as(),
-            Origin::Tables(tables) => tables.without_quotas(),
-            Origin::Restored(table) => &**table,
-        }
-    }
-
     /// Returns the form in which an heir keeps these keys' debts, if it can inherit them. Changes nothing.
-    fn form<A: Algorithm<State = S>>(&self, algorithm: &A, heir: &Tables<S>, takes_quotas: bool) -> Option<Form> {
+    fn form<A: Algorithm>(&self, algorithm: &A, heir: &Tables<A::State>, takes_quotas: bool) -> Option<Form> {
         let before = self.terms();
         let terms = &heir.terms;
         let inherits_states =
-            before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table::<S>().is_read();
-        let form = match &heir.key_table {
-            _ if takes_quotas && terms.schedule != before.schedule => Form::Entries(TableChange::Schedule),
-            _ if takes_quotas => Form::Entries(TableChange::None),
-            KeyTable::Bucket(_) => return self.bucket_form(algorithm, inherits_states),
-            KeyTable::Fixed(_) => self.window_rule(terms).map_or(Form::States, Form::Fixed),
-            KeyTable::Sliding(_) => self.window_rule(terms).map_or(Form::States, Form::Sliding),
-            KeyTable::Locked(_) => Form::States,
+            before.has_windows_of(terms) && algorithm.can_inherit(&before.quota) && self.table().is_read::<A::State>();
+        if takes_quotas {
+            let is_rescheduled = terms.schedule != before.schedule;
+            let change = if is_rescheduled { TableChange::Schedule } else { TableChange::None };
+            return inherits_states.then_some(Form::Entries(change));
+        }
+        let Some(words) = heir.key_table.words() else { return inherits_states.then_some(Form::States) };
+        let quota = match algorithm.kind() {
+            Kind::Bucket { quota } => quota,
+            _ => terms.quota,
         };
-        inherits_states.then_some(form)
-    }
-
-    /// Returns the table if its keys are words of a bucket.
-    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
-        match &self.tables {
-            Origin::Tables(tables) if !self.has_quotas => match &tables.key_table {
-                KeyTable::Bucket(ledger) => Some(ledger),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    fn geometries(&self) -> Vec<Geometry> {
-        self.table::<S>().geometries(self.at)
-    }
-
-    /// Returns words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
-    /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
-    /// can, and the next change tries again. Returns `None` if no words hold the heir's quota, or if the predecessor's
-    /// keys are not buckets of this crate.
-    fn bucket_form<A: Algorithm<State = S>>(&self, algorithm: &A, inherits_states: bool) -> Option<Form> {
-        let Kind::Bucket { quota } = algorithm.kind() else { return None };
-        if !self.terms().is_bucket || !self.table::<GcraState>().is_read() {
-            return None;
-        }
-        let tokens = self.most_owed::<TickBucket>();
-        let rule = TickBucket::holding(&quota, false, tokens)?;
-        // A user's own algorithm may have the kind of a bucket, although its states cannot be converted.
-        let becomes_states =
-            tokens > rule.most_units(true) && inherits_states && UnderQuota::without_conversion(algorithm).is_some();
-        Some(if becomes_states { Form::Entries(TableChange::Quota) } else { Form::Bucket(rule) })
-    }
-
-    /// Returns the rule of windows whose words hold all counts, if there is one.
-    fn window_rule<R: Codec>(&self, terms: &HeirTerms) -> Option<R> {
-        R::holding(&terms.quota, terms.staggered, self.most_owed::<R>()).filter(|_| is_same::<S, R::State>())
+        words.form(&HeirOfWords {
+            origin: self,
+            quota,
+            staggered: terms.staggered,
+            state: StateType::of::<A::State>(),
+            inherits_states,
+            takes_quotas: UnderQuota::without_conversion(algorithm).is_some(),
+        })
     }
 
     /// Lets an heir begin with these keys' debts, in this form.
-    fn begin<A: Algorithm<State = S>>(
-        &self,
-        heir: &mut Tables<S>,
+    fn begin<A: Algorithm>(
+        self: &Arc<Self>,
+        heir: &mut Tables<A::State>,
         form: Form,
         algorithm: &Arc<A>,
         when_full: WhenFull,
     ) {
-        match (form, &mut heir.key_table) {
-            (Form::Bucket(rule), KeyTable::Bucket(own)) => self.begin_bucket(own, rule),
-            (Form::Fixed(rule), KeyTable::Fixed(own)) => self.begin_windows(own, rule, algorithm),
-            (Form::Sliding(rule), KeyTable::Sliding(own)) => self.begin_windows(own, rule, algorithm),
-            (Form::Entries(change), _) => {
-                let table = quota_table(&**algorithm, self, change, (heir.capacity, when_full));
+        let states = || States { algorithm: Arc::clone(algorithm), at: self.at };
+        let origin: Arc<dyn DebtOrigin> = Arc::<Self>::clone(self);
+        let quota = heir.terms.quota;
+        match form {
+            Form::Words(rule) => {
+                let convert: Arc<OwnStates<A::State>> = Arc::new(states());
+                let words = heir.key_table.words_mut().expect("the form is one of words");
+                words.begin(BeginWords { origin, rule, convert: Box::new(convert), quota });
+            }
+            Form::Entries(change) => {
+                let table = quota_table(&**algorithm, &origin, change, (heir.capacity, when_full));
                 heir.quota_table = OnceLock::from(table);
             }
-            (Form::States, key_table) => {
-                if !matches!(key_table, KeyTable::Locked(_)) {
-                    *key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
+            Form::States => {
+                if !matches!(heir.key_table, KeyTable::Locked(_)) {
+                    heir.key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
                 }
-                if let KeyTable::Locked(own) = key_table {
-                    let states = States { algorithm: Arc::clone(algorithm), at: self.at };
-                    let quota = heir.terms.quota;
-                    self.begin_locked(own, states, |_| quota);
+                if let KeyTable::Locked(own) = &mut heir.key_table {
+                    begin_locked(&origin, own, states(), |_| quota);
                 }
-            }
-            (Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_), _) => {
-                unreachable!("the form has the rule of the table")
             }
         }
     }
 
     /// Returns whether an heir in this form cannot refund charges from before the change: see [`Form`].
-    fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
+    fn voids_receipts(&self, form: &Form, terms: &HeirTerms) -> bool {
         let before = self.terms();
         if !terms.is_bucket {
             return terms.schedule != before.schedule;
         }
         let has_units = match form {
-            Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_) => false,
+            Form::Words(_) => false,
             Form::States | Form::Entries(TableChange::Quota) => {
                 !self.has_quotas && before.quota.has_rate_of(&terms.quota)
             }
@@ -304,74 +226,54 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         };
         self.bucket().is_none() && !has_units
     }
+}
 
-    /// Lets a bucket begin with words.
-    fn begin_bucket(&self, own: &mut Ledger<TickBucket>, rule: TickBucket) {
-        let at = self.at;
-        if let Some(from) = self.bucket() {
-            let rule = rule.continuing(from.rule(), at);
-            let conversion = rule.conversion(from.rule(), from.rule().read(at));
-            let has_overflow =
-                self.begin_words(own, rule, move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0)));
-            own.remember(from, at, has_overflow);
-        } else {
-            let rule = rule.started_before(at);
-            let base = base_of(&rule, at);
-            self.begin_words(own, rule, move |tag, entry: QuotaState<GcraState>| {
-                rule.stamp_of(tag, entry, at).checked_sub(base)
-            });
+impl DebtOrigin for Predecessor {
+    fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    fn quota(&self) -> &Quota {
+        &self.terms().quota
+    }
+
+    fn is_bucket(&self) -> bool {
+        self.terms().is_bucket
+    }
+
+    fn table(&self) -> &dyn AnyTable {
+        match &self.tables {
+            Origin::Tables(tables) if self.has_quotas => tables.current(),
+            Origin::Tables(tables) => tables.without_quotas(),
+            Origin::Restored(table) => &**table,
         }
     }
 
-    /// Lets windows begin with words.
-    fn begin_windows<R: Codec, A: Algorithm<State = S>>(&self, own: &mut Ledger<R>, rule: R, algorithm: &Arc<A>) {
-        let at = self.at;
-        let quota = algorithm.quota();
-        let base = base_of(&rule, at);
-        let states = States { algorithm: Arc::clone(algorithm), at };
-        self.begin_words(own, rule, move |tag, entry| {
-            let state = cast(states.debt(tag, entry)?)?;
-            rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
-        });
-    }
-
-    /// Lets a table of words begin with the debts that `debt_of` returns for states of type `T`. Returns whether its
-    /// overflow slots have debts.
-    fn begin_words<R: Codec, T: Copy + 'static>(
-        &self,
-        own: &mut Ledger<R>,
-        rule: R,
-        debt_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
-    ) -> bool {
-        let at = self.at;
-        let form = Words { rule, base: base_of(&rule, at), at, debt_of: Box::new(debt_of) };
-        let source = FromTable { origin: self.clone(), form };
-        let overflow = source.overflow();
-        own.inherit(rule, &self.geometries(), at, &overflow, Box::new(source));
-        !overflow.is_empty()
-    }
-
-    /// Lets a table with locks begin. Keys share an overflow state only with keys of the same quota.
-    fn begin_locked<F: DebtForm<Debt: Send>>(
-        &self,
-        own: &mut LockedTable<F::Debt>,
-        form: F,
-        quota_of: impl Fn(&F::Debt) -> Quota,
-    ) {
-        let source = FromTable { origin: self.clone(), form };
-        for (tag, state) in source.overflow() {
-            own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
+    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
+        match &self.tables {
+            Origin::Tables(tables) if !self.has_quotas => tables.bucket(),
+            _ => None,
         }
-        own.inherit(&self.geometries(), Box::new(source));
+    }
+}
+
+impl dyn DebtOrigin + '_ {
+    /// Calls `act` as [`ReadStates::each`] does, with the limiter's own quota.
+    fn each<T: Copy + 'static>(&self, part: TablePart, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+        self.table().each(part, self.quota(), self.at(), act);
+    }
+
+    fn geometries(&self) -> Vec<Geometry> {
+        self.table().geometries(self.at())
     }
 
     /// Returns the most units that a key may owe, including charges until the change is in force.
     fn most_owed<R: Codec>(&self) -> u64 {
-        let known = self.table::<R::State>().most_owed(self.at);
-        let mut most = known.unwrap_or_else(|| R::most_of(&self.terms().quota));
+        let known = self.table().most_owed(self.at());
+        let mut most = known.unwrap_or_else(|| R::most_of(self.quota()));
         let mut look_at = |part| {
             self.each(part, &mut |_, _, entry: QuotaState<R::State>| {
-                most = most.max(R::units_of(&entry, self.at)).max(R::most_of(&entry.quota));
+                most = most.max(R::units_of(&entry, self.at())).max(R::most_of(&entry.quota));
             });
         };
         look_at(TablePart::Overflow);
@@ -384,30 +286,129 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     }
 }
 
+/// Lets a table of words begin with the debts that `debt_of` returns for states of type `T`. Returns whether its
+/// overflow slots have debts.
+fn begin_words<R: Codec, T: Copy + 'static>(
+    origin: &Arc<dyn DebtOrigin>,
+    own: &mut Ledger<R>,
+    rule: R,
+    debt_of: impl Fn(Tag, QuotaState<T>) -> Option<u64> + Send + Sync + 'static,
+) -> bool {
+    let at = origin.at();
+    let form = Words { rule, base: base_of(&rule, at), at, debt_of: Box::new(debt_of) };
+    let source = FromTable { origin: Arc::clone(origin), form };
+    let overflow = source.overflow();
+    own.inherit(rule, &origin.geometries(), at, &overflow, Box::new(source));
+    !overflow.is_empty()
+}
+
+/// Lets a table with locks begin. Keys share an overflow state only with keys of the same quota.
+fn begin_locked<F: DebtForm<Debt: Send>>(
+    origin: &Arc<dyn DebtOrigin>,
+    own: &mut LockedTable<F::Debt>,
+    form: F,
+    quota_of: impl Fn(&F::Debt) -> Quota,
+) {
+    let source = FromTable { origin: Arc::clone(origin), form };
+    for (tag, state) in source.overflow() {
+        own.inherit_overflow((tag, &quota_of(&state)), state, |state| source.form.size(tag, state));
+    }
+    own.inherit(&origin.geometries(), Box::new(source));
+}
+
+/// Converts states into states under the heir's own quota.
+type OwnStates<S> = dyn DebtForm<State = S, Debt = S>;
+
+/// Returns the rule that [`WordHeir::form`] has chosen.
+fn rule_of<R: Codec>(words: &BeginWords) -> R {
+    *words.rule.downcast_ref().expect("the form has the rule of the table")
+}
+
+impl WordHeir for TickBucket {
+    /// Words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
+    /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
+    /// can, and the next change tries again. Nothing if no words hold the heir's quota, or if the predecessor's keys
+    /// are not buckets of this crate.
+    fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
+        let origin = heir.origin;
+        if !origin.is_bucket() || !origin.table().is_read::<GcraState>() {
+            return None;
+        }
+        let tokens = origin.most_owed::<Self>();
+        let rule = Self::holding(&heir.quota, false, tokens)?;
+        // A user's own algorithm may have the kind of a bucket, although its states cannot be converted.
+        let becomes_states = tokens > rule.most_units(true) && heir.inherits_states && heir.takes_quotas;
+        Some(if becomes_states { Form::Entries(TableChange::Quota) } else { Form::Words(Box::new(rule)) })
+    }
+
+    fn begin(own: &mut Ledger<Self>, words: BeginWords) {
+        let (origin, rule) = (&words.origin, rule_of::<Self>(&words));
+        let at = origin.at();
+        if let Some(from) = origin.bucket() {
+            let rule = rule.continuing(from.rule(), at);
+            let conversion = rule.conversion(from.rule(), from.rule().read(at));
+            let debt_of = move |_, entry: QuotaState<Ticks>| Some(conversion.debt(entry.state.0));
+            let has_overflow = begin_words(origin, own, rule, debt_of);
+            own.remember(from, at, has_overflow);
+        } else {
+            let rule = rule.started_before(at);
+            let base = base_of(&rule, at);
+            begin_words(origin, own, rule, move |tag, entry: QuotaState<GcraState>| {
+                rule.stamp_of(tag, entry, at).checked_sub(base)
+            });
+        }
+    }
+}
+
+impl<S: WindowState> WordHeir for WindowRule<S> {
+    /// Words that hold all counts, if there are such words.
+    fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
+        if !heir.inherits_states {
+            return None;
+        }
+        let most = heir.origin.most_owed::<Self>();
+        let rule = Self::holding(&heir.quota, heir.staggered, most);
+        let rule = rule.filter(|_| heir.state.is::<S>());
+        Some(rule.map_or(Form::States, |rule| Form::Words(Box::new(rule))))
+    }
+
+    fn begin(own: &mut Ledger<Self>, words: BeginWords) {
+        let rule = rule_of::<Self>(&words);
+        let BeginWords { origin, convert, quota, .. } = words;
+        let convert: Box<Arc<OwnStates<S>>> = convert.downcast().expect("the form was chosen by the type of states");
+        let at = origin.at();
+        let base = base_of(&rule, at);
+        begin_words(&origin, own, rule, move |tag, entry| {
+            let state = convert.debt(tag, entry)?;
+            rule.stamp_of(tag, QuotaState { state, quota }, at).checked_sub(base)
+        });
+    }
+}
+
 /// Makes a table of keys with their quotas. The keys begin with their debts at the origin; without debts, if the
 /// algorithm takes no quotas.
 pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
-    origin: &Predecessor<A::State>,
+    origin: &Arc<dyn DebtOrigin>,
     change: TableChange,
     (capacity, when_full): (usize, WhenFull),
 ) -> QuotaTable<A::State> {
     let mut table = LockedTable::new(capacity, when_full);
-    table.occupancy().inherit(origin.table::<A::State>().occupancy());
+    table.occupancy().inherit(origin.table().occupancy());
     if let Some(under) = UnderQuota::without_conversion(algorithm) {
-        let form = Entries { under, change, at: origin.at };
-        origin.begin_locked(&mut table, form, |entry| entry.quota);
+        let form = Entries { under, change, at: origin.at() };
+        begin_locked(origin, &mut table, form, |entry| entry.quota);
     }
     table
 }
 
 /// Copies the keys' debts from a predecessor's table, in the form of the heir.
-struct FromTable<S, F> {
-    origin: Predecessor<S>,
+struct FromTable<F> {
+    origin: Arc<dyn DebtOrigin>,
     form: F,
 }
 
-impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
+impl<F: DebtForm> FromTable<F> {
     /// Returns the debts in overflow slots, each with a tag of the keys that share it.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
         let mut overflow = Vec::new();
@@ -418,9 +419,9 @@ impl<S: Copy + Send + 'static, F: DebtForm> FromTable<S, F> {
     }
 }
 
-impl<S: Copy + Send + 'static, F: DebtForm> DebtSource<F::Debt> for FromTable<S, F> {
+impl<F: DebtForm> DebtSource<F::Debt> for FromTable<F> {
     fn announce(&self, heir: &Weak<dyn PastDebts>) {
-        if let Some(past) = self.origin.table::<S>().inherited() {
+        if let Some(past) = self.origin.table().inherited() {
             past.announce(heir);
         }
     }
@@ -516,18 +517,6 @@ struct Entries<A> {
     at: Timestamp,
 }
 
-/// How a change affects a state with its quota.
-#[derive(Clone, Copy)]
-pub(super) enum TableChange {
-    /// Each key keeps its quota until it is asked about under another, and is converted then.
-    None,
-    /// The same, but windows begin at other instants than the predecessor's, even if the quotas are equal: in another
-    /// time zone, say.
-    Schedule,
-    /// All keys are converted to the heir's own quota.
-    Quota,
-}
-
 impl<A: Algorithm> DebtForm for Entries<A> {
     type State = A::State;
     type Debt = QuotaState<A::State>;
@@ -558,6 +547,8 @@ mod tests {
     use super::*;
     use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState, TokenBucket};
     use crate::store::MemoryStore;
+    use crate::store::memory::MemoryTable;
+    use crate::store::memory::table::FixedRule;
     use crate::values::Ask;
     use crate::values::time::ManualClock;
 
@@ -568,10 +559,10 @@ mod tests {
         for limit in [100, 100_000] {
             let before = MemoryStore::with_capacity(16).table();
             let after = MemoryStore::with_capacity(16).table();
-            let heritage = before.heritage(&window(limit));
-            before.in_use().unwrap().occupancy().note_evicted();
+            let heritage = before.shared().heritage(&window(limit));
+            before.shared().in_use().unwrap().occupancy().note_evicted();
             assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
-            let heir = after.in_use().unwrap();
+            let heir = after.shared().in_use().unwrap();
             assert_eq!(matches!(heir.key_table, KeyTable::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
         }
@@ -585,13 +576,13 @@ mod tests {
                 let clock = ManualClock::starting_at(Timestamp::from_nanos(7));
                 let table = MemoryStore::with_capacity(16).with_clock(clock).table();
                 if has_quotas {
-                    table.take_quotas(&algorithm);
+                    table.shared().take_quotas(&algorithm);
                 }
                 table
             });
             let _: crate::values::Decision = before.charge(&algorithm, &Ask::charge(&"key".into(), 1));
-            let tables = Arc::downgrade(before.in_use().unwrap());
-            let inheritance = after.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
+            let tables = Arc::downgrade(before.shared().in_use().unwrap());
+            let inheritance = after.inherit(&Arc::new(algorithm), &before.shared().heritage(&algorithm)).unwrap();
             drop(before);
             assert!(tables.upgrade().is_some(), "the heir copies from it");
             inheritance.finish();
@@ -620,7 +611,7 @@ mod tests {
             table.charge(&algorithm, &Ask::charge(&key, 1).under(quota))
         };
         let _ = charge(&before, None);
-        let inherit = || heir.inherit(&Arc::new(algorithm), &before.heritage(&algorithm)).unwrap();
+        let inherit = || heir.inherit(&Arc::new(algorithm), &before.shared().heritage(&algorithm)).unwrap();
         assert!(inherit().heir.is_none());
         for changed in [None, Some(quota), None] {
             let _ = charge(&heir, changed);
@@ -655,12 +646,13 @@ mod tests {
             }
             for lower in [10, 5] {
                 let heir = table();
-                heir.inherit(&Arc::new(window(lower)), &before.heritage(&window(limit))).unwrap().finish();
+                heir.inherit(&Arc::new(window(lower)), &before.shared().heritage(&window(limit))).unwrap().finish();
                 before = heir;
             }
             let mut states = Vec::new();
-            let table = before.in_use().unwrap().current();
-            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut |_, _, shared| states.push(shared.state));
+            let table = before.shared().in_use().unwrap().current();
+            let mut push = |_, _, shared: QuotaState<SlidingWindowState>| states.push(shared.state);
+            table.each(TablePart::Overflow, &Quota::per_minute(5), NOW, &mut push);
             assert_eq!(states, [used], "from a limit of {limit}");
         }
     }
@@ -671,7 +663,8 @@ mod tests {
     fn every_form_sizes_debts_by_use() {
         const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
         fn sizes<F: DebtForm<State = FixedWindowState>>(form: F, of: [(u64, u64); 3]) -> [u64; 3] {
-            let tables = Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16), 16);
+            let tables =
+                Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16).settings(), 16);
             let source = FromTable { origin: Predecessor::new(&Arc::new(tables), NOW), form };
             of.map(|(used, limit)| {
                 let state = FixedWindowState { window: 1, used };

@@ -3,18 +3,19 @@
 //! The earlier rules are kept for buckets only: they convert the time on a receipt from before a change. A receipt of a
 //! window has the window's number.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::debt_copies::{CopiedStamps, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::Occupancy;
-use super::quota_state::{QuotaState, is_same};
-use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::quota_state::StateType;
+use super::read_states::{ActOnAny, AnyTable, TablePart};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
-use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
+use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, TickBucket, stamp_of_nothing};
 use super::when_full::WhenFull;
-use crate::values::time::Timestamp;
-use crate::values::{Decision, Quota, Receipt};
+use crate::values::time::{Clock, Timestamp};
+use crate::values::{Ask, Decision, Quota, Receipt};
 
 /// A set-associative table, the rule that judges its words, and the debts that its keys inherit.
 pub(super) struct Ledger<R> {
@@ -25,6 +26,8 @@ pub(super) struct Ledger<R> {
     /// A bucket's earlier rules, if charges under them may still be owed, each with the time until which it was in
     /// force; the oldest first.
     before: Vec<(R, Timestamp)>,
+    as_words: fn(&Self) -> &dyn WordTable,
+    as_words_mut: fn(&mut Self) -> &mut dyn WordTable,
 }
 
 /// The keys' debts at the instant of a change, as stamps.
@@ -38,12 +41,159 @@ struct InheritedStamps {
 /// at each change, and takes 16 KiB at most.
 const MOST_BEFORE: usize = 256;
 
-impl<R: Codec> Ledger<R> {
+impl<R: WordHeir> Ledger<R> {
+    /// Only this names the rarer operations of a ledger of this rule. So a program has them for the rules of the
+    /// algorithms that it names.
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
-        Self { rule: rule.numbered(table.occupancy.number()), table, inherited: None, before: Vec::new() }
+        let rule = rule.numbered(table.occupancy.number());
+        Self { rule, table, inherited: None, before: Vec::new(), as_words: |own| own, as_words_mut: |own| own }
+    }
+}
+
+impl<R> Ledger<R> {
+    pub(super) fn as_words(&self) -> &dyn WordTable {
+        (self.as_words)(self)
     }
 
+    pub(super) fn as_words_mut(&mut self) -> &mut dyn WordTable {
+        (self.as_words_mut)(self)
+    }
+}
+
+/// The form in which an heir keeps its keys' debts.
+///
+/// A window's receipt names the window by number. After a change of the schedule, that number may belong to another
+/// window, so all receipts from before the change are void. A bucket's receipt counts in units that depend on both
+/// forms:
+///
+/// | before \ after | words | states, or entries of [`TableChange::Quota`] | entries of the other changes |
+/// |---|---|---|---|
+/// | words | converted by [`Ledger::remember`] | not read | not read |
+/// | states | void | read if the rate is the same, otherwise void | read: each key keeps its quota |
+/// | entries (states with quotas) | void | void: keys had several quotas | read: each key keeps its quota |
+pub(super) enum Form {
+    /// Words, by this rule of the heir's table.
+    Words(Box<dyn Any>),
+    /// States alone, under the heir's own quota, behind locks.
+    States,
+    /// States with their quotas, in the table of keys with quotas of their own.
+    Entries(TableChange),
+}
+
+/// How a change affects a state with its quota.
+#[derive(Clone, Copy)]
+pub(super) enum TableChange {
+    /// Each key keeps its quota until it is asked about under another, and is converted then.
+    None,
+    /// The same, but windows begin at other instants than the predecessor's, even if the quotas are equal: in another
+    /// time zone, say.
+    Schedule,
+    /// All keys are converted to the heir's own quota.
+    Quota,
+}
+
+/// The keys' debts at the instant of a change, in the tables of a predecessor.
+pub(super) trait DebtOrigin: Send + Sync {
+    /// The instant of the change.
+    fn at(&self) -> Timestamp;
+
+    /// Returns the predecessor's own quota.
+    fn quota(&self) -> &Quota;
+
+    /// Whether the predecessor's algorithm is a bucket.
+    fn is_bucket(&self) -> bool;
+
+    /// Returns the table that has the keys.
+    fn table(&self) -> &dyn AnyTable;
+
+    /// Returns the table if its keys are words of a bucket.
+    fn bucket(&self) -> Option<&Ledger<TickBucket>>;
+}
+
+/// An heir whose table has words, as its rule sees it.
+pub(super) struct HeirOfWords<'a> {
+    pub(super) origin: &'a dyn DebtOrigin,
+    /// The quota by which its table was made.
+    pub(super) quota: Quota,
+    /// Whether the windows of each key begin at an instant of its own.
+    pub(super) staggered: bool,
+    /// The type of its states.
+    pub(super) state: StateType,
+    /// Whether it can convert the states of the origin.
+    pub(super) inherits_states: bool,
+    /// Whether its keys may have quotas of their own.
+    pub(super) takes_quotas: bool,
+}
+
+/// The parts of an heir that the words of its table are made from.
+pub(super) struct BeginWords {
+    pub(super) origin: Arc<dyn DebtOrigin>,
+    /// The rule, as its [`Form`] has it.
+    pub(super) rule: Box<dyn Any>,
+    /// The conversion of states to the heir's own quota, if the rule needs it.
+    pub(super) convert: Box<dyn Any>,
+    pub(super) quota: Quota,
+}
+
+/// A rule whose tables may be heirs.
+pub(super) trait WordHeir: Codec {
+    /// Returns the form in which an heir with a table of this rule keeps the debts, if it can inherit them. Changes
+    /// nothing.
+    fn form(heir: &HeirOfWords<'_>) -> Option<Form>;
+
+    /// Lets a table begin with words by the rule that [`form`](Self::form) has chosen.
+    fn begin(own: &mut Ledger<Self>, words: BeginWords);
+}
+
+/// A ledger of any rule: the operations that are not worth compiling for each algorithm.
+pub(super) trait WordTable {
+    fn as_table(&self) -> &dyn AnyTable;
+
+    /// Decides, and charges the key if the request is admitted.
+    fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision;
+
+    /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
+    fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp);
+
+    /// Returns how many keys owe something.
+    fn live(&self, now: Timestamp) -> u64;
+
+    /// See [`WordHeir::form`].
+    fn form(&self, heir: &HeirOfWords<'_>) -> Option<Form>;
+
+    /// See [`WordHeir::begin`].
+    fn begin(&mut self, words: BeginWords);
+}
+
+impl<R: WordHeir> WordTable for Ledger<R> {
+    fn as_table(&self) -> &dyn AnyTable {
+        self
+    }
+
+    fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision {
+        let now = self.rule.read(ask.now(clock));
+        self.table.check_any(&self.rule, hash, ask.cost(), now, &|| self.rule.read(clock.now()), false)
+    }
+
+    fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
+        self.refund(hash, cost, receipt, now);
+    }
+
+    fn live(&self, now: Timestamp) -> u64 {
+        self.table.live(&self.rule, self.rule.read(now))
+    }
+
+    fn form(&self, heir: &HeirOfWords<'_>) -> Option<Form> {
+        R::form(heir)
+    }
+
+    fn begin(&mut self, words: BeginWords) {
+        R::begin(self, words);
+    }
+}
+
+impl<R: Codec> Ledger<R> {
     pub(super) const fn rule(&self) -> &R {
         &self.rule
     }
@@ -98,7 +248,7 @@ impl<R: Codec> Ledger<R> {
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> T {
-        self.table.check(&self.rule, hash, cost, self.rule.read(now()), || self.rule.read(fresh()))
+        self.table.check(&self.rule, hash, cost, self.rule.read(now()), move || self.rule.read(fresh()))
     }
 
     #[inline(always)]
@@ -111,11 +261,6 @@ impl<R: Codec> Ledger<R> {
         if let Some(charged) = self.rule.charged(receipt, &self.before) {
             self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
         }
-    }
-
-    /// Returns how many keys owe something.
-    pub(super) fn live(&self, now: Timestamp) -> u64 {
-        self.table.live(&self.rule, self.rule.read(now))
     }
 }
 
@@ -152,21 +297,16 @@ impl<R: Codec> AnyTable for Ledger<R> {
     fn reset(&self, hash: u64, now: Timestamp) {
         self.table.reset(&self.rule, hash, self.rule.read(now));
     }
-}
-
-impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
-    fn is_read(&self) -> bool {
-        is_same::<T, R::State>()
+    fn has_states(&self, wanted: StateType) -> bool {
+        wanted.is::<R::State>()
     }
 
-    fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
+    fn each_any(&self, part: TablePart, wanted: StateType, own: &Quota, at: Timestamp, act: &mut ActOnAny<'_>) {
         let rule = &self.rule;
         let now = rule.read(at);
-        let mut act = |set, tag, debt| {
+        let act = &mut |set, tag, debt| {
             if rule.size(debt) > 0 {
-                if let Some(state) = rule.state(debt, own, at) {
-                    act(set, tag, QuotaState { state, quota: *own });
-                }
+                rule.with_state(debt, wanted, own, at, &mut |state| act(set, tag, state));
             }
         };
         if matches!(part, TablePart::Overflow) {
@@ -176,7 +316,7 @@ impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
         // in the table. In the other order it could be missed. This covers a key whose sets are in this page;
         // `DebtCopies` covers all other keys.
         if let Some((past, (geometry, page))) = self.inherited.as_ref().zip(part.copies()) {
-            past.debts.each_left(geometry, page, |set, tag, debt| {
+            past.debts.each_left(geometry, page, &mut |set, tag, debt| {
                 act(set, tag, rule.stamped(past.base + debt, rule.local(now, tag)));
             });
         }
@@ -201,7 +341,7 @@ impl<R: Bounded> Ledger<R> {
         let geometry = self.geometry();
         let mut meetings = Meetings::default();
         for page in 0..geometry.pages() {
-            past.debts.each_left(geometry, page, |set, tag, debt| {
+            past.debts.each_left(geometry, page, &mut |set, tag, debt| {
                 let own = rule.local(at, tag);
                 let debt = rule.stamped(past.base + debt, own);
                 let set = page * SETS_PER_PAGE + set;
@@ -219,7 +359,7 @@ impl<R: Bounded> Ledger<R> {
 
 impl InheritedDebts for InheritedStamps {
     fn stamp_of(&self, hash: u64, present: u64) -> u64 {
-        self.debts.get(hash, present, |debt| *debt).map_or(0, |debt| self.base + debt)
+        self.debts.get(hash, present, &|debt| *debt).map_or(0, |debt| self.base + debt)
     }
 
     fn set_stamp_of(&self, hash: u64, stamp: u64) {
@@ -238,7 +378,9 @@ mod tests {
 
     use super::*;
     use crate::store::memory::debt_copies::Debtor;
-    use crate::store::memory::table::{PaidAt, TickBucket, Ticks};
+    use crate::store::memory::quota_state::QuotaState;
+    use crate::store::memory::read_states::ReadStates;
+    use crate::store::memory::table::{PaidAt, Ticks};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7;

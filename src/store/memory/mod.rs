@@ -22,6 +22,8 @@
 //! *Where is it after a restart?* In a snapshot (`snapshot`), from which a new limiter inherits as from a predecessor
 //! (`restored`).
 //!
+//! Requests are decided by [`MemoryTable`], compiled for each type of clock. All else is in [`SharedTable`] (`start`).
+//!
 //! *When is it evicted?* A slot whose state owes nothing is free. If both sets of a new key are full of other keys, the
 //! state that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says
 //! otherwise; `locked` does both in `insert`. The evicted key's debt is forgiven. Only the count of evictions
@@ -48,32 +50,33 @@ mod tables;
 mod when_full;
 
 pub use self::settings::MemoryStore;
+pub(crate) use self::start::SharedTable;
 pub use self::when_full::WhenFull;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use self::locked::LockedTable;
 use self::own_quota::UnderQuota;
-use self::start::TableStart;
-use self::tables::{KeyTable, Tables, any_table};
+use self::tables::{KeyTable, Tables};
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
 #[cfg(feature = "test-util")]
 use crate::values::time::Timestamp;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
+use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
     store: MemoryStore<C>,
-    /// The tables that [`TableStart`] has in use, from the first question on: reached with one pointer less.
+    /// The tables that [`SharedTable`] has in use, from the first question on: reached with one pointer less.
     tables: OnceLock<Arc<Tables<S>>>,
-    start: Arc<TableStart<S>>,
+    shared: Arc<SharedTable<S>>,
 }
 
 impl<S, C> Clone for MemoryTable<S, C> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), tables: self.tables.clone(), start: Arc::clone(&self.start) }
+        Self { store: self.store.clone(), tables: self.tables.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -83,7 +86,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
     /// Makes the table at once, so that a limiter whose memory cannot be allocated fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
         let table = self.table();
-        *table.start.made.lock() = Some(Tables::new(algorithm, &table.store, table.store.capacity));
+        *table.shared.made.lock() = Some(Tables::new(algorithm, &table.shared.settings, table.store.capacity));
         table
     }
 }
@@ -94,33 +97,23 @@ fn another_kind() -> ! {
 }
 
 impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
-    /// Returns how many live keys the table holds without loss.
-    pub(crate) fn capacity(&self) -> usize {
-        self.in_use().map_or(self.store.capacity, |tables| tables.capacity)
+    /// The operations that know no type of clock.
+    pub(crate) const fn shared(&self) -> &Arc<SharedTable<S>> {
+        &self.shared
     }
 
-    pub(crate) fn size_in_bytes(&self) -> usize {
-        let made = self.start.made.lock();
-        self.in_use().map(|tables| &**tables).or(made.as_ref()).map_or(0, Tables::size_in_bytes)
-    }
-
-    /// Returns how many keys the table has evicted, and how many requests it has turned away.
-    pub(crate) fn counts(&self) -> TableStats {
-        self.in_use().map_or_else(TableStats::default, |tables| tables.occupancy().counts())
-    }
-
-    /// For tests, while no thread uses the table: panics if it is in disorder. `now` must be no earlier than any time
-    /// that its clock has shown.
-    #[cfg(feature = "test-util")]
-    pub(crate) fn check_invariants(&self, now: Timestamp) {
-        let Some(tables) = self.in_use() else { return };
-        any_table!(&tables.key_table, table => table.check_invariants(now));
-        if let Some(quotas) = tables.quota_table.get() {
-            quotas.check_invariants(now);
-        }
+    /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
+    pub(crate) fn inherit<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &Arc<A>,
+        heritage: &Heritage,
+    ) -> Option<Inheritance<Self>> {
+        let inheritance = self.shared.inherit(algorithm, heritage)?;
+        Some(inheritance.map(|shared| Self::starting(self.store.clone(), shared)))
     }
 }
 
+/// Requests: the operations that are compiled for each type of clock.
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides under the limiter's own quota.
     #[inline(always)]
@@ -150,7 +143,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let hash = tables.hash(ask.key());
         // One branch for all three rare cases.
         if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
-            return T::from(self.charge_seldom(algorithm, ask, hash));
+            return T::from(self.shared.charge_seldom(algorithm, tables, ask));
         }
         self.charge_own(algorithm, tables, ask, hash)
     }
@@ -161,8 +154,10 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
         let now = ask.now(&self.store.clock);
-        if let Some(under) = tables.judge_under_quota(algorithm, ask) {
-            return T::from(self.peek_under(&under, algorithm, ask, (hash, now)));
+        if ask.quota().is_some() | tables.quota_table.get().is_some() {
+            if let Some(decision) = self.shared.peek_under(algorithm, tables, ask, (hash, now)) {
+                return T::from(decision);
+            }
         }
         match (&tables.key_table, algorithm.kind()) {
             (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
@@ -173,35 +168,97 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         }
     }
 
-    /// Clears a key's debt. Earlier charges to this key, and to one in 256 of the other keys, are not refunded any
-    /// more.
-    #[cold]
-    pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        let tables = self.tables(algorithm);
-        let hash = tables.hash(ask.key());
-        tables.resets.run(hash, || tables.current().reset(hash, self.store.clock.now()));
-        self.charge(algorithm, &Ask::charge(ask.key(), 0).under(ask.quota()))
-    }
-
-    #[cold]
-    pub(crate) fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        let decision: Decision = self.charge(algorithm, ask);
-        match decision.partial_cost(ask.cost()) {
-            Some(left) => self.charge(algorithm, &ask.costing(left)),
-            None => decision,
-        }
-    }
-}
-
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     #[inline(always)]
     pub(crate) fn decide<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask),
             Mode::Peek => self.peek(algorithm, ask),
             Mode::UpTo => self.charge_up_to(algorithm, ask).into(),
-            Mode::Reset => self.reset(algorithm, ask).into(),
+            Mode::Reset => self.shared.reset(algorithm, ask).into(),
         }
+    }
+
+    #[cold]
+    pub(crate) fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let decision: Decision = self.charge(algorithm, ask);
+        match decision.partial_cost(ask.cost()) {
+            Some(left) => self.shared.charge_seldom(algorithm, self.tables(algorithm), &ask.costing(left)),
+            None => decision,
+        }
+    }
+
+    pub(crate) const fn clock(&self) -> &Arc<C> {
+        &self.store.clock
+    }
+}
+
+/// Decides on a key whose state is behind a lock, by a clock of any type.
+fn charge_locked<A: Algorithm>(
+    table: &LockedTable<A::State>,
+    algorithm: &A,
+    ask: &Ask<'_>,
+    hash: u64,
+    clock: &dyn Clock,
+) -> Decision {
+    table.check(algorithm, hash, ask.cost(), || ask.now(clock), || clock.now())
+}
+
+impl<S: Copy + Send + 'static> SharedTable<S> {
+    /// Returns how many live keys the table holds without loss.
+    pub(crate) fn capacity(&self) -> usize {
+        self.in_use().map_or(self.settings.capacity, |tables| tables.capacity)
+    }
+
+    pub(crate) fn size_in_bytes(&self) -> usize {
+        let made = self.made.lock();
+        self.in_use().map(|tables| &**tables).or(made.as_ref()).map_or(0, Tables::size_in_bytes)
+    }
+
+    /// Returns how many keys the table has evicted, and how many requests it has turned away.
+    pub(crate) fn counts(&self) -> TableStats {
+        self.in_use().map_or_else(TableStats::default, |tables| tables.occupancy().counts())
+    }
+
+    /// For tests, while no thread uses the table: panics if it is in disorder. `now` must be no earlier than any time
+    /// that its clock has shown.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn check_invariants(&self, now: Timestamp) {
+        let Some(tables) = self.in_use() else { return };
+        match &tables.key_table {
+            KeyTable::Bucket(words) => words.check_invariants(now),
+            KeyTable::Fixed(words) => words.check_invariants(now),
+            KeyTable::Sliding(words) => words.check_invariants(now),
+            KeyTable::Locked(states) => states.check_invariants(now),
+        }
+        if let Some(quotas) = tables.quota_table.get() {
+            quotas.check_invariants(now);
+        }
+    }
+
+    /// Decides under the limiter's own quota, as [`MemoryTable::charge_own`] does.
+    fn charge_own<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        tables: &Tables<S>,
+        ask: &Ask<'_>,
+        hash: u64,
+    ) -> Decision {
+        let clock = &*self.settings.clock;
+        match &tables.key_table {
+            KeyTable::Locked(states) => charge_locked(states, algorithm, ask, hash, clock),
+            table => table.words().map_or_else(|| another_kind(), |words| words.decide(ask, hash, clock)),
+        }
+    }
+
+    /// Clears a key's debt. Earlier charges to this key, and to one in 256 of the other keys, are not refunded any
+    /// more.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let tables = self.tables(algorithm);
+        let hash = tables.hash(ask.key());
+        tables.resets.run(hash, || tables.current().reset(hash, self.settings.now()));
+        self.charge_seldom(algorithm, tables, &Ask::charge(ask.key(), 0).under(ask.quota()))
     }
 
     pub(crate) fn refund<A: Algorithm<State = S>>(
@@ -217,32 +274,30 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if charged.quota().is_some() | tables.quota_table.get().is_some() {
             if let Some(under) = UnderQuota::for_ask(algorithm, charged) {
                 match tables.quota_table.get() {
-                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.store.clock.now()),
+                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.settings.now()),
                     // After the charge came a live change to a limiter that is asked without quotas.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
                 }
             }
         }
-        let now = self.store.clock.now();
-        any_table!(
-            &tables.key_table,
-            words => words.refund(hash, units, receipt, now),
-            states => states.refund(algorithm, hash, units, receipt, now)
-        );
-    }
-
-    pub(crate) const fn clock(&self) -> &Arc<C> {
-        &self.store.clock
+        let now = self.settings.now();
+        match &tables.key_table {
+            KeyTable::Locked(states) => states.refund(algorithm, hash, units, receipt, now),
+            table => table.words().into_iter().for_each(|words| words.refund(hash, units, receipt, now)),
+        }
     }
 
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges does not put the table into use: it may still inherit.
-        let now = self.store.clock.now();
+        let now = self.settings.now();
         let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
-            None => any_table!(&tables.key_table, words => words.live(now), states => states.live(algorithm, now)),
+            None => match &tables.key_table {
+                KeyTable::Locked(states) => states.live(algorithm, now),
+                table => table.words().map_or(0, |words| words.live(now)),
+            },
         });
         TableStats { capacity: self.capacity() as u64, live_keys: live, ..self.counts() }
     }
@@ -255,9 +310,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
 
 impl<S: Copy + Send + 'static, C> fmt::Debug for MemoryTable<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableStats { evicted_live, turned_away, .. } = self.counts();
+        let TableStats { evicted_live, turned_away, .. } = self.shared.counts();
         f.debug_struct("MemoryTable")
-            .field("capacity", &self.capacity())
+            .field("capacity", &self.shared.capacity())
             .field("evicted_live", &evicted_live)
             .field("turned_away", &turned_away)
             .finish_non_exhaustive()

@@ -12,11 +12,27 @@ pub(super) struct QuotaState<S> {
     pub(super) quota: Quota,
 }
 
-/// Returns the same state, if the types are the same.
-pub(super) fn cast<T: Copy + 'static, U: Copy + 'static>(state: T) -> Option<U> {
-    (&state as &dyn Any).downcast_ref().copied()
+impl<S: Copy + 'static> QuotaState<S> {
+    /// Returns a state with its quota, or with the limiter's `own` if it is alone.
+    pub(super) fn from_any(state: &dyn Any, own: &Quota) -> Option<Self> {
+        let alone = || state.downcast_ref().map(|state| Self { state: *state, quota: *own });
+        state.downcast_ref().copied().or_else(alone)
+    }
 }
 
-pub(super) fn is_same<T: 'static, U: 'static>() -> bool {
-    TypeId::of::<T>() == TypeId::of::<U>()
+/// A type of states, by its name alone.
+#[derive(Clone, Copy)]
+pub(super) struct StateType {
+    pub(super) alone: TypeId,
+    pub(super) with_quota: TypeId,
+}
+
+impl StateType {
+    pub(super) fn is<T: 'static>(self) -> bool {
+        self.alone == TypeId::of::<T>()
+    }
+
+    pub(super) fn of<T: 'static>() -> Self {
+        Self { alone: TypeId::of::<T>(), with_quota: TypeId::of::<QuotaState<T>>() }
+    }
 }

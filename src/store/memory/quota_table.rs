@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
-use super::heir::{self, Predecessor, TableChange};
+use super::heir::{self, Predecessor};
+use super::ledger::{DebtOrigin, TableChange};
 use super::locked::LockedTable;
 use super::own_quota::UnderQuota;
 use super::read_states::AnyTable;
+use super::start::SharedTable;
 use super::tables::{QuotaTable, Tables};
-use super::{MemoryTable, resets};
+use super::{charge_locked, resets};
 use crate::algorithm::Algorithm;
-use crate::values::time::{Clock, Timestamp};
+use crate::values::time::Timestamp;
 use crate::values::{Ask, Decision};
 
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+impl<S: Copy + Send + 'static> SharedTable<S> {
     /// Makes the table of keys with quotas, if the algorithm takes any. If the limiter is in use, returns once all keys
     /// are copied.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
@@ -21,8 +23,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             // The table would have no keys, yet resets, counts and heirs would use it.
             return;
         }
-        self.start.set_takes_quotas();
-        let mut made = self.start.made.lock();
+        self.set_takes_quotas();
+        let mut made = self.made.lock();
         if let Some(tables) = self.in_use() {
             drop(made);
             if let Some(past) = self.quota_table(algorithm, tables).inherited() {
@@ -30,8 +32,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
             return;
         }
-        let tables = made.get_or_insert_with(|| Tables::new(algorithm, &self.store, self.store.capacity));
-        tables.quota_table.get_or_init(|| LockedTable::new(tables.capacity, self.store.when_full));
+        let tables = made.get_or_insert_with(|| Tables::new(algorithm, &self.settings, self.settings.capacity));
+        tables.quota_table.get_or_init(|| LockedTable::new(tables.capacity, self.settings.when_full));
     }
 
     /// Returns the table, and makes it if it does not exist yet. If the limiter was asked without quotas before, the
@@ -51,8 +53,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let mut is_made = false;
         let quota_table = tables.quota_table.get_or_init(|| {
             is_made = true;
-            let origin = Predecessor::new(tables, self.store.clock.now());
-            heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.store.when_full))
+            let origin: Arc<dyn DebtOrigin> = Predecessor::new(tables, self.settings.now());
+            heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.settings.when_full))
         });
         if let Some(past) = quota_table.inherited().filter(|_| is_made) {
             // Not on this thread, which answers a request. And not page by page as requests need them: the copies keep
@@ -69,36 +71,41 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides in the rare case that keys have quotas of their own, or that a key was reset.
     #[cold]
     #[inline(never)]
-    pub(super) fn charge_seldom<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>, hash: u64) -> Decision {
+    pub(super) fn charge_seldom<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        tables: &Arc<Tables<S>>,
+        ask: &Ask<'_>,
+    ) -> Decision {
         if ask.is_suspended() {
             return Decision::suspended();
         }
-        let tables = self.tables(algorithm);
+        let hash = tables.hash(ask.key());
         // Before the charge: a reset in between must count as later than the charge (see `Resets::count`).
         let resets = tables.resets.count(hash);
-        let decision = match tables.judge_under_quota(algorithm, ask) {
-            Some(under) => {
-                let now = || ask.now(&self.store.clock);
-                let fresh = || self.store.clock.now();
-                self.quota_table(algorithm, tables).check(&under, hash, ask.cost(), now, fresh)
-            }
+        let has_quotas = ask.quota().is_some() | tables.quota_table.get().is_some();
+        let under = if has_quotas { UnderQuota::for_ask(algorithm, ask) } else { None };
+        let decision = match under {
+            Some(under) => charge_locked(self.quota_table(algorithm, tables), &under, ask, hash, &*self.settings.clock),
             None => self.charge_own(algorithm, tables, ask, hash),
         };
         if resets == 0 { decision } else { resets::with_count(decision, resets) }
     }
 
+    /// Peeks at a key in the rare case that keys have quotas of their own, if the algorithm takes any.
     #[cold]
     #[inline(never)]
     pub(super) fn peek_under<A: Algorithm<State = S>>(
         &self,
-        under: &UnderQuota<A>,
         algorithm: &A,
+        tables: &Arc<Tables<S>>,
         ask: &Ask<'_>,
         (hash, now): (u64, Timestamp),
-    ) -> Decision {
+    ) -> Option<Decision> {
+        let under = UnderQuota::for_ask(algorithm, ask)?;
         if ask.is_suspended() {
-            return Decision::suspended();
+            return Some(Decision::suspended());
         }
-        self.quota_table(algorithm, self.tables(algorithm)).peek(under, hash, ask.cost(), now)
+        Some(self.quota_table(algorithm, tables).peek(&under, hash, ask.cost(), now))
     }
 }

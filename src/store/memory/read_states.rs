@@ -1,11 +1,15 @@
 //! How an heir reads a table: as states, each with the quota that it counts under, although the table may keep them in
 //! another form.
+//!
+//! The heir asks for a type of state, and the table passes each state as [`Any`]. So a table is compiled once, and not
+//! once for each type that heirs ask for.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::debt_copies::PastDebts;
 use super::occupancy::Occupancy;
-use super::quota_state::QuotaState;
+use super::quota_state::{QuotaState, StateType};
 use super::table::{Geometry, Tag};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
@@ -30,6 +34,14 @@ pub(super) trait AnyTable {
 
     /// Clears a key's debt, in its overflow slot as well.
     fn reset(&self, hash: u64, now: Timestamp);
+
+    /// Returns whether its states can be read as this type.
+    fn has_states(&self, wanted: StateType) -> bool;
+
+    /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`:
+    /// a `T` or a `QuotaState<T>`, if `T` is the type that is wanted and its states can be read as that. `own` is the
+    /// limiter's quota.
+    fn each_any(&self, part: TablePart, wanted: StateType, own: &Quota, at: Timestamp, act: &mut ActOnAny<'_>);
 
     /// Returns the geometries by which keys with a debt at `now` are found: the table's own, and the geometries of its
     /// inherited copies if these may still count.
@@ -72,12 +84,31 @@ impl TablePart {
     }
 }
 
-/// A table whose keys' states may be of type `T`.
-pub(super) trait ReadStates<T>: AnyTable {
+/// Acts on the state of a key, with the set in the page and the tag.
+pub(super) type ActOnAny<'a> = dyn FnMut(usize, Tag, &dyn Any) + 'a;
+
+/// Reads a table as states of one type.
+pub(super) trait ReadStates: AnyTable {
     /// Returns whether the states are of type `T`.
-    fn is_read(&self) -> bool;
+    fn is_read<T: 'static>(&self) -> bool {
+        self.has_states(StateType::of::<T>())
+    }
 
     /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`;
     /// with the limiter's `own` quota, if keys have no others.
-    fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>));
+    fn each<T: Copy + 'static>(
+        &self,
+        part: TablePart,
+        own: &Quota,
+        at: Timestamp,
+        act: &mut dyn FnMut(usize, Tag, QuotaState<T>),
+    ) {
+        self.each_any(part, StateType::of::<T>(), own, at, &mut |set, tag, state| {
+            if let Some(entry) = QuotaState::from_any(state, own) {
+                act(set, tag, entry);
+            }
+        });
+    }
 }
+
+impl<A: AnyTable + ?Sized> ReadStates for A {}

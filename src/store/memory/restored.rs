@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::debt_copies::PastDebts;
 use super::occupancy::Occupancy;
-use super::quota_state::QuotaState;
-use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::quota_state::{QuotaState, StateType};
+use super::read_states::{ActOnAny, AnyTable, TablePart};
 use super::table::{Geometry, SETS_PER_PAGE, Tag};
 use super::tables::HeirTerms;
 use crate::algorithm::SavedState;
@@ -164,18 +164,18 @@ impl AnyTable for RestoredTable {
     fn geometries(&self, _: Timestamp) -> Vec<Geometry> {
         self.geometries.clone()
     }
-}
 
-impl<T: Copy + 'static> ReadStates<T> for RestoredTable {
-    fn is_read(&self) -> bool {
-        SavedState::is_read_as::<T>(self.format.letter)
+    fn has_states(&self, wanted: StateType) -> bool {
+        SavedState::is_read_as(wanted.alone, self.format.letter)
     }
 
-    fn each(&self, part: TablePart, _: &Quota, _: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        let mut act = |row: Row| {
-            if let Some(state) = row.state.get() {
-                act(row.set, row.tag, QuotaState { state, quota: row.quota });
-            }
+    fn each_any(&self, part: TablePart, _: StateType, _: &Quota, _: Timestamp, act: &mut ActOnAny<'_>) {
+        let mut act = |Row { set, tag, quota, state }: Row| match state {
+            SavedState::Bucket(state) => act(set, tag, &QuotaState { state, quota }),
+            SavedState::Fixed(state) => act(set, tag, &QuotaState { state, quota }),
+            SavedState::Sliding(state) => act(set, tag, &QuotaState { state, quota }),
+            #[cfg(feature = "calendar")]
+            SavedState::Calendar(state) => act(set, tag, &QuotaState { state, quota }),
         };
         let Some((geometry, page)) = part.copies() else {
             return self.parts.overflow.iter().for_each(|rows| self.each_row(rows, &mut act));

@@ -1,10 +1,11 @@
 //! [`MemoryStore`]: the settings of a table in memory.
 
+use std::any::TypeId;
 use std::fmt;
 use std::sync::Arc;
 
 use super::when_full::WhenFull;
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, Timestamp};
 
 /// The settings of a table of fixed size in this process's memory: its capacity, its clock, and the choice for a full
 /// table. The default store.
@@ -135,6 +136,28 @@ impl<C> MemoryStore<C> {
     pub const fn when_full(mut self, choice: WhenFull) -> Self {
         self.when_full = choice;
         self
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    pub(super) fn settings(&self) -> Settings {
+        let Self { capacity, when_full, ref clock } = *self;
+        Settings { capacity, when_full, clock: Arc::clone(clock) as _, clock_type: TypeId::of::<C>() }
+    }
+}
+
+/// A [`MemoryStore`] with a clock of any type.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) capacity: usize,
+    pub(super) when_full: WhenFull,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) clock_type: TypeId,
+}
+
+impl Settings {
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 }
 

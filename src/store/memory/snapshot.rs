@@ -9,23 +9,28 @@
 //! meanwhile is found in at least one of them, and the greater one counts. A charge that is made after its page was
 //! read is not in the snapshot.
 
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-use super::MemoryTable;
 use super::debt_copies::MOST_COPIES;
+use super::ledger::Ledger;
 use super::occupancy::Occupancy;
-use super::quota_state::QuotaState;
+use super::quota_state::{QuotaState, StateType};
 use super::read_states::{ReadStates, TablePart};
-use super::restored::{OVERFLOW, PAGE, RestoredTable, Row, RowFormat, SavedParts, SavedRows};
+use super::restored::{OVERFLOW, PAGE, PhaseOf, RestoredTable, Row, RowFormat, SavedParts, SavedRows};
+use super::settings::Settings;
+use super::start::SharedTable;
 use super::table::{Geometry, Tag, Ticks};
-use super::tables::{HeirTerms, KeyTable};
+use super::tables::{AnyTables, HeirTerms};
 use crate::algorithm::{Algorithm, SavedState, letter_of};
 use crate::util::keyed_hash::Secret;
+use crate::util::order::sort_by_key;
+use crate::values::Quota;
 use crate::values::snapshot::{
     Commit, Gap, Input, Moment, SavedTable, TableSink, Unfit, WallClock, put_number, put_quota,
 };
-use crate::values::time::{Clock, Timestamp};
+use crate::values::time::Timestamp;
 
 /// A part is written once it has this many bytes.
 const PART: usize = 1 << 15;
@@ -88,9 +93,6 @@ impl Head {
     }
 }
 
-/// Calls the last argument with each key of a part that owes something.
-type Each<'a> = dyn Fn(TablePart, Timestamp, &mut dyn FnMut(usize, Tag, QuotaState<SavedState>)) + 'a;
-
 /// The rows of a part of a table, cut into pieces.
 struct Rows {
     bytes: Vec<u8>,
@@ -107,7 +109,7 @@ impl Rows {
     }
 }
 
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+impl<S: Copy + Send + 'static> SharedTable<S> {
     pub(crate) fn save<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -115,103 +117,154 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     ) -> io::Result<Result<(), Unfit>> {
         let Some(letter) = letter_of(algorithm) else { return Ok(Err(custom())) };
         let Some(tables) = self.in_use() else { return Ok(Ok(())) };
-        let table: &dyn ReadStates<S> = tables.current();
-        // The clock first: the time between the two readings is not forgiven.
-        let clock = self.store.clock.now();
-        let head = Head {
-            format: RowFormat { letter, quota: tables.terms.quota, then: clock },
-            schedule: tables.terms.schedule,
-            is_staggered: tables.terms.staggered,
-            secret: tables.secret,
-            moment: Moment { clock, wall: sink.wall() },
-            evicted: table.occupancy().evicted(),
-            turned_away: table.occupancy().turned_away(),
-            geometries: table.geometries(clock),
-        };
         let phase_of = |tag: Tag| crate::values::time::nanos_of(algorithm.phase(tag.phase_draw()));
-        let quota = tables.terms.quota;
-        let has_words = tables.quota_table.get().is_none() && matches!(tables.key_table, KeyTable::Bucket(_));
-        if !has_words && !table.is_read() {
-            return Ok(Err(custom()));
-        }
-        sink.begin(&head.write())?;
-        let each: Box<Each<'_>> = match &tables.key_table {
-            KeyTable::Bucket(ledger) if has_words => Box::new(move |part, at, act| {
-                ledger.each(part, &quota, at, &mut |set, tag, entry: QuotaState<Ticks>| {
-                    let state = SavedState::Bucket(ledger.rule().exact_state(entry.state, &quota, at));
-                    act(set, tag, QuotaState { state, quota });
-                });
-            }),
-            _ => Box::new(move |part, at, act| {
-                table.each(part, &quota, at, &mut |set, tag, entry| {
-                    if let Some(state) = SavedState::of(entry.state) {
-                        act(set, tag, QuotaState { state, quota: entry.quota });
-                    }
-                });
-            }),
-        };
-        let mut rows = Rows { bytes: Vec::with_capacity(PART), cuts: Vec::new(), keys: 0 };
-        let mut write = |part: TablePart, place: &[u8]| {
-            rows.bytes.clear();
-            rows.cuts.clear();
-            let at = self.store.clock.now();
-            each(part, at, &mut |set, tag, QuotaState { state, quota }| {
-                let phase = phase_of(tag);
-                let unpaid = Gap::nothing(at).ahead_by(phase);
-                if state.moved(&quota, unpaid).is_none() {
-                    return;
-                }
-                if rows.keys == 0 {
-                    rows.bytes.extend(place);
-                }
-                head.format.write(&Row { set, tag, quota, state }, phase, &mut rows.bytes);
-                rows.keys += 1;
-                if rows.bytes.len() - rows.cuts.last().map_or(0, |(end, _)| *end) > PART {
-                    rows.end_piece();
-                }
-            });
-            rows.end_piece();
-            // Written only now: no lock of the table is held.
-            let mut start = 0;
-            for (end, keys) in &rows.cuts {
-                sink.part(&rows.bytes[start..*end], *keys)?;
-                start = *end;
-            }
-            io::Result::Ok(())
-        };
-        let place = |geometry: usize, page: usize| {
-            let mut bytes = vec![PAGE];
-            put_number(&mut bytes, geometry as u64);
-            put_number(&mut bytes, page as u64);
-            bytes
-        };
-        if table.has_past(clock) {
-            for (index, geometry) in head.geometries.iter().enumerate() {
-                for page in 0..geometry.pages() {
-                    write(TablePart::Copies(*geometry, page), &place(index, page))?;
-                }
-            }
-        }
-        // Its own geometry is the first.
-        for page in 0..table.geometry().pages() {
-            write(TablePart::Table(page), &place(0, page))?;
-        }
-        write(TablePart::Overflow, &[OVERFLOW])?;
-        Ok(Ok(()))
+        save(&**tables, &self.settings, letter, StateType::of::<S>(), &phase_of, sink)
     }
 
     /// Decodes and checks a table of a snapshot, and changes nothing. The wall clock is read when it is put into use.
     pub(crate) fn prepare<A: Algorithm<State = S>>(
-        &self,
+        self: &Arc<Self>,
         algorithm: &Arc<A>,
         saved: SavedTable,
         wall: WallClock,
     ) -> Result<Commit, Unfit> {
+        let phase = Arc::clone(algorithm);
+        let phase_of = Box::new(move |tag: Tag| crate::values::time::nanos_of(phase.phase(tag.phase_draw())));
+        let own = Geometry::of(self.settings.capacity);
+        let prepared = Prepared::read(saved, letter_of(&**algorithm), own, phase_of)?;
+        let (table, algorithm) = (Arc::clone(self), Arc::clone(algorithm));
+        Ok(Box::new(move || {
+            let terms = HeirTerms::new(&*algorithm, table.settings.clock_type);
+            let keys = prepared.keys;
+            // The wall clock first: the time between the two readings is not forgiven.
+            let wall = wall();
+            let now = Moment { clock: table.settings.now(), wall };
+            table.restore(&algorithm, prepared.restored(terms, now)).map(|()| keys)
+        }))
+    }
+}
+
+/// Writes the tables of an algorithm with this letter, whose states are of this type.
+fn save(
+    tables: &dyn AnyTables,
+    settings: &Settings,
+    letter: u8,
+    states: StateType,
+    phase_of: &dyn Fn(Tag) -> u64,
+    sink: &mut dyn TableSink,
+) -> io::Result<Result<(), Unfit>> {
+    let (table, terms) = (tables.current(), tables.terms());
+    // The clock first: the time between the two readings is not forgiven.
+    let clock = settings.now();
+    let head = Head {
+        format: RowFormat { letter, quota: terms.quota, then: clock },
+        schedule: terms.schedule,
+        is_staggered: terms.staggered,
+        secret: tables.secret(),
+        moment: Moment { clock, wall: sink.wall() },
+        evicted: table.occupancy().evicted(),
+        turned_away: table.occupancy().turned_away(),
+        geometries: table.geometries(clock),
+    };
+    let quota = terms.quota;
+    let bucket = tables.bucket().filter(|_| !tables.has_quotas()).map(Ledger::rule);
+    if bucket.is_none() && !table.has_states(states) {
+        return Ok(Err(custom()));
+    }
+    sink.begin(&head.write())?;
+    let each = |part, at, act: &mut dyn FnMut(usize, Tag, QuotaState<SavedState>)| match bucket {
+        Some(rule) => table.each(part, &quota, at, &mut |set, tag, entry: QuotaState<Ticks>| {
+            let state = SavedState::Bucket(rule.exact_state(entry.state, &quota, at));
+            act(set, tag, QuotaState { state, quota });
+        }),
+        None => table.each_any(part, states, &quota, at, &mut |set, tag, state| {
+            if let Some(entry) = saved(state, &quota) {
+                act(set, tag, entry);
+            }
+        }),
+    };
+    let mut rows = Rows { bytes: Vec::with_capacity(PART), cuts: Vec::new(), keys: 0 };
+    let mut write = |part: TablePart, place: &[u8]| {
+        rows.bytes.clear();
+        rows.cuts.clear();
+        let at = settings.now();
+        each(part, at, &mut |set, tag, QuotaState { state, quota }| {
+            let phase = phase_of(tag);
+            let unpaid = Gap::nothing(at).ahead_by(phase);
+            if state.moved(&quota, unpaid).is_none() {
+                return;
+            }
+            if rows.keys == 0 {
+                rows.bytes.extend(place);
+            }
+            head.format.write(&Row { set, tag, quota, state }, phase, &mut rows.bytes);
+            rows.keys += 1;
+            if rows.bytes.len() - rows.cuts.last().map_or(0, |(end, _)| *end) > PART {
+                rows.end_piece();
+            }
+        });
+        rows.end_piece();
+        // Written only now: no lock of the table is held.
+        let mut start = 0;
+        for (end, keys) in &rows.cuts {
+            sink.part(&rows.bytes[start..*end], *keys)?;
+            start = *end;
+        }
+        io::Result::Ok(())
+    };
+    let place = |geometry: usize, page: usize| {
+        let mut bytes = vec![PAGE];
+        put_number(&mut bytes, geometry as u64);
+        put_number(&mut bytes, page as u64);
+        bytes
+    };
+    if table.has_past(clock) {
+        for (index, geometry) in head.geometries.iter().enumerate() {
+            for page in 0..geometry.pages() {
+                write(TablePart::Copies(*geometry, page), &place(index, page))?;
+            }
+        }
+    }
+    // Its own geometry is the first.
+    for page in 0..table.geometry().pages() {
+        write(TablePart::Table(page), &place(0, page))?;
+    }
+    write(TablePart::Overflow, &[OVERFLOW])?;
+    Ok(Ok(()))
+}
+
+/// Returns a state of an algorithm of this crate, with its quota or the limiter's `own`.
+fn saved(state: &dyn Any, own: &Quota) -> Option<QuotaState<SavedState>> {
+    fn of<S: Copy + 'static>(
+        state: &dyn Any,
+        own: &Quota,
+        wrap: fn(S) -> SavedState,
+    ) -> Option<QuotaState<SavedState>> {
+        let QuotaState { state, quota } = QuotaState::from_any(state, own)?;
+        Some(QuotaState { state: wrap(state), quota })
+    }
+    let saved = of(state, own, SavedState::Bucket).or_else(|| of(state, own, SavedState::Fixed));
+    let saved = saved.or_else(|| of(state, own, SavedState::Sliding));
+    #[cfg(feature = "calendar")]
+    let saved = saved.or_else(|| of(state, own, SavedState::Calendar));
+    saved
+}
+
+/// A table of a snapshot, decoded and checked.
+struct Prepared {
+    head: Head,
+    parts: SavedParts,
+    keys: u64,
+    geometries: Vec<Geometry>,
+    phase_of: PhaseOf,
+}
+
+impl Prepared {
+    fn read(saved: SavedTable, letter: Option<u8>, own: Geometry, phase_of: PhaseOf) -> Result<Self, Unfit> {
         let head = Head::read(&saved.head).ok_or(DAMAGED)?;
-        if letter_of(&**algorithm) != Some(head.format.letter) {
+        if letter != Some(head.format.letter) {
             return Err(Unfit::skipped("its algorithm is another one than in the snapshot"));
         }
-        let own = Geometry::of(self.store.capacity);
         let most = own.sets().saturating_mul(MOST_TIMES).max(SMALL);
         if let Some(geometry) = head.geometries.iter().find(|geometry| geometry.sets() > most) {
             let sets = geometry.sets();
@@ -220,9 +273,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
                 own.sets()
             )));
         }
-        let phase = Arc::clone(algorithm);
-        let phase_of = move |tag: Tag| crate::values::time::nanos_of(phase.phase(tag.phase_draw()));
-        let (parts, keys) = check_parts(&head, saved.parts, &phase_of).ok_or(DAMAGED)?;
+        let (parts, keys) = check_parts(&head, saved.parts, &*phase_of).ok_or(DAMAGED)?;
         let mut geometries = vec![own];
         for (geometry, ..) in &parts.pages {
             if !geometries.contains(geometry) {
@@ -232,25 +283,22 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if geometries.len() > MOST_COPIES {
             return Err(Unfit::skipped("its capacity was changed too often while debts were unpaid"));
         }
-        let (table, algorithm) = (self.clone(), Arc::clone(algorithm));
-        Ok(Box::new(move || {
-            // The wall clock first: the time between the two readings is not forgiven.
-            let wall = wall();
-            let now = Moment { clock: table.store.clock.now(), wall };
-            let terms =
-                HeirTerms::new::<A, C>(&*algorithm).restored(head.format.quota, head.schedule, head.is_staggered);
-            let restored = RestoredTable {
-                format: head.format,
-                gap: Gap::new(head.moment, now),
-                terms,
-                secret: head.secret,
-                phase_of: Box::new(phase_of),
-                occupancy: Arc::new(Occupancy::continuing(head.evicted, head.turned_away)),
-                geometries,
-                parts,
-            };
-            table.restore(&algorithm, restored).map(|()| keys)
-        }))
+        Ok(Self { head, parts, keys, geometries, phase_of })
+    }
+
+    /// Returns the table as it counts `now`, for an heir with these terms.
+    fn restored(self, heir: HeirTerms, now: Moment) -> RestoredTable {
+        let Self { head, parts, geometries, phase_of, .. } = self;
+        RestoredTable {
+            gap: Gap::new(head.moment, now),
+            terms: heir.restored(head.format.quota, head.schedule, head.is_staggered),
+            secret: head.secret,
+            phase_of,
+            occupancy: Arc::new(Occupancy::continuing(head.evicted, head.turned_away)),
+            geometries,
+            parts,
+            format: head.format,
+        }
     }
 }
 
@@ -280,6 +328,6 @@ fn check_parts(head: &Head, parts: Vec<Box<[u8]>>, phase_of: &dyn Fn(Tag) -> u64
             None => sorted.overflow.push(rows),
         }
     }
-    sorted.pages.sort_by_key(|(geometry, page, _)| (geometry.sets(), *page));
+    sorted.pages = sort_by_key(sorted.pages, |(geometry, page, _)| [0, geometry.sets() as u64, *page as u64]);
     Some((sorted, keys))
 }

@@ -7,28 +7,49 @@
 //! | in use | none | some | the first question ([`tables`](MemoryTable::tables)); [`inherit`](MemoryTable::inherit) |
 //!
 //! Tables in use stay in use. Only tables that are not in use may inherit.
+//!
+//! [`SharedTable`] has all operations of a table but those that decide on a request: it knows no type of clock, so that
+//! they are compiled once for an algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::MemoryTable;
-use super::settings::MemoryStore;
+use super::settings::{MemoryStore, Settings};
 use super::tables::Tables;
 use crate::algorithm::Algorithm;
 use crate::util::lock::Lock;
 use crate::values::time::Clock;
 
-pub(super) struct TableStart<S> {
+/// The part of a table that its clones share.
+pub(crate) struct SharedTable<S> {
+    pub(super) settings: Settings,
     pub(super) made: Lock<Option<Tables<S>>>,
     /// Shared with the `Predecessor` that heirs copy from.
-    pub(super) in_use: OnceLock<Arc<Tables<S>>>,
+    in_use: OnceLock<Arc<Tables<S>>>,
     /// Whether keys may have quotas of their own.
     takes_quotas: AtomicBool,
 }
 
-impl<S> TableStart<S> {
-    pub(super) const fn new(in_use: OnceLock<Arc<Tables<S>>>, takes_quotas: bool) -> Self {
-        Self { made: Lock::new(None), in_use, takes_quotas: AtomicBool::new(takes_quotas) }
+impl<S> SharedTable<S> {
+    /// Returns the tables in use, if there was a question.
+    pub(super) fn in_use(&self) -> Option<&Arc<Tables<S>>> {
+        self.in_use.get()
+    }
+
+    /// Puts tables into use, unless others are in use.
+    pub(super) fn put_in_use(&self, tables: Arc<Tables<S>>) -> Result<(), Arc<Tables<S>>> {
+        self.in_use.set(tables)
+    }
+
+    /// Returns a table of the same settings, with these tables in use.
+    pub(super) fn beside(&self, in_use: Arc<Tables<S>>) -> Self {
+        Self {
+            settings: self.settings.clone(),
+            made: Lock::new(None),
+            in_use: OnceLock::from(in_use),
+            takes_quotas: AtomicBool::new(self.takes_quotas()),
+        }
     }
 
     pub(super) fn takes_quotas(&self) -> bool {
@@ -45,35 +66,36 @@ impl<C: Clock> MemoryStore<C> {
     /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each
     /// time.
     pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
-        MemoryTable::starting(self, TableStart::new(OnceLock::new(), false))
+        let shared = SharedTable {
+            settings: self.settings(),
+            made: Lock::new(None),
+            in_use: OnceLock::new(),
+            takes_quotas: AtomicBool::new(false),
+        };
+        MemoryTable::starting(self, shared)
     }
 }
 
 impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
-    pub(super) fn starting(store: MemoryStore<C>, start: TableStart<S>) -> Self {
-        Self { store, tables: OnceLock::new(), start: Arc::new(start) }
+    pub(super) fn starting(store: MemoryStore<C>, shared: SharedTable<S>) -> Self {
+        Self { store, tables: OnceLock::new(), shared: Arc::new(shared) }
     }
 
-    /// Returns the tables in use, if there was a question.
-    pub(super) fn in_use(&self) -> Option<&Arc<Tables<S>>> {
-        self.start.in_use.get()
-    }
-}
-
-impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Returns the tables in use, for a question.
     #[inline]
     pub(super) fn tables<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {
-        self.tables.get_or_init(|| Arc::clone(self.begin(algorithm)))
+        self.tables.get_or_init(|| Arc::clone(self.shared.tables(algorithm)))
     }
+}
 
+impl<S: Copy + Send + 'static> SharedTable<S> {
     /// Puts the made tables into use. From then on they cannot inherit.
     #[cold]
     #[inline(never)]
-    fn begin<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {
-        self.start.in_use.get_or_init(|| {
-            let made = self.start.made.lock().take();
-            Arc::new(made.unwrap_or_else(|| Tables::new(algorithm, &self.store, self.store.capacity)))
+    pub(super) fn tables<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {
+        self.in_use.get_or_init(|| {
+            let made = self.made.lock().take();
+            Arc::new(made.unwrap_or_else(|| Tables::new(algorithm, &self.settings, self.settings.capacity)))
         })
     }
 }

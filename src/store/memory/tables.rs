@@ -3,20 +3,18 @@
 use std::any::TypeId;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, WordTable};
 use super::locked::LockedTable;
 use super::occupancy::Occupancy;
-use super::own_quota::UnderQuota;
 use super::quota_state::QuotaState;
-use super::read_states::{AnyTable, ReadStates};
+use super::read_states::AnyTable;
 use super::resets::Resets;
-use super::settings::MemoryStore;
+use super::settings::Settings;
 use super::table::{Codec, FixedRule, SlidingRule, TickBucket};
 use super::when_full::WhenFull;
 use crate::algorithm::{Algorithm, Kind};
 use crate::util::keyed_hash::Secret;
-use crate::values::time::Clock;
-use crate::values::{Ask, PartitionKey, Quota};
+use crate::values::{PartitionKey, Quota};
 
 /// The tables of a limiter, with the settings that an heir needs.
 pub(super) struct Tables<S> {
@@ -50,21 +48,87 @@ pub(super) enum KeyTable<S> {
     Locked(LockedTable<S>),
 }
 
-/// Evaluates one expression for a table of any kind, or a second expression for states behind locks.
-macro_rules! any_table {
-    ($which:expr, $table:ident => $answer:expr) => {
-        any_table!($which, $table => $answer, $table => $answer)
-    };
-    ($which:expr, $words:ident => $answer:expr, $states:ident => $other_answer:expr) => {
-        match $which {
-            KeyTable::Bucket($words) => $answer,
-            KeyTable::Fixed($words) => $answer,
-            KeyTable::Sliding($words) => $answer,
-            KeyTable::Locked($states) => $other_answer,
+impl<S: Copy + Send + 'static> KeyTable<S> {
+    pub(super) fn as_table(&self) -> &dyn AnyTable {
+        match self {
+            Self::Locked(states) => states,
+            _ => self.words().expect("it is no other kind").as_table(),
         }
-    };
+    }
+
+    /// Returns the table, if its keys are words.
+    pub(super) fn words(&self) -> Option<&dyn WordTable> {
+        match self {
+            Self::Bucket(ledger) => Some(ledger.as_words()),
+            Self::Fixed(ledger) => Some(ledger.as_words()),
+            Self::Sliding(ledger) => Some(ledger.as_words()),
+            Self::Locked(_) => None,
+        }
+    }
+
+    pub(super) fn words_mut(&mut self) -> Option<&mut dyn WordTable> {
+        match self {
+            Self::Bucket(ledger) => Some(ledger.as_words_mut()),
+            Self::Fixed(ledger) => Some(ledger.as_words_mut()),
+            Self::Sliding(ledger) => Some(ledger.as_words_mut()),
+            Self::Locked(_) => None,
+        }
+    }
 }
-pub(super) use any_table;
+
+/// The tables of a limiter, with states of any type, as its heirs see them.
+pub(super) trait AnyTables: Send + Sync {
+    fn terms(&self) -> &HeirTerms;
+
+    fn secret(&self) -> Secret;
+
+    fn resets(&self) -> &Resets;
+
+    /// Returns the table that has the keys.
+    fn current(&self) -> &dyn AnyTable;
+
+    /// Returns whether keys may have quotas of their own.
+    fn has_quotas(&self) -> bool;
+
+    /// Returns the table of keys under the limiter's own quota, even if it has handed its keys on.
+    fn without_quotas(&self) -> &dyn AnyTable;
+
+    /// Returns the table of keys under the limiter's own quota, if it is one of buckets.
+    fn bucket(&self) -> Option<&Ledger<TickBucket>>;
+}
+
+impl<S: Copy + Send + 'static> AnyTables for Tables<S> {
+    fn terms(&self) -> &HeirTerms {
+        &self.terms
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    fn resets(&self) -> &Resets {
+        &self.resets
+    }
+
+    fn current(&self) -> &dyn AnyTable {
+        self.current()
+    }
+
+    fn has_quotas(&self) -> bool {
+        self.quota_table.get().is_some()
+    }
+
+    fn without_quotas(&self) -> &dyn AnyTable {
+        self.key_table.as_table()
+    }
+
+    fn bucket(&self) -> Option<&Ledger<TickBucket>> {
+        match &self.key_table {
+            KeyTable::Bucket(ledger) => Some(ledger),
+            _ => None,
+        }
+    }
+}
 
 /// The settings that the states in a table depend on, for heirs.
 #[derive(Clone, Copy)]
@@ -81,10 +145,10 @@ pub(super) struct HeirTerms {
 }
 
 impl HeirTerms {
-    pub(super) fn new<A: Algorithm, C: Clock>(algorithm: &A) -> Self {
+    pub(super) fn new<A: Algorithm>(algorithm: &A, clock: TypeId) -> Self {
         Self {
             algorithm: TypeId::of::<A>(),
-            clock: TypeId::of::<C>(),
+            clock,
             quota: algorithm.quota(),
             schedule: algorithm.schedule(),
             staggered: !algorithm.phase(u64::MAX).is_zero(),
@@ -107,14 +171,10 @@ impl HeirTerms {
 }
 
 impl<S: Copy + Send + 'static> Tables<S> {
-    pub(super) fn new<A: Algorithm<State = S>, C: Clock>(
-        algorithm: &A,
-        store: &MemoryStore<C>,
-        capacity: usize,
-    ) -> Self {
-        let terms = HeirTerms::new::<A, C>(algorithm);
-        let key_table = Self::key_table_of(algorithm.kind(), store, capacity)
-            .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, store.when_full)));
+    pub(super) fn new<A: Algorithm<State = S>>(algorithm: &A, settings: &Settings, capacity: usize) -> Self {
+        let terms = HeirTerms::new(algorithm, settings.clock_type);
+        let key_table = Self::key_table_of(algorithm.kind(), settings, capacity)
+            .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, settings.when_full)));
         let quota_table = OnceLock::new();
         Self {
             predecessor: Weak::new(),
@@ -128,23 +188,20 @@ impl<S: Copy + Send + 'static> Tables<S> {
         }
     }
 
-    /// Makes a table of words, if states of that kind fit into words.
-    fn key_table_of<C: Clock>(kind: Kind, store: &MemoryStore<C>, capacity: usize) -> Option<KeyTable<S>> {
-        Some(match kind {
-            Kind::Bucket { quota } => {
-                let rule = TickBucket::new(&quota)?.started_before(store.clock.now());
-                KeyTable::Bucket(Ledger::new(rule, capacity, store.when_full))
-            }
+    /// Makes a table of words, if states of that kind fit into words. Inlined, so that the kind is known, and only the
+    /// rule of that kind is in the program.
+    #[inline(always)]
+    fn key_table_of(kind: Kind, settings: &Settings, capacity: usize) -> Option<KeyTable<S>> {
+        match kind {
+            Kind::Bucket { quota } => bucket_words(&quota, settings, capacity).map(KeyTable::Bucket),
             Kind::FixedWindow { quota, staggered } => {
-                let rule = FixedRule::holding(&quota, staggered, 0)?;
-                KeyTable::Fixed(Ledger::new(rule, capacity, store.when_full))
+                fixed_words(&quota, staggered, settings, capacity).map(KeyTable::Fixed)
             }
             Kind::SlidingWindow { quota, staggered } => {
-                let rule = SlidingRule::holding(&quota, staggered, 0)?;
-                KeyTable::Sliding(Ledger::new(rule, capacity, store.when_full))
+                sliding_words(&quota, staggered, settings, capacity).map(KeyTable::Sliding)
             }
-            Kind::Other => return None,
-        })
+            Kind::Other => None,
+        }
     }
 
     #[inline(always)]
@@ -152,21 +209,12 @@ impl<S: Copy + Send + 'static> Tables<S> {
         self.secret.hash(key.as_bytes())
     }
 
-    /// Returns the table that has the keys, to be read as states of type `T`.
-    pub(super) fn current_as<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
+    /// Returns the table that has the keys.
+    pub(super) fn current(&self) -> &dyn AnyTable {
         match self.quota_table.get() {
             Some(quotas) => quotas,
-            None => self.without_quotas(),
+            None => self.key_table.as_table(),
         }
-    }
-
-    /// Returns the table of keys under the limiter's own quota, even if it has handed its keys on.
-    pub(super) fn without_quotas<T: Copy + 'static>(&self) -> &dyn ReadStates<T> {
-        any_table!(&self.key_table, table => table)
-    }
-
-    pub(super) fn current(&self) -> &dyn ReadStates<S> {
-        self.current_as()
     }
 
     pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
@@ -175,24 +223,24 @@ impl<S: Copy + Send + 'static> Tables<S> {
 
     pub(super) fn size_in_bytes(&self) -> usize {
         let quotas = self.quota_table.get().map_or(0, AnyTable::size_in_bytes);
-        self.without_quotas::<S>().size_in_bytes() + quotas
+        self.key_table.as_table().size_in_bytes() + quotas
     }
+}
 
-    /// Returns the algorithm that judges a question for which the keys' own quotas matter: the question has a quota, or
-    /// an earlier question had one.
-    #[inline(always)]
-    pub(super) fn judge_under_quota<A: Algorithm<State = S>>(
-        &self,
-        algorithm: &A,
-        ask: &Ask<'_>,
-    ) -> Option<UnderQuota<A>> {
-        // One branch for all other questions.
-        if ask.quota().is_some() | self.quota_table.get().is_some() {
-            UnderQuota::for_ask(algorithm, ask)
-        } else {
-            None
-        }
-    }
+// Functions of their own without type parameters: a ledger is compiled in this crate, once, and not in each crate that
+// makes a limiter.
+
+fn bucket_words(quota: &Quota, settings: &Settings, capacity: usize) -> Option<Ledger<TickBucket>> {
+    let rule = TickBucket::new(quota)?.started_before(settings.now());
+    Some(Ledger::new(rule, capacity, settings.when_full))
+}
+
+fn fixed_words(quota: &Quota, staggered: bool, settings: &Settings, capacity: usize) -> Option<Ledger<FixedRule>> {
+    Some(Ledger::new(FixedRule::holding(quota, staggered, 0)?, capacity, settings.when_full))
+}
+
+fn sliding_words(quota: &Quota, staggered: bool, settings: &Settings, capacity: usize) -> Option<Ledger<SlidingRule>> {
+    Some(Ledger::new(SlidingRule::holding(quota, staggered, 0)?, capacity, settings.when_full))
 }
 
 /// The most bytes that a request may free: the time grows with the size. A request may be the last to hold a table, if

@@ -171,7 +171,7 @@ impl Leases {
             self.held.update(
                 tag,
                 lease.since,
-                |lease| if lease.left == 0 { Timestamp::ZERO } else { self.end_of(lease) },
+                &|lease: &Lease| if lease.left == 0 { Timestamp::ZERO } else { self.end_of(lease) },
                 |value| *value = Some(lease),
             );
         }

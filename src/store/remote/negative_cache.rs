@@ -136,7 +136,7 @@ impl<S: Copy> NegativeCache<S> {
         match used_up {
             Some(state) => {
                 let entry = KnownEntry { state, observed, verified: observed.answered };
-                self.entries.update(tag, observed.answered, KnownEntry::ends, |value| {
+                self.entries.update(tag, observed.answered, &KnownEntry::ends, |value| {
                     // A call that was sent before the key was forgotten is not evidence: an entry that is there by now
                     // is from a later call, and stays. Read under the lock of the set: see `forget`.
                     if observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed) {

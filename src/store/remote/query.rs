@@ -574,7 +574,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let inner = &*self.inner;
         inner.negative_cache.forget(self.tag, Monotonic.now());
         inner.leases.iter().for_each(|leases| leases.forget(self.tag));
-        let _ = inner.fallback.reset(&self.algorithm, &Ask::reset(&self.key));
+        let _ = inner.fallback.shared().reset(&self.algorithm, &Ask::reset(&self.key));
         Ok(self.algorithm.decide(None, applied.now, 0).0)
     }
 

@@ -133,7 +133,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         B: Backend<A>,
     {
         if let Some(receipt) = receipt.unmark_fallback() {
-            return self.inner.fallback.refund(algorithm, charged, receipt, units);
+            return self.inner.fallback.shared().refund(algorithm, charged, receipt, units);
         }
         // If the server cannot keep the quota, the charge was not made there.
         let Some(query) = KeyQuery::for_ask(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
@@ -148,7 +148,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
     /// Prepares the local fallback. On the server, the first question under a quota of its own stores that quota with
     /// the key.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
-        self.inner.fallback.take_quotas(algorithm);
+        self.inner.fallback.shared().take_quotas(algorithm);
     }
 
     pub(crate) fn describe<A: Algorithm<State = S> + Clone>(&self, algorithm: &A) -> Description
@@ -177,7 +177,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             return None;
         }
         // A fallback that cannot inherit in place fills up by the units that are admitted from now on.
-        let fallback = self.inner.fallback.inherit(algorithm, &predecessor.fallback.heritage(&**algorithm));
+        let fallback = self.inner.fallback.inherit(algorithm, &predecessor.fallback.shared().heritage(&**algorithm));
         Some(Inheritance::in_place().and_then(fallback.and_then(|fallback| fallback.finish)))
     }
 

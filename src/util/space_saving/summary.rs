@@ -1,9 +1,9 @@
 //! [`Summary`]: the counts of one sketch, or of several.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use crate::util::order::sort_by_key;
 use crate::values::time::Timestamp;
 
 /// The counts of one or several sketches, the highest first.
@@ -98,7 +98,7 @@ impl<K: Clone + Eq + Hash> Summary<K> {
             entry
         }));
         // Of equal counts, the surer and the older one goes first.
-        entries.sort_by_key(|entry| (Reverse(entry.count), entry.error, entry.first));
+        let entries = sort_by_key(entries, |entry| [!entry.count, entry.error, entry.first.as_nanos()]);
         Self { entries, total, absent }
     }
 }

@@ -105,7 +105,7 @@ impl<V: SavedValue> ExpiringTable<V> {
         let mut keys = 0;
         for (tag, value) in saved.values {
             if let Some(value) = value.moved(gap) {
-                entries.map.update(tag, now, V::ends, |slot| *slot = Some(value));
+                entries.map.update(tag, now, &V::ends, |slot| *slot = Some(value));
                 self.latest.fetch_max(value.ends().as_nanos(), Ordering::Relaxed);
                 keys += 1;
             }

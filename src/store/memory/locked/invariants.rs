@@ -20,7 +20,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
                 assert!([low, high].contains(&set), "key {tag:#x} is in set {set}, and belongs in {low} or {high}");
                 let slots = [low, high].into_iter().flat_map(|set| &tags[set]).filter(|other| *other == tag);
                 assert_eq!(slots.count(), 1, "key {tag:#x} is in more than one slot of the sets {low} and {high}");
-                let inherited = past.and_then(|past| past.get(tag.get(), now.as_nanos(), |_| 0));
+                let inherited = past.and_then(|past| past.get(tag.get(), now.as_nanos(), &|_| 0));
                 assert!(inherited.is_none(), "key {tag:#x} is in set {set}, and what it inherited is not cleared");
             }
         }

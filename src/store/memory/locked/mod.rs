@@ -8,6 +8,7 @@ mod invariants;
 mod overflow;
 mod set;
 
+use std::any::TypeId;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use self::overflow::{charge_overflow, shared_tag, sum};
 use self::set::{SLOTS, StateSet, Tag64};
 use super::debt_copies::{CopiedStates, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::{self, Occupancy};
-use super::quota_state::{QuotaState, cast, is_same};
-use super::read_states::{AnyTable, ReadStates, TablePart};
+use super::quota_state::StateType;
+use super::read_states::{ActOnAny, AnyTable, TablePart};
 use super::table::{GROUPS, Geometry, SETS_PER_PAGE, Tag};
 use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
@@ -140,7 +141,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
 
         let own = local(algorithm, tag, now);
         let inherited = self.inherited.as_ref();
-        let inherited = inherited.and_then(|past| past.get(hash, now.as_nanos(), |state| algorithm.owed(state, own)));
+        let inherited = inherited.and_then(|past| past.get(hash, now.as_nanos(), &|state| algorithm.owed(state, own)));
         // The key must not spend again the units that it has spent from an overflow slot. The set stays locked to the
         // end: the slot's debt is judged here, and charged below.
         let mut overflow = self.overflow_set(Tag::from_hash(hash));
@@ -220,7 +221,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     /// is expected to have expired.
     fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
         let own = local(algorithm, tag_of(hash), now);
-        let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), |state| algorithm.owed(state, own));
+        let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), &|state| algorithm.owed(state, own));
         if self.has_past(now) && inherited().is_some_and(|state| algorithm.decide(Some(state), own, 0).1.is_some()) {
             let _ = self.check(algorithm, hash, 0, || now, || now);
         }
@@ -278,7 +279,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         let mut overflow = self.overflow_set(Tag::from_hash(hash));
         let shared = overflow.as_mut().and_then(|set| set.find(shared_tag(&algorithm.quota())));
         let inherited = self.inherited.as_ref().and_then(|past| {
-            let state = past.get(hash, now.as_nanos(), |state| algorithm.owed(state, local))?;
+            let state = past.get(hash, now.as_nanos(), &|state| algorithm.owed(state, local))?;
             Some((past, state))
         });
         let Some((past, mut state)) = inherited else { return act(shared, local) };
@@ -333,32 +334,24 @@ impl<S: Copy + Send + 'static> AnyTable for LockedTable<S> {
             *set = StateSet::new();
         }
     }
-}
 
-/// If the table keeps states alone, they are read with the limiter's own quota.
-impl<S: Copy + Send + 'static, T: Copy + 'static> ReadStates<T> for LockedTable<S> {
-    fn is_read(&self) -> bool {
-        is_same::<S, T>() || is_same::<S, QuotaState<T>>()
+    fn has_states(&self, wanted: StateType) -> bool {
+        [wanted.alone, wanted.with_quota].contains(&TypeId::of::<S>())
     }
 
-    fn each(&self, part: TablePart, own: &Quota, _: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
-        let mut act = |set, tag, debt: S| {
-            if let Some(entry) = cast(debt).or_else(|| cast(debt).map(|state| QuotaState { state, quota: *own })) {
-                act(set, tag, entry);
-            }
-        };
+    fn each_any(&self, part: TablePart, _: StateType, _: &Quota, _: Timestamp, act: &mut ActOnAny<'_>) {
         if matches!(part, TablePart::Overflow) {
             let sets = (0..).map(Tag::of_group).zip(&self.overflow);
-            return sets.for_each(|(tag, set)| set.lock().each(|_, state| act(0, tag, state)));
+            return sets.for_each(|(tag, set)| set.lock().each(|_, state| act(0, tag, &state)));
         }
         // The copies are read before the table, as in `Ledger`.
         if let Some((past, (geometry, page))) = self.inherited.as_ref().zip(part.copies()) {
-            past.each_left(geometry, page, &mut act);
+            past.each_left(geometry, page, &mut |set, tag, state| act(set, tag, &state));
         }
         if let Some(page) = part.of_table(self.geometry) {
             let sets = self.sets.iter().skip(page * SETS_PER_PAGE).take(SETS_PER_PAGE);
             for (index, set) in sets.enumerate() {
-                set.lock().each(|tag, state| act(index, Tag::from_hash(tag.get()), state));
+                set.lock().each(|tag, state| act(index, Tag::from_hash(tag.get()), &state));
             }
         }
     }
@@ -393,6 +386,8 @@ mod tests {
     use std::sync::Weak;
 
     use crate::store::memory::debt_copies::Debtor;
+    use crate::store::memory::quota_state::QuotaState;
+    use crate::store::memory::read_states::ReadStates;
 
     /// On 32 bits, words are aligned to four bytes, and keys take less.
     #[cfg(target_pointer_width = "64")]
@@ -508,7 +503,7 @@ mod tests {
         let table = Arc::new(table);
         let source = Box::new(FromTable(Arc::clone(&table)));
         let heir = DebtCopies::<_, CopiedStates<_>>::new(&[table.geometry(), before], table.occupancy(), source);
-        let inherited = |hash| heir.get(hash, 0, |state| state.used);
+        let inherited = |hash| heir.get(hash, 0, &|state| state.used);
         // The other key may only be in pages in which `HASH` may not be.
         let pages = |hash| before.candidate_sets(hash).map(|set| set / SETS_PER_PAGE);
         let other =

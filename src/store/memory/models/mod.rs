@@ -8,6 +8,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::WhenFull;
+use super::ledger::WordHeir;
 use super::quota_state::QuotaState;
 use super::table::{
     Bounded, Codec, FixedRule, PaidAt, Rule, SetAssociativeTable, SlidingRule, Tag, Tick, TickBucket, Ticks,
@@ -42,7 +43,7 @@ pub(super) fn beside<T: 'static, O: 'static>(
 }
 
 /// A rule for limits that are used up for long.
-pub(super) trait Modelled: Bounded {
+pub(super) trait Modelled: Bounded + WordHeir {
     /// The state that an heir reads.
     type Read: Copy + 'static;
 

@@ -128,8 +128,8 @@ impl SetAssociativeTable {
             Ok(Ok(debt)) => T::from(rule.decision(Ruling::Admit { debt }, cost, at)),
             // Not charged. A late ruling is not given: its reading of the clock was too old, see `check_any`.
             Ok(Err(ruling)) if !rule.is_late(&ruling, at) => T::from(rule.decision(ruling, cost, at)),
-            Ok(Err(_)) | Err(Miss::OtherEpoch) => T::from(self.check_any(rule, hash, cost, now, &clock, false)),
-            Err(Miss::Absent) => T::from(self.check_any(rule, hash, cost, now, &clock, true)),
+            Ok(Err(_)) | Err(Miss::OtherEpoch) => T::from(self.check_any(rule, hash, cost, now, &{ clock }, false)),
+            Err(Miss::Absent) => T::from(self.check_any(rule, hash, cost, now, &{ clock }, true)),
         }
     }
 
@@ -171,16 +171,17 @@ impl SetAssociativeTable {
     }
 
     /// The cold path of [`check`](Self::check): decides on any key, in a page of any epoch. `is_absent` is whether the
-    /// hot path has searched both sets in vain.
+    /// hot path has searched both sets in vain. The type of the clock is erased, so that this is compiled once for a
+    /// rule.
     #[cold]
     #[inline(never)]
-    fn check_any<R: Rule>(
+    pub(in crate::store::memory) fn check_any<R: Rule>(
         &self,
         rule: &R,
         hash: u64,
         cost: u64,
         now: R::Now,
-        clock: &impl Fn() -> R::Now,
+        clock: &dyn Fn() -> R::Now,
         is_absent: bool,
     ) -> Decision {
         let mut judged = if is_absent {
@@ -205,7 +206,7 @@ impl SetAssociativeTable {
         hash: u64,
         cost: u64,
         now: R::Now,
-        clock: &impl Fn() -> R::Now,
+        clock: &dyn Fn() -> R::Now,
     ) -> Judged<R> {
         let candidates = self.candidates(hash);
         let tag = candidates.tag;

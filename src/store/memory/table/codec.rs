@@ -1,8 +1,10 @@
 //! Words and states: the trait by which the states of keys become words, and words become states again.
 
+use std::any::Any;
+
 use super::rule::Rule;
 use super::word::Tag;
-use crate::store::memory::quota_state::QuotaState;
+use crate::store::memory::quota_state::{QuotaState, StateType};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
@@ -34,8 +36,15 @@ pub(in crate::store::memory) trait Codec: Rule {
     /// Returns how many units a state owes.
     fn units_of(entry: &QuotaState<Self::State>, at: Timestamp) -> u64;
 
-    /// Returns a debt at `at` as a state of type `T` under the quota of the rule, if it can be read as one.
-    fn state<T: Copy + 'static>(&self, debt: Self::Debt, own: &Quota, at: Timestamp) -> Option<T>;
+    /// Passes a debt at `at` to `act`: as a state under the quota of the rule, unless its own form is wanted.
+    fn with_state(
+        &self,
+        debt: Self::Debt,
+        wanted: StateType,
+        own: &Quota,
+        at: Timestamp,
+        act: &mut dyn FnMut(&dyn Any),
+    );
 
     /// Returns the [stamp](Rule::stamp) of a state under the quota of the rule, cut to the greatest debt that a word
     /// can hold. The state of a bucket may be under any quota: it owes the same number of tokens.

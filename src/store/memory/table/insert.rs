@@ -17,7 +17,7 @@ impl SetAssociativeTable {
         hash: u64,
         candidates: &CandidateSets,
         cost: u64,
-        clock: &impl Fn() -> R::Now,
+        clock: &dyn Fn() -> R::Now,
     ) -> Judged<R> {
         let tag = candidates.tag;
         // Held to the end. Otherwise another thread could insert the key into another slot after this one has searched,

@@ -112,7 +112,7 @@ pub(super) use self::rule::{Rule, stamp_of_nothing};
 pub(super) use self::search::Geometry;
 pub(super) use self::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
 pub(super) use self::ticks::{TickBucket, Ticks};
-pub(super) use self::windows::{FixedRule, SlidingRule};
+pub(super) use self::windows::{FixedRule, SlidingRule, WindowRule, WindowState};
 pub(super) use self::word::{GROUPS, PAYLOAD_BITS, Tag};
 
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use http::HeaderName;
 pub(crate) use self::attempt::Attempt;
 use self::attempt::Keeper;
 pub(in crate::http::policy) use self::records::Records;
-use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
@@ -114,7 +114,12 @@ pub struct ChargeOnce {
     /// The type of the clock. Records hold its readings, so a policy with a clock of another type does not share
     /// them.
     clock_type: TypeId,
+    /// See [`Budgets::in_memory`].
+    make_budget: MakeBudget,
 }
+
+/// Makes the budgets of free retries in this process.
+type MakeBudget = fn(Budgets, Arc<dyn Clock>) -> Arc<dyn Limiter>;
 
 /// The number of requests that a process remembers unless set otherwise.
 const MAX_KEYS: usize = 65_536;
@@ -126,6 +131,8 @@ const LONGEST_KEY: usize = 255;
 impl ChargeOnce {
     /// Takes the value of this header as the idempotency key. Retries are free once, and within 24 hours, unless set
     /// otherwise.
+    // Inlined, and the only place that names `Budgets::in_memory`: a program without free retries has no part of it.
+    #[inline]
     pub fn by_header(header: HeaderName) -> Self {
         Self {
             header,
@@ -134,6 +141,7 @@ impl ChargeOnce {
             max_keys: None,
             clock: Arc::new(Monotonic),
             clock_type: TypeId::of::<Monotonic>(),
+            make_budget: Budgets::in_memory,
         }
     }
 
@@ -233,7 +241,7 @@ impl Retries {
             Some(limiter) => Keeper::Limiter(Arc::clone(limiter)),
             None => Keeper::Process {
                 records: Arc::new(Records::new(settings.capacity(), Arc::clone(&settings.clock))),
-                budget: budgets.map(|budgets| budgets.in_memory(&settings.clock)),
+                budget: budgets.map(|budgets| (settings.make_budget)(budgets, Arc::clone(&settings.clock))),
             },
         };
         Self { settings, budgets, keeper }
@@ -318,12 +326,16 @@ impl Budgets {
         Some(Self { quota: budget_quota(shape, terms.quota()?, free_retries)?, shape })
     }
 
-    fn in_memory(self, clock: &Arc<dyn Clock>) -> Arc<dyn Limiter> {
+    /// Makes the budgets. Compiled in the crate that calls [`ChargeOnce::by_header`], since it needs the tables of all
+    /// algorithms.
+    #[inline]
+    fn in_memory(self, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {
         let Self { quota, shape } = self;
+        let store = MemoryStore::default().with_clock(clock);
         match shape {
-            Shape::Bucket | Shape::CalendarWindow => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
-            Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
-            Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
+            Shape::Bucket | Shape::CalendarWindow => RateLimiter::new(TokenBucket::new(quota), store).into_limiter(),
+            Shape::FixedWindow => RateLimiter::new(FixedWindow::new(quota), store).into_limiter(),
+            Shape::SlidingWindow => RateLimiter::new(SlidingWindow::new(quota), store).into_limiter(),
         }
     }
 }
@@ -349,10 +361,6 @@ fn granted(quota: Quota, free_retries: u32) -> Quota {
 fn half_per_longest_window(quota: Quota) -> Option<Quota> {
     // 28 days become 32, more than the longest month and an hour; a week and a day grow by more than an hour, too.
     Quota::try_per(quota.limit() / 2, quota.period() * 32 / 28).ok()
-}
-
-fn in_memory<A: Algorithm>(algorithm: A, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {
-    RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock)).into_limiter()
 }
 
 #[cfg(all(test, feature = "calendar"))]

@@ -1,8 +1,10 @@
 //! Live changes: debts in ticks as states, and in the ticks of another bucket.
 
+use std::any::Any;
+
 use super::{DEBT_BITS, PaidAt, Tick, TickBucket};
 use crate::algorithm::GcraState;
-use crate::store::memory::quota_state::{QuotaState, cast};
+use crate::store::memory::quota_state::{QuotaState, StateType};
 use crate::store::memory::table::{Codec, Rule, Tag};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
@@ -115,11 +117,12 @@ impl Codec for TickBucket {
         u64::try_from(debt.div_ceil(price.into())).unwrap_or(u64::MAX)
     }
 
-    fn state<T: Copy + 'static>(&self, debt: u64, own: &Quota, at: Timestamp) -> Option<T> {
-        cast(Ticks(debt)).or_else(|| {
-            let units = (u128::from(debt) * u128::from(own.period_nanos())).div_ceil(1 << self.shift);
-            cast(GcraState { tat: u128::from(at.as_nanos()) * u128::from(own.limit()) + units })
-        })
+    fn with_state(&self, debt: u64, wanted: StateType, own: &Quota, at: Timestamp, act: &mut dyn FnMut(&dyn Any)) {
+        if wanted.is::<Ticks>() {
+            return act(&Ticks(debt));
+        }
+        let units = (u128::from(debt) * u128::from(own.period_nanos())).div_ceil(1 << self.shift);
+        act(&GcraState { tat: u128::from(at.as_nanos()) * u128::from(own.limit()) + units });
     }
 
     fn stamp_of(&self, _: Tag, entry: QuotaState<GcraState>, at: Timestamp) -> u64 {

@@ -1,10 +1,11 @@
 //! Windows as a [`Rule`] over words.
 
+use std::any::Any;
 use std::marker::PhantomData;
 
 use super::{Moment, WindowCounts, WindowState, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
-use crate::store::memory::quota_state::{QuotaState, cast};
+use crate::store::memory::quota_state::{QuotaState, StateType};
 use crate::store::memory::table::codec::Codec;
 use crate::store::memory::table::rule::{Rule, Ruling};
 use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
@@ -237,8 +238,8 @@ impl<S: WindowState> Codec for WindowRule<S> {
         entry.state.parts().1.into_iter().fold(0, u64::max)
     }
 
-    fn state<T: Copy + 'static>(&self, debt: WindowCounts<S>, _: &Quota, _: Timestamp) -> Option<T> {
-        cast(debt.state())
+    fn with_state(&self, debt: WindowCounts<S>, _: StateType, _: &Quota, _: Timestamp, act: &mut dyn FnMut(&dyn Any)) {
+        act(&debt.state());
     }
 
     fn stamp_of(&self, tag: Tag, entry: QuotaState<S>, at: Timestamp) -> u64 {

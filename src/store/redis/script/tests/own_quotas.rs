@@ -65,7 +65,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xors
     let mut server = ManualServer::new(&ALL);
     let clock = ManualClock::starting_at(at(START));
     let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone()).table();
-    memory.take_quotas(limiter);
+    memory.shared().take_quotas(limiter);
     let mut now = START;
     let mut rejected = 0;
     let mut converted = 0;
@@ -100,7 +100,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xors
                 let _ = memory.decide(limiter, &Ask::charge(&owner, scale).under(Some(other))).at_once();
                 let _ = charge(&mut server, limiter, &name, other, scale, now);
             }
-            memory.refund(limiter, &Ask::charge(&owner, cost).under(Some(quota)), expected.receipt(), cost);
+            memory.shared().refund(limiter, &Ask::charge(&owner, cost).under(Some(quota)), expected.receipt(), cost);
             give_back(&mut server, limiter, &name, quota, (cost, found.receipt()), now);
             refunded += 1;
         }
