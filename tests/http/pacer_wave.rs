@@ -154,12 +154,12 @@ async fn no_caller_gets_a_rejection_that_waiting_cures() {
     }
 }
 
-/// The bound on attempts counts what the line did not know.
+/// The bound on attempts counts only rejections that are new to the line.
 #[tokio::test(start_paused = true)]
 async fn a_wave_costs_one_attempt() {
     let partner = Partner::new(DIALECTS[0]);
     let client = partner.client(&PacerLayer::new().attempts(2));
-    // The line knows the partner as one that takes more than it does now.
+    // Until now, the partner took eight calls at a time.
     for _ in 0..30 {
         let calls = (0..8).map(|_| call(client.clone()));
         assert!(join_all(calls).await.iter().all(|is_served| *is_served));

@@ -166,8 +166,8 @@ impl PacedCall {
         true
     }
 
-    /// Reports an answer to the line of the partner that gave it. Returns whether it is a rejection of which that line
-    /// did not know.
+    /// Reports an answer to the line of the partner that gave it. Returns whether it is a rejection that was new to
+    /// that line.
     fn report(&mut self, departed: Departed, other: Option<&Arc<PartnerLine>>, reading: &ResponseReading) -> bool {
         let redirected = self.redirected.take();
         let Some(other) = other else { return departed.answered(reading.report) };

@@ -10,8 +10,8 @@ use super::meter::CallResult;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PacerError<E> {
-    /// The maximum number of calls ([`max_waiters`](crate::PacerLayer::max_waiters)) waits for this partner already. This
-    /// one was not sent.
+    /// The maximum number of calls ([`max_waiters`](crate::PacerLayer::max_waiters)) waits for this partner already.
+    /// This one was not sent.
     #[non_exhaustive]
     LineFull {
         /// The bound.

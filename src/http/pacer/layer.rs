@@ -49,8 +49,8 @@ use crate::values::{PartitionKey, Quota};
 /// # }
 /// ```
 ///
-/// A rejection is a 429, or a 503 or 403 with `Retry-After`: the partner has not carried the call out. The whole table is
-/// at [`WaitStatuses`](crate::layer::WaitStatuses). If your partner may have carried it out, set
+/// A rejection is a 429, or a 503 or 403 with `Retry-After`: the partner has not carried the call out. The whole table
+/// is at [`WaitStatuses`](crate::layer::WaitStatuses). If your partner may have carried it out, set
 /// [`attempts(1)`](Self::attempts). In gRPC, a rejection is a response without messages that has the status
 /// RESOURCE_EXHAUSTED, or UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call.
 /// Trailers are not read: a status after the first message, or from a server that sends its head before it decides,
@@ -84,16 +84,17 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # A partner that rejects
 ///
-/// From each rejection but that of a reported budget that is used up, the layer learns a pace, as TCP does: the time
-/// between calls grows by half, or to the rate at which the partner has really accepted calls, but four times at most;
-/// and it shrinks by a 128th with each call that is accepted. The line pauses for as long as the rejection asks for,
-/// without that for a second, and one call goes first. If that is rejected, the pace stays as it is, and the pause of a
-/// rejection that asks for none doubles, up to 32 seconds; from the second time on, so do others. So the line never
-/// leaves together, and several clients that know nothing of each other share a quota:
-/// `src/http/pacer/tests/contest.rs` compares the rejections with those of retries with backoff.
+/// From each rejection, the layer learns a pace, as TCP does: the time between calls grows by half, or to the rate at
+/// which the partner has really accepted calls, but four times at most; and it shrinks by a 128th with each call that
+/// the partner accepts. Only a reported budget that is used up teaches none, since it says itself when it ends.
 ///
-/// A rejected call goes again as long as the pause ends within [`max_wait`](Self::max_wait). Its caller gets the
-/// rejection otherwise.
+/// The line pauses until the time that the rejection states, or for a second, and one call goes first. If the partner
+/// rejects it, the pace stays as it is, and the pause doubles, up to 32 seconds (a stated one only from the second time
+/// on). So the line never leaves together, and several clients that know nothing of each other share a quota:
+/// `src/http/pacer/tests/contest.rs` compares the layer with retries and backoff.
+///
+/// A rejected call goes again if the pause ends within [`max_wait`](Self::max_wait). Otherwise, its caller gets the
+/// rejection.
 ///
 /// Calls that are under way are counted as if the partner had not seen them when it wrote the response. So it never
 /// gets more than it offered, unless other clients draw on the same quota.
@@ -165,7 +166,7 @@ impl<B> PacerGate<B> {
     }
 }
 
-/// Returns `None` for a request that does not say whom it is for.
+/// Returns `None` for a request that does not name its host.
 type PartnerFn<B> = Box<dyn Fn(&Request<B>) -> Option<PartitionKey> + Send + Sync>;
 type CloneFn<B> = Box<dyn Fn(&Request<B>) -> Option<Request<B>> + Send + Sync>;
 
@@ -292,12 +293,12 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.rules.longest = micros(max_pause))
     }
 
-    /// Sets how many rejections of a call its caller is spared, plus one; no bound unless set, so that a call goes again
-    /// until [`max_wait`](Self::max_wait) is over. After the last attempt, the caller gets the rejection. With 1, no call
-    /// is sent again.
+    /// Sets how many attempts a call has, if the partner rejects it; no bound unless set, so that a call goes again
+    /// until [`max_wait`](Self::max_wait) is over. After the last attempt, the caller gets the rejection. With 1, no call is
+    /// sent again.
     ///
-    /// Calls that left together before the first of them was rejected use up one attempt together: that of the first.
-    /// The others waste none, since the line would not have sent them.
+    /// If several calls leave together and the partner rejects them, only the first rejection uses up an attempt: had
+    /// the line known, it would not have sent the others.
     ///
     /// # Panics
     ///
@@ -308,7 +309,7 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.attempts = attempts)
     }
 
-    /// Sets which statuses mean that the partner has rejected a call because of a limit; those of
+    /// Sets which statuses mean that the partner has rejected a call because of a limit; the table of
     /// [`WaitStatuses::new`] unless set.
     #[track_caller]
     pub fn wait_statuses(self, statuses: WaitStatuses) -> Self {

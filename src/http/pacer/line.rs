@@ -340,8 +340,8 @@ impl PartnerLine {
         }
     }
 
-    /// Takes in an answer: here at once, and on Redis in the background. Returns whether it is a rejection of which the
-    /// line did not know.
+    /// Takes in an answer: here at once, and on Redis in the background. Returns whether it is a rejection that was new
+    /// to the line.
     fn learn(self: &Arc<Self>, departed: &Departed, report: CallReport) -> bool {
         let received = Instant::now();
         let took = departed.sent.elapsed();

@@ -136,10 +136,10 @@ pub(super) struct CallReport {
     pub(super) budget: Option<Budget>,
 }
 
-/// The kind of an answer. Its number is the one that the scripts get.
+/// The kind of an answer, with its number in the scripts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CallAnswer {
-    /// There was none.
+    /// The call was cancelled, or failed before an answer.
     #[default]
     Missing = 0,
     /// The partner did not reject the call, which may have failed for another reason.
@@ -287,7 +287,7 @@ impl PartnerPace {
             self.probe = 0;
         }
         let (was_free, was_known) = (self.is_free, now < self.ends);
-        // Answers may overtake each other: one that is older than the known state says nothing new about the budget.
+        // Answers may overtake each other. If a later call's answer came first, this one's budget is out of date.
         if let Some(budget) = report.budget.filter(|_| number >= self.by) {
             self.learn_budget(number, now, took, &budget, rules);
         }
@@ -341,9 +341,9 @@ impl PartnerPace {
 
     /// Closes the line after a rejection. Afterwards, one call goes first.
     ///
-    /// It pauses for as long as the rejection asks for. If that was too short more than once, or if the rejection does
-    /// not say, the pause doubles with each call that went alone and was rejected. A budget that is used up says when
-    /// it ends.
+    /// It pauses until the time that the rejection states. If the rejection states none, or if the stated time was too
+    /// short more than once, the pause doubles with each call that went alone and was rejected. A budget that is used up
+    /// says itself when it ends.
     fn close(&mut self, now: u64, wait: u64, is_used_up: bool, rules: &Rules) {
         let guess = match wait {
             _ if is_used_up => 0,
@@ -353,7 +353,7 @@ impl PartnerPace {
         };
         self.pause(now, wait.max(guess), rules);
         if !is_used_up {
-            // If units are left, the budget that rejects is not the one that is reported.
+            // If the partner reports units left, it has rejected the call by another budget.
             (self.left, self.ends) = (0, 0);
         }
         (self.cut, self.is_free, self.window, self.room) = (self.number, false, 0, 0);
@@ -378,6 +378,8 @@ impl PartnerPace {
             (self.window, self.room) = if self.gap == 0 { (WIDEST, WIDEST) } else { (0, 0) };
         } else if self.is_free && self.window == 0 {
             (self.window, self.room) = (FIRST_WINDOW, FIRST_WINDOW);
+            // The partner may have been closed until now, for reasons other than the rate.
+            (self.counted, self.passed) = (now, 0);
         } else if self.is_free {
             let wider = u64::from((self.window - self.room) * FILLED >= self.window);
             self.window = (self.window + wider).min(WIDEST);

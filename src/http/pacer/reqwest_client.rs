@@ -53,7 +53,7 @@ impl PacerLayer<reqwest::Body> {
     ///
     /// reqwest follows redirects inside. An answer is booked on the host that gave it
     /// ([`Response::url`](reqwest::Response::url)), unless [`key`](Self::key) is set: a host that redirects is not
-    /// paused for what another one answers. If the other one rejects the call, the call waits for a turn there, and
+    /// paused by another one's answer. If the other one rejects the call, the call waits for a turn there, and
     /// for one in its own line.
     pub fn reqwest() -> Self {
         // Calls of reqwest are cloned by its own function.
@@ -80,8 +80,8 @@ impl Middleware for PacerLayer<reqwest::Body> {
     }
 }
 
-/// Makes an error whose cause is the `PacerError`, so that it stays findable when another middleware wraps the error:
-/// `reqwest_middleware::Error` passes over what it contains, and shows only the causes of that.
+/// Makes an error whose cause is the `PacerError`, so that it stays findable when another middleware wraps the error.
+/// `reqwest_middleware::Error` is transparent: its `source` is the cause of its content, and never the content itself.
 fn not_sent(error: PacerError<reqwest::Error>) -> Error {
     let text = error.to_string();
     match Error::middleware(error) {

@@ -158,8 +158,8 @@ mod tests {
             }
         }
         println!(
-            "{departures} departures, {probes} alone, {waits} waits, {confirmed} confirmed, {rejected} not, {gaps} gaps, \
-             {windows} in windows"
+            "{departures} departures, {probes} alone, {waits} waits, {confirmed} confirmed, {rejected} not, \
+             {gaps} gaps, {windows} in windows"
         );
         assert!(departures > 500 && probes > 100 && waits > 500 && confirmed > 100 && rejected > 50 && gaps > 50);
         assert!(windows > 50);

@@ -1,4 +1,4 @@
-//! What is left of a partner's quotas: three drafts of one standard, and the fields that came before it.
+//! The remaining units of a partner's quotas: three drafts of one standard, and the fields that came before it.
 
 use std::cmp::Reverse;
 use std::time::SystemTime;
@@ -67,7 +67,7 @@ impl Family {
         pairs.map(|(index, (left, reset))| family_budget(left, reset, index, &limits, policies)).collect()
     }
 
-    /// Returns the times until the resets: none unless there are `count`.
+    /// Returns the times until the resets, or an empty list unless there are `count`.
     fn resets(&self, headers: &HeaderMap, now: SystemTime, count: usize) -> Vec<u64> {
         let names = self.reset_after.iter().chain([&self.reset]);
         let resets = names.filter_map(|name| line(headers, name)).find_map(|line| match count {

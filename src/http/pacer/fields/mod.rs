@@ -1,7 +1,7 @@
 //! The partner's limits, as a response reports them. Total: a field that is malformed, too long or absurd is ignored,
 //! as if it were not there.
 //!
-//! `wait` reads for how long a rejection asks to wait, `budget` what is left of a quota, and `values` the numbers in
+//! `wait` reads the wait that a rejection states, `budget` the remaining units of quotas, and `values` the numbers in
 //! both.
 
 mod budget;

@@ -295,7 +295,8 @@ proptest! {
             "\"a\";r=[0-9]{1,16};t=[0-9]{1,16}".prop_map(String::into_bytes),
             "-?[0-9]{1,30}".prop_map(String::into_bytes),
             "[0-9]{1,9}(\\.[0-9]{0,12})?(ms|us|s|m|h|d)?(, ?[0-9]{1,4})?".prop_map(String::into_bytes),
-            "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9.]{2,5})?(Z|[+-][0-9]{2}:[0-9]{2})".prop_map(String::into_bytes),
+            "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9.]{2,5})?(Z|[+-][0-9]{2}:[0-9]{2})"
+                .prop_map(String::into_bytes),
         ]), 0..6),
     ) {
         let names = [
@@ -321,7 +322,7 @@ proptest! {
 }
 
 /// The answers of public APIs: `tests/vectors/partners.json` has the status and the fields that their documentation
-/// shows, at 2026-09-21 14:13:20, and what the pacer has to make of them.
+/// shows, at 2026-09-21 14:13:20, and the expected reading.
 #[test]
 fn the_answers_of_public_apis_are_read() {
     let cases = vectors(include_str!("../../../../tests/vectors/partners.json"));

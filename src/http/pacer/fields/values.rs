@@ -1,4 +1,4 @@
-//! The numbers, spans and instants in fields: as many forms of them as partners have.
+//! The numbers, spans and instants in fields, in all forms that partners send.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

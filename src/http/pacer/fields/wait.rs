@@ -1,4 +1,4 @@
-//! `Retry-After` and its kin: for how long a rejection asks to send nothing.
+//! `Retry-After` and its kin: the wait that a rejection states.
 
 use std::time::SystemTime;
 
@@ -8,8 +8,7 @@ use super::values::{decimal, line, span};
 use super::{MAX_BYTES, MAX_RESET, SECOND};
 use crate::http::headers::{date, seconds_in};
 
-/// The wait in milliseconds, of which `Retry-After` is rounded: the fields that the clients of some AI services and of
-/// a cloud's database prefer.
+/// The wait in milliseconds. Some AI services and a cloud's database send it, and round `Retry-After` from it.
 const IN_MILLIS: [HeaderName; 2] =
     [HeaderName::from_static("retry-after-ms"), HeaderName::from_static("x-ms-retry-after-ms")];
 

@@ -39,7 +39,7 @@ if answered <= number then
         window = gap == 0 and widest or 0
         room = window
       elseif free == 1 and window == 0 then
-        window, room = 2, 2
+        window, room, counted, passed = 2, 2, came, 0
       elseif free == 1 then
         local wider = (window - room) * 8 >= window and 1 or 0
         window = min(window + wider, widest)
