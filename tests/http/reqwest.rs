@@ -8,13 +8,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{Extensions, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{any, post};
 use reqwest::{Body, Client};
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
-use reqwest_retry::RetryTransientMiddleware;
-use reqwest_retry::policies::ExponentialBackoff;
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_sluice::PacerLayer;
@@ -87,13 +85,43 @@ async fn a_partner_that_pauses_is_not_called_meanwhile() {
     assert!(matches!(error, PacerError::WaitTooLong { .. }), "{error:?}");
 }
 
-/// `reqwest-retry` wraps each error, also of a call that it did not repeat.
+/// The error of `reqwest-retry` 0.9, as `thiserror` writes `#[error(transparent)]`.
+#[derive(Debug)]
+struct RetryError(reqwest_middleware::Error);
+
+impl std::fmt::Display for RetryError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for RetryError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// Wraps each error, as `reqwest-retry` does.
+struct Wrapping;
+
+#[async_trait::async_trait]
+impl Middleware for Wrapping {
+    async fn handle(
+        &self,
+        request: reqwest::Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<reqwest::Response> {
+        let response = next.run(request, extensions).await;
+        response.map_err(|error| reqwest_middleware::Error::middleware(RetryError(error)))
+    }
+}
+
+/// Another middleware may wrap the error in one of its own, whose type hides the content.
 #[tokio::test]
 async fn the_error_is_found_inside_of_others() {
     let (address, _) = partner().await;
-    let policy = ExponentialBackoff::builder().build_with_max_retries(0);
-    let retrying = RetryTransientMiddleware::new_with_policy(policy);
-    let client = ClientBuilder::new(Client::new()).with(retrying).with(PacerLayer::reqwest()).build();
+    let client = ClientBuilder::new(Client::new()).with(Wrapping).with(PacerLayer::reqwest()).build();
     let call = || client.get(format!("http://{address}/pause")).send();
     assert_eq!(call().await.unwrap().status(), 429);
     let error = call().await.unwrap_err();

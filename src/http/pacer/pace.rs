@@ -341,15 +341,14 @@ impl PartnerPace {
 
     /// Closes the line after a rejection. Afterwards, one call goes first.
     ///
-    /// It pauses until the time that the rejection states. If the rejection states none, or if the stated time was too
-    /// short more than once, the pause doubles with each call that went alone and was rejected. A budget that is used up
-    /// says itself when it ends.
+    /// It pauses until the time that the rejection states, or until the end of the budget that is used up. If the
+    /// rejection has neither, or if that was too short more than once, the pause doubles with each call that went alone
+    /// and was rejected.
     fn close(&mut self, now: u64, wait: u64, is_used_up: bool, rules: &Rules) {
-        let guess = match wait {
-            _ if is_used_up => 0,
-            0 => FIRST_PAUSE << self.doublings,
-            _ if self.doublings < 2 => 0,
-            _ => FIRST_PAUSE << (self.doublings - 1),
+        let guess = match self.doublings {
+            doublings if wait == 0 && !is_used_up => FIRST_PAUSE << doublings,
+            0 | 1 => 0,
+            doublings => FIRST_PAUSE << (doublings - 1),
         };
         self.pause(now, wait.max(guess), rules);
         if !is_used_up {

@@ -56,14 +56,12 @@ if answered <= number then
       doublings = min(doublings + 1, 5)
     end
     local guess = 0
-    if not is_used_up then
-      if wait == 0 then
-        guess = 1000000 * 2 ^ doublings
-      elseif doublings > 1 then
-        guess = 1000000 * 2 ^ (doublings - 1)
-      end
-      left, ends = 0, 0
+    if wait == 0 and not is_used_up then
+      guess = 1000000 * 2 ^ doublings
+    elseif doublings > 1 then
+      guess = 1000000 * 2 ^ (doublings - 1)
     end
+    if not is_used_up then left, ends = 0, 0 end
     pause(max(wait, guess))
     cut, free, window, room = number, 0, 0, 0
   else
