@@ -211,8 +211,8 @@ impl<B: 'static> PacerLayer<B> {
     ///
     /// Requests that name no host, such as those of tonic's clients, are in one line per service: each call of
     /// [`layer`](tower_layer::Layer::layer) makes a line of its own, which clones of the service share, so that two
-    /// channels are two partners. If two services call one partner, set a key. Without one, such a line is not
-    /// [shared](Self::shared) with other processes.
+    /// channels are two partners. So make the service once, and clone it. If two services call one partner, set a key.
+    /// Without a key, such a line is not [shared](Self::shared) with other processes.
     ///
     /// # Panics
     ///
@@ -325,8 +325,8 @@ impl<B: 'static> PacerLayer<B> {
     /// # Cost
     ///
     /// One round trip before a call, two if it has to wait for its time, and one after its response, in the background.
-    /// While the pace is unknown, or a quota is used up, each process with waiters makes one more per 20 ms or per
-    /// second. On the server, some 250 bytes per partner, until a minute after they are needed.
+    /// While the pace is unknown or starts slowly, or a quota is used up, each process with waiters makes one more per
+    /// 20 ms or per second. On the server, some 250 bytes per partner, until a minute after they are needed.
     ///
     /// # When Redis is out of reach
     ///
