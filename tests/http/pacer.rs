@@ -342,7 +342,7 @@ async fn a_port_that_the_scheme_implies_makes_no_line_of_its_own() {
 
 /// A client of tonic names no host: its channel adds it. Two channels are two partners.
 #[tokio::test(start_paused = true)]
-async fn each_service_without_hosts_has_its_own_line() {
+async fn services_without_hosts_have_their_own_lines() {
     let layer = PacerLayer::new();
     let [paused, other] = [0; 2].map(|_| Partner::new(1, 50 * SECOND));
     let request = |number: u32| Request::get(format!("/{number}")).body(()).unwrap();
@@ -359,7 +359,7 @@ async fn each_service_without_hosts_has_its_own_line() {
 
 /// One partner that is paused, and whose line is full, fills no other line.
 #[tokio::test(start_paused = true)]
-async fn each_partner_has_its_own_bound_on_waiters() {
+async fn partners_have_their_own_bounds() {
     let partner = Partner::new(1, 50 * SECOND);
     let mut client = partner.client(&PacerLayer::new().max_waiters(10));
     assert_eq!(status(call_to(&mut client, "a.example", 0)).await, 200);

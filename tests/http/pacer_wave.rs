@@ -1,5 +1,5 @@
-//! Many calls at once to a partner with a limit: none of them gets a rejection that waiting cures, and few are rejected.
-//! In every dialect of rejections.
+//! Many calls at once to a partner with a limit: none of them gets a rejection that waiting cures, and few are
+//! rejected. In every dialect of rejections.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -116,7 +116,7 @@ async fn a_wave_of_calls_is_served_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn workers_use_the_rate_and_are_hardly_rejected() {
+async fn workers_are_hardly_rejected() {
     for dialect in DIALECTS {
         let partner = Partner::new(dialect);
         let (client, end) = (partner.client(&PacerLayer::new()), Instant::now() + 30 * SECOND);
@@ -137,10 +137,10 @@ async fn workers_use_the_rate_and_are_hardly_rejected() {
     }
 }
 
-/// A partner that is closed for half a minute, and says that it is for a second: the first in line is not given up after
-/// some attempts.
+/// A partner that is closed for half a minute, and says that it is for a second: the first in line is not given up
+/// after some attempts.
 #[tokio::test(start_paused = true)]
-async fn no_caller_gets_a_rejection_that_waiting_cures() {
+async fn waiting_cures_each_rejection() {
     for dialect in DIALECTS {
         let partner = Partner::new(dialect);
         let opens = Instant::now() + 30 * SECOND;

@@ -173,7 +173,7 @@ async fn an_answer_is_booked_on_its_host() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_redirected_is_sent_again() {
+async fn redirected_calls_are_sent_again() {
     let (other, calls) = partner().await;
     let (called, _) = redirecting(other).await;
     let client = middleware(PacerLayer::reqwest());

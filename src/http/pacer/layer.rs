@@ -75,8 +75,8 @@ use crate::values::{PartitionKey, Quota};
 /// # How calls are spread
 ///
 /// With *n* calls left until a reset, the next departs an *n*+1th of that time after the last one. When nothing is
-/// known, at first, after each reset and after each pause, one call goes alone, and the others wait for its response, or
-/// for a second.
+/// known, at first, after each reset and after each pause, one call goes alone, and the others wait for its response,
+/// or for a second.
 ///
 /// A partner that reports nothing is not limited, except by [`quota`](Self::quota), until it rejects a call. How many
 /// calls it takes is not known, so they start slowly: after the first, two at a time, then four, and so on with each
@@ -206,8 +206,8 @@ impl<B: 'static> PacerLayer<B> {
     /// `https://a` and `https://a:443` are one partner.
     ///
     /// Choose the identity by which the partner counts. If it has a quota per account, make the account a part of the
-    /// key. If it limits one path and not another, make the path a part of the key: a rejected call is the first in line
-    /// until it is accepted.
+    /// key. If it limits one path and not another, make the path a part of the key: a rejected call is the first in
+    /// line until it is accepted.
     ///
     /// Requests that name no host, such as those of tonic's clients, are in one line per service: each call of
     /// [`layer`](tower_layer::Layer::layer) makes a line of its own, which clones of the service share, so that two
@@ -279,8 +279,8 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.max_wait = max_wait.min(LONGEST))
     }
 
-    /// Sets how many calls may wait in this process for one partner; 1,000 unless set. Calls that were rejected and wait
-    /// again are counted, and are not refused.
+    /// Sets how many calls may wait in this process for one partner; 1,000 unless set. Calls that were rejected and
+    /// wait again are counted, and are not refused.
     #[track_caller]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with_common(|common| common.max_waiters = waiters)
@@ -294,8 +294,8 @@ impl<B: 'static> PacerLayer<B> {
     }
 
     /// Sets how many attempts a call has, if the partner rejects it; no bound unless set, so that a call goes again
-    /// until [`max_wait`](Self::max_wait) is over. After the last attempt, the caller gets the rejection. With 1, no call is
-    /// sent again.
+    /// until [`max_wait`](Self::max_wait) is over. After the last attempt, the caller gets the rejection. With 1, no
+    /// call is sent again.
     ///
     /// If several calls leave together and the partner rejects them, only the first rejection uses up an attempt: had
     /// the line known, it would not have sent the others.

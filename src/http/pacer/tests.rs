@@ -333,7 +333,7 @@ fn slow_answers_widen_the_window_by_time() {
 
 /// A client with one call at a time has not shown that its partner takes a thousand.
 #[test]
-fn a_window_that_is_not_used_stays_small() {
+fn unused_windows_stay_small() {
     let (mut pace, mut now) = (PartnerPace::new(0), 0);
     for _ in 0..10_000 {
         let PacedTurn::Depart(slot) = pace.turn(now, &RULES, None) else { panic!("nothing limits it") };
@@ -380,7 +380,7 @@ fn a_wave_is_one_rejection() {
 
 /// A wait that was too short is not believed for ever.
 #[test]
-fn a_constant_wait_is_doubled_from_the_second_time() {
+fn untrue_waits_are_doubled() {
     let (mut pace, mut now, mut pauses) = (PartnerPace::new(0), 0, Vec::new());
     for _ in 0..6 {
         let alone = depart_all(&mut pace, now);
@@ -394,7 +394,7 @@ fn a_constant_wait_is_doubled_from_the_second_time() {
 
 /// The partner reports one budget, and rejects by another one.
 #[test]
-fn a_rejection_with_units_left_teaches_a_pace() {
+fn rejections_with_units_left_teach_a_pace() {
     let mut pace = PartnerPace::new(0);
     let budget = |left| Some(Budget { left, reset: 1_000 * SECOND, spacing: 0 });
     let mut now = 0;

@@ -34,8 +34,8 @@ impl Family {
     }
 }
 
-/// The families of fields with numbers. Those that count tokens or bytes are left out: the client does not know how many
-/// its next call takes.
+/// The families of fields with numbers. Those that count tokens or bytes are left out: the client does not know how
+/// many its next call takes.
 static FAMILIES: [Family; 6] = [
     Family {
         limit: X_RATELIMIT_LIMIT,

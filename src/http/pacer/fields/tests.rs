@@ -175,7 +175,7 @@ fn a_wait_is_read_in_every_dialect() {
 }
 
 #[test]
-fn a_status_means_wait_as_it_is_set() {
+fn wait_statuses_are_settings() {
     for status in [403, 418, 503, 509, 529] {
         assert_eq!(wait(status, &[("retry-after", "60")]), Some(60), "{status}");
         assert_eq!(wait(status, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "60")]), Some(0), "{status}");
