@@ -25,15 +25,12 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     while let Some(call) = calls.join_next().await {
         match call? {
             Ok(response) => println!("{}", response.status()),
-            // Not sent: put the job back, or do without it.
-            Err(reqwest_middleware::Error::Middleware(error)) => match error
-                .downcast_ref::<PacerError<reqwest::Error>>()
-            {
+            Err(error) => match PacerError::<reqwest::Error>::find(&error) {
+                // Not sent: put the job back, or do without it.
                 Some(PacerError::WaitTooLong { retry_after, .. }) => println!("not within a minute: {retry_after:?}"),
                 Some(error) => println!("not sent: {error}"),
-                None => println!("{error}"),
+                None => println!("failed: {error}"),
             },
-            Err(error) => println!("failed: {error}"),
         }
     }
     Ok(())

@@ -153,7 +153,7 @@ extern crate self as tower_sluice;
 /// The parts of the layers: services, futures, builders, and their errors.
 pub mod layer {
     #[cfg(all(feature = "http", feature = "queue"))]
-    pub use crate::http::{AdaptiveThrottle, Pacer, PacerError, PacerFuture};
+    pub use crate::http::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, WaitStatuses};
     #[cfg(feature = "http")]
     pub use crate::http::{IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture};
     pub use crate::limiter::throttle::{Throttle, ThrottleError, ThrottleFuture};

@@ -156,12 +156,13 @@
 //! |---|---|
 //! | [`ThrottleLayer::cost_fn`](crate::ThrottleLayer::cost_fn) | 1 |
 //! | [`ThrottleLayer::on_failure`](crate::ThrottleLayer::on_failure) | `LocalFallback`, as of a policy |
-//! | [`PacerLayer::key`](crate::PacerLayer::key) | the host and port of the URI |
+//! | [`PacerLayer::key`](crate::PacerLayer::key) | the host and port of the URI; without a host, the service |
 //! | [`PacerLayer::quota`](crate::PacerLayer::quota) | none: what the partner reports |
 //! | [`PacerLayer::max_wait`](crate::PacerLayer::max_wait) | 60 s |
-//! | [`PacerLayer::max_waiters`](crate::PacerLayer::max_waiters) | 1,000 over all partners |
+//! | [`PacerLayer::max_waiters`](crate::PacerLayer::max_waiters) | 1,000 per partner |
 //! | [`PacerLayer::max_pause`](crate::PacerLayer::max_pause) | 1 hour |
-//! | [`PacerLayer::attempts`](crate::PacerLayer::attempts) | 3 |
+//! | [`PacerLayer::attempts`](crate::PacerLayer::attempts) | no bound: until the longest wait is over |
+//! | [`PacerLayer::wait_statuses`](crate::PacerLayer::wait_statuses) | 429 and 420; 403, 418, 503, 509 and 529 if they state a wait |
 //! | [`PacerLayer::throttle`](crate::PacerLayer::throttle) | none: all calls are sent |
 //! | [`AdaptiveThrottle::success_percent`](crate::layer::AdaptiveThrottle::success_percent) | 50 |
 //! | [`AdaptiveThrottle::max_percent`](crate::layer::AdaptiveThrottle::max_percent) | 100 |

@@ -31,7 +31,9 @@
 //! ```
 //!
 //! It is a Tower layer, too: `PacerLayer::reqwest().layer(reqwest::Client::new())` is a service of `reqwest::Request`,
-//! with `oneshot(request)`. A body that is a stream cannot be sent again. The feature adds `reqwest` without its
+//! with `oneshot(request)`. A body that is a stream cannot be sent again. After a redirect, the answer is booked on the
+//! host that gave it. A call that was not sent fails with a [`PacerError`](crate::layer::PacerError), which
+//! [`PacerError::find`](crate::layer::PacerError::find) returns, also from inside of `reqwest-retry`. The feature adds `reqwest` without its
 //! default features (no TLS: your program chooses), `reqwest-middleware` and `async-trait`, and to a program that has
 //! these nothing.
 //!
@@ -82,11 +84,13 @@
 //! # What happens to a call
 //!
 //! 1. It joins the line of its partner: the host and port of its URI, or the value that [`key`](crate::PacerLayer::key)
-//!    makes of the request. If the partner counts by account, make a key of the account.
+//!    makes of the request. If the partner counts by account, make a key of the account. tonic's client names no host:
+//!    each channel that you wrap has a line of its own.
 //! 2. It waits until it is the first, and its time has come.
 //! 3. It is sent. The report in its response sets the pace of the calls behind it.
-//! 4. If the partner rejects it (429, or 503 with `Retry-After`), the whole line pauses, and the call is the first in
-//!    line again: three [attempts](crate::PacerLayer::attempts) in all. Then the caller gets the rejection as it is.
+//! 4. If the partner rejects it (429, or 503 or 403 with `Retry-After`; [`WaitStatuses`] has the table, and you can
+//!    change it), the whole line pauses, and the call is the first in line again, until
+//!    [`max_wait`](crate::PacerLayer::max_wait) is over. Then the caller gets the rejection as it is.
 //!
 //! A call with a body that is not `Clone` needs [`with_clone`](crate::PacerLayer::with_clone), to be sent again.
 //!
@@ -100,28 +104,33 @@
 //!
 //! | the partner sends | the layer | you set |
 //! |---|---|---|
-//! | `RateLimit` (draft-11 or draft-07), or `X-RateLimit-*` | spreads what is left over the time to the reset | nothing |
-//! | only a 429 with `Retry-After` | pauses after each rejection, and sends at will in between | [`quota`](crate::PacerLayer::quota), as its documentation says |
-//! | only a bare 429 | [learns the pace](#a-partner-that-rejects-and-says-nothing) | the quota, if you know it |
+//! | `RateLimit` (any draft), `X-RateLimit-*`, `X-Rate-Limit-*` and kin | spreads what is left over the time to the reset | nothing |
+//! | only a 429 with `Retry-After` | pauses for as long, and [learns the pace](#a-partner-that-only-rejects) | the quota, if you know it |
+//! | only a bare 429 | the same, with pauses of its own | the quota, if you know it |
+//! | another status, such as 403 | the same, if it states a wait | [`wait_statuses`](crate::PacerLayer::wait_statuses), for others |
 //! | in gRPC: `grpc-status: 8` in the head, and `grpc-retry-pushback-ms` | pauses for as long; a status in trailers is not read | the same |
 //!
 //! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly
 //! spaced.
 //!
-//! # A partner that rejects and says nothing
+//! # A partner that only rejects
 //!
-//! From a bare 429, the layer learns a pace, as TCP does: slower with each rejection, and a little faster with each call
-//! that is accepted. So processes that know nothing of each other share the partner's quota. Rejections per thousand calls
-//! that were served, and the share of the quota that was used, for clients with ten calls each to make at any time
+//! From rejections, the layer learns a pace, as TCP does: slower with each rejection, and a little faster with each call
+//! that is accepted. At first and after each pause, one call goes alone; at first, two follow, then four, and so on. So
+//! 200 calls at once to a partner of 20 per second are all served, and about 20 of them are rejected once
+//! (`tests/http/pacer_wave.rs`).
+//!
+//! Processes that know nothing of each other share the partner's quota in this way. Rejections per thousand calls that
+//! were served, and the share of the quota that was used, for clients with ten calls each to make at any time
 //! (`src/http/pacer/tests/contest.rs`, up to ten minutes simulated):
 //!
 //! | the partner's quota, eight clients | retry after 1 s | backoff with full jitter | pacer |
 //! |---|---|---|---|
-//! | 100 per 10 s | 7,600 (100 %) | 628 (100 %) | 74 (94 %) |
-//! | 60 per minute | 76,000 (100 %) | 3,566 (100 %) | 602 (98 %) |
-//! | 1,000 per minute | 4,517 (100 %) | 261 (100 %) | 67 (100 %) |
-//! | 100 per second, burst 100 | 709 (100 %) | 586 (100 %) | 23 (100 %) |
-//! | 10 per second, burst 20 | 7,471 (101 %) | 2,126 (100 %) | 37 (100 %) |
+//! | 100 per 10 s | 7,600 (100 %) | 628 (100 %) | 66 (94 %) |
+//! | 60 per minute | 76,000 (100 %) | 3,566 (100 %) | 557 (98 %) |
+//! | 1,000 per minute | 4,517 (100 %) | 261 (100 %) | 90 (100 %) |
+//! | 100 per second, burst 100 | 709 (100 %) | 586 (100 %) | 24 (100 %) |
+//! | 10 per second, burst 20 | 7,471 (101 %) | 2,126 (100 %) | 31 (99 %) |
 //!
 //! Backoff waits for a random time up to 1, 2, 4, … 64 seconds. The pacer's calls keep their order, too.
 //!
@@ -189,3 +198,4 @@
 //! Next: [limits in a file](super::configuration).
 //!
 //! [`PacerLayer`]: crate::PacerLayer
+//! [`WaitStatuses`]: crate::layer::WaitStatuses

@@ -30,7 +30,7 @@ pub use self::body::RejectionBody;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 #[cfg(feature = "queue")]
-pub use self::pacer::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, PacerLayer};
+pub use self::pacer::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, PacerLayer, WaitStatuses};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
     ChargeOnce, Crossing, Event, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty,

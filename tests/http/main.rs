@@ -30,6 +30,7 @@ mod own_quotas;
 mod own_windows;
 mod pacer;
 mod pacer_throttle;
+mod pacer_wave;
 mod policy_options;
 #[cfg(feature = "reqwest")]
 mod reqwest;

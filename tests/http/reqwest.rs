@@ -8,11 +8,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::http::{Extensions, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{any, post};
 use reqwest::{Body, Client};
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_sluice::PacerLayer;
@@ -45,12 +45,9 @@ fn middleware(layer: PacerLayer<Body>) -> ClientWithMiddleware {
     ClientBuilder::new(Client::new()).with(layer).build()
 }
 
-/// What the layer says about a call that was not sent.
+/// Returns the layer's own error for a call that was not sent.
 fn own_error(error: &reqwest_middleware::Error) -> &PacerError<reqwest::Error> {
-    match error {
-        reqwest_middleware::Error::Middleware(error) => error.downcast_ref().expect("an error of the layer"),
-        reqwest_middleware::Error::Reqwest(error) => panic!("{error}"),
-    }
+    PacerError::find(error).expect("an error of the layer")
 }
 
 #[tokio::test]
@@ -86,6 +83,103 @@ async fn a_partner_that_pauses_is_not_called_meanwhile() {
     assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), 429);
     let error = service.oneshot(request()).await.unwrap_err();
     assert!(matches!(error, PacerError::WaitTooLong { .. }), "{error:?}");
+}
+
+/// The error of `reqwest-retry` 0.9, as `thiserror` writes `#[error(transparent)]`.
+#[derive(Debug)]
+struct RetryError(reqwest_middleware::Error);
+
+impl std::fmt::Display for RetryError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for RetryError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// Wraps each error, as `reqwest-retry` does.
+struct Wrapping;
+
+#[async_trait::async_trait]
+impl Middleware for Wrapping {
+    async fn handle(
+        &self,
+        request: reqwest::Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<reqwest::Response> {
+        let response = next.run(request, extensions).await;
+        response.map_err(|error| reqwest_middleware::Error::middleware(RetryError(error)))
+    }
+}
+
+/// Another middleware may wrap the error in one of its own, whose type hides the content.
+#[tokio::test]
+async fn the_error_is_found_inside_of_others() {
+    let (address, _) = partner().await;
+    let client = ClientBuilder::new(Client::new()).with(Wrapping).with(PacerLayer::reqwest()).build();
+    let call = || client.get(format!("http://{address}/pause")).send();
+    assert_eq!(call().await.unwrap().status(), 429);
+    let error = call().await.unwrap_err();
+    assert!(matches!(own_error(&error), PacerError::WaitTooLong { .. }), "{error:?}");
+    assert!(error.to_string().contains("the partner takes no call for"), "{error}");
+    // And in the error of the program.
+    let error: Box<dyn std::error::Error> = Box::new(error);
+    assert!(PacerError::<reqwest::Error>::find(&*error).is_some());
+    assert!(PacerError::<reqwest::Error>::find(&std::io::Error::other("another one")).is_none());
+}
+
+/// A host that sends its callers on to another one, and answers some calls itself. Returns its address, and how many
+/// calls the other one got.
+async fn redirecting(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let on = move |path: &'static str| move || async move { Redirect::temporary(&format!("http://{to}{path}")) };
+    let counted = Arc::clone(&calls);
+    let own = move || async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+        "mine"
+    };
+    let app = Router::new()
+        .route("/pause", any(on("/pause")))
+        .route("/reject-first", any(on("/reject-first")))
+        .route("/own", any(own));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    (address, calls)
+}
+
+/// reqwest follows redirects inside: the host that answered is the one that pauses.
+#[tokio::test]
+async fn an_answer_is_booked_on_its_host() {
+    let (other, _) = partner().await;
+    let (called, own_calls) = redirecting(other).await;
+    let service = PacerLayer::reqwest().max_wait(Duration::from_secs(10)).layer(Client::new());
+    let call = |address: SocketAddr, path: &str| {
+        service.clone().oneshot(Client::new().get(format!("http://{address}{path}")).build().unwrap())
+    };
+    assert_eq!(call(called, "/pause").await.unwrap().status(), 429);
+    // The host that was called is open, and the other one is paused.
+    for _ in 0..5 {
+        assert_eq!(call(called, "/own").await.unwrap().status(), 200);
+    }
+    assert_eq!(own_calls.load(Ordering::SeqCst), 5);
+    let error = call(other, "/fail").await.unwrap_err();
+    assert!(matches!(error, PacerError::WaitTooLong { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn redirected_calls_are_sent_again() {
+    let (other, calls) = partner().await;
+    let (called, _) = redirecting(other).await;
+    let client = middleware(PacerLayer::reqwest());
+    let response = client.post(format!("http://{called}/reject-first")).body("an order").send().await.unwrap();
+    assert_eq!(response.text().await.unwrap(), "an order");
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
 /// All failures of the inner client are passed on as they are.

@@ -96,7 +96,7 @@ fn the_guide_has_the_defaults_of_the_source() {
             "src/http/pacer/throttle.rs",
             "const WINDOW: Duration = Duration::from_secs(120);",
         ),
-        ("`PacerLayer::attempts`", "3", "src/http/pacer/layer.rs", "const ATTEMPTS: u32 = 3;"),
+        ("`PacerLayer::attempts`", "no bound", "src/http/pacer/layer.rs", "const ATTEMPTS: u32 = u32::MAX;"),
     ] {
         assert!(read(file).contains(line), "{file} has no `{line}`: correct {setting} on the page, and this test");
         let row = page.lines().find(|row| row.starts_with(&format!("//! | [{setting}]")));

@@ -10,6 +10,7 @@ use super::error::LineRejection;
 use super::health::{SentMark, ThrottleChange};
 use super::line::PartnerLine;
 use super::meter::CallResult;
+use super::partners::PartnerKey;
 use crate::util::log::KeyHash;
 use crate::util::random::random;
 
@@ -68,7 +69,7 @@ impl PartnerLine {
         self.common.meter.log_paused(&self.partner(), Duration::from_micros(pause), now);
     }
 
-    /// The partner as log lines name it: the host; of a key that the program makes, which may be a secret, the hash.
+    /// The partner as log lines name it: the host; the hash of a key that the program makes, which may be a secret.
     fn partner(&self) -> PartnerName<'_> {
         PartnerName(self)
     }
@@ -78,10 +79,10 @@ struct PartnerName<'a>(&'a PartnerLine);
 
 impl fmt::Display for PartnerName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.common.has_own_key {
-            KeyHash::new(&self.0.key).fmt(f)
-        } else {
-            self.0.key.as_bytes().escape_ascii().fmt(f)
+        match &self.0.key {
+            PartnerKey::Service(number) => write!(f, "service {number}"),
+            PartnerKey::Named(key) if self.0.common.has_own_key => KeyHash::new(key).fmt(f),
+            PartnerKey::Named(key) => key.as_bytes().escape_ascii().fmt(f),
         }
     }
 }
@@ -93,13 +94,25 @@ impl Attempt {
         self.sent = self.line.health.as_deref().map(|(throttle, health)| health.lock().send(now, throttle));
     }
 
-    pub(super) fn ended(mut self, result: CallResult) {
+    /// Moves the call to another partner, to which the one that was called has redirected it. That one has accepted the
+    /// call, and it failed or not at the other one.
+    pub(super) fn redirected(&mut self, other: &Arc<PartnerLine>) {
+        self.end(CallResult::Accepted);
+        self.line = Arc::clone(other);
+        self.sent();
+    }
+
+    pub(super) fn ended(&mut self, result: CallResult) {
         self.count(result);
     }
 
     fn count(&mut self, result: CallResult) {
         self.is_counted = true;
         self.line.common.meter.count(result);
+        self.end(result);
+    }
+
+    fn end(&mut self, result: CallResult) {
         if let (Some(mark), Some((_, health))) = (self.sent.take(), self.line.health.as_deref()) {
             let now = self.line.common.micros(Instant::now());
             health.lock().end(mark, now, result == CallResult::Accepted);

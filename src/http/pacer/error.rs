@@ -10,8 +10,8 @@ use super::meter::CallResult;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PacerError<E> {
-    /// The maximum number of calls ([`max_waiters`](crate::PacerLayer::max_waiters)) waits already. This one was not
-    /// sent.
+    /// The maximum number of calls ([`max_waiters`](crate::PacerLayer::max_waiters)) waits for this partner already.
+    /// This one was not sent.
     #[non_exhaustive]
     LineFull {
         /// The bound.
@@ -44,7 +44,7 @@ impl<E: fmt::Display> fmt::Display for PacerError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LineFull { max_waiters } => {
-                write!(f, "{max_waiters} calls wait for their turn already; send less, or raise `max_waiters`")
+                write!(f, "{max_waiters} calls wait for this partner already; send less, or raise `max_waiters`")
             }
             Self::WaitTooLong { retry_after: Some(wait) } => {
                 write!(f, "the partner takes no call for {wait:?}, longer than `max_wait`; retry after that")
@@ -69,6 +69,29 @@ impl<E: Error + 'static> Error for PacerError<E> {
             Self::Service(error) => error.source(),
             _ => None,
         }
+    }
+}
+
+impl<E: Error + 'static> PacerError<E> {
+    /// Returns the first `PacerError` in an error and its causes: `error` itself, or one that another layer or
+    /// middleware has wrapped. `E` is the error of the inner service.
+    ///
+    /// ```
+    /// use tower_sluice::layer::PacerError;
+    ///
+    /// let wrapped = std::io::Error::other(PacerError::<std::fmt::Error>::NoRuntime);
+    /// assert!(matches!(PacerError::<std::fmt::Error>::find(&wrapped), Some(PacerError::NoRuntime)));
+    /// ```
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            next = error.source();
+        }
+        None
     }
 }
 

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::uri::{Authority, Scheme};
-use http::{Request, header};
+use http::{Request, Uri, header};
 use tower_layer::Layer;
 
 use super::pace::{Rules, micros};
-use super::partners::{Partners, SharedByLines};
+use super::partners::{PartnerKey, Partners, SharedByLines};
 use super::service::Pacer;
+use super::statuses::WaitStatuses;
 use super::throttle::AdaptiveThrottle;
 #[cfg(feature = "redis")]
 use crate::store::redis::{KeyNames, Redis, ScriptCaller};
@@ -47,39 +49,52 @@ use crate::values::{PartitionKey, Quota};
 /// # }
 /// ```
 ///
-/// A rejection is a 429, or a 503 with `Retry-After`: the partner has not carried the call out. If yours may have, set
-/// [`attempts(1)`](Self::attempts). In gRPC, it is a response without messages that has the status RESOURCE_EXHAUSTED,
-/// or UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call. Trailers are not read:
-/// a status after the first message, or of a server that sends its head before it decides, pauses nothing.
+/// A rejection is a 429, or a 503 or 403 with `Retry-After`: the partner has not carried the call out. The whole table
+/// is at [`WaitStatuses`](crate::layer::WaitStatuses). If your partner may have carried it out, set
+/// [`attempts(1)`](Self::attempts). In gRPC, a rejection is a response without messages that has the status
+/// RESOURCE_EXHAUSTED, or UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call.
+/// Trailers are not read: a status after the first message, or from a server that sends its head before it decides,
+/// pauses nothing.
 ///
 /// # What is read
 ///
 /// | field | meaning |
 /// |---|---|
-/// | `Retry-After`, on 429 and 503 | seconds, or a date: a pause of the whole line |
+/// | `Retry-After`, on rejections | seconds, also with decimals or as a list, or a date: a pause of the whole line |
+/// | `retry-after-ms`, `x-ms-retry-after-ms` | the same wait in milliseconds, which is more exact |
 /// | `RateLimit` in the syntax of draft-11 | what is left (`r`), and for how long (`t`), of one or several policies |
 /// | `RateLimit` in the syntax of draft-07 | the same: `remaining`, `reset` |
-/// | `X-RateLimit-Remaining`, `-Reset`, `-Limit` | the same. A reset below 10^9 is seconds from now, from there on seconds since 1970, and from 10^11 on milliseconds |
+/// | `RateLimit-Remaining`, `-Reset`, `-Limit` of drafts 00 to 06; `X-RateLimit-…`, `X-Rate-Limit-…`; `…-Requests` and `Anthropic-RateLimit-Requests-…` | the same, with one number per quota. A reset below 10^9 is seconds from now, from there on seconds since 1970, and from 10^11 on milliseconds; `6m0s`, RFC 3339 and dates are read, too |
 /// | `RateLimit-Policy` | the quota per window, which is more exact than the whole seconds of `t` |
 /// | `grpc-status`, `grpc-retry-pushback-ms`, in the head | a rejection in gRPC, and how long it pauses the line |
 ///
 /// Of several policies, the tightest governs: the longest of the used-up budgets, or, if every budget has units left,
 /// the budget with the lowest rate. Those that count something other than requests are ignored, and so are fields of a
-/// response from a cache (`Age` above 0). A 429 that reports units left and no wait pauses the line for a second.
+/// response from a cache (`Age` above 0). `tests/vectors/partners.json` has the answers of more than forty public APIs.
 ///
 /// # How calls are spread
 ///
 /// With *n* calls left until a reset, the next departs an *n*+1th of that time after the last one. When nothing is
-/// known, at first and after each reset, one call goes alone, and the others wait for its response, or for a second. A
-/// partner that reports nothing is not limited, except by [`quota`](Self::quota), until it rejects a call.
+/// known, at first, after each reset and after each pause, one call goes alone, and the others wait for its response,
+/// or for a second.
 ///
-/// # A partner that rejects without a report
+/// A partner that reports nothing is not limited, except by [`quota`](Self::quota), until it rejects a call. How many
+/// calls it takes is not known, so they start slowly: after the first, two at a time, then four, and so on with each
+/// round trip, or each second if answers take longer. From 1,024 at a time on, there is no bound.
 ///
-/// From a bare 429, the layer learns a pace, as TCP does: the time between calls grows by half, or to the rate at which
-/// the partner has really accepted calls, but four times at most; and it shrinks by a 128th with each call that is
-/// accepted. After the rejection, the line pauses for a second, and one call goes first. If that is rejected, the pause
-/// doubles, up to 32 seconds, and the pace stays as it is. So several clients that know nothing of each other share a
-/// quota: `src/http/pacer/tests/contest.rs` compares the rejections with those of retries with backoff.
+/// # A partner that rejects
+///
+/// From each rejection, the layer learns a pace, as TCP does: the time between calls grows by half, or to the rate at
+/// which the partner has really accepted calls, but four times at most; and it shrinks by a 128th with each call that
+/// the partner accepts. Only a reported budget that is used up teaches none, since it says itself when it ends.
+///
+/// The line pauses until the time that the rejection states, or for a second, and one call goes first. If the partner
+/// rejects it, the pace stays as it is, and the pause doubles, up to 32 seconds (a stated one only from the second time
+/// on). So the line never leaves together, and several clients that know nothing of each other share a quota:
+/// `src/http/pacer/tests/contest.rs` compares the layer with retries and backoff.
+///
+/// A rejected call goes again if the pause ends within [`max_wait`](Self::max_wait). Otherwise, its caller gets the
+/// rejection.
 ///
 /// Calls that are under way are counted as if the partner had not seen them when it wrote the response. So it never
 /// gets more than it offered, unless other clients draw on the same quota.
@@ -114,9 +129,9 @@ use crate::values::{PartitionKey, Quota};
 ///
 /// # Errors
 ///
-/// [`PacerError`](crate::layer::PacerError): too many calls wait, the wait would be too long, the partner keeps failing
-/// (with a [`throttle`](Self::throttle) only), or the inner service failed. A partner's response is never an error,
-/// also if it is a rejection that is not sent again.
+/// [`PacerError`](crate::layer::PacerError): too many calls wait for a partner, the wait would be too long, the partner
+/// keeps failing (with a [`throttle`](Self::throttle) only), or the inner service failed. A partner's response is never
+/// an error, also if it is a rejection that is not sent again.
 ///
 /// # Cost
 ///
@@ -139,17 +154,27 @@ pub(super) struct PacerGate<B> {
     pub(super) key: PartnerFn<B>,
     pub(super) clone: CloneFn<B>,
     pub(super) partners: Partners,
+    /// How many services the layer has made.
+    services: AtomicU64,
     body: PhantomData<fn(B)>,
 }
 
-type PartnerFn<B> = Box<dyn Fn(&Request<B>) -> PartitionKey + Send + Sync>;
+impl<B> PacerGate<B> {
+    /// Returns which line a request of that service is in.
+    pub(super) fn partner(&self, request: &Request<B>, service: u64) -> PartnerKey {
+        (self.key)(request).map_or(PartnerKey::Service(service), PartnerKey::Named)
+    }
+}
+
+/// Returns `None` for a request that does not name its host.
+type PartnerFn<B> = Box<dyn Fn(&Request<B>) -> Option<PartitionKey> + Send + Sync>;
 type CloneFn<B> = Box<dyn Fn(&Request<B>) -> Option<Request<B>> + Send + Sync>;
 
 /// The default of [`PacerLayer::max_wait`]: a window of a minute can be waited for.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 const MAX_WAITERS: usize = 1_000;
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = u32::MAX;
 
 impl<B: Clone + 'static> PacerLayer<B> {
     /// Creates a layer that clones requests, so that it can send a rejected one again. For bodies that are not `Clone`,
@@ -171,7 +196,8 @@ impl<B: 'static> PacerLayer<B> {
     pub fn with_clone(clone: impl Fn(&Request<B>) -> Option<Request<B>> + Send + Sync + 'static) -> Self {
         let rules = Rules { longest: micros(MAX_PAUSE), ..Rules::default() };
         let partners = Partners::new(SharedByLines::new(rules, MAX_WAIT, MAX_WAITERS, ATTEMPTS));
-        let gate = PacerGate { key: Box::new(authority), clone: Box::new(clone), partners, body: PhantomData };
+        let (key, clone) = (Box::new(authority), Box::new(clone));
+        let gate = PacerGate { key, clone, partners, services: AtomicU64::new(0), body: PhantomData };
         Self { gate: Arc::new(gate) }
     }
 
@@ -180,14 +206,20 @@ impl<B: 'static> PacerLayer<B> {
     /// `https://a` and `https://a:443` are one partner.
     ///
     /// Choose the identity by which the partner counts. If it has a quota per account, make the account a part of the
-    /// key.
+    /// key. If it limits one path and not another, make the path a part of the key: a rejected call is the first in
+    /// line until it is accepted.
+    ///
+    /// Requests that name no host, such as those of tonic's clients, are in one line per service: each call of
+    /// [`layer`](tower_layer::Layer::layer) makes a line of its own, which clones of the service share, so that two
+    /// channels are two partners. So make the service once, and clone it. If two services call one partner, set a key.
+    /// Without a key, such a line is not [shared](Self::shared) with other processes.
     ///
     /// # Panics
     ///
     /// If a clone of the layer, or a service that it made, is alive. The same holds for all methods below.
     #[track_caller]
     pub fn key<K: Into<PartitionKey>>(self, key: impl Fn(&Request<B>) -> K + Send + Sync + 'static) -> Self {
-        let own_key = move |request: &Request<B>| key(request).into();
+        let own_key = move |request: &Request<B>| Some(key(request).into());
         self.with(|gate| gate.key = Box::new(own_key)).with_common(|common| common.has_own_key = true)
     }
 
@@ -241,14 +273,14 @@ impl<B: 'static> PacerLayer<B> {
     }
 
     /// Sets the longest wait of a call in line, over all attempts; a minute unless set. A call that would wait for
-    /// longer is not sent.
+    /// longer is not sent, or not again.
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with_common(|common| common.max_wait = max_wait.min(LONGEST))
     }
 
-    /// Sets how many calls may wait in this process, over all partners together; 1,000 unless set. Calls that were
-    /// rejected and wait again come on top.
+    /// Sets how many calls may wait in this process for one partner; 1,000 unless set. Calls that were rejected and
+    /// wait again are counted, and are not refused.
     #[track_caller]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with_common(|common| common.max_waiters = waiters)
@@ -261,8 +293,12 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.rules.longest = micros(max_pause))
     }
 
-    /// Sets how often a call is sent at most, if the partner rejects it; 3 unless set. After the last attempt, the
-    /// caller gets the rejection. With 1, no call is sent again.
+    /// Sets how many attempts a call has, if the partner rejects it; no bound unless set, so that a call goes again
+    /// until [`max_wait`](Self::max_wait) is over. After the last attempt, the caller gets the rejection. With 1, no
+    /// call is sent again.
+    ///
+    /// If several calls leave together and the partner rejects them, only the first rejection uses up an attempt: had
+    /// the line known, it would not have sent the others.
     ///
     /// # Panics
     ///
@@ -271,6 +307,13 @@ impl<B: 'static> PacerLayer<B> {
     pub fn attempts(self, attempts: u32) -> Self {
         assert!(attempts > 0, "a call is sent once at least: write 1 to send none again");
         self.with_common(|common| common.attempts = attempts)
+    }
+
+    /// Sets which statuses mean that the partner has rejected a call because of a limit; the table of
+    /// [`WaitStatuses::new`] unless set.
+    #[track_caller]
+    pub fn wait_statuses(self, statuses: WaitStatuses) -> Self {
+        self.with_common(|common| common.statuses = statuses)
     }
 
     /// Shares the lines' pace with all processes that use this `name` on `redis`: a partner's remaining quota and its
@@ -282,8 +325,8 @@ impl<B: 'static> PacerLayer<B> {
     /// # Cost
     ///
     /// One round trip before a call, two if it has to wait for its time, and one after its response, in the background.
-    /// While the pace is unknown, or a quota is used up, each process with waiters makes one more per 20 ms or per
-    /// second. On the server, some 250 bytes per partner, until a minute after they are needed.
+    /// While the pace is unknown or starts slowly, or a quota is used up, each process with waiters makes one more per
+    /// 20 ms or per second. On the server, some 250 bytes per partner, until a minute after they are needed.
     ///
     /// # When Redis is out of reach
     ///
@@ -312,15 +355,20 @@ impl<B: 'static> PacerLayer<B> {
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
 /// Returns the host and the port of the request.
-fn authority<B>(request: &Request<B>) -> PartitionKey {
-    if let Some(authority) = request.uri().authority() {
-        return key_of(authority, request.uri().scheme());
+fn authority<B>(request: &Request<B>) -> Option<PartitionKey> {
+    if let Some(key) = host_of(request.uri()) {
+        return Some(key);
     }
-    let Some(host) = request.headers().get(header::HOST) else { return PartitionKey::SHARED };
-    match Authority::try_from(host.as_bytes()) {
+    let host = request.headers().get(header::HOST)?;
+    Some(match Authority::try_from(host.as_bytes()) {
         Ok(authority) => key_of(&authority, None),
         Err(_) => PartitionKey::from(host.as_bytes().to_ascii_lowercase()),
-    }
+    })
+}
+
+/// Returns the host and the port of a URI.
+pub(super) fn host_of(uri: &Uri) -> Option<PartitionKey> {
+    Some(key_of(uri.authority()?, uri.scheme()))
 }
 
 /// Writes the host in lower case, since hosts are compared so, without a user's name and password, and without the port
@@ -342,7 +390,8 @@ impl<B, S> Layer<S> for PacerLayer<B> {
     type Service = Pacer<S, B>;
 
     fn layer(&self, inner: S) -> Pacer<S, B> {
-        Pacer::new(inner, Arc::clone(&self.gate))
+        // Relaxed: each service only needs a number of its own.
+        Pacer::new(inner, Arc::clone(&self.gate), self.gate.services.fetch_add(1, Ordering::Relaxed))
     }
 }
 

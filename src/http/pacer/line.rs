@@ -11,12 +11,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::error::LineRejection;
 use super::health::PartnerHealth;
 use super::pace::{CallReport, Need, PacedDeparture, PacedTurn, PartnerPace};
-use super::partners::SharedByLines;
+use super::partners::{PartnerKey, SharedByLines};
 use super::shared::SharedPace;
 use super::throttle::{AdaptiveThrottle, BUCKETS};
 use crate::util::lock::Lock;
 use crate::util::wake::let_others_take;
-use crate::values::PartitionKey;
 
 /// The line of one partner.
 ///
@@ -32,7 +31,7 @@ use crate::values::PartitionKey;
 ///    polled.
 pub(super) struct PartnerLine {
     pub(super) common: Arc<SharedByLines>,
-    pub(super) key: PartitionKey,
+    pub(super) key: PartnerKey,
     /// `None` without a throttle. Boxed, since it is larger than the rest.
     pub(super) health: Option<Box<(AdaptiveThrottle, Lock<PartnerHealth>)>>,
     /// `None` if this process has a pace of its own.
@@ -56,6 +55,11 @@ pub(super) struct LineState {
 }
 
 impl LineState {
+    fn arrive(&mut self, deadline: Instant) -> LineTicket {
+        self.arrivals += 1;
+        LineTicket { arrival: self.arrivals, deadline }
+    }
+
     /// Whether a departure is kept for a call that was called just now, and until when.
     fn kept_until(&self, now: Instant) -> Option<Instant> {
         let (_, called) = self.ready.as_ref()?.called?;
@@ -99,7 +103,7 @@ struct WaitingCall {
 #[derive(Clone, Copy)]
 pub(super) struct LineTicket {
     arrival: u64,
-    deadline: Instant,
+    pub(super) deadline: Instant,
 }
 
 /// The result of joining.
@@ -109,7 +113,7 @@ pub(super) enum JoinedLine {
 }
 
 impl PartnerLine {
-    pub(super) fn new(common: Arc<SharedByLines>, key: PartitionKey, shared: Option<SharedPace>) -> Self {
+    pub(super) fn new(common: Arc<SharedByLines>, key: PartnerKey, shared: Option<SharedPace>) -> Self {
         let pace = PartnerPace::new(common.micros(Instant::now()));
         let state = LineState {
             pace,
@@ -143,8 +147,7 @@ impl PartnerLine {
         let now = Instant::now();
         let deadline = now + self.common.max_wait;
         let mut state = self.lock();
-        state.arrivals += 1;
-        let ticket = LineTicket { arrival: state.arrivals, deadline };
+        let ticket = state.arrive(deadline);
         if state.waiting.is_empty() && self.shared.is_none() && state.kept_until(now).is_none() {
             let slot = state.ready.as_ref().map(|ready| ready.slot);
             if let Some(slot) = self.depart_by(&mut state, now, slot) {
@@ -158,8 +161,8 @@ impl PartnerLine {
                 return Ok((JoinedLine::Waiting(place), ticket));
             }
         }
-        self.check_wait(&state, ticket, now)?;
-        if !self.common.add_waiter() {
+        self.check_wait(&state, &state.pace, ticket, now)?;
+        if state.waiting.len() >= self.common.max_waiters {
             return Err(LineRejection::LineFull { max_waiters: self.common.max_waiters });
         }
         let turn = Some(self.wait(state, ticket, runtime));
@@ -179,6 +182,11 @@ impl PartnerLine {
         }
     }
 
+    /// Returns a place at the end of the line, for a call that was sent elsewhere and was rejected here.
+    pub(super) fn ticket(&self, deadline: Instant) -> LineTicket {
+        self.lock().arrive(deadline)
+    }
+
     /// Takes the old place again, after a rejection.
     pub(super) fn rejoin(self: &Arc<Self>, ticket: LineTicket, runtime: &Handle) -> Result<PlaceInLine, LineRejection> {
         let turn = Some(self.wait_again(ticket, runtime)?);
@@ -187,19 +195,26 @@ impl PartnerLine {
 
     fn wait_again(self: &Arc<Self>, ticket: LineTicket, runtime: &Handle) -> Result<Called, LineRejection> {
         let state = self.lock();
-        self.check_wait(&state, ticket, Instant::now())?;
-        self.common.add_waiter_again();
+        // A pace that was learnt may be too slow, and then it quickens: no reason to give up a call.
+        let pace = PartnerPace { gap: 0, ..state.pace };
+        self.check_wait(&state, &pace, ticket, Instant::now())?;
         Ok(self.wait(state, ticket, runtime))
     }
 
     /// Rejects a call that would wait for too long by the present knowledge.
-    fn check_wait(&self, state: &LineState, ticket: LineTicket, now: Instant) -> Result<(), LineRejection> {
+    fn check_wait(
+        &self,
+        state: &LineState,
+        pace: &PartnerPace,
+        ticket: LineTicket,
+        now: Instant,
+    ) -> Result<(), LineRejection> {
         let ahead = match state.waiting.last_key_value() {
             Some((last, _)) if *last > ticket.arrival => state.waiting.range(..ticket.arrival).count(),
             _ => state.waiting.len(),
         };
         let ahead = ahead as u64;
-        let earliest = state.pace.earliest(self.common.micros(now), ahead, &self.common.rules);
+        let earliest = pace.earliest(self.common.micros(now), ahead, &self.common.rules);
         let earliest = self.common.instant(earliest);
         if earliest <= ticket.deadline {
             return Ok(());
@@ -211,6 +226,7 @@ impl PartnerLine {
         let (turn, called) = oneshot::channel();
         let waiter = WaitingCall { deadline: ticket.deadline, joined: Instant::now(), is_polled: false, turn };
         state.waiting.insert(ticket.arrival, waiter);
+        self.common.add_waiter();
         let needs_driver = !state.drivers.contains(&runtime.id());
         if needs_driver {
             state.drivers.push(runtime.id());
@@ -324,13 +340,14 @@ impl PartnerLine {
         }
     }
 
-    /// Takes in an answer: here at once, and on Redis in the background.
-    fn learn(self: &Arc<Self>, departed: &Departed, report: CallReport) {
+    /// Takes in an answer: here at once, and on Redis in the background. Returns whether it is a rejection that was new
+    /// to the line.
+    fn learn(self: &Arc<Self>, departed: &Departed, report: CallReport) -> bool {
         let received = Instant::now();
         let took = departed.sent.elapsed();
         let now = self.common.micros(received);
         let mut state = self.lock();
-        state.pace.learn(departed.number, now, super::pace::micros(took), &report, &self.common.rules);
+        let is_news = state.pace.learn(departed.number, now, super::pace::micros(took), &report, &self.common.rules);
         let has_driver = !state.drivers.is_empty();
         drop(state);
         if has_driver {
@@ -345,6 +362,14 @@ impl PartnerLine {
                 line.changed.notify_waiters();
             });
         }
+        is_news
+    }
+
+    /// Takes in an answer to a call that was sent to another partner, which has redirected it here. On Redis, it has no
+    /// departure: there it is learnt from the next call.
+    pub(super) fn learn_redirected(self: &Arc<Self>, report: CallReport) -> bool {
+        let number = self.lock().pace.note_departure(self.common.micros(Instant::now()));
+        self.departed(number, None).answered(report)
     }
 }
 
@@ -423,9 +448,14 @@ impl Departed {
         self.sent = Instant::now();
     }
 
-    pub(super) fn answered(mut self, report: CallReport) {
+    /// Reports the answer, as [`PartnerLine::learn`] does.
+    pub(super) fn answered(mut self, report: CallReport) -> bool {
         self.is_reported = true;
-        self.line.learn(&self, report);
+        self.line.learn(&self, report)
+    }
+
+    pub(super) fn is_of(&self, line: &Arc<PartnerLine>) -> bool {
+        Arc::ptr_eq(&self.line, line)
     }
 }
 

@@ -6,7 +6,8 @@
 //! - `pace` computes when the next call may depart; `shared` does so on Redis, for several processes.
 //! - `health` counts what a partner accepts, and decides by the settings in `throttle` whether a call is sent at all.
 //!   `attempt` asks and tells it, and `meter` counts and logs.
-//! - `fields` reads a response, with a parser for structured fields (`structured`).
+//! - `fields` reads a response, with a parser for structured fields (`structured`); `statuses` says which responses are
+//!   rejections.
 
 mod attempt;
 mod call;
@@ -23,6 +24,7 @@ mod reqwest_client;
 mod service;
 #[cfg_attr(not(feature = "redis"), path = "unshared.rs")]
 mod shared;
+mod statuses;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -33,4 +35,5 @@ mod without_reqwest;
 pub use self::error::PacerError;
 pub use self::layer::PacerLayer;
 pub use self::service::{Pacer, PacerFuture};
+pub use self::statuses::WaitStatuses;
 pub use self::throttle::AdaptiveThrottle;

@@ -28,6 +28,16 @@ const LONGEST_CUT: u64 = 4;
 const FIRST_PAUSE: u64 = 1_000_000;
 const DOUBLINGS: u64 = 5;
 
+/// How many calls may be under way once the call that went alone was accepted.
+const FIRST_WINDOW: u64 = 2;
+
+/// Once a partner without fields has accepted as many calls as this at a time, it is not limited.
+pub(super) const WIDEST: u64 = 1_024;
+
+/// The window widens only if at least an eighth of it was under way: a client that never fills it has not shown that
+/// the partner accepts more.
+const FILLED: u64 = 8;
+
 /// A departure that comes so much later than it could have shows that the client had nothing to send.
 const IDLE: u64 = 1_000_000;
 
@@ -59,16 +69,21 @@ pub(super) struct PartnerPace {
     pub(super) probe: u64,
     /// Whether the partner answers without any field.
     pub(super) is_free: bool,
-    /// The time between departures that a partner without fields has taught by its rejections; 0 if it has not.
+    /// The time between departures that the partner has taught by its rejections; 0 if it has not.
     pub(super) gap: u64,
-    /// The latest departure when `gap` or the pause was last changed: what was sent up to it teaches nothing more.
+    /// The latest departure when the partner last rejected a call: what was sent up to it teaches nothing more.
     pub(super) cut: u64,
     /// Since when the calls that the partner accepted are counted, to measure its rate.
     pub(super) counted: u64,
     /// How many it accepted since.
     pub(super) passed: u64,
-    /// How often the pause has doubled.
+    /// How many calls that went alone were rejected in succession.
     pub(super) doublings: u64,
+    /// How many calls may be under way at a time while neither fields nor `gap` set a pace. Doubles per round trip, up
+    /// to [`WIDEST`], as in the slow start of TCP.
+    pub(super) window: u64,
+    /// How many more may depart within that window.
+    pub(super) room: u64,
 }
 
 /// The settings by the owner of the line.
@@ -115,13 +130,22 @@ pub(super) fn micros(span: Duration) -> u64 {
 /// The report in the answer to a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallReport {
-    /// Whether there was an answer at all.
-    pub(super) is_answer: bool,
-    /// For how long to send nothing; 0 if the answer does not say so.
-    pub(super) pause: u64,
-    /// Whether it is a rejection that reports neither a wait nor a budget.
-    pub(super) is_unexplained: bool,
+    pub(super) answer: CallAnswer,
+    /// For how long a rejection asks to send nothing; 0 if it does not say.
+    pub(super) wait: u64,
     pub(super) budget: Option<Budget>,
+}
+
+/// The kind of an answer, with its number in the scripts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum CallAnswer {
+    /// The call was cancelled, or failed before an answer.
+    #[default]
+    Missing = 0,
+    /// The partner did not reject the call, which may have failed for another reason.
+    Taken = 1,
+    /// The partner rejected the call because of a limit.
+    Rejected = 2,
 }
 
 /// The remaining units of the policy that governs.
@@ -154,6 +178,8 @@ impl PartnerPace {
             counted: now,
             passed: 0,
             doublings: 0,
+            window: 0,
+            room: 0,
         }
     }
 
@@ -176,14 +202,17 @@ impl PartnerPace {
             return PacedTurn::Wait(paid);
         }
         let mut at = paid.max(now.saturating_sub(CATCH_UP));
+        at = at.max(self.paced(rules));
         let (units, mut probe) = (self.units(), 0);
         if self.is_free {
-            at = at.max(self.last + self.gap.min(rules.longest));
+            if let Some(opens) = self.enter_window(now) {
+                return PacedTurn::Wait(opens);
+            }
         } else {
             let ends = if units > 0 { self.ends } else { self.ends.min(self.last + rules.longest) };
             if ends <= now {
                 // The knowledge is out of date: one call departs alone, and its answer says how to go on.
-                at = paid.max(now);
+                at = at.max(now);
                 probe = at + PATIENCE;
             } else if units == 0 {
                 return PacedTurn::Wait(ends);
@@ -205,6 +234,29 @@ impl PartnerPace {
         PacedTurn::Depart(PacedDeparture { number: self.number, at })
     }
 
+    /// Returns when the next call may depart by the pace that rejections have taught.
+    fn paced(&self, rules: &Rules) -> u64 {
+        if self.gap == 0 { 0 } else { self.last + self.gap.min(rules.longest) }
+    }
+
+    /// Takes a place in the window, or returns when to ask again: once answers have come, or after a while, in which
+    /// nothing was rejected.
+    fn enter_window(&mut self, now: u64) -> Option<u64> {
+        if self.gap > 0 || self.window >= WIDEST {
+            return None;
+        }
+        if self.room == 0 {
+            let opens = self.last + PATIENCE;
+            if opens > now {
+                return Some(opens.min(now.max(self.last) + RECHECK));
+            }
+            self.window = (self.window * 2).clamp(FIRST_WINDOW, WIDEST);
+            self.room = self.window;
+        }
+        self.room -= 1;
+        None
+    }
+
     /// Whether a slot is still good.
     fn covers(&self, number: u64, now: u64) -> bool {
         let is_awaited = number == self.number && self.probe > now;
@@ -224,31 +276,39 @@ impl PartnerPace {
         if self.spacing == 0 { longest } else { self.spacing.max(shortest).min(longest) }
     }
 
-    /// Takes in the answer to the call of that number, which came at `now` and was `took` under way.
-    pub(super) fn learn(&mut self, number: u64, now: u64, took: u64, report: &CallReport, rules: &Rules) {
+    /// Takes in the answer to the call of that number, which came at `now` and was `took` under way. Returns whether it
+    /// is a rejection that the line did not know of: of calls that were sent together, only the first is.
+    pub(super) fn learn(&mut self, number: u64, now: u64, took: u64, report: &CallReport, rules: &Rules) -> bool {
         if number > self.number {
             // A call from before this state was lost and begun again.
-            return;
+            return report.answer == CallAnswer::Rejected;
         }
         if number == self.number {
             self.probe = 0;
         }
-        match report.budget {
-            Some(budget) if number >= self.by => self.learn_budget(number, now, took, &budget, rules),
-            // Answers may overtake each other, and this one is older than the known state.
-            Some(_) => {}
-            None if report.is_unexplained => self.learn_rejection(number, now, rules),
-            None if report.is_answer && report.pause == 0 => {
-                self.learn_acceptance(number);
-                self.is_free |= self.ends <= now;
+        let (was_free, was_known) = (self.is_free, now < self.ends);
+        // Answers may overtake each other. If a later call's answer came first, this one's budget is out of date.
+        if let Some(budget) = report.budget.filter(|_| number >= self.by) {
+            self.learn_budget(number, now, took, &budget, rules);
+        }
+        match report.answer {
+            CallAnswer::Missing => self.room = (self.room + 1).min(self.window),
+            CallAnswer::Taken => self.learn_acceptance(number, now),
+            CallAnswer::Rejected if number > self.cut => {
+                let is_used_up = report.budget.is_some_and(|budget| budget.left == 0);
+                if was_free || was_known && !is_used_up {
+                    self.learn_gap(now, rules);
+                } else {
+                    self.doublings = (self.doublings + 1).min(DOUBLINGS);
+                }
+                self.close(now, report.wait, is_used_up, rules);
+                return true;
             }
-            None => {}
+            // Sent before the last rejection: it says the same again, and perhaps to wait for longer.
+            CallAnswer::Rejected if report.wait > 0 => self.pause(now, report.wait, rules),
+            CallAnswer::Rejected => {}
         }
-        if report.pause > 0 {
-            self.paused = self.paused.max(now + report.pause.min(rules.longest));
-            // Afterwards, one call goes first.
-            self.is_free = false;
-        }
+        false
     }
 
     fn learn_budget(&mut self, number: u64, now: u64, took: u64, budget: &Budget, rules: &Rules) {
@@ -267,36 +327,62 @@ impl PartnerPace {
         self.is_free = false;
     }
 
-    /// Takes in a rejection that does not report when to come again. A call that was sent at the pace shows that this
-    /// is too fast. One that went alone shows only that the pause was too short.
-    fn learn_rejection(&mut self, number: u64, now: u64, rules: &Rules) {
-        if number <= self.cut {
-            // Sent before the last change: it says the same again.
-            return;
-        }
-        if self.is_free {
-            let measured = now.saturating_sub(self.counted) / self.passed.max(1);
-            let gap = if self.gap == 0 {
-                measured.max(1)
-            } else {
-                // The measure includes the pauses: it is the rate at which the partner has really accepted.
-                (self.gap + self.gap.div_ceil(2)).max(measured.min(self.gap * LONGEST_CUT))
-            };
-            (self.gap, self.counted, self.passed, self.doublings) = (gap.min(rules.longest), now, 0, 0);
+    /// Lengthens the gap: a call that was sent at the pace was rejected, so that is too fast.
+    fn learn_gap(&mut self, now: u64, rules: &Rules) {
+        let measured = now.saturating_sub(self.counted) / self.passed.max(1);
+        let gap = if self.gap == 0 {
+            measured.max(1)
         } else {
-            self.doublings = (self.doublings + 1).min(DOUBLINGS);
-        }
-        self.cut = self.number;
-        self.paused = self.paused.max(now + (FIRST_PAUSE << self.doublings).min(rules.longest));
-        self.is_free = false;
+            // The measure includes the pauses: it is the rate at which the partner has really accepted.
+            (self.gap + self.gap.div_ceil(2)).max(measured.min(self.gap * LONGEST_CUT))
+        };
+        (self.gap, self.counted, self.passed, self.doublings) = (gap.min(rules.longest), now, 0, 0);
     }
 
-    /// Takes in an answer without fields to a call that the partner accepted.
-    fn learn_acceptance(&mut self, number: u64) {
+    /// Closes the line after a rejection. Afterwards, one call goes first.
+    ///
+    /// It pauses until the time that the rejection states, or until the end of the budget that is used up. If the
+    /// rejection has neither, or if that was too short more than once, the pause doubles with each call that went alone
+    /// and was rejected.
+    fn close(&mut self, now: u64, wait: u64, is_used_up: bool, rules: &Rules) {
+        let guess = match self.doublings {
+            doublings if wait == 0 && !is_used_up => FIRST_PAUSE << doublings,
+            0 | 1 => 0,
+            doublings => FIRST_PAUSE << (doublings - 1),
+        };
+        self.pause(now, wait.max(guess), rules);
+        if !is_used_up {
+            // If the partner reports units left, it has rejected the call by another budget.
+            (self.left, self.ends) = (0, 0);
+        }
+        (self.cut, self.is_free, self.window, self.room) = (self.number, false, 0, 0);
+    }
+
+    fn pause(&mut self, now: u64, pause: u64, rules: &Rules) {
+        if pause > 0 {
+            self.paused = self.paused.max(now + pause.min(rules.longest));
+        }
+    }
+
+    /// Takes in an answer to a call that the partner accepted.
+    fn learn_acceptance(&mut self, number: u64, now: u64) {
         self.passed += 1;
-        if number > self.cut {
-            self.doublings = 0;
+        if number <= self.cut {
+            return;
+        }
+        self.doublings = 0;
+        self.is_free |= self.ends <= now;
+        if self.gap > 0 {
             self.gap -= self.gap.div_ceil(GROWTH);
+            (self.window, self.room) = if self.gap == 0 { (WIDEST, WIDEST) } else { (0, 0) };
+        } else if self.is_free && self.window == 0 {
+            (self.window, self.room) = (FIRST_WINDOW, FIRST_WINDOW);
+            // The partner may have been closed until now, for reasons other than the rate.
+            (self.counted, self.passed) = (now, 0);
+        } else if self.is_free {
+            let wider = u64::from((self.window - self.room) * FILLED >= self.window);
+            self.window = (self.window + wider).min(WIDEST);
+            self.room = (self.room + 1 + wider).min(self.window);
         }
     }
 
@@ -311,10 +397,11 @@ impl PartnerPace {
         let paid = self.tat.saturating_add(ahead.saturating_mul(rules.interval)).saturating_sub(rules.ahead);
         let start = now.max(self.paused).max(paid);
         let units = self.units();
-        if self.is_free && self.gap > 0 {
-            let gap = self.gap.min(rules.longest);
-            start.max(self.last.saturating_add(gap.saturating_mul(ahead + 1)))
-        } else if self.is_free || self.ends <= start {
+        let start = match self.gap.min(rules.longest) {
+            0 => start,
+            gap => start.max(self.last.saturating_add(gap.saturating_mul(ahead + 1))),
+        };
+        if self.is_free || self.ends <= start {
             start
         } else if ahead < units {
             let interval = self.interval(units).min(rules.longest);
@@ -326,7 +413,7 @@ impl PartnerPace {
 
     /// Whether calls may depart without any order.
     pub(super) const fn is_unlimited(&self, rules: &Rules) -> bool {
-        self.is_free && self.gap == 0 && rules.interval == 0
+        self.is_free && self.gap == 0 && self.window >= WIDEST && rules.interval == 0
     }
 
     /// Returns the loss if this is forgotten at `now`.

@@ -11,6 +11,7 @@ use super::line::PartnerLine;
 use super::meter::PacerMeter;
 use super::pace::Rules;
 use super::shared::{SharedPace, Sharing};
+use super::statuses::WaitStatuses;
 use super::throttle::AdaptiveThrottle;
 use crate::util::lock::Lock;
 use crate::values::PartitionKey;
@@ -19,9 +20,12 @@ use crate::values::PartitionKey;
 pub(super) struct SharedByLines {
     pub(super) rules: Rules,
     pub(super) max_wait: Duration,
+    /// How many calls may wait in one line.
     pub(super) max_waiters: usize,
     /// How often a call is sent at most.
     pub(super) attempts: u32,
+    /// The statuses that are rejections.
+    pub(super) statuses: WaitStatuses,
     pub(super) shared: Option<Sharing>,
     /// `None` if calls are sent whatever the partners do.
     pub(super) throttle: Option<AdaptiveThrottle>,
@@ -41,6 +45,7 @@ impl SharedByLines {
             max_wait,
             max_waiters,
             attempts,
+            statuses: WaitStatuses::default(),
             shared: None,
             throttle: None,
             has_own_key: false,
@@ -65,17 +70,7 @@ impl SharedByLines {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Counts one more waiter, if there may be one.
-    pub(super) fn add_waiter(&self) -> bool {
-        let add = |waiting: usize| (waiting < self.max_waiters).then_some(waiting + 1);
-        let is_added = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
-        if is_added {
-            self.meter.waits(true);
-        }
-        is_added
-    }
-
-    pub(super) fn add_waiter_again(&self) {
+    pub(super) fn add_waiter(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.meter.waits(true);
     }
@@ -86,6 +81,15 @@ impl SharedByLines {
     }
 }
 
+/// Which line a call is in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum PartnerKey {
+    /// The host that is called, or the value that the program makes of the request.
+    Named(PartitionKey),
+    /// The requests name no host: a line for each service that the layer made, since each may be for another partner.
+    Service(u64),
+}
+
 /// A line per partner.
 pub(super) struct Partners {
     pub(super) common: Arc<SharedByLines>,
@@ -93,7 +97,7 @@ pub(super) struct Partners {
 }
 
 struct PartnerLines {
-    of: HashMap<PartitionKey, Arc<PartnerLine>>,
+    of: HashMap<PartnerKey, Arc<PartnerLine>>,
     /// How many lines there may be before idle ones are forgotten.
     sweep_at: usize,
 }
@@ -108,7 +112,7 @@ impl Partners {
     }
 
     /// Returns the line of a partner.
-    pub(super) fn line(&self, key: &PartitionKey) -> Arc<PartnerLine> {
+    pub(super) fn line(&self, key: &PartnerKey) -> Arc<PartnerLine> {
         let mut lines = self.lines.lock();
         if let Some(line) = lines.of.get(key) {
             return Arc::clone(line);
@@ -116,7 +120,11 @@ impl Partners {
         if lines.of.len() >= lines.sweep_at {
             lines.forget();
         }
-        let shared = self.common.shared.as_ref().map(|sharing| SharedPace::new(sharing, key));
+        let shared = match (&self.common.shared, key) {
+            (Some(sharing), PartnerKey::Named(key)) => Some(SharedPace::new(sharing, key)),
+            // In another process, the service of the same number may be for another partner.
+            _ => None,
+        };
         let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), key.clone(), shared));
         lines.of.insert(key.clone(), Arc::clone(&line));
         line

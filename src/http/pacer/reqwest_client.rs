@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::mem::swap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -12,9 +13,10 @@ use tower_service::Service;
 
 use super::call::{Client, ResponseHead};
 use super::error::PacerError;
-use super::layer::{PacerGate, PacerLayer};
+use super::layer::{PacerGate, PacerLayer, host_of};
+use super::line::PartnerLine;
+use super::partners::PartnerKey;
 use super::service::Pacer;
-use crate::values::PartitionKey;
 
 impl PacerLayer<reqwest::Body> {
     /// Creates a layer for reqwest 0.13, which is a middleware of `reqwest-middleware` 0.5, and a Tower layer around
@@ -44,8 +46,15 @@ impl PacerLayer<reqwest::Body> {
     /// # Errors
     ///
     /// As a middleware, a call that was not sent fails with
-    /// [`reqwest_middleware::Error::Middleware`], whose content is a `PacerError<reqwest::Error>`:
-    /// `error.downcast_ref()` finds it.
+    /// [`reqwest_middleware::Error::Middleware`]. [`PacerError::find`] returns the `PacerError<reqwest::Error>` in it,
+    /// also if `reqwest-retry` or another middleware has wrapped it.
+    ///
+    /// # Redirects
+    ///
+    /// reqwest follows redirects inside. An answer is booked on the host that gave it
+    /// ([`Response::url`](reqwest::Response::url)), unless [`key`](Self::key) is set: a host that redirects is not
+    /// paused by another one's answer. If the other one rejects the call, the call waits for a turn there, and
+    /// for one in its own line.
     pub fn reqwest() -> Self {
         // Calls of reqwest are cloned by its own function.
         Self::with_clone(|_| None)
@@ -60,33 +69,50 @@ impl Middleware for PacerLayer<reqwest::Body> {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> reqwest_middleware::Result<reqwest::Response> {
-        let key = self.gate.key_of(&mut request, extensions);
+        // All its requests name their host.
+        let key = self.gate.partner_of(&mut request, extensions, u64::MAX);
         let call = self.gate.partners.join(&key).map_err(|refusal| not_sent(refusal.into()))?;
-        call.send(request, MiddlewareClient { next, extensions }).await.map_err(|error| match error.into_service() {
+        let client = MiddlewareClient { next, extensions, gate: &self.gate };
+        call.send(request, client).await.map_err(|error| match error.into_service() {
             Ok(error) => error,
             Err(error) => not_sent(error),
         })
     }
 }
 
-/// The type that a program looks for.
+/// Makes an error whose cause is the `PacerError`, so that it stays findable when another middleware wraps the error.
+/// `reqwest_middleware::Error` is transparent: its `source` is the cause of its content, and never the content itself.
 fn not_sent(error: PacerError<reqwest::Error>) -> Error {
-    Error::middleware(error)
+    let text = error.to_string();
+    match Error::middleware(error) {
+        Error::Middleware(error) => Error::Middleware(error.context(text)),
+        error @ Error::Reqwest(_) => error,
+    }
 }
 
 impl PacerGate<reqwest::Body> {
-    /// Returns the key of a request of reqwest, which the function for requests of `http` makes.
-    fn key_of(&self, request: &mut reqwest::Request, extensions: &mut Extensions) -> PartitionKey {
+    /// Returns the line of a request of reqwest, by the function for requests of `http`.
+    fn partner_of(&self, request: &mut reqwest::Request, extensions: &mut Extensions, service: u64) -> PartnerKey {
         let mut head = Request::new(reqwest::Body::default());
         *head.method_mut() = request.method().clone();
         // A URL that is no URI is not sent: reqwest reports it.
         *head.uri_mut() = request.url().as_str().parse().unwrap_or_default();
         swap(head.headers_mut(), request.headers_mut());
         swap(head.extensions_mut(), extensions);
-        let key = (self.key)(&head);
+        let key = self.partner(&head, service);
         swap(head.headers_mut(), request.headers_mut());
         swap(head.extensions_mut(), extensions);
         key
+    }
+
+    /// Returns the line of the host that answered, which another one may have redirected the call to: reqwest follows
+    /// inside. A program with a key of its own has said which partner it is.
+    fn answered_by(&self, response: &reqwest::Response) -> Option<Arc<PartnerLine>> {
+        if self.partners.common.has_own_key {
+            return None;
+        }
+        let host = host_of(&response.url().as_str().parse().ok()?)?;
+        Some(self.partners.line(&PartnerKey::Named(host)))
     }
 }
 
@@ -94,6 +120,7 @@ impl PacerGate<reqwest::Body> {
 struct MiddlewareClient<'a> {
     next: Next<'a>,
     extensions: &'a mut Extensions,
+    gate: &'a PacerGate<reqwest::Body>,
 }
 
 impl Client<reqwest::Request> for MiddlewareClient<'_> {
@@ -102,6 +129,10 @@ impl Client<reqwest::Request> for MiddlewareClient<'_> {
 
     fn copy(&self, request: &reqwest::Request) -> Option<reqwest::Request> {
         request.try_clone()
+    }
+
+    fn answered_by(&self, response: &reqwest::Response) -> Option<Arc<PartnerLine>> {
+        self.gate.answered_by(response)
     }
 
     fn ready(&mut self) -> impl Future<Output = Result<(), Error>> + Send {
@@ -120,7 +151,10 @@ impl ResponseHead for reqwest::Response {
 }
 
 /// The client of reqwest, or a service around it.
-struct ReqwestService<S>(S);
+struct ReqwestService<S> {
+    service: S,
+    gate: Arc<PacerGate<reqwest::Body>>,
+}
 
 impl<S> Client<reqwest::Request> for ReqwestService<S>
 where
@@ -135,12 +169,16 @@ where
         request.try_clone()
     }
 
+    fn answered_by(&self, response: &reqwest::Response) -> Option<Arc<PartnerLine>> {
+        self.gate.answered_by(response)
+    }
+
     fn ready(&mut self) -> impl Future<Output = Result<(), S::Error>> + Send {
-        poll_fn(|cx| self.0.poll_ready(cx))
+        poll_fn(|cx| self.service.poll_ready(cx))
     }
 
     fn send(&mut self, request: reqwest::Request) -> impl Future<Output = Result<reqwest::Response, S::Error>> + Send {
-        self.0.call(request)
+        self.service.call(request)
     }
 }
 
@@ -160,10 +198,10 @@ where
 
     fn call(&mut self, mut request: reqwest::Request) -> Self::Future {
         let service = self.take_ready();
-        let key = self.gate.key_of(&mut request, &mut Extensions::new());
+        let key = self.gate.partner_of(&mut request, &mut Extensions::new(), self.number);
         match self.gate.partners.join(&key) {
             Err(refusal) => Box::pin(std::future::ready(Err(refusal.into()))),
-            Ok(call) => Box::pin(call.send(request, ReqwestService(service))),
+            Ok(call) => Box::pin(call.send(request, ReqwestService { service, gate: Arc::clone(&self.gate) })),
         }
     }
 }

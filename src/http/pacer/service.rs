@@ -17,11 +17,13 @@ use super::layer::PacerGate;
 pub struct Pacer<S, B> {
     pub(super) inner: S,
     pub(super) gate: Arc<PacerGate<B>>,
+    /// Which one it is of those that the layer has made. Clones have the same number.
+    pub(super) number: u64,
 }
 
 impl<S, B> Pacer<S, B> {
-    pub(super) const fn new(inner: S, gate: Arc<PacerGate<B>>) -> Self {
-        Self { inner, gate }
+    pub(super) const fn new(inner: S, gate: Arc<PacerGate<B>>, number: u64) -> Self {
+        Self { inner, gate, number }
     }
 
     /// Returns how many calls wait in this process, over all partners.
@@ -41,7 +43,7 @@ impl<S: Clone, B> Pacer<S, B> {
 
 impl<S: Clone, B> Clone for Pacer<S, B> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate) }
+        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate), number: self.number }
     }
 }
 
@@ -63,7 +65,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.take_ready();
-        let key = (self.gate.key)(&request);
+        let key = self.gate.partner(&request, self.number);
         // Here, and not when the future is polled: calls are in line in the order in which they were made.
         PacerFuture(match self.gate.partners.join(&key) {
             Err(refusal) => Box::pin(std::future::ready(Err(refusal.into()))),

@@ -58,12 +58,12 @@ fn turn(key: Key, rules: &Rules, slot: Option<PacedDeparture>) -> ScriptCall {
 }
 
 fn learn(key: Key, number: u64, age: u64, took: u64, report: &CallReport, rules: &Rules) -> ScriptCall {
-    let (kind, [left, reset, spacing]) = match report.budget {
-        Some(budget) => (2, [budget.left, budget.reset, budget.spacing]),
-        None if report.is_unexplained => (3, [0; 3]),
-        None => (u64::from(report.is_answer), [0; 3]),
+    let answer = report.answer as u64;
+    let (has_budget, [left, reset, spacing]) = match report.budget {
+        Some(budget) => (1, [budget.left, budget.reset, budget.spacing]),
+        None => (0, [0; 3]),
     };
-    let args = smallvec![number, age, took, kind, report.pause, left, reset, spacing, rules.longest];
+    let args = smallvec![number, age, took, answer, report.wait, has_budget, left, reset, spacing, rules.longest];
     ScriptCall { script: &LEARN, keys: smallvec![key], args, texts: Vec::new() }
 }
 
@@ -82,7 +82,7 @@ fn read(reply: &ScriptReply) -> Result<SharedTurn, BadReply> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::pacer::pace::{Budget, PartnerPace};
+    use crate::http::pacer::pace::{Budget, CallAnswer, PartnerPace};
     use crate::store::redis::manual_server::{ManualServer, START, key};
     use crate::store::redis::random::Xorshift;
     use crate::util::trace::Trace;
@@ -98,6 +98,7 @@ mod tests {
         let mut confirmed = 0;
         let mut rejected = 0;
         let mut gaps = 0;
+        let mut windows = 0;
         let mut trace = Trace::of(200);
         while trace.goes_on([
             ("departures", departures > 500),
@@ -106,6 +107,7 @@ mod tests {
             ("confirmed departures", confirmed > 100),
             ("departures that are not confirmed", rejected > 50),
             ("gaps", gaps > 50),
+            ("departures in windows", windows > 50),
         ]) {
             let round = trace.step();
             let (mut now, mut slots) = (START, Vec::new());
@@ -144,26 +146,31 @@ mod tests {
                     let number = slots[slots.len() - 1 - usize::try_from(back).unwrap()].number + random.below(8) / 7;
                     let (age, took) = (random.below(3_000), random.below(50_000));
                     let seconds = |random: &mut Xorshift, most| random.below(most) * 1_000_000;
-                    let is_unexplained = round % 2 == 0 && random.below(4) == 0;
-                    let has_fields = !is_unexplained && round % 4 != 0 && random.below(3) > 0;
+                    let answer = match round % 2 {
+                        0 => random.pick(&[CallAnswer::Taken, CallAnswer::Taken, CallAnswer::Rejected]),
+                        _ => random.pick(&[CallAnswer::Missing, CallAnswer::Taken, CallAnswer::Taken]),
+                    };
+                    let is_rejection = answer == CallAnswer::Rejected;
+                    let has_fields = round % 4 > 1 && answer != CallAnswer::Missing && random.below(3) > 0;
                     let report = CallReport {
-                        is_answer: is_unexplained || random.below(5) > 0,
-                        pause: if !is_unexplained && random.below(6) == 0 { seconds(&mut random, 4) } else { 0 },
-                        is_unexplained,
+                        answer,
+                        wait: if is_rejection && random.below(2) == 0 { seconds(&mut random, 4) } else { 0 },
                         budget: has_fields.then(|| Budget {
                             left: random.below(6),
                             reset: 1_000_000 + seconds(&mut random, 4),
                             spacing: random.pick(&[0, 200_000]),
                         }),
                     };
-                    gaps += u32::from(is_unexplained && state.is_free && number > state.cut);
+                    gaps += u32::from(is_rejection && state.is_free && number > state.cut);
+                    windows += u32::from(state.window > 2);
                     server.run(now, &learn(key(round), number, age, took, &report, &rules));
                     state.learn(number, now - age, took, &report, &rules);
                 }
             }
         }
         println!(
-            "{departures} departures, {probes} alone, {waits} waits, {confirmed} confirmed, {rejected} not, {gaps} gaps"
+            "{departures} departures, {probes} alone, {waits} waits, {confirmed} confirmed, {rejected} not, \
+             {gaps} gaps, {windows} in windows"
         );
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::pace::{Budget, CallReport, PacedDeparture, PacedTurn, PartnerPace, Rules};
+use super::pace::{Budget, CallAnswer, CallReport, PacedDeparture, PacedTurn, PartnerPace, Rules};
 use crate::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
 use crate::util::cases::cases;
 use crate::values::Quota;
@@ -88,11 +88,8 @@ impl Partner {
             }
         };
         let reset = wait.div_ceil(SECOND) * SECOND;
-        let pause = if is_served { 0 } else { reset };
-        (
-            is_served,
-            CallReport { is_answer: true, pause, is_unexplained: false, budget: Some(Budget { left, reset, spacing }) },
-        )
+        let budget = Some(Budget { left, reset, spacing });
+        (is_served, if is_served { taken(budget) } else { rejected(reset, budget) })
     }
 
     /// Returns how long to run it so that whole windows pass, and its quota for that time. A bucket's burst comes on
@@ -106,6 +103,14 @@ impl Partner {
             Self::TokenBucket { per_second, .. } => (about, *per_second * about / SECOND),
         }
     }
+}
+
+fn taken(budget: Option<Budget>) -> CallReport {
+    CallReport { answer: CallAnswer::Taken, wait: 0, budget }
+}
+
+fn rejected(wait: u64, budget: Option<Budget>) -> CallReport {
+    CallReport { answer: CallAnswer::Rejected, wait, budget }
 }
 
 enum Event {
@@ -178,7 +183,9 @@ fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcom
                 let answered = now + latency / 4 + below(latency / 2);
                 add(&mut queue, &mut events, answered, Event::Answer { number, sent, report });
             }
-            Event::Answer { number, sent, report } => pace.learn(number, now, now - sent, &report, &RULES),
+            Event::Answer { number, sent, report } => {
+                pace.learn(number, now, now - sent, &report, &RULES);
+            }
         }
     }
     outcome
@@ -243,12 +250,7 @@ fn what_is_left_is_spread() {
     let mut pace = PartnerPace::new(0);
     let mut departures = Vec::new();
     let PacedTurn::Depart(probe) = pace.turn(0, &RULES, None) else { panic!("nothing is known") };
-    let report = CallReport {
-        is_answer: true,
-        pause: 0,
-        is_unexplained: false,
-        budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }),
-    };
+    let report = taken(Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }));
     pace.learn(probe.number, 0, 0, &report, &RULES);
     let mut now = 0;
     while departures.len() < 5 {
@@ -275,12 +277,7 @@ fn what_others_take_is_noticed() {
         }
         PacedTurn::Wait(until) => Err(until),
     };
-    let report = |left, reset| CallReport {
-        is_answer: true,
-        pause: 0,
-        is_unexplained: false,
-        budget: Some(Budget { left, reset: reset * SECOND, spacing: 0 }),
-    };
+    let report = |left, reset| taken(Some(Budget { left, reset: reset * SECOND, spacing: 0 }));
     let first = ask(&mut pace, 0).unwrap();
     pace.learn(first.number, 0, 0, &report(99, 10), &RULES);
     let second = ask(&mut pace, 0).unwrap();
@@ -292,8 +289,127 @@ fn what_others_take_is_noticed() {
     let first = ask(&mut pace, 0).unwrap();
     pace.learn(first.number, 0, 0, &report(99, 10), &RULES);
     let second = ask(&mut pace, 0).unwrap();
-    pace.learn(first.number, 0, 0, &CallReport { is_answer: true, pause: 5 * SECOND, ..CallReport::default() }, &RULES);
+    pace.learn(first.number, 0, 0, &rejected(5 * SECOND, None), &RULES);
     assert_eq!(pace.turn(SECOND, &RULES, Some(second)), PacedTurn::Wait(5 * SECOND));
+}
+
+/// Lets all calls depart that may at an instant.
+fn depart_all(pace: &mut PartnerPace, now: u64) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while let PacedTurn::Depart(slot) = pace.turn(now, &RULES, None) {
+        assert!(numbers.len() < 2_000, "they have no end");
+        numbers.push(slot.number);
+    }
+    numbers
+}
+
+/// Without fields, the number of calls that a partner takes at a time is known from its answers only.
+#[test]
+fn calls_start_slowly_at_unknown_partners() {
+    let (mut pace, mut now, mut waves) = (PartnerPace::new(0), 0, Vec::new());
+    while !pace.is_unlimited(&RULES) {
+        let numbers = depart_all(&mut pace, now);
+        waves.push(numbers.len());
+        now += 50_000;
+        for number in numbers {
+            pace.learn(number, now, 50_000, &taken(None), &RULES);
+        }
+    }
+    assert_eq!(waves[..4], [1, 2, 4, 8], "{waves:?}");
+    assert!(waves.windows(2).all(|pair| pair[1] <= 2 * pair[0]), "{waves:?}");
+    assert!(waves.len() <= 13, "{waves:?}");
+}
+
+/// A call that takes a minute says nothing for a minute.
+#[test]
+fn slow_answers_widen_the_window_by_time() {
+    let mut pace = PartnerPace::new(0);
+    let first = depart_all(&mut pace, 0);
+    pace.learn(first[0], 50_000, 50_000, &taken(None), &RULES);
+    let sizes: Vec<_> = (0..9).map(|second| depart_all(&mut pace, 50_000 + second * SECOND).len()).collect();
+    assert_eq!(sizes, [2, 4, 8, 16, 32, 64, 128, 256, 512]);
+    assert!(matches!(pace.turn(10 * SECOND, &RULES, None), PacedTurn::Depart(_)));
+    assert!(pace.is_unlimited(&RULES));
+}
+
+/// A client with one call at a time has not shown that its partner takes a thousand.
+#[test]
+fn unused_windows_stay_small() {
+    let (mut pace, mut now) = (PartnerPace::new(0), 0);
+    for _ in 0..10_000 {
+        let PacedTurn::Depart(slot) = pace.turn(now, &RULES, None) else { panic!("nothing limits it") };
+        now += 10_000;
+        pace.learn(slot.number, now, 10_000, &taken(None), &RULES);
+    }
+    assert!(pace.window <= 9, "{}", pace.window);
+}
+
+/// The first rejection in a wave is new to the line; the others were sent before the line knew. The call that goes
+/// alone afterwards tells something new again.
+#[test]
+fn a_wave_is_one_rejection() {
+    for wait in [0, 3 * SECOND] {
+        let (mut pace, mut wave) = (PartnerPace::new(0), Vec::new());
+        for step in 0..4 {
+            wave = depart_all(&mut pace, step * 20_000);
+            for number in wave.iter().filter(|_| step < 3) {
+                pace.learn(*number, step * 20_000 + 10_000, 10_000, &taken(None), &RULES);
+            }
+        }
+        assert_eq!(wave.len(), 8);
+        let report = rejected(wait, None);
+        let news: Vec<_> = wave.iter().map(|number| pace.learn(*number, 80_000, 20_000, &report, &RULES)).collect();
+        assert_eq!(news.iter().filter(|is_news| **is_news).count(), 1, "{news:?}");
+        let pause = wait.max(SECOND);
+        assert_eq!(pace.turn(90_000, &RULES, None), PacedTurn::Wait(80_000 + pause));
+        // One goes alone.
+        let now = 80_000 + pause;
+        let alone = depart_all(&mut pace, now);
+        assert_eq!(alone.len(), 1);
+        assert!(pace.learn(alone[0], now + 10_000, 10_000, &report, &RULES));
+        // Accepted, the next ones follow at a pace, and not together.
+        let later = now + 10_000 + wait.max(2 * SECOND);
+        let alone = depart_all(&mut pace, later);
+        assert_eq!(alone.len(), 1);
+        pace.learn(alone[0], later + 10_000, 10_000, &taken(None), &RULES);
+        assert!(pace.gap > 0);
+        let PacedTurn::Depart(next) = pace.turn(later + 10_000, &RULES, None) else { panic!("it is open") };
+        let PacedTurn::Depart(second) = pace.turn(next.at, &RULES, None) else { panic!("it is open") };
+        assert_eq!(second.at - next.at, pace.gap);
+    }
+}
+
+/// A wait that was too short is not believed for ever.
+#[test]
+fn untrue_waits_are_doubled() {
+    let (mut pace, mut now, mut pauses) = (PartnerPace::new(0), 0, Vec::new());
+    for _ in 0..6 {
+        let alone = depart_all(&mut pace, now);
+        assert_eq!(alone.len(), 1);
+        pace.learn(alone[0], now, 0, &rejected(SECOND, None), &RULES);
+        pauses.push((pace.paused - now) / SECOND);
+        now = pace.paused;
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 16]);
+}
+
+/// The partner reports one budget, and rejects by another one.
+#[test]
+fn rejections_with_units_left_teach_a_pace() {
+    let mut pace = PartnerPace::new(0);
+    let budget = |left| Some(Budget { left, reset: 1_000 * SECOND, spacing: 0 });
+    let mut now = 0;
+    for left in (4_000..4_010).rev() {
+        let PacedTurn::Depart(slot) = pace.turn(now, &RULES, None) else { panic!("units are left") };
+        now = now.max(slot.at) + 10_000;
+        pace.learn(slot.number, now, 10_000, &taken(budget(left)), &RULES);
+    }
+    let PacedTurn::Depart(slot) = pace.turn(now, &RULES, None) else { panic!("units are left") };
+    assert!(pace.learn(slot.number, now, 0, &rejected(0, budget(4_000)), &RULES));
+    assert_eq!(pace.turn(now, &RULES, None), PacedTurn::Wait(now + SECOND));
+    assert!(pace.gap > 0);
+    // One goes alone, although units are left.
+    assert_eq!(depart_all(&mut pace, now + SECOND).len(), 1);
 }
 
 proptest! {
@@ -305,11 +421,11 @@ proptest! {
     fn no_partner_stops_the_line_for_longer_than_the_longest_pause(
         longest in 1..10_u64,
         steps in prop::collection::vec(
-            (0..5 * SECOND, 0..4_u64, any::<bool>(), 0..3_000_u64, 0..5_u64, 0..3_000_000_u64, 0..3_u64), 1..80),
+            (0..5 * SECOND, 0..4_u64, 0..3_u8, 0..3_000_u64, 0..5_u64, 0..3_000_000_u64, any::<bool>()), 1..80),
     ) {
         let rules = Rules { longest: longest * SECOND, ..RULES };
         let (mut pace, mut now) = (PartnerPace::new(7), 7);
-        for (time, back, is_answer, pause, left, reset, kind) in steps {
+        for (time, back, answer, wait, left, reset, has_budget) in steps {
             now += time;
             let last = pace.last;
             let next = match pace.turn(now, &rules, None) {
@@ -320,10 +436,13 @@ proptest! {
                 }
             };
             prop_assert!(next <= now.max(last) + rules.longest.max(super::pace::PATIENCE));
-            let is_unexplained = kind == 2;
-            let budget = (kind == 1).then_some(Budget { left, reset: (1 + reset) * SECOND, spacing: 0 });
-            let pause = pause * SECOND * u64::from(pause > 2_500 && !is_unexplained);
-            let report = CallReport { is_answer, pause, is_unexplained, budget };
+            let budget = has_budget.then_some(Budget { left, reset: (1 + reset) * SECOND, spacing: 0 });
+            let wait = wait * SECOND * u64::from(wait > 2_500);
+            let report = match answer {
+                0 => CallReport::default(),
+                1 => taken(budget),
+                _ => rejected(wait, budget),
+            };
             pace.learn(pace.number.saturating_sub(back), now, time, &report, &rules);
         }
     }

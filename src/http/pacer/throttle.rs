@@ -24,7 +24,7 @@ use super::pace::micros;
 /// | event | counts as |
 /// |---|---|
 /// | a response: 1xx to 4xx, without those below | accepted |
-/// | 429, 5xx; in gRPC, the status DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL or UNAVAILABLE in the head | failed |
+/// | a rejection ([`WaitStatuses`](crate::layer::WaitStatuses)), 5xx; in gRPC, the status DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL or UNAVAILABLE in the head | failed |
 /// | an error of the inner service: no connection, its timeout | failed |
 /// | the future is dropped after the call was sent: a timeout around the layer | failed |
 /// | no answer yet | nothing for a twelfth of the window at least, and two at most; from then on, failed |

@@ -1,30 +1,53 @@
 -- Takes in the answer to a call.
 --
--- ARGV: the number of the call; how long ago its answer came, and how long that took; 0 if there was none, 1 if it
--- reported nothing, 2 if it reported a budget, 3 if it was a rejection without a report; pause; left, reset and spacing of the budget; longest
-local answered, came, took, kind = ARGV[1] + 0, now - ARGV[2], ARGV[3] + 0, ARGV[4]
-local pause, longest = ARGV[5] + 0, ARGV[9] + 0
+-- ARGV: the number of the call; how long ago its answer came, and how long that took; 0 if there was none, 1 if the
+-- partner did not reject the call, 2 if it did; wait; 1 if it reported a budget; left, reset and spacing; longest
+local answered, came, took, answer = ARGV[1] + 0, now - ARGV[2], ARGV[3] + 0, ARGV[4]
+local wait, longest = ARGV[5] + 0, ARGV[10] + 0
+local function pause(time)
+  if time > 0 then paused = max(paused, came + min(time, longest)) end
+end
 if answered <= number then
   is_changed = true
   if answered == number then probe = 0 end
-  if kind == '2' and answered >= by then
-    local remaining, reset = ARGV[6] + 0, ARGV[7] + 0
-    if remaining == 0 then reset = min(reset, longest) end
-    local latest = came + reset
-    local earliest = max(0, latest - took - 1010000)
-    local expected = max(0, left - (answered - by))
-    if came < ends and earliest < ends and since < latest and remaining <= expected then
-      ends, since = min(ends, latest), max(since, earliest)
-    else
-      ends, since = latest, earliest
+  local was_free, was_known, is_used_up = free == 1, came < ends, false
+  if ARGV[6] == '1' then
+    local remaining, reset = ARGV[7] + 0, ARGV[8] + 0
+    is_used_up = remaining == 0
+    if answered >= by then
+      if is_used_up then reset = min(reset, longest) end
+      local latest = came + reset
+      local earliest = max(0, latest - took - 1010000)
+      local expected = max(0, left - (answered - by))
+      if came < ends and earliest < ends and since < latest and remaining <= expected then
+        ends, since = min(ends, latest), max(since, earliest)
+      else
+        ends, since = latest, earliest
+      end
+      by, left, spacing, free = answered, remaining, ARGV[9] + 0, 0
     end
-    by, left, spacing, free = answered, remaining, ARGV[8] + 0, 0
-  elseif kind == '1' and pause == 0 then
+  end
+  if answer == '0' then
+    room = min(room + 1, window)
+  elseif answer == '1' then
     passed = passed + 1
-    if answered > cut then doublings, gap = 0, gap - ceil(gap / 128) end
-    if ends <= came then free = 1 end
-  elseif kind == '3' and answered > cut then
-    if free == 1 then
+    if answered > cut then
+      doublings = 0
+      if ends <= came then free = 1 end
+      if gap > 0 then
+        gap = gap - ceil(gap / 128)
+        window = gap == 0 and widest or 0
+        room = window
+      elseif free == 1 and window == 0 then
+        window, room, counted, passed = 2, 2, came, 0
+      elseif free == 1 then
+        local wider = (window - room) * 8 >= window and 1 or 0
+        window = min(window + wider, widest)
+        room = min(room + 1 + wider, window)
+      end
+    end
+  elseif answered > cut then
+    if was_free or was_known and not is_used_up then
       local measured = math.floor(max(0, came - counted) / max(1, passed))
       local longer = max(1, measured)
       if gap > 0 then longer = max(gap + ceil(gap / 2), min(measured, gap * 4)) end
@@ -32,8 +55,16 @@ if answered <= number then
     else
       doublings = min(doublings + 1, 5)
     end
-    cut, free = number, 0
-    paused = max(paused, came + min(1000000 * 2 ^ doublings, longest))
+    local guess = 0
+    if wait == 0 and not is_used_up then
+      guess = 1000000 * 2 ^ doublings
+    elseif doublings > 1 then
+      guess = 1000000 * 2 ^ (doublings - 1)
+    end
+    if not is_used_up then left, ends = 0, 0 end
+    pause(max(wait, guess))
+    cut, free, window, room = number, 0, 0, 0
+  else
+    pause(wait)
   end
-  if pause > 0 then paused, free = max(paused, came + min(pause, longest)), 0 end
 end

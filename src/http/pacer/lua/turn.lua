@@ -18,12 +18,24 @@ else
     -- not reserved: a caller that gives up would take the departure with it
     departs, at = 0, paid
   elseif free == 1 then
-    at = max(at, last + min(gap, longest))
+    if gap > 0 then at = max(at, last + min(gap, longest)) end
+    if gap == 0 and window < widest then
+      local opens = last + 1000000
+      if room > 0 then
+        room = room - 1
+      elseif opens > now then
+        departs, at = 0, min(opens, max(now, last) + 20000)
+      else
+        window = min(max(window * 2, 2), widest)
+        room = window - 1
+      end
+    end
   else
+    if gap > 0 then at = max(at, last + min(gap, longest)) end
     local last_known = ends
     if units == 0 then last_known = min(ends, last + longest) end
     if last_known <= now then
-      at = max(paid, now)
+      at = max(at, now)
       awaited = at + 1000000
     elseif units == 0 then
       departs, at = 0, last_known

@@ -34,6 +34,8 @@ struct World {
     begun: Instant,
     served: u64,
     rejected: u64,
+    /// Whether a rejection has `Retry-After`.
+    states_wait: bool,
 }
 
 impl World {
@@ -48,26 +50,27 @@ impl World {
         Duration::from_micros(12_500 + self.below(25_000))
     }
 
-    fn judge(&mut self) -> bool {
+    /// Judges a call: how many seconds a rejected one has to wait, or 0 if the partner does not say.
+    fn judge(&mut self) -> Result<(), u64> {
         let now = u64::try_from(self.begun.elapsed().as_micros()).unwrap();
-        let (is_served, _) = self.partner.judge(now);
+        let (is_served, report) = self.partner.judge(now);
         *(if is_served { &mut self.served } else { &mut self.rejected }) += 1;
-        is_served
+        if is_served { Ok(()) } else { Err(if self.states_wait { report.wait / SECOND } else { 0 }) }
     }
 }
 
 type Shared = Arc<Mutex<World>>;
 
-/// Makes one call, and returns whether it was served.
-async fn call(world: &Shared) -> bool {
+/// Makes one call.
+async fn call(world: &Shared) -> Result<(), u64> {
     let way = world.lock().unwrap().way();
     sleep(way).await;
-    let (is_served, way) = {
+    let (verdict, way) = {
         let mut world = world.lock().unwrap();
         (world.judge(), world.way())
     };
     sleep(way).await;
-    is_served
+    verdict
 }
 
 /// A worker that makes its calls one after the other, for ever.
@@ -76,8 +79,12 @@ async fn work(strategy: Strategy, world: Shared, paused: Arc<Lock<Instant>>, pac
     let service = service_fn(move |_: Request<()>| {
         let partner = Arc::clone(&partner);
         async move {
-            let status = if call(&partner).await { 200 } else { 429 };
-            Ok::<_, Infallible>(Response::builder().status(status).body(()).unwrap())
+            let response = match call(&partner).await {
+                Ok(()) => Response::builder(),
+                Err(0) => Response::builder().status(429),
+                Err(seconds) => Response::builder().status(429).header("retry-after", seconds),
+            };
+            Ok::<_, Infallible>(response.body(()).unwrap())
         }
     });
     let client = pacer.layer(service);
@@ -91,13 +98,14 @@ async fn work(strategy: Strategy, world: Shared, paused: Arc<Lock<Instant>>, pac
             let until = *paused.lock();
             sleep_until(until).await;
         }
-        if call(&world).await {
+        let Err(wait) = call(&world).await else {
             rejections = 0;
             continue;
-        }
+        };
+        let wait = Duration::from_secs(wait.max(1));
         match strategy {
-            Strategy::Retry => sleep(Duration::from_secs(1)).await,
-            Strategy::Pause => *paused.lock() = Instant::now() + Duration::from_secs(1),
+            Strategy::Retry => sleep(wait).await,
+            Strategy::Pause => *paused.lock() = Instant::now() + wait,
             _ => {
                 let wait = world.lock().unwrap().below(SECOND << rejections.min(6));
                 rejections += 1;
@@ -114,11 +122,12 @@ struct Score {
     rejected: u64,
 }
 
-async fn contest(strategy: Strategy, partner: Partner, seconds: u64, clients: u64) -> Score {
+async fn contest(strategy: Strategy, partner: Partner, states_wait: bool, seconds: u64, clients: u64) -> Score {
     // A client that learns nothing does the same in each window.
     let learns = matches!(strategy, Strategy::Backoff | Strategy::Pacer);
     let (time, quota) = partner.quota(if learns { seconds } else { 120 } * SECOND);
-    let world = World { partner, random: 88_172_645_463_325_252, begun: Instant::now(), served: 0, rejected: 0 };
+    let (random, begun) = (88_172_645_463_325_252, Instant::now());
+    let world = World { partner, random, begun, served: 0, rejected: 0, states_wait };
     let world = Arc::new(Mutex::new(world));
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..clients {
@@ -149,13 +158,31 @@ async fn clients_that_share_a_quota_behind_bare_429s_learn_its_pace() {
         ] {
             let mut scores = Vec::new();
             for strategy in [Strategy::Retry, Strategy::Backoff, Strategy::Pause, Strategy::Pacer] {
-                scores.push(contest(strategy, partner, seconds, clients).await);
+                scores.push(contest(strategy, partner, false, seconds, clients).await);
             }
             let row: String = scores.iter().map(|score| format!("{:>8} {:4}%", score.rejected, score.used)).collect();
             println!("{:48}{row}", format!("{clients} clients, {name}"));
             let (backoff, pause, pacer) = (scores[1], scores[2], scores[3]);
             assert!(pacer.used >= 90, "{name}: {pacer:?}");
             assert!(pacer.rejected * 2 < backoff.rejected.min(pause.rejected), "{name}: {scores:?}");
+        }
+    }
+}
+
+/// Each client that obeys `Retry-After` to the letter comes back at the same instant as the others.
+#[tokio::test(start_paused = true)]
+async fn a_stated_wait_teaches_a_pace_too() {
+    for (name, partner, seconds) in [
+        ("100 per 10 s", Partner::window(100, 10), 300),
+        ("60 per minute", Partner::window(60, 60), 600),
+        ("20 per second, burst 20", Partner::bucket(20, 20), 150),
+    ] {
+        for clients in [1, 4] {
+            let obedient = contest(Strategy::Pause, partner, true, seconds, clients).await;
+            let pacer = contest(Strategy::Pacer, partner, true, seconds, clients).await;
+            println!("{clients} clients, {name}: {obedient:?}, {pacer:?}");
+            assert!(pacer.used >= 85, "{clients} clients, {name}: {pacer:?}");
+            assert!(pacer.rejected * 2 < obedient.rejected, "{clients} clients, {name}: {obedient:?}, {pacer:?}");
         }
     }
 }
