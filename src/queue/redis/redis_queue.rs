@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
         let longest = (1 << 51) / 1_000_000;
-        let quota = Quota::per_minute(60).burst(longest / 2 - 20);
+        let quota = Quota::per_minute(60).burst(longest - 42);
         let WaitBounds { max_queue, max_wait, .. } = WaitBounds::of_queue(&quota);
         let fits = |max_queue| QueueScript::new(&quota, max_queue, max_wait).is_ok();
         assert!(fits(0) && !fits(max_queue));

@@ -46,7 +46,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
         }
         // One instant for the whole change, read once.
-        let origin = Predecessor::new(&predecessor, self.store.clock.now());
+        let origin = Predecessor::new(&predecessor, self.time(&**algorithm));
         let mut heir = self.heir(algorithm, &origin, predecessor.capacity)?;
         heir.predecessor = Arc::downgrade(&predecessor);
         let heir = Arc::new(heir);
@@ -231,6 +231,17 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
         }
     }
 
+    /// Whether its windows have other numbers than by the clock, and so the heir's do.
+    fn is_skewed(&self) -> bool {
+        match &self.tables {
+            Origin::Tables(tables) if !self.has_quotas => match &tables.key_table {
+                KeyTable::Fixed(ledger) => ledger.is_skewed(),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     fn geometries(&self) -> Vec<Geometry> {
         self.table::<S>().geometries(self.at)
     }
@@ -293,7 +304,7 @@ impl<S: Copy + Send + 'static> Predecessor<S> {
     fn voids_receipts(&self, form: Form, terms: &HeirTerms) -> bool {
         let before = self.terms();
         if !terms.is_bucket {
-            return terms.schedule != before.schedule;
+            return terms.schedule != before.schedule || self.is_skewed();
         }
         let has_units = match form {
             Form::Bucket(_) | Form::Fixed(_) | Form::Sliding(_) => false,
@@ -497,6 +508,7 @@ impl<A: Algorithm> DebtForm for States<A> {
     fn debt(&self, tag: Tag, entry: QuotaState<A::State>) -> Option<A::State> {
         let now = local_of(&*self.algorithm, tag, self.at);
         let state = quota_change::converted(&*self.algorithm, entry.state, &entry.quota, now)?;
+        let state = self.algorithm.after_step_back(state, now);
         (self.algorithm.owed(&state, now) > 0).then_some(state)
     }
 
@@ -539,6 +551,7 @@ impl<A: Algorithm> DebtForm for Entries<A> {
             TableChange::Schedule => self.under.rescheduled(entry, now),
             TableChange::Quota => self.under.taken_over(&entry, now)?,
         };
+        let entry = self.under.after_step_back(entry, now);
         (self.under.expires_at(&entry) > now).then_some(entry)
     }
 

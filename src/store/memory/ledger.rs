@@ -12,6 +12,7 @@ use super::read_states::{AnyTable, ReadStates, TablePart};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, stamp_of_nothing};
+use super::wall_time::WallTime;
 use super::when_full::WhenFull;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
@@ -20,6 +21,8 @@ use crate::values::{Decision, Quota, Receipt};
 pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
+    /// By which windows are judged that the wall clock names. All callers pass the clock's own time.
+    wall_time: WallTime,
     /// Shared with the table.
     inherited: Option<Arc<InheritedStamps>>,
     /// A bucket's earlier rules, if charges under them may still be owed, each with the time until which it was in
@@ -41,7 +44,33 @@ const MOST_BEFORE: usize = 256;
 impl<R: Codec> Ledger<R> {
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
-        Self { rule: rule.numbered(table.occupancy.number()), table, inherited: None, before: Vec::new() }
+        let wall_time = WallTime::default();
+        Self { rule: rule.numbered(table.occupancy.number()), table, wall_time, inherited: None, before: Vec::new() }
+    }
+
+    /// Reads the clock for a decision.
+    #[inline(always)]
+    fn read(&self, clock: impl Fn() -> Timestamp) -> R::Now {
+        match self.rule.wall_period() {
+            Some(period) => self.rule.read(self.wall_time.read(period, clock)),
+            None => self.rule.read(clock()),
+        }
+    }
+
+    /// Converts a time of the clock.
+    #[inline(always)]
+    fn at(&self, now: Timestamp) -> R::Now {
+        self.rule.read(if self.rule.wall_period().is_some() { self.wall_time.at(now) } else { now })
+    }
+
+    /// Returns the stamp of nothing at a time of the clock.
+    fn base_at(&self, now: Timestamp) -> u64 {
+        stamp_of_nothing(&self.rule, self.at(now))
+    }
+
+    /// Whether its windows have other numbers than the clock's, because that was set back.
+    pub(super) fn is_skewed(&self) -> bool {
+        self.wall_time.skew() > 0
     }
 
     pub(super) const fn rule(&self) -> &R {
@@ -87,7 +116,7 @@ impl<R: Codec> Ledger<R> {
 
     /// Lets the overflow slot of a tag begin with the debt that a stamp stands for. For an unused ledger.
     pub(super) fn inherit_overflow(&self, now: Timestamp, tag: Tag, stamp: u64) {
-        self.table.inherit_overflow(&self.rule, self.rule.read(now), tag, stamp);
+        self.table.inherit_overflow(&self.rule, self.at(now), tag, stamp);
     }
 
     #[inline(always)]
@@ -98,24 +127,24 @@ impl<R: Codec> Ledger<R> {
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> T {
-        self.table.check(&self.rule, hash, cost, self.rule.read(now()), || self.rule.read(fresh()))
+        self.table.check(&self.rule, hash, cost, self.read(now), || self.read(&fresh))
     }
 
     #[inline(always)]
     pub(super) fn peek<T: From<Decision>>(&self, hash: u64, cost: u64, now: Timestamp) -> T {
-        self.table.peek(&self.rule, hash, cost, self.rule.read(now))
+        self.table.peek(&self.rule, hash, cost, self.at(now))
     }
 
     /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
     pub(super) fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
         if let Some(charged) = self.rule.charged(receipt, &self.before) {
-            self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
+            self.table.refund(&self.rule, hash, cost, charged, self.at(now));
         }
     }
 
     /// Returns how many keys owe something.
     pub(super) fn live(&self, now: Timestamp) -> u64 {
-        self.table.live(&self.rule, self.rule.read(now))
+        self.table.live(&self.rule, self.at(now))
     }
 }
 
@@ -142,7 +171,7 @@ impl<R: Codec> AnyTable for Ledger<R> {
     }
 
     fn has_past(&self, now: Timestamp) -> bool {
-        self.inherited.as_ref().is_some_and(|past| !past.debts.has_ended(base_of(&self.rule, now)))
+        self.inherited.as_ref().is_some_and(|past| !past.debts.has_ended(self.base_at(now)))
     }
 
     fn most_owed(&self, now: Timestamp) -> Option<u64> {
@@ -150,7 +179,7 @@ impl<R: Codec> AnyTable for Ledger<R> {
     }
 
     fn reset(&self, hash: u64, now: Timestamp) {
-        self.table.reset(&self.rule, hash, self.rule.read(now));
+        self.table.reset(&self.rule, hash, self.at(now));
     }
 }
 
@@ -161,10 +190,12 @@ impl<R: Codec, T: Copy + 'static> ReadStates<T> for Ledger<R> {
 
     fn each(&self, part: TablePart, own: &Quota, at: Timestamp, act: &mut dyn FnMut(usize, Tag, QuotaState<T>)) {
         let rule = &self.rule;
-        let now = rule.read(at);
+        let now = self.at(at);
+        let skew = self.wall_time.skew();
         let mut act = |set, tag, debt| {
             if rule.size(debt) > 0 {
-                if let Some(state) = rule.state(debt, own, at) {
+                // The state has the number of its window by the clock.
+                if let Some(state) = rule.state(rule.earlier(debt, skew), own, at) {
                     act(set, tag, QuotaState { state, quota: *own });
                 }
             }
@@ -192,7 +223,7 @@ impl<R: Bounded> Ledger<R> {
     /// is owed twice. `now` must be no earlier than any time that a thread has read.
     pub(super) fn check_invariants(&self, now: Timestamp) {
         let rule = &self.rule;
-        let at = rule.read(now);
+        let at = self.at(now);
         self.table.check_invariants(rule, at);
         // Once all inherited debts are paid, they are not inserted or cleared any more.
         let Some(past) = self.inherited.as_ref().filter(|_| self.has_past(now)) else { return };

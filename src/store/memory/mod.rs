@@ -45,6 +45,7 @@ mod snapshot;
 mod start;
 mod table;
 mod tables;
+mod wall_time;
 mod when_full;
 
 pub use self::settings::MemoryStore;
@@ -58,9 +59,7 @@ use self::start::TableStart;
 use self::tables::{KeyTable, Tables, any_table};
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
-#[cfg(feature = "test-util")]
-use crate::values::time::Timestamp;
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Heritage, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
@@ -122,6 +121,18 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
 }
 
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+    /// Reads the time by which an algorithm counts.
+    #[inline(always)]
+    pub(crate) fn time<A: Algorithm<State = S>>(&self, algorithm: &A) -> Timestamp {
+        if algorithm.follows_wall_clock() { self.store.clock.wall() } else { self.store.clock.now() }
+    }
+
+    /// Returns the instant of a question. The wall clock is read each time: it may be set during a request.
+    #[inline(always)]
+    fn time_of<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Timestamp {
+        if algorithm.follows_wall_clock() { self.store.clock.wall() } else { ask.now(&self.store.clock) }
+    }
+
     /// Decides under the limiter's own quota.
     #[inline(always)]
     fn charge_own<A: Algorithm<State = S>, T: From<Decision>>(
@@ -131,7 +142,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         ask: &Ask<'_>,
         hash: u64,
     ) -> T {
-        let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
+        let (now, fresh) = (|| self.time_of(algorithm, ask), || self.time(algorithm));
         // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its
         // answer in place: an answer made after the match would be copied.
         match (&tables.key_table, algorithm.kind()) {
@@ -160,7 +171,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        let now = ask.now(&self.store.clock);
+        let now = self.time_of(algorithm, ask);
         if let Some(under) = tables.judge_under_quota(algorithm, ask) {
             return T::from(self.peek_under(&under, algorithm, ask, (hash, now)));
         }
@@ -179,7 +190,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        tables.resets.run(hash, || tables.current().reset(hash, self.store.clock.now()));
+        tables.resets.run(hash, || tables.current().reset(hash, self.time(algorithm)));
         self.charge(algorithm, &Ask::charge(ask.key(), 0).under(ask.quota()))
     }
 
@@ -217,14 +228,14 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if charged.quota().is_some() | tables.quota_table.get().is_some() {
             if let Some(under) = UnderQuota::for_ask(algorithm, charged) {
                 match tables.quota_table.get() {
-                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.store.clock.now()),
+                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.time(algorithm)),
                     // After the charge came a live change to a limiter that is asked without quotas.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
                 }
             }
         }
-        let now = self.store.clock.now();
+        let now = self.time(algorithm);
         any_table!(
             &tables.key_table,
             words => words.refund(hash, units, receipt, now),
@@ -239,7 +250,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges does not put the table into use: it may still inherit.
-        let now = self.store.clock.now();
+        let now = self.time(algorithm);
         let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
             None => any_table!(&tables.key_table, words => words.live(now), states => states.live(algorithm, now)),

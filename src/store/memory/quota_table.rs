@@ -51,7 +51,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let mut is_made = false;
         let quota_table = tables.quota_table.get_or_init(|| {
             is_made = true;
-            let origin = Predecessor::new(tables, self.store.clock.now());
+            let origin = Predecessor::new(tables, self.time(algorithm));
             heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.store.when_full))
         });
         if let Some(past) = quota_table.inherited().filter(|_| is_made) {
@@ -78,8 +78,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let resets = tables.resets.count(hash);
         let decision = match tables.judge_under_quota(algorithm, ask) {
             Some(under) => {
-                let now = || ask.now(&self.store.clock);
-                let fresh = || self.store.clock.now();
+                let (now, fresh) = (|| self.time_of(algorithm, ask), || self.time(algorithm));
                 self.quota_table(algorithm, tables).check(&under, hash, ask.cost(), now, fresh)
             }
             None => self.charge_own(algorithm, tables, ask, hash),

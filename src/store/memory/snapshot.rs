@@ -117,7 +117,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let Some(tables) = self.in_use() else { return Ok(Ok(())) };
         let table: &dyn ReadStates<S> = tables.current();
         // The clock first: the time between the two readings is not forgiven.
-        let clock = self.store.clock.now();
+        let clock = self.time(algorithm);
         let head = Head {
             format: RowFormat { letter, quota: tables.terms.quota, then: clock },
             schedule: tables.terms.schedule,
@@ -154,7 +154,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         let mut write = |part: TablePart, place: &[u8]| {
             rows.bytes.clear();
             rows.cuts.clear();
-            let at = self.store.clock.now();
+            let at = self.time(algorithm);
             each(part, at, &mut |set, tag, QuotaState { state, quota }| {
                 let phase = phase_of(tag);
                 let unpaid = Gap::nothing(at).ahead_by(phase);
@@ -236,7 +236,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         Ok(Box::new(move || {
             // The wall clock first: the time between the two readings is not forgiven.
             let wall = wall();
-            let now = Moment { clock: table.store.clock.now(), wall };
+            let now = Moment { clock: table.time(&*algorithm), wall };
             let terms =
                 HeirTerms::new::<A, C>(&*algorithm).restored(head.format.quota, head.schedule, head.is_staggered);
             let restored = RestoredTable {

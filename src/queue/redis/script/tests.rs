@@ -22,8 +22,8 @@ const SCALES: [u64; 2] = [1, 100_000_000_003];
 /// An interval, in units of 1/`limit` nanosecond: a second is `limit` × 10⁹ of these units, and has `limit` intervals.
 const INTERVAL: u128 = 1_000_000_000;
 
-/// A naive model: a request takes the first stretch that is free and wide enough, and departs when the `burst − 1`
-/// intervals before its beginning have come. In units of 1/`limit` nanosecond.
+/// A naive model: a request takes the first stretch that is free and wide enough, and departs as soon as the stretch
+/// ends at most `burst` intervals later, or if it is wider than that, when it begins. In units of 1/`limit` nanosecond.
 struct Naive {
     limit: u128,
     burst: u128,
@@ -51,7 +51,7 @@ impl Naive {
             }
             first = first.max(*end);
         }
-        let wait = (first - now).saturating_sub((self.burst - 1) * INTERVAL);
+        let wait = (first - now).saturating_sub(self.burst.saturating_sub(cost) * INTERVAL);
         if wait > self.longest {
             return Err(Some((wait - self.longest).div_ceil(self.limit)));
         }
