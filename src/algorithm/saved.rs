@@ -168,7 +168,8 @@ impl SavedState {
             }
             #[cfg(feature = "calendar")]
             Self::Calendar(state) => {
-                let ends = if has_same_name || state.ends == Timestamp::MAX { state.ends } else { gap.deadline(state.ends)? };
+                let ends =
+                    if has_same_name || state.ends == Timestamp::MAX { state.ends } else { gap.deadline(state.ends)? };
                 (ends > gap.now && state.used > 0).then_some(Self::Calendar(CalendarWindowState { ends, ..state }))
             }
         }

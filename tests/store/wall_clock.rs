@@ -59,11 +59,7 @@ fn admitted(subject: &(&str, Shared, u64, Option<Quota>), key: &str) -> u64 {
 fn step(clock: &ManualClock, forward: bool, span: Duration) {
     let wall = clock.wall();
     let nanos = u64::try_from(span.as_nanos()).unwrap();
-    clock.set_wall(if forward {
-        wall.saturating_add(span)
-    } else {
-        Timestamp::from_nanos(wall.as_nanos() - nanos)
-    });
+    clock.set_wall(if forward { wall.saturating_add(span) } else { Timestamp::from_nanos(wall.as_nanos() - nanos) });
 }
 
 /// A laptop sleeps for 36 hours: its clock stands still, and the wall clock goes on.

@@ -212,9 +212,10 @@ impl CalendarWindow {
         self.schedule.window(now).ends()
     }
 
-    /// Returns when the window after the one that holds `now` ends.
-    fn end_of_next_window(&self, now: Timestamp) -> Timestamp {
-        self.schedule.next_window(now).ends()
+    /// Whether a state is of the window after the one that holds `now`: the clock was set back.
+    pub(super) fn is_of_next_window(&self, state: &CalendarWindowState, now: Timestamp) -> bool {
+        let ends = self.end_of_window(now);
+        state.ends > ends && state.ends == self.schedule.next_window(now).ends()
     }
 
     /// Returns the seconds at which three windows begin, one after the other, around `now`: the window that holds it,
@@ -276,10 +277,11 @@ impl Algorithm for CalendarWindow {
     /// A state of the next window stays in it. One of a later window counts in the present one.
     fn after_step_back(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
         let ends = self.end_of_window(now);
-        if state.ends <= ends || state.ends == self.end_of_next_window(now) {
-            return state;
+        if state.ends <= ends || self.is_of_next_window(&state, now) {
+            state
+        } else {
+            CalendarWindowState { ends, ..state }
         }
-        CalendarWindowState { ends, ..state }
     }
 
     fn refund(&self, state: CalendarWindowState, _: Timestamp, cost: u64, receipt: Receipt) -> CalendarWindowState {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use crate::algorithm::gcra::{Gcra, GcraState, Tat};
-use crate::store::redis::{BadReply, Grid, Key, MicrosSpan, NO_MARK, Script, ScriptCall, ScriptReply, UnfitQuota, whole};
+use crate::store::redis::{
+    BadReply, Grid, Key, MicrosSpan, NO_MARK, Script, ScriptCall, ScriptReply, UnfitQuota, whole,
+};
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
 

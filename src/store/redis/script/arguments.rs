@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::reply::ScriptReply;
 use super::bucket::LEAVES_OTHER_MARKS;
-use super::text::{Swap, parts};
+use super::reply::ScriptReply;
 use super::sealed::Steps;
+use super::text::{Swap, parts};
 use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, SWAP, Scripted, script_of};
+use crate::algorithm::TokenBucket;
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::store::remote::Alternatives;
-use crate::algorithm::TokenBucket;
 use crate::values::time::Timestamp;
 use crate::values::{BanGrowth, Quota, Receipt};
 

@@ -58,8 +58,8 @@ pub(super) use self::arguments::{
     Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_first, decide_once, growing_ban,
     raise_record, refund_budget, reset, swap, swap_once,
 };
-pub(crate) use self::bucket::{Grid, MicrosSpan, NO_MARK};
 pub(super) use self::bucket::rate_mark;
+pub(crate) use self::bucket::{Grid, MicrosSpan, NO_MARK};
 pub(crate) use self::reply::{BadReply, ScriptReply};
 pub(super) use self::text::{KeyText, Swap, TextUnder};
 pub use self::unfit_quota::UnfitQuota;
