@@ -9,7 +9,7 @@ use super::bundle::ScriptCaller;
 use super::connection::{Fault, FaultKind, Redis};
 use super::conversation::{KeyPart, Quotas, converse};
 use super::key::{Key, KeyNames};
-use super::script::{self, BadReply, ScriptReply, Scripted, Swap, TextUnder};
+use super::script::{self, BadReply, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 use crate::store::remote::{Answered, Applied, Attempts, CallLimits, KeyTag, Standing, Tags, Target, Transition};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, LimiterError, Override};
@@ -56,7 +56,8 @@ impl RedisBackend {
 
     /// Reads a state, and the quota that it is kept under.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
-        let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.wall());
+        let read = ScriptCharge::new(target.algorithm(), self.key::<A>(target.tag()), 0, Monotonic.wall());
+        let call = read.leaving_other_marks().alone();
         let answer = self.scripts.call(call, limits).await?;
         let of_mark = |mark| self.quotas.of_mark(mark);
         let under = TextUnder::new(target, &of_mark);

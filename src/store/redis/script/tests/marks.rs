@@ -133,7 +133,10 @@ pub(super) fn changes_decide_like_the_algorithm() {
                 let left = decision.retry_after().expect("it fits soon");
                 assert!(left.as_micros() <= 1, "seed {seed}, step {step}: {left:?}");
             }
-            (state, kept) = (if decision.is_allowed() { next.or(before) } else { before }, bucket.quota());
+            // A cost that can never be admitted converts nothing.
+            if cost <= bucket.max_cost() {
+                (state, kept) = (if decision.is_allowed() { next.or(before) } else { before }, bucket.quota());
+            }
         }
     }
 }
