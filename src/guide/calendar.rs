@@ -57,9 +57,9 @@
 //!
 //! # A clock that is wrong
 //!
-//! Midnight is by the wall clock of the machine, also after a suspend, and after a correction. If it is set back, no day
-//! begins a second time: a customer who has used up the day that it had reached waits for the end of that day. If it was
-//! days ahead, the units that were used then count in the present window.
+//! Midnight is by the wall clock of the machine, also after a suspend, and after a correction. If it is set back, no
+//! day begins a second time: a customer who has used up the day that it had reached waits for the end of that day. If
+//! it was days ahead, the units that were used then count in the present window.
 //!
 //! # Several machines
 //!

@@ -15,7 +15,7 @@ use crate::values::time::Timestamp;
 ///
 /// `skew` only grows. A reading of the wall clock belongs to the skew that is found before and after it, if these are
 /// equal: otherwise a reading from before a step back would be moved by the skew from after it, to far ahead. A step
-/// back is certain: the latest time is loaded *before* the clock is read, so the clock has shown more than it shows now.
+/// back is certain: the latest time is loaded *before* the clock is read, so the clock has shown more than it shows.
 /// Of two threads that see the same step, one exchanges the skew, and the other starts over. (Not exchanged for loom's
 /// atomics: models have clocks that are never set back.)
 #[derive(Debug, Default)]

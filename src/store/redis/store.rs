@@ -80,9 +80,9 @@ use crate::values::{Description, LimiterError, Quota};
 ///
 /// # Another quota
 ///
-/// After a [live change](crate::Limiter::inherit), a bucket's used units stay used units, as in memory: the first charge
-/// of a key converts its debt, with a second round trip. A client that has used up ten per hour, and gets a thousand,
-/// sends 990 more at once.
+/// After a [live change](crate::Limiter::inherit), a bucket's used units stay used units, as in memory: the first
+/// charge of a key converts its debt, with a second round trip. A client that has used up ten per hour, and gets a
+/// thousand, sends 990 more at once.
 ///
 /// A store with another quota may also have the same name without inheriting: after a restart with another limit, or
 /// during a rollout. Such a process does not know the other rate. It keeps a bucket's debt as the time at which it will
