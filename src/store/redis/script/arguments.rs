@@ -239,6 +239,7 @@ pub(crate) fn decide_once(state: ScriptCharge, budget: ScriptCharge, record: Key
 }
 
 /// Reads a key, or, with a cost above 0, decides on `count` requests, see [`ScriptCharge::alone`].
+#[cfg(test)]
 pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> ScriptCall {
     ScriptCharge { count, ..ScriptCharge::new(algorithm, key, cost, asked) }.alone()
 }
@@ -274,7 +275,7 @@ pub(crate) fn refund_budget<A: Scripted>(
     Some(refund.alone())
 }
 
-/// Deletes the debt of a key. The reply is the same as for a [`decide`] on an empty key.
+/// Deletes the debt of a key. The reply is the same as for a charge of an empty key that only reads.
 pub(crate) fn reset<const K: usize>(keys: [Key; K]) -> ScriptCall {
     ScriptCall::new(&RESET, keys, [])
 }

@@ -47,10 +47,7 @@ impl Steps for CalendarWindow {
         }
         let ends = Timestamp::from_nanos(ends * NANOS);
         // Units that still count are counted in the present window, also if they were charged under another calendar.
-        // As in the script, units of the next window stay in it, in the second half of the present one.
-        let [_, _, third] = self.edges(now);
-        let is_next = ends.as_nanos() / NANOS == third;
-        let ends = if ends > now && !is_next { self.end_of_window(now) } else { ends };
+        let ends = if ends > now { self.end_of_window(now) } else { ends };
         Some(CalendarWindowState { ends, used })
     }
 

@@ -22,7 +22,7 @@
 //!   state under another quota than its own. The reply shows that state, and `conversation` converts it.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing at most a full bucket, and a
 //!   window at most as the next window, so the longest time that a client is locked out is the time that these take to
-//!   pass. A calendar window that is not the next one counts as the present window.
+//!   pass. A calendar window counts as the present window.
 //! - **The server knows no calendar.** A call has the bounds of two windows around the time on the caller's clock, and
 //!   the server's clock chooses between them. If the server's time is in no such window, the script begins no window
 //!   and charges nothing, and the caller makes the call again with the time in the reply.
@@ -54,9 +54,11 @@ mod unfit_quota;
 pub(crate) mod variant;
 mod window;
 
+#[cfg(test)]
+pub(super) use self::arguments::decide;
 pub(super) use self::arguments::{
-    Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_first, decide_once, growing_ban,
-    raise_record, refund_budget, reset, swap, swap_once,
+    Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide_first, decide_once, growing_ban, raise_record,
+    refund_budget, reset, swap, swap_once,
 };
 pub(super) use self::bucket::rate_mark;
 pub(crate) use self::bucket::{Grid, MicrosSpan, NO_MARK};

@@ -4,8 +4,7 @@
 -- server knows which of the two windows between them contains `now`. If `now` is in no such window, since the caller's
 -- clock is wrong, `ends` stays nil, and no window begins. All seconds are below 2^53 / 10^6.
 --
--- `is_moved`: the state is from the future, or of another calendar, and counts in the present window. A state of the
--- next window stays in it: the clock was set back a little, and a window that has ended must not begin twice.
+-- `is_moved`: the state is from the future, or of another calendar, and counts in the present window.
 local cost, limit, used, is_moved, ends = ARGV[at] + 0, ARGV[at + 1] + 0, 0, false
 local first, second, third = ARGV[at + 2] * 1000000, ARGV[at + 3] * 1000000, ARGV[at + 4] * 1000000
 if first <= now and now < third then
@@ -22,7 +21,7 @@ if old then
   stored = stored * 1000000
   if now < stored then
     used = count_stored
-    if not ends or stored == third then ends = stored end
+    if not ends then ends = stored end
     is_moved = ends ~= stored
   end
 end

@@ -170,25 +170,6 @@ pub(super) fn the_server_caches_one_script_per_source() {
     assert!(memory.contains(&format!("number_of_cached_scripts:{}\r\n", ALL.len())), "{memory}");
 }
 
-/// The server's clock passes midnight, is set back before it, and passes it again.
-#[test]
-pub(super) fn a_step_back_over_midnight_begins_no_day_twice() {
-    let mut server = ManualServer::new(&ALL);
-    let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
-    let midnight = daily.end_of_window(at(START)).as_nanos() / 1_000;
-    let mut charge = |now| {
-        let answer = server.run(now, &decide(&daily, key("a"), 5, 1, at(now)));
-        answer.replay(&daily, 5, 1).unwrap().0[0]
-    };
-    assert!(charge(midnight - 50_000).is_allowed());
-    assert!(charge(midnight + 50_000).is_allowed());
-    let day = Duration::from_secs(86_400);
-    for _ in 0..2 {
-        assert_eq!(charge(midnight - 50_000).retry_after(), Some(day + Duration::from_millis(50)));
-        assert_eq!(charge(midnight + 50_000).retry_after(), Some(day - Duration::from_millis(50)));
-    }
-}
-
 /// The bounds in a call follow the caller's clock. If it is wrong by more than half a window, a window that has begun
 /// continues, and no window begins.
 #[test]

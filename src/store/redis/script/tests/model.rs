@@ -69,14 +69,9 @@ window_model!(SlidingWindow, |state| state.previous == 0 && state.current == 0);
 impl Model for CalendarWindow {
     const REFUND_CORRECTS: bool = false;
 
-    /// Units that still count are counted in the present window, or in the next one, if the call has its bounds.
+    /// Units that still count are counted in the present window.
     fn clamped(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
-        let is_next = state.ends == Timestamp::from_nanos(self.edges(now)[2] * 1_000_000_000);
-        if state.ends > now && !is_next {
-            CalendarWindowState { ends: self.end_of_window(now), ..state }
-        } else {
-            state
-        }
+        if state.ends > now { CalendarWindowState { ends: self.end_of_window(now), ..state } } else { state }
     }
 
     fn is_nothing(&self, state: &CalendarWindowState, _: Timestamp) -> bool {
