@@ -31,7 +31,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 ///
 /// A request of cost *c* delays those behind it for *c* intervals. It departs when its whole cost fits into the burst
 /// beside the units that are not paid for yet. A cost above the burst departs when all of these are paid for. A cost
-/// above the burst plus the units that leak during [`max_wait`](Self::max_wait) is never admitted. A request of cost zero does not wait, and is not counted.
+/// above the burst plus the units that leak during [`max_wait`](Self::max_wait) is never admitted. A request of cost
+/// zero does not wait, and is not counted.
 ///
 /// # Shape or reject
 ///

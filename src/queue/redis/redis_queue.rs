@@ -56,8 +56,8 @@ use crate::values::{
 /// departures is less late than the first, they are closer than an interval, by the difference. These errors do not add
 /// up.
 ///
-/// A request of cost *c* delays those behind it for *c* intervals, and departs when its cost fits into the burst, as in a
-/// `LeakyQueue`. A request of cost zero does not wait, and is not counted.
+/// A request of cost *c* delays those behind it for *c* intervals, and departs when its cost fits into the burst, as in
+/// a `LeakyQueue`. A request of cost zero does not wait, and is not counted.
 ///
 /// If the server's clock is set back, no request departs on a key with reservations until the clock has caught up with
 /// them: for as long as the clock was set back, and at most for a full queue and the burst. Rejections say so.

@@ -56,10 +56,11 @@ pub(super) struct FifoId(pub(super) u128);
 ///
 /// Each departure adds its price to the debt of its FIFO, and time pays the debt. `tat` (the theoretical arrival time
 /// of [`Gcra`], in its units) is the instant at which all departures so far will be paid for. The head of the FIFO may
-/// depart at `tat − (burst − cost) × interval`, when its cost fits into the burst, and then `tat` moves up by its price.
-/// A head that costs more than the burst departs at `tat`, when nothing is owed. So in any interval, the units that
-/// depart are at most the burst, or the cost of the last departure if that is greater, and rate × length. A later waiter
-/// may not depart before an earlier one: if their costs are *a* and *b*, its turn is at least *b* intervals later.
+/// depart at `tat − (burst − cost) × interval`, when its cost fits into the burst, and then `tat` moves up by its
+/// price. A head that costs more than the burst departs at `tat`, when nothing is owed. So in any interval, the units
+/// that depart are at most the burst, or the cost of the last departure if that is greater, and rate × length. A later
+/// waiter may not depart before an earlier one: if their costs are *a* and *b*, its turn is at least *b* intervals
+/// later.
 ///
 /// Waiters depart as soon as they may. So the turn of an arrival is known at once: it is its turn as a head whose `tat`
 /// has been moved up by the price of all waiters before it.

@@ -124,8 +124,8 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// The operating system's monotonic clock; never set back, never stepped.
 ///
 /// It is anchored once per process to the wall clock, so timestamps count from the Unix epoch *as it was known at the
-/// first reading*, and later corrections of the wall clock grant nothing. Time during which the machine is suspended may
-/// not count (on Linux it does not).
+/// first reading*, and later corrections of the wall clock grant nothing. Time during which the machine is suspended
+/// may not count (on Linux it does not).
 ///
 /// Windows that begin on the hour or at midnight follow [`wall`](Clock::wall), which reads the wall clock each time.
 #[derive(Clone, Copy, Debug, Default)]

@@ -37,15 +37,15 @@ static QUEUE_REFUND: Script = queue_script!(new, "refund");
 /// The schedule of a key that many processes share: a bucket that is paid after the fact.
 ///
 /// The server keeps the time at which all requests that were let in will be paid for. An arrival may depart when its
-/// cost and the debt before it fit into the burst, or if its cost alone does not, when the debt before it is paid. It is
-/// let in if that is soon enough. So the order of arrival at the server is the order of departure; each process does its
-/// own waiting.
+/// cost and the debt before it fit into the burst, or if its cost alone does not, when the debt before it is paid. It
+/// is let in if that is soon enough. So the order of arrival at the server is the order of departure; each process does
+/// its own waiting.
 ///
 /// A reservation is a stretch of that time, whose length is its price, and no two overlap. If the last one is returned,
 /// the backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the
 /// next arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation
-/// begins no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations lie
-/// within *t* and the burst, or the cost of the last one if that is greater.
+/// begins no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations
+/// lie within *t* and the burst, or the cost of the last one if that is greater.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueScript {
     gcra: Gcra,

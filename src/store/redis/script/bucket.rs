@@ -104,8 +104,8 @@ impl Grid {
         Err(UnfitQuota::FillTooLong { fill: Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX)) })
     }
 
-    /// Reads a stored TAT, `-<mark><micros>` or `-<mark><micros>+<rest>`, as at most `most` units. The mark may be missing.
-    /// `None` for other text.
+    /// Reads a stored TAT, `-<mark><micros>` or `-<mark><micros>+<rest>`, as at most `most` units. The mark may be
+    /// missing. `None` for other text.
     pub(crate) fn read(&self, stored: &[u8], most: u128) -> Option<GcraState> {
         let text = digits_of(stored)?;
         let (micros, rest) = match text.iter().position(|byte| *byte == b'+') {
@@ -162,9 +162,9 @@ pub(crate) const LEAVES_OTHER_MARKS: u64 = 1;
 const MARK_DIGITS: usize = 3;
 const MARKED_DIGITS: usize = 16;
 
-/// Returns the mark of a rate: three digits, from 100 to 921, that two rates share with a probability of 1 in 822. A state
-/// that another rate has written is then taken for one of the present rate, as states without a mark are: its debt is
-/// kept as a time.
+/// Returns the mark of a rate: three digits, from 100 to 921, that two rates share with a probability of 1 in 822. A
+/// state that another rate has written is then taken for one of the present rate, as states without a mark are: its
+/// debt is kept as a time.
 pub(crate) fn rate_mark(quota: &Quota) -> u64 {
     let [limit, period] = [quota.limit(), quota.period_nanos()];
     let divisor = common_divisor(limit, period);
