@@ -9,7 +9,15 @@ use crate::values::{Decision, Quota, Receipt};
 
 /// Counts requests in windows that begin at multiples of the period; each window starts at zero.
 ///
-/// With the default clock a window of an hour begins on the hour, one of a day at midnight UTC.
+/// A window of an hour begins on the hour, one of a day at midnight UTC, as the [wall clock](crate::time::Clock::wall)
+/// says; on Redis, the server's.
+///
+/// # When the wall clock is set
+///
+/// Set forward (after a suspend, or by a late NTP), it begins the window that it shows. Set back, a key that has used
+/// units in a later window keeps them until the end of the window after the present one, at most. So twice the limit
+/// passes around a step, as around any edge, and waits are true by the clock as it is set. [Staggered](Self::staggered)
+/// windows do not follow the wall clock.
 ///
 /// # Accuracy
 ///
@@ -143,6 +151,12 @@ impl Algorithm for FixedWindow {
     /// All keys of a window expire together, so the key with the smallest debt is the key that used least.
     fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
         if self.expires_at(state) <= now { 0 } else { state.used }
+    }
+
+    /// Counts at most as the next window.
+    fn after_step_back(&self, state: FixedWindowState, now: Timestamp) -> FixedWindowState {
+        let next = now.as_nanos() / self.quota.period_nanos() + 1;
+        if self.staggered { state } else { FixedWindowState { window: state.window.min(next), ..state } }
     }
 
     fn can_inherit(&self, _: &Quota) -> bool {

@@ -183,6 +183,24 @@ pub trait Algorithm: Send + Sync + 'static {
         Duration::ZERO
     }
 
+    /// Returns whether its windows are named by the wall clock, such as days. A store then passes it the
+    /// [time of the wall clock](crate::time::Clock::wall), which may be set, in place of a time that never is. By
+    /// default only a fixed window's that is not staggered, by its [kind](Self::kind).
+    fn follows_wall_clock(&self) -> bool {
+        matches!(self.kind(), Kind::FixedWindow { staggered: false, .. })
+    }
+
+    /// Returns `state` as it counts at `now` if the clock was set back since it was written; otherwise `state`. By
+    /// default always `state`.
+    ///
+    /// A store in memory keeps the returned state before it decides. Then a key stays locked for two windows at most,
+    /// and not for the time by which the clock was wrong. No window that has ended may begin again with nothing used:
+    /// around a step of the clock, twice the limit passes at most.
+    fn after_step_back(&self, state: Self::State, now: Timestamp) -> Self::State {
+        let _ = now;
+        state
+    }
+
     /// Returns the terms that are advertised to clients. By default the terms of its [kind](Self::kind), and for
     /// [`Kind::Other`] a sliding window, which promises the average rate, and no burst.
     fn terms(&self) -> Terms {

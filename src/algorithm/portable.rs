@@ -221,13 +221,14 @@ impl Portable for CalendarWindow {
         write(b'c', &self.quota(), &state.ends.as_nanos().to_be_bytes(), [state.used])
     }
 
-    /// Units that still count do so in the present window, under any calendar.
+    /// Units that still count do so in the present window, under any calendar. Units of the next window stay in it: the
+    /// clock was set back.
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<CalendarWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::read(bytes, b'c')?;
         let ends = Timestamp::from_nanos(numbers.u64()?);
         let used = numbers.units()?;
         let state = numbers.end(CalendarWindowState { ends, used })?;
-        Ok(self.inherit(state, &quota, now))
+        Ok(if self.is_of_next_window(&state, now) { state } else { self.inherit(state, &quota, now) })
     }
 }
 

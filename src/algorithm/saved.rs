@@ -107,13 +107,14 @@ impl SavedState {
     /// Returns the state after a gap, by the clock behind it, if it still counts then.
     ///
     /// A bucket keeps its time. A window [of both clocks](Gap::has_same_windows) stays the same window, and ends as the
-    /// later clock says. By another clock, windows begin at other instants: a count then goes to the window in which
+    /// later clock says. So does a window that the wall clock names, if both clocks show its time. By another clock, windows begin at other instants: a count then goes to the window in which
     /// its own would have ended. It counts for at least as long as before, and for less than a period longer. A window
     /// of the calendar keeps its end, by the time that was left.
     pub(crate) fn moved(self, quota: &Quota, gap: Gap) -> Option<Self> {
         let period = quota.period_nanos();
         let present = gap.now.as_nanos() / period;
         let is_same = gap.has_same_windows(period);
+        let has_same_name = gap.has_windows_of_same_name(period);
         // Returns the window in which a count that has `left` nanoseconds goes on.
         let moved_window = |left: u64| (gap.now.as_nanos().saturating_add(left).saturating_sub(1)) / period;
         // No key waits for longer than to the end of the next window.
@@ -127,7 +128,7 @@ impl SavedState {
             Self::Fixed(FixedWindowState { window, used }) => {
                 let left = gap.left_until(start_of(quota, window.saturating_add(1)));
                 let (window, counts) =
-                    if is_same { (window, window >= present) } else { (moved_window(left), left > 0) };
+                    if has_same_name { (window, window >= present) } else { (moved_window(left), left > 0) };
                 (counts && used > 0).then(|| Self::Fixed(FixedWindowState { window: window.min(last), used }))
             }
             Self::Sliding(state) if is_same => {
@@ -145,7 +146,8 @@ impl SavedState {
             }
             #[cfg(feature = "calendar")]
             Self::Calendar(state) => {
-                let ends = if is_same || state.ends == Timestamp::MAX { state.ends } else { gap.deadline(state.ends)? };
+                let ends =
+                    if has_same_name || state.ends == Timestamp::MAX { state.ends } else { gap.deadline(state.ends)? };
                 (ends > gap.now && state.used > 0).then_some(Self::Calendar(CalendarWindowState { ends, ..state }))
             }
         }

@@ -55,6 +55,12 @@
 //!
 //! `Retry-After` is the same time, up to 24.8 days: [many clients cannot wait longer](crate::headers::WaitFields).
 //!
+//! # A clock that is wrong
+//!
+//! Midnight is by the wall clock of the machine, also after a suspend, and after a correction. If it is set back, no
+//! day begins a second time: a customer who has used up the day that it had reached waits for the end of that day. If
+//! it was days ahead, the units that were used then count in the present window.
+//!
 //! # Several machines
 //!
 //! In memory, a restart forgets the used units, unless there is a [snapshot](super::restarts). A quota that is sold

@@ -86,7 +86,7 @@
 //! | [`SlidingWindow`] | limit + rate × *t*, and about the limit in a period ([how far off](crate::SlidingWindow#accuracy)) | two counts | 16 bytes, or 68 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 52 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`CalendarWindow`](super::calendar) | 2 × limit around an edge | one count | 52 bytes |
-//! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
+//! | [`LeakyQueue`] | burst, or the greatest cost, + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
 //! | [`SlowDown`](super::slow_down) | burst + rate × (*t* + the longest delay) | one number, and the waiters | the same |
 //!
 //! All advertised waits are exact: a client that waits that long, alone on its key, is admitted.

@@ -60,10 +60,11 @@
 //! `Redis`, and the name of the store. Two services on one Redis need different prefixes, and two limiters different
 //! names.
 //!
-//! A changed quota may keep its name. A bucket stores the instant at which its debt will be paid, so the debt keeps its
-//! length, and is a full bucket at most: no client gets more than the new burst, and none waits for longer than the new
-//! bucket takes to fill. A window continues to count under the new limit; with another period, the used units count in
-//! the next window, too. While a change is rolled out, each process decides with the quota that it has.
+//! A changed quota may keep its name. After a change [at run time](super::hot_reload), used units stay used units.
+//! After a restart with another limit, a process keeps a bucket's debt as a time, and a full bucket at most: no client
+//! gets more than the new burst, and none waits for longer than the new bucket takes to fill. A window continues to
+//! count under the new limit; with another period, the used units count in the next window, too. While a change is
+//! rolled out, each process decides with the quota that it has.
 //!
 //! Clients are stored as hashes. With a [secret](crate::store::redis::RedisBuilder::secret), a reader of the
 //! server cannot identify them by trying all keys.

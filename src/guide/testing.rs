@@ -79,7 +79,8 @@
 //!
 //! A [`CalendarWindow`](crate::CalendarWindow) reads dates: let the clock
 //! [start](crate::time::ManualClock::starting_at) at one, in nanoseconds since 1970. Unlike one that starts at 0, it
-//! can be put just before an edge:
+//! can be put just before an edge. [`set_wall`](crate::time::ManualClock::set_wall) moves the wall clock alone, as a
+//! suspend or a correction does:
 //!
 #![cfg_attr(feature = "calendar", doc = "```")]
 #![cfg_attr(not(feature = "calendar"), doc = "```ignore")]

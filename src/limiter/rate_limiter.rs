@@ -119,7 +119,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.table.shared().check_invariants(self.table.clock().now());
+        self.table.shared().check_invariants(self.table.time(&*self.algorithm));
     }
 }
 

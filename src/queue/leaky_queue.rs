@@ -29,8 +29,10 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// - No waiter depends on another waiter being polled, or on another runtime: see [several
 ///   runtimes](Self#several-runtimes).
 ///
-/// A request of cost *c* delays those behind it for *c* intervals. A cost above the burst plus the units that leak
-/// during [`max_wait`](Self::max_wait) is never admitted. A request of cost zero does not wait, and is not counted.
+/// A request of cost *c* delays those behind it for *c* intervals. It departs when its whole cost fits into the burst
+/// beside the units that are not paid for yet. A cost above the burst departs when all of these are paid for. A cost
+/// above the burst plus the units that leak during [`max_wait`](Self::max_wait) is never admitted. A request of cost
+/// zero does not wait, and is not counted.
 ///
 /// # Shape or reject
 ///
@@ -44,8 +46,9 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// # Bursts
 ///
 /// A quota with a [burst](Quota::burst) lets that many requests depart at once after an idle spell, and spaces out the
-/// rest. Without one, the burst is 1. So in any span *t*, at most burst + rate × (*t* + 50 ms) depart; the fifty
-/// milliseconds allow for catching up after a stall.
+/// rest. Without one, the burst is 1. So in any span *t*, at most burst + rate × (*t* + 50 ms) units depart; the fifty
+/// milliseconds allow for catching up after a stall. If some request costs more than the burst, it cannot depart in
+/// parts, and the bound has its cost in place of the burst.
 ///
 /// The `burst` of nginx's `limit_req` is another number: it leaves out the first request, and includes the requests
 /// that are delayed. These are the counterparts:

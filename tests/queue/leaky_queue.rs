@@ -1,12 +1,17 @@
 //! The leaky queue on paused time: order, pace, bounds, and leaving.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::effort::rounds;
 use crate::support::queue::settle;
 use futures_util::FutureExt;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
 use tower_sluice::limiter::{Answer, Ask, Backlog, Mode, Pending, Shape};
+use tower_sluice::testing::{IntervalChecker, Random};
+use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Quota};
 
 const MS: Duration = Duration::from_millis(1);
@@ -391,4 +396,69 @@ async fn a_preview_counts_the_waiters_of_all_keys() {
     assert_eq!(queue.waiting(), 2);
     let preview = queue.decide(&Ask::peek(&key("a"), 1)).at_once().unwrap();
     assert_eq!((preview.is_allowed(), preview.delay(), preview.remaining()), (true, MS * 20, 0));
+}
+
+/// Drives a queue by seeded requests of costs up to twice its burst, and checks each interval of its departures. A cost
+/// above the burst departs alone, so the bound is then that cost.
+#[tokio::test(start_paused = true)]
+async fn every_interval_keeps_the_bound() {
+    for seed in 0..rounds(60, 600) as u64 {
+        let mut random = Random::new(seed);
+        let burst = 1 + random.below(6);
+        let greatest = 1 + random.below(2 * burst);
+        let quota = Quota::per_second(100).burst(burst);
+        let queue = LeakyQueue::new(quota).max_queue(8);
+        // A millisecond of tokio's timer may be caught up on.
+        let mut departures = IntervalChecker::new(quota, burst.max(greatest) + 1);
+        let mut waiting = Vec::new();
+        let mut costs = VecDeque::new();
+        for now in 0..400 {
+            if random.below(3) == 0 {
+                let cost = 1 + random.below(greatest);
+                match queue.decide(&Ask::charge(&key("a"), cost)) {
+                    Answer::Ready(decision) if !decision.as_ref().unwrap().is_allowed() => {}
+                    answer => {
+                        costs.push_back(cost);
+                        waiting.push(tokio::spawn(answer.decided()));
+                    }
+                }
+            }
+            settle().await;
+            while waiting.first().is_some_and(JoinHandle::is_finished) {
+                let decision = waiting.remove(0).await.unwrap().unwrap();
+                assert!(decision.is_allowed(), "seed {seed} at {now} ms: a waiter is never rejected");
+                departures.admit(Timestamp::from_nanos(now * 1_000_000), costs.pop_front().unwrap());
+            }
+            queue.check_invariants();
+            advance(MS).await;
+        }
+    }
+}
+
+/// A head of a great cost waits for more of the debt to be paid than the request behind it has to.
+#[tokio::test(start_paused = true)]
+async fn a_cost_departs_when_it_fits_the_burst() {
+    let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_queue(5).max_wait(Duration::from_secs(60));
+    let ask = |cost| queue.decide(&Ask::charge(&key("a"), cost));
+    assert!(ready(ask(1)).is_allowed() && ready(ask(1)).is_allowed());
+    let (great, last) = (pending(ask(30)), pending(ask(1)));
+    advance(Duration::from_secs(2)).await;
+    settle().await;
+    assert_eq!(great.now_or_never().unwrap().unwrap().delay(), Duration::from_secs(2));
+    // 30 units are owed, and a unit fits when two are left.
+    advance(Duration::from_secs(28)).await;
+    settle().await;
+    assert_eq!(last.now_or_never().unwrap().unwrap().delay(), Duration::from_secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_head_may_depart_sooner() {
+    let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_queue(5).max_wait(Duration::from_secs(60));
+    let ask = |cost| queue.decide(&Ask::charge(&key("a"), cost));
+    assert!(ready(ask(1)).is_allowed() && ready(ask(1)).is_allowed());
+    let (great, mut small) = (pending(ask(3)), pending(ask(1)));
+    assert!((&mut small).now_or_never().is_none(), "it waits behind the head");
+    drop(great);
+    assert_eq!(small.now_or_never().unwrap().unwrap().delay(), Duration::ZERO);
+    queue.check_invariants();
 }

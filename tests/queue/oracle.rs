@@ -91,10 +91,16 @@ impl Oracle {
         Rules { limit, burst, ..self.rules }
     }
 
-    /// Returns when a request departs behind waiters of this cost.
-    fn turn_behind(&self, cost: u64) -> u64 {
+    /// Returns when a request of this cost departs behind waiters of the cost `ahead`: when both together fit into the
+    /// burst, or when nothing is owed.
+    fn turn_behind(&self, ahead: u64, cost: u64) -> u64 {
         let Rules { limit, burst, .. } = self.present();
-        (self.paid + cost * PERIOD).saturating_sub((burst - 1) * PERIOD).div_ceil(limit)
+        (self.paid + ahead * PERIOD).saturating_sub(burst.saturating_sub(cost) * PERIOD).div_ceil(limit)
+    }
+
+    /// Returns when the first waiter departs. Without waiters, when a request of this cost does.
+    fn head_turn(&self, cost: u64) -> u64 {
+        self.turn_behind(0, self.waiters.first().map_or(cost, |head| head.cost))
     }
 
     fn depart(&mut self, now: u64, number: usize, cost: u64) {
@@ -106,7 +112,7 @@ impl Oracle {
 
     /// Releases the waiters that are due.
     pub(super) fn release(&mut self, now: u64) {
-        while self.turn_behind(0) <= now && !self.waiters.is_empty() {
+        while !self.waiters.is_empty() && self.head_turn(0) <= now {
             let Waiter { number, cost, since, .. } = self.waiters.remove(0);
             self.depart(now.saturating_sub(CATCH_UP), number, cost);
             self.outcomes.push((number, Outcome::Departed { delay: now - since }));
@@ -116,14 +122,14 @@ impl Oracle {
     /// Returns what an arrival would get that accepts to wait for so long.
     pub(super) fn check(&self, now: u64, cost: u64, patience: u64) -> Arrival {
         let Rules { burst, capacity, max_wait, limit } = self.present();
-        let head = self.turn_behind(0);
+        let head = self.head_turn(cost);
         if cost.saturating_sub(burst) * PERIOD > max_wait * limit {
             return Arrival::Rejected { retry_after: None };
         }
         if cost == 0 || (head <= now && self.waiters.is_empty()) {
             return Arrival::Departs;
         }
-        let turn = self.turn_behind(self.waiters.iter().map(|waiter| waiter.cost).sum());
+        let turn = self.turn_behind(self.waiters.iter().map(|waiter| waiter.cost).sum(), cost);
         let soon_enough = turn.saturating_sub(patience.min(max_wait));
         let has_place = if self.waiters.len() < capacity { 0 } else { head };
         match soon_enough.max(has_place).saturating_sub(now) {

@@ -383,6 +383,36 @@ async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
     }
 }
 
+/// A client has used up ten per hour, and gets a thousand. Each heir knows the quotas of its predecessors.
+#[tokio::test]
+async fn a_raised_limit_leaves_used_units() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let hour = |limit| limiter(&redis, TokenBucket::new(Quota::per_hour(limit)));
+    let heir_of = |limit, before: &dyn Limiter| {
+        let heir = hour(limit);
+        assert!(heir.inherit(before).is_some());
+        heir
+    };
+    let ten = hour(10);
+    assert!(ask(&ten, "a", 10).await.is_allowed() && !ask(&ten, "a", 1).await.is_allowed());
+    assert!(ask(&ten, "b", 3).await.is_allowed());
+    let thousand = heir_of(1_000, &ten);
+    let peek = thousand.decide(&Ask::peek(&PartitionKey::from("a"), 990)).decided().await.unwrap();
+    assert!(peek.is_allowed(), "{peek:?}");
+    // At that rate, a unit is restored in 3.6 seconds.
+    assert!(ask(&thousand, "a", 990).await.is_allowed());
+    // The state of the other key is read by the quota before last.
+    let hundred = heir_of(100, &thousand);
+    assert!(ask(&hundred, "b", 97).await.is_allowed() && !ask(&hundred, "b", 1).await.is_allowed());
+    // Redis keeps a state as an integer.
+    let keys: Vec<String> = server.run(&["KEYS", "sluice:*:test:b"]);
+    for key in keys {
+        assert_eq!(server.run::<String>(&["OBJECT", "ENCODING", &key]), "int");
+    }
+}
+
+/// Limiters that know nothing of each other, such as a process before a restart and after it.
 #[tokio::test]
 async fn a_quota_may_change_under_the_same_name() {
     let server = RedisServer::start();

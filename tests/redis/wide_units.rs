@@ -134,7 +134,8 @@ fn paid_for(server: &RedisServer) -> u64 {
     let keys: Vec<String> = server.run(&["KEYS", "sluice:*:month:b"]);
     let state: String = server.run(&["GET", &keys[0]]);
     let (micros, parts) = state.strip_prefix('-').unwrap().split_once('+').unwrap_or((&state[1..], "0"));
-    micros.parse::<u64>().unwrap() * 625 + parts.parse::<u64>().unwrap()
+    // Behind the mark of its rate.
+    micros[3..].parse::<u64>().unwrap() * 625 + parts.parse::<u64>().unwrap()
 }
 
 /// A bucket restores 3.9 MB in each second; but each byte moves the time at which all is paid by as much as any other.

@@ -23,6 +23,7 @@ mod own_quotas;
 mod own_windows;
 mod portable;
 mod table;
+mod wall_clock;
 mod wide_units;
 mod windows;
 

@@ -50,8 +50,15 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// A month with an [anchor](Self::anchor) on the 29th, 30th or 31st begins on its last day if it is shorter.
 ///
-/// The time is that of the store: [`Monotonic`](crate::time::Monotonic) in memory, which counts from the wall clock at
-/// its first reading, and the server's clock on Redis.
+/// The time is the store's: the [wall clock](crate::time::Clock::wall) in memory, and the server's clock on Redis.
+///
+/// # When the clock is set
+///
+/// Set forward (after a suspend, or by a late NTP), it begins the window that it shows. Set back by less than a window,
+/// a key that has used units in the next window stays in that until it ends; set back further, these units count in the
+/// present window. So a window that has ended never begins again with nothing used: twice the limit passes around a
+/// step, as around any edge. Waits are true by the clock as it is set. On Redis, units of the next window count in the
+/// present one as well: if the server's clock is set back over midnight, the limit may pass a third time.
 ///
 /// # Time zones
 ///
@@ -206,6 +213,12 @@ impl CalendarWindow {
         self.schedule.window(now).ends()
     }
 
+    /// Whether a state is of the window after the one that holds `now`: the clock was set back.
+    pub(super) fn is_of_next_window(&self, state: &CalendarWindowState, now: Timestamp) -> bool {
+        let ends = self.end_of_window(now);
+        state.ends > ends && state.ends == self.schedule.next_window(now).ends()
+    }
+
     /// Returns the seconds at which three windows begin, one after the other, around `now`: the window that holds it,
     /// and its neighbours. The two windows between them extend from `now` by half a window at least on each side.
     #[doc(hidden)]
@@ -256,6 +269,20 @@ impl Algorithm for CalendarWindow {
 
     fn expires_at(&self, state: &CalendarWindowState) -> Timestamp {
         state.ends
+    }
+
+    fn follows_wall_clock(&self) -> bool {
+        true
+    }
+
+    /// A state of the next window stays in it. One of a later window counts in the present one.
+    fn after_step_back(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
+        let ends = self.end_of_window(now);
+        if state.ends <= ends || self.is_of_next_window(&state, now) {
+            state
+        } else {
+            CalendarWindowState { ends, ..state }
+        }
     }
 
     fn refund(&self, state: CalendarWindowState, _: Timestamp, cost: u64, receipt: Receipt) -> CalendarWindowState {

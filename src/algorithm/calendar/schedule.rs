@@ -115,6 +115,11 @@ impl CalendarSchedule {
         self.look_up(&self.last, now)
     }
 
+    /// Returns the window after the one that holds `now`.
+    pub(super) fn next_window(&self, now: Timestamp) -> CalendarSpan {
+        self.look_up(&self.beside, self.window(now).ends())
+    }
+
     /// Returns three seconds at which windows begin: see [`CalendarWindow::edges`](super::CalendarWindow::edges).
     pub(super) fn edges(&self, now: Timestamp) -> [u64; 3] {
         let window = self.window(now);

@@ -105,7 +105,7 @@ impl ProcessQueue {
         let answer = self.scripts.call_one(call).await.map_err(failed)?;
         let answered = Monotonic.now();
         let (decision, state) = self.script.admission(&answer, cost, patience).map_err(failed)?;
-        let backlogged = state.filter(|state| self.script.has_backlog(*state, answer.now));
+        let backlogged = state.filter(|state| !decision.is_allowed() || self.script.has_backlog(*state, answer.now));
         self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
         if decision.is_allowed() {
             // The decision of the fallback is ignored: its queue is shorter, unless Redis has forgotten a longer one.

@@ -56,8 +56,11 @@ use crate::values::{
 /// departures is less late than the first, they are closer than an interval, by the difference. These errors do not add
 /// up.
 ///
-/// A request of cost *c* delays those behind it for *c* intervals, as in a `LeakyQueue`. A request of cost zero does
-/// not wait, and is not counted.
+/// A request of cost *c* delays those behind it for *c* intervals, and departs when its cost fits into the burst, as in
+/// a `LeakyQueue`. A request of cost zero does not wait, and is not counted.
+///
+/// If the server's clock is set back, no request departs on a key with reservations until the clock has caught up with
+/// them: for as long as the clock was set back, and at most for a full queue and the burst. Rejections say so.
 ///
 /// The numbers of a decision (remaining, and the time until reset) are as of the arrival. Its
 /// [`delay`](Decision::delay) is the wait since the answer came.
@@ -379,7 +382,7 @@ mod tests {
     #[test]
     fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
         let longest = (1 << 51) / 1_000_000;
-        let quota = Quota::per_minute(60).burst(longest / 2 - 20);
+        let quota = Quota::per_minute(60).burst(longest - 42);
         let WaitBounds { max_queue, max_wait, .. } = WaitBounds::of_queue(&quota);
         let fits = |max_queue| QueueScript::new(&quota, max_queue, max_wait).is_ok();
         assert!(fits(0) && !fits(max_queue));

@@ -162,7 +162,7 @@ impl Schedule {
     fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
         let mut displaced = Vec::new();
         let FifoRules { pace, max_cost, .. } = self.rules.of(id);
-        let Spacing::Even { ahead } = pace.spacing else { return displaced };
+        let Spacing::Even { burst } = pace.spacing else { return displaced };
         let Some(fifo) = self.fifos.get(&id) else { return displaced };
         let mut waiter_id = fifo.waiters.oldest;
         let mut kept = 0;
@@ -171,7 +171,8 @@ impl Schedule {
             let stays = kept < self.bounds.waits.max_queue
                 && waiter.cost <= *max_cost
                 // A waiter that may depart at once stays, after a wait of any length.
-                && pace.departs_at(pace.all_paid_at(&before, Timestamp::ZERO), ahead) <= waiter.until.max(now);
+                && pace.departs_at(pace.all_paid_at(&before, Timestamp::ZERO), burst, waiter.cost)
+                    <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 before.backlog += u128::from(waiter.cost);

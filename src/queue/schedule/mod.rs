@@ -56,9 +56,14 @@ pub(super) struct FifoId(pub(super) u128);
 ///
 /// Each departure adds its price to the debt of its FIFO, and time pays the debt. `tat` (the theoretical arrival time
 /// of [`Gcra`], in its units) is the instant at which all departures so far will be paid for. The head of the FIFO may
-/// depart at `tat − (burst − 1) × interval`, and then `tat` moves up by the price of the head. Waiters depart as soon
-/// as they may. So the turn of an arrival is known at once: it is the turn of a head whose `tat` has been moved up by
-/// the price of all waiters before it.
+/// depart at `tat − (burst − cost) × interval`, when its cost fits into the burst, and then `tat` moves up by its
+/// price. A head that costs more than the burst departs at `tat`, when nothing is owed. So in any interval, the units
+/// that depart are at most the burst, or the cost of the last departure if that is greater, and rate × length. A later
+/// waiter may not depart before an earlier one: if their costs are *a* and *b*, its turn is at least *b* intervals
+/// later.
+///
+/// Waiters depart as soon as they may. So the turn of an arrival is known at once: it is its turn as a head whose `tat`
+/// has been moved up by the price of all waiters before it.
 ///
 /// # Growing delays
 ///
@@ -226,7 +231,7 @@ impl Schedule {
             return Err(self.describe(rules, now, &fifo, self.waiting, reject));
         }
         match rules.pace.spacing {
-            Spacing::Even { ahead } => self.check_even(rules, now, &fifo, ahead, cost, max_wait.min(self.max_wait)),
+            Spacing::Even { burst } => self.check_even(rules, now, &fifo, burst, cost, max_wait.min(self.max_wait)),
             Spacing::Growing(delay) => self.check_growing(rules, now, &fifo, delay, cost, max_wait),
         }
     }
@@ -237,18 +242,19 @@ impl Schedule {
         rules: &FifoRules,
         now: Timestamp,
         fifo: &Fifo,
-        ahead: u128,
+        burst: u64,
         cost: u64,
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
         let reject = |wait| self.describe(rules, now, fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
         // The turn of the head; without waiters, the turn of this arrival.
-        let head_departs_at = rules.pace.departs_at(fifo.tat, ahead);
+        let head = rules.pace.head_departs_at(fifo, &self.slab);
+        let head_departs_at = head.unwrap_or_else(|| rules.pace.departs_at(fifo.tat, burst, cost));
         if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
             return Ok(now);
         }
 
-        let departs_at = rules.pace.departs_at(rules.pace.all_paid_at(fifo, Timestamp::ZERO), ahead);
+        let departs_at = rules.pace.departs_at(rules.pace.all_paid_at(fifo, Timestamp::ZERO), burst, cost);
         if departs_at == Timestamp::MAX {
             // The turn would come after the greatest timestamp, so no wait is long enough.
             return Err(reject(None));
@@ -448,10 +454,11 @@ impl Schedule {
     }
 
     /// Removes a waiter that has a future, in any state. With even spacing, the waiters behind it move up without
-    /// further work, because the turn of a head does not depend on which waiter is the head. With growing delays, they
-    /// keep their turns. A charge is refunded. If the turn of the removed waiter has come, the FIFO is returned, since
-    /// its next waiter may depart. The waker must be dropped outside of the lock.
+    /// further work, because their turns follow from the FIFO's `tat`. With growing delays, they keep their turns. A
+    /// charge is refunded. The FIFO is returned if its next waiter may depart: if the turn of the removed waiter has
+    /// come, or if it was the head, since the next one may cost less. The waker must be dropped outside of the lock.
     pub(super) fn leave(&mut self, now: Timestamp, waiter_id: WaiterId) -> (Option<FifoId>, Option<Waker>) {
+        let head_of = self.slab.waiter(waiter_id).filter(|waiter| waiter.older == WaiterId::NONE).map(|head| head.fifo);
         // `Closed` only until the slot is freed, in the next line.
         let waker = self.end_wait(waiter_id, |FifoRules { pace, .. }, fifo, waiter| {
             if let Spacing::Growing(_) = pace.spacing {
@@ -464,7 +471,7 @@ impl Schedule {
                 self.refund(now, fifo, cost, receipt);
                 (Some(fifo), waker)
             }
-            _ => (None, waker),
+            _ => (head_of, waker),
         }
     }
 

@@ -17,8 +17,8 @@ pub(super) struct QueuePace {
 pub(super) enum Spacing {
     /// Requests are charged when they depart, evenly spaced.
     Even {
-        /// (burst − 1) × interval: how long before the `tat` of its FIFO the head may depart.
-        ahead: u128,
+        /// How many units may depart at once from a FIFO that owes nothing.
+        burst: u64,
     },
     /// Requests are charged when they arrive, and wait longer the more their key owes.
     Growing(GrowingDelay),
@@ -61,9 +61,15 @@ impl QueuePace {
         fifo.tat = self.gcra.refund(GcraState { tat: fifo.tat }, now, cost, paid_at).tat;
     }
 
-    /// Returns when the head of a FIFO with this `tat` may depart, with even spacing.
-    pub(super) fn departs_at(&self, tat: u128, ahead: u128) -> Timestamp {
-        self.ceil(tat.saturating_sub(ahead))
+    /// Returns when a head of this cost may depart from a FIFO with this `tat`, with even spacing: when its whole cost
+    /// fits into the burst beside the debt. A cost above the burst never fits, and departs when nothing is owed.
+    pub(super) fn departs_at(&self, tat: u128, burst: u64, cost: u64) -> Timestamp {
+        self.ceil(tat.saturating_sub(self.ahead(burst, cost)))
+    }
+
+    /// Returns how long before the `tat` of its FIFO a request of this cost may depart, with even spacing.
+    fn ahead(&self, burst: u64, cost: u64) -> u128 {
+        self.gcra.price(burst.saturating_sub(cost))
     }
 
     /// Returns the tokens that a FIFO would owe after a charge, rounded up.
@@ -81,10 +87,10 @@ impl QueuePace {
     }
 
     /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `paid_at`,
-    /// with even spacing. The first of them may depart at `paid_at` − `ahead`, and each further one a token's price
-    /// later.
-    pub(super) fn count_departures(&self, paid_at: u128, deadline: u128, ahead: u128) -> u128 {
-        match (deadline + ahead).checked_sub(paid_at) {
+    /// with even spacing. The first of them may depart when the debt leaves room for one token, and each further one a
+    /// token's price later.
+    pub(super) fn count_departures(&self, paid_at: u128, deadline: u128, burst: u64) -> u128 {
+        match (deadline + self.ahead(burst, 1)).checked_sub(paid_at) {
             Some(left) => left / self.gcra.price(1) + 1,
             None => 0,
         }
@@ -97,10 +103,11 @@ impl QueuePace {
 
     /// Returns when the head of a FIFO may depart, if it has one.
     pub(super) fn head_departs_at(&self, fifo: &Fifo, slab: &WaiterSlab) -> Option<Timestamp> {
-        match self.spacing {
-            Spacing::Even { ahead } => (fifo.waiters.len > 0).then(|| self.departs_at(fifo.tat, ahead)),
-            Spacing::Growing(_) => slab.waiter(fifo.waiters.oldest).map(|head| head.until),
-        }
+        let head = slab.waiter(fifo.waiters.oldest)?;
+        Some(match self.spacing {
+            Spacing::Even { burst } => self.departs_at(fifo.tat, burst, head.cost),
+            Spacing::Growing(_) => head.until,
+        })
     }
 
     /// Returns whether a FIFO has waiters, and so belongs into the index `due` and not into `idle`; and its entry

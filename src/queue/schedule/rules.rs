@@ -40,12 +40,11 @@ impl FifoRules {
     pub(super) fn even(quota: &Quota, bounds: &QueueBounds) -> Self {
         let burst = quota.explicit_burst_or(1);
         let gcra = Gcra::new(quota, burst);
-        let ahead = gcra.price(burst - 1);
         let max_wait = nanos_of(bounds.waits.max_wait);
-        // The tokens that leak during the longest wait, plus burst − 1, plus 1.
-        let max_cost = (gcra.units(Timestamp::from_nanos(max_wait)) + ahead) / gcra.price(1) + 1;
+        // The tokens that leak during the longest wait, plus the burst.
+        let max_cost = gcra.units(Timestamp::from_nanos(max_wait)) / gcra.price(1) + u128::from(burst);
         let max_cost = u64::try_from(max_cost).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
-        Self::new(QueuePace { gcra, spacing: Spacing::Even { ahead } }, max_cost, bounds)
+        Self::new(QueuePace { gcra, spacing: Spacing::Even { burst } }, max_cost, bounds)
     }
 
     /// Rules with growing delays.
@@ -78,9 +77,9 @@ impl FifoRules {
         let waits = &bounds.waits;
         let room = waits.max_queue.saturating_sub(in_fifo).min(waits.max_waiters.saturating_sub(in_all)) as u128;
         let (at_once, in_time) = match self.pace.spacing {
-            Spacing::Even { ahead } => {
+            Spacing::Even { burst } => {
                 let latest = start + self.pace.gcra.units(Timestamp::from_nanos(max_wait));
-                let count = |deadline| self.pace.count_departures(paid_at, deadline, ahead);
+                let count = |deadline| self.pace.count_departures(paid_at, deadline, burst);
                 (count(start), count(latest))
             }
             Spacing::Growing(delay) => {

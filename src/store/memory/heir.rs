@@ -44,7 +44,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             }
         }
         // One instant for the whole change, read once.
-        let origin = Predecessor::new(&predecessor, self.settings.now());
+        let origin = Predecessor::new(&predecessor, self.settings.time(&**algorithm));
         let mut heir = self.heir(algorithm, &origin, predecessor.capacity)?;
         heir.predecessor = Arc::downgrade(&predecessor);
         let heir = Arc::new(heir);
@@ -179,6 +179,14 @@ impl Predecessor {
         })
     }
 
+    /// Whether its windows have other numbers than by the clock, and so the heir's do.
+    fn is_skewed(&self) -> bool {
+        match &self.tables {
+            Origin::Tables(tables) => !self.has_quotas && tables.is_skewed(),
+            Origin::Restored(_) => false,
+        }
+    }
+
     /// Lets an heir begin with these keys' debts, in this form.
     fn begin<A: Algorithm>(
         self: &Arc<Self>,
@@ -215,7 +223,7 @@ impl Predecessor {
     fn voids_receipts(&self, form: &Form, terms: &HeirTerms) -> bool {
         let before = self.terms();
         if !terms.is_bucket {
-            return terms.schedule != before.schedule;
+            return terms.schedule != before.schedule || self.is_skewed();
         }
         let has_units = match form {
             Form::Words(_) => false,
@@ -498,6 +506,7 @@ impl<A: Algorithm> DebtForm for States<A> {
     fn debt(&self, tag: Tag, entry: QuotaState<A::State>) -> Option<A::State> {
         let now = local_of(&*self.algorithm, tag, self.at);
         let state = quota_change::converted(&*self.algorithm, entry.state, &entry.quota, now)?;
+        let state = self.algorithm.after_step_back(state, now);
         (self.algorithm.owed(&state, now) > 0).then_some(state)
     }
 
@@ -528,6 +537,7 @@ impl<A: Algorithm> DebtForm for Entries<A> {
             TableChange::Schedule => self.under.rescheduled(entry, now),
             TableChange::Quota => self.under.taken_over(&entry, now)?,
         };
+        let entry = self.under.after_step_back(entry, now);
         (self.under.expires_at(&entry) > now).then_some(entry)
     }
 

@@ -13,6 +13,7 @@ use super::read_states::{ActOnAny, AnyTable, TablePart};
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, Meetings, SETS_PER_PAGE};
 use super::table::{Codec, Geometry, InheritedDebts, Rule, SetAssociativeTable, Tag, TickBucket, stamp_of_nothing};
+use super::wall_time::WallTime;
 use super::when_full::WhenFull;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Ask, Decision, Quota, Receipt};
@@ -21,6 +22,8 @@ use crate::values::{Ask, Decision, Quota, Receipt};
 pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
+    /// By which windows are judged that the wall clock names. All callers pass the clock's own time.
+    wall_time: WallTime,
     /// Shared with the table.
     inherited: Option<Arc<InheritedStamps>>,
     /// A bucket's earlier rules, if charges under them may still be owed, each with the time until which it was in
@@ -46,8 +49,16 @@ impl<R: WordHeir> Ledger<R> {
     /// algorithms that it names.
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
-        let rule = rule.numbered(table.occupancy.number());
-        Self { rule, table, inherited: None, before: Vec::new(), as_words: |own| own, as_words_mut: |own| own }
+        let (rule, wall_time) = (rule.numbered(table.occupancy.number()), WallTime::default());
+        Self {
+            rule,
+            table,
+            wall_time,
+            inherited: None,
+            before: Vec::new(),
+            as_words: |own| own,
+            as_words_mut: |own| own,
+        }
     }
 }
 
@@ -172,8 +183,10 @@ impl<R: WordHeir> WordTable for Ledger<R> {
     }
 
     fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision {
-        let now = self.rule.read(ask.now(clock));
-        self.table.check_any(&self.rule, hash, ask.cost(), now, &|| self.rule.read(clock.now()), false)
+        let follows_wall = self.rule.wall_period().is_some();
+        let now = self.read(|| if follows_wall { clock.wall() } else { ask.now(clock) });
+        let fresh = || self.read(|| if follows_wall { clock.wall() } else { clock.now() });
+        self.table.check_any(&self.rule, hash, ask.cost(), now, &fresh, false)
     }
 
     fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
@@ -181,7 +194,7 @@ impl<R: WordHeir> WordTable for Ledger<R> {
     }
 
     fn live(&self, now: Timestamp) -> u64 {
-        self.table.live(&self.rule, self.rule.read(now))
+        self.table.live(&self.rule, self.at(now))
     }
 
     fn form(&self, heir: &HeirOfWords<'_>) -> Option<Form> {
@@ -194,6 +207,31 @@ impl<R: WordHeir> WordTable for Ledger<R> {
 }
 
 impl<R: Codec> Ledger<R> {
+    /// Reads the clock for a decision.
+    #[inline(always)]
+    fn read(&self, clock: impl Fn() -> Timestamp) -> R::Now {
+        match self.rule.wall_period() {
+            Some(period) => self.rule.read(self.wall_time.read(period, clock)),
+            None => self.rule.read(clock()),
+        }
+    }
+
+    /// Converts a time of the clock.
+    #[inline(always)]
+    fn at(&self, now: Timestamp) -> R::Now {
+        self.rule.read(if self.rule.wall_period().is_some() { self.wall_time.at(now) } else { now })
+    }
+
+    /// Returns the stamp of nothing at a time of the clock.
+    fn base_at(&self, now: Timestamp) -> u64 {
+        stamp_of_nothing(&self.rule, self.at(now))
+    }
+
+    /// Whether its windows have other numbers than the clock's, because that was set back.
+    pub(super) fn is_skewed(&self) -> bool {
+        self.wall_time.skew() > 0
+    }
+
     pub(super) const fn rule(&self) -> &R {
         &self.rule
     }
@@ -237,7 +275,7 @@ impl<R: Codec> Ledger<R> {
 
     /// Lets the overflow slot of a tag begin with the debt that a stamp stands for. For an unused ledger.
     pub(super) fn inherit_overflow(&self, now: Timestamp, tag: Tag, stamp: u64) {
-        self.table.inherit_overflow(&self.rule, self.rule.read(now), tag, stamp);
+        self.table.inherit_overflow(&self.rule, self.at(now), tag, stamp);
     }
 
     #[inline(always)]
@@ -248,18 +286,18 @@ impl<R: Codec> Ledger<R> {
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> T {
-        self.table.check(&self.rule, hash, cost, self.rule.read(now()), move || self.rule.read(fresh()))
+        self.table.check(&self.rule, hash, cost, self.read(now), move || self.read(&fresh))
     }
 
     #[inline(always)]
     pub(super) fn peek<T: From<Decision>>(&self, hash: u64, cost: u64, now: Timestamp) -> T {
-        self.table.peek(&self.rule, hash, cost, self.rule.read(now))
+        self.table.peek(&self.rule, hash, cost, self.at(now))
     }
 
     /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
     pub(super) fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
         if let Some(charged) = self.rule.charged(receipt, &self.before) {
-            self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
+            self.table.refund(&self.rule, hash, cost, charged, self.at(now));
         }
     }
 }
@@ -287,7 +325,7 @@ impl<R: Codec> AnyTable for Ledger<R> {
     }
 
     fn has_past(&self, now: Timestamp) -> bool {
-        self.inherited.as_ref().is_some_and(|past| !past.debts.has_ended(base_of(&self.rule, now)))
+        self.inherited.as_ref().is_some_and(|past| !past.debts.has_ended(self.base_at(now)))
     }
 
     fn most_owed(&self, now: Timestamp) -> Option<u64> {
@@ -295,7 +333,7 @@ impl<R: Codec> AnyTable for Ledger<R> {
     }
 
     fn reset(&self, hash: u64, now: Timestamp) {
-        self.table.reset(&self.rule, hash, self.rule.read(now));
+        self.table.reset(&self.rule, hash, self.at(now));
     }
     fn has_states(&self, wanted: StateType) -> bool {
         wanted.is::<R::State>()
@@ -303,10 +341,12 @@ impl<R: Codec> AnyTable for Ledger<R> {
 
     fn each_any(&self, part: TablePart, wanted: StateType, own: &Quota, at: Timestamp, act: &mut ActOnAny<'_>) {
         let rule = &self.rule;
-        let now = rule.read(at);
+        let now = self.at(at);
+        let skew = self.wall_time.skew();
         let act = &mut |set, tag, debt| {
             if rule.size(debt) > 0 {
-                rule.with_state(debt, wanted, own, at, &mut |state| act(set, tag, state));
+                // The state has the number of its window by the clock.
+                rule.with_state(rule.earlier(debt, skew), wanted, own, at, &mut |state| act(set, tag, state));
             }
         };
         if matches!(part, TablePart::Overflow) {
@@ -332,7 +372,7 @@ impl<R: Bounded> Ledger<R> {
     /// is owed twice. `now` must be no earlier than any time that a thread has read.
     pub(super) fn check_invariants(&self, now: Timestamp) {
         let rule = &self.rule;
-        let at = rule.read(now);
+        let at = self.at(now);
         self.table.check_invariants(rule, at);
         // Once all inherited debts are paid, they are not inserted or cleared any more.
         let Some(past) = self.inherited.as_ref().filter(|_| self.has_past(now)) else { return };

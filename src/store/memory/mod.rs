@@ -47,6 +47,7 @@ mod snapshot;
 mod start;
 mod table;
 mod tables;
+mod wall_time;
 mod when_full;
 
 pub use self::settings::MemoryStore;
@@ -61,9 +62,7 @@ use self::own_quota::UnderQuota;
 use self::tables::{KeyTable, Tables};
 use super::{OpenStore, TableStats};
 use crate::algorithm::{Algorithm, Kind};
-#[cfg(feature = "test-util")]
-use crate::values::time::Timestamp;
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
 
 /// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
@@ -115,6 +114,18 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
 
 /// Requests: the operations that are compiled for each type of clock.
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
+    /// Reads the time by which an algorithm counts.
+    #[inline(always)]
+    pub(crate) fn time<A: Algorithm<State = S>>(&self, algorithm: &A) -> Timestamp {
+        if algorithm.follows_wall_clock() { self.store.clock.wall() } else { self.store.clock.now() }
+    }
+
+    /// Returns the instant of a question. The wall clock is read each time: it may be set during a request.
+    #[inline(always)]
+    fn time_of<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Timestamp {
+        if algorithm.follows_wall_clock() { self.store.clock.wall() } else { ask.now(&self.store.clock) }
+    }
+
     /// Decides under the limiter's own quota.
     #[inline(always)]
     fn charge_own<A: Algorithm<State = S>, T: From<Decision>>(
@@ -124,7 +135,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         ask: &Ask<'_>,
         hash: u64,
     ) -> T {
-        let (now, fresh) = (|| ask.now(&self.store.clock), || self.store.clock.now());
+        let (now, fresh) = (|| self.time_of(algorithm, ask), || self.time(algorithm));
         // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its
         // answer in place: an answer made after the match would be copied.
         match (&tables.key_table, algorithm.kind()) {
@@ -153,7 +164,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        let now = ask.now(&self.store.clock);
+        let now = self.time_of(algorithm, ask);
         if ask.quota().is_some() | tables.quota_table.get().is_some() {
             if let Some(decision) = self.shared.peek_under(algorithm, tables, ask, (hash, now)) {
                 return T::from(decision);
@@ -200,6 +211,10 @@ fn charge_locked<A: Algorithm>(
     hash: u64,
     clock: &dyn Clock,
 ) -> Decision {
+    if algorithm.follows_wall_clock() {
+        // Read each time: it may be set during a request.
+        return table.check(algorithm, hash, ask.cost(), || clock.wall(), || clock.wall());
+    }
     table.check(algorithm, hash, ask.cost(), || ask.now(clock), || clock.now())
 }
 
@@ -257,7 +272,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        tables.resets.run(hash, || tables.current().reset(hash, self.settings.now()));
+        tables.resets.run(hash, || tables.current().reset(hash, self.settings.time(algorithm)));
         self.charge_seldom(algorithm, tables, &Ask::charge(ask.key(), 0).under(ask.quota()))
     }
 
@@ -274,14 +289,14 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         if charged.quota().is_some() | tables.quota_table.get().is_some() {
             if let Some(under) = UnderQuota::for_ask(algorithm, charged) {
                 match tables.quota_table.get() {
-                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.settings.now()),
+                    Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.settings.time(algorithm)),
                     // After the charge came a live change to a limiter that is asked without quotas.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
                 }
             }
         }
-        let now = self.settings.now();
+        let now = self.settings.time(algorithm);
         match &tables.key_table {
             KeyTable::Locked(states) => states.refund(algorithm, hash, units, receipt, now),
             table => table.words().into_iter().for_each(|words| words.refund(hash, units, receipt, now)),
@@ -291,7 +306,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges does not put the table into use: it may still inherit.
-        let now = self.settings.now();
+        let now = self.settings.time(algorithm);
         let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
             None => match &tables.key_table {

@@ -168,6 +168,16 @@ impl<A: Algorithm> Algorithm for UnderQuota<A> {
         })
     }
 
+    fn follows_wall_clock(&self) -> bool {
+        self.algorithm.follows_wall_clock()
+    }
+
+    #[inline]
+    fn after_step_back(&self, entry: QuotaState<A::State>, now: Timestamp) -> QuotaState<A::State> {
+        let state = self.with(&entry, |algorithm| algorithm.after_step_back(entry.state, now));
+        QuotaState { state, ..entry }
+    }
+
     fn phase(&self, draw: u64) -> Duration {
         // Nearly always there is no phase. Then this costs one comparison.
         if self.algorithm.phase(u64::MAX).is_zero() {

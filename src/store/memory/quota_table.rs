@@ -53,7 +53,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let mut is_made = false;
         let quota_table = tables.quota_table.get_or_init(|| {
             is_made = true;
-            let origin: Arc<dyn DebtOrigin> = Predecessor::new(tables, self.settings.now());
+            let origin: Arc<dyn DebtOrigin> = Predecessor::new(tables, self.settings.time(algorithm));
             heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.settings.when_full))
         });
         if let Some(past) = quota_table.inherited().filter(|_| is_made) {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::when_full::WhenFull;
+use crate::algorithm::Algorithm;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 
 /// The settings of a table of fixed size in this process's memory: its capacity, its clock, and the choice for a full
@@ -156,8 +157,9 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn now(&self) -> Timestamp {
-        self.clock.now()
+    /// Reads the time by which an algorithm counts.
+    pub(super) fn time<A: Algorithm>(&self, algorithm: &A) -> Timestamp {
+        if algorithm.follows_wall_clock() { self.clock.wall() } else { self.clock.now() }
     }
 }
 

@@ -19,7 +19,6 @@ use super::occupancy::Occupancy;
 use super::quota_state::{QuotaState, StateType};
 use super::read_states::{ReadStates, TablePart};
 use super::restored::{OVERFLOW, PAGE, PhaseOf, RestoredTable, Row, RowFormat, SavedParts, SavedRows};
-use super::settings::Settings;
 use super::start::SharedTable;
 use super::table::{Geometry, Tag, Ticks};
 use super::tables::{AnyTables, HeirTerms};
@@ -118,7 +117,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let Some(letter) = letter_of(algorithm) else { return Ok(Err(custom())) };
         let Some(tables) = self.in_use() else { return Ok(Ok(())) };
         let phase_of = |tag: Tag| crate::values::time::nanos_of(algorithm.phase(tag.phase_draw()));
-        save(&**tables, &self.settings, letter, StateType::of::<S>(), &phase_of, sink)
+        save(&**tables, &|| self.settings.time(algorithm), letter, StateType::of::<S>(), &phase_of, sink)
     }
 
     /// Decodes and checks a table of a snapshot, and changes nothing. The wall clock is read when it is put into use.
@@ -138,7 +137,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             let keys = prepared.keys;
             // The wall clock first: the time between the two readings is not forgiven.
             let wall = wall();
-            let now = Moment { clock: table.settings.now(), wall };
+            let now = Moment { clock: table.settings.time(&*algorithm), wall };
             table.restore(&algorithm, prepared.restored(terms, now)).map(|()| keys)
         }))
     }
@@ -147,7 +146,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
 /// Writes the tables of an algorithm with this letter, whose states are of this type.
 fn save(
     tables: &dyn AnyTables,
-    settings: &Settings,
+    now: &dyn Fn() -> Timestamp,
     letter: u8,
     states: StateType,
     phase_of: &dyn Fn(Tag) -> u64,
@@ -155,7 +154,7 @@ fn save(
 ) -> io::Result<Result<(), Unfit>> {
     let (table, terms) = (tables.current(), tables.terms());
     // The clock first: the time between the two readings is not forgiven.
-    let clock = settings.now();
+    let clock = now();
     let head = Head {
         format: RowFormat { letter, quota: terms.quota, then: clock },
         schedule: terms.schedule,
@@ -187,7 +186,7 @@ fn save(
     let mut write = |part: TablePart, place: &[u8]| {
         rows.bytes.clear();
         rows.cuts.clear();
-        let at = settings.now();
+        let at = now();
         each(part, at, &mut |set, tag, QuotaState { state, quota }| {
             let phase = phase_of(tag);
             let unpaid = Gap::nothing(at).ahead_by(phase);

@@ -95,6 +95,9 @@ pub(super) trait AnyTables: Send + Sync {
 
     /// Returns the table of keys under the limiter's own quota, if it is one of buckets.
     fn bucket(&self) -> Option<&Ledger<TickBucket>>;
+
+    /// Whether the windows of keys under the limiter's own quota have other numbers than by the clock.
+    fn is_skewed(&self) -> bool;
 }
 
 impl<S: Copy + Send + 'static> AnyTables for Tables<S> {
@@ -126,6 +129,13 @@ impl<S: Copy + Send + 'static> AnyTables for Tables<S> {
         match &self.key_table {
             KeyTable::Bucket(ledger) => Some(ledger),
             _ => None,
+        }
+    }
+
+    fn is_skewed(&self) -> bool {
+        match &self.key_table {
+            KeyTable::Fixed(ledger) => ledger.is_skewed(),
+            _ => false,
         }
     }
 }
@@ -231,7 +241,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
 // makes a limiter.
 
 fn bucket_words(quota: &Quota, settings: &Settings, capacity: usize) -> Option<Ledger<TickBucket>> {
-    let rule = TickBucket::new(quota)?.started_before(settings.now());
+    let rule = TickBucket::new(quota)?.started_before(settings.clock.now());
     Some(Ledger::new(rule, capacity, settings.when_full))
 }
 

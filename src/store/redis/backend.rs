@@ -9,7 +9,7 @@ use super::bundle::ScriptCaller;
 use super::connection::{Fault, FaultKind, Redis};
 use super::conversation::{KeyPart, Quotas, converse};
 use super::key::{Key, KeyNames};
-use super::script::{self, BadReply, ScriptReply, Scripted, Swap, TextUnder};
+use super::script::{self, BadReply, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 use crate::store::remote::{Answered, Applied, Attempts, CallLimits, KeyTag, Standing, Tags, Target, Transition};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, LimiterError, Override};
@@ -56,15 +56,17 @@ impl RedisBackend {
 
     /// Reads a state, and the quota that it is kept under.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
-        let call = script::decide(target.algorithm(), self.key::<A>(target.tag()), 0, 1, Monotonic.now());
+        let read = ScriptCharge::new(target.algorithm(), self.key::<A>(target.tag()), 0, Monotonic.wall());
+        let call = read.leaving_other_marks().alone();
         let answer = self.scripts.call(call, limits).await?;
-        let under = TextUnder::from_target(target);
+        let of_mark = |mark| self.quotas.of_mark(mark);
+        let under = TextUnder::new(target, &of_mark);
         let now = answer.now;
         let text = answer.text(0)?;
         if text.standing.is_in_force(now) {
             return Ok(in_force(&under, &answer)?);
         }
-        let kept = under.kept(text.quota)?;
+        let kept = under.kept(&text)?;
         let old = text.state(&kept, now)?;
         let is_another = old.is_some() && kept.quota() != target.algorithm().quota();
         let kept = is_another.then(|| kept.quota());
@@ -107,15 +109,17 @@ impl RedisBackend {
         let key = || self.key::<A>(target.tag());
         let bans = || self.names.bans(target.tag());
         let send = |call| self.scripts.call(call, limits);
+        let of_mark = |mark| self.quotas.of_mark(mark);
+        let under = TextUnder::new(target, &of_mark);
         match transition {
             Transition::Charge { cost, count } => {
                 let mut part = self.part(target.copied(), cost).with_count(count, limits.requests);
-                converse(Monotonic.now(), &mut [&mut part], script::alone, send).await?;
+                converse(Monotonic.wall(), &mut [&mut part], script::alone, send).await?;
                 Ok(part.found)
             }
             Transition::Refund { cost, receipt } => {
                 let mut part = self.part(target.copied(), cost).refunding(receipt);
-                converse(Monotonic.now(), &mut [&mut part], script::alone, send).await?;
+                converse(Monotonic.wall(), &mut [&mut part], script::alone, send).await?;
                 Ok(Applied { charged: 0, ..part.found })
             }
             Transition::Read => self.read(target, limits).await,
@@ -129,10 +133,9 @@ impl RedisBackend {
                     None => script::ban(key(), span),
                 };
                 let answer = send(call).await?;
-                Ok(in_force(&TextUnder::from_target(target), &answer)?)
+                Ok(in_force(&under, &answer)?)
             }
             Transition::Override(by_hand) => {
-                let under = TextUnder::from_target(target);
                 let change = |holds: Option<&[u8]>, now| under.overriding(holds, now, by_hand);
                 let applied = self.change_standing(target, limits, change).await?;
                 if !matches!(by_hand, Override::Ban { .. }) {
@@ -142,7 +145,6 @@ impl RedisBackend {
                 Ok(applied)
             }
             Transition::Owe { units } => {
-                let under = TextUnder::from_target(target);
                 let quota = self.quotas.carried(target);
                 self.change_standing(target, limits, |holds, now| under.owing(holds, now, quota, units)).await
             }

@@ -44,7 +44,7 @@ impl JointBackend for RedisBackend {
     ) -> Result<JointAnswer, LimiterError> {
         let compose = |charges| script::decide_first(charges, alternatives);
         let send = |call| scripts.call(call, limits);
-        let (answer, seen) = converse(Monotonic.now(), parts, compose, send).await.map_err(failed)?;
+        let (answer, seen) = converse(Monotonic.wall(), parts, compose, send).await.map_err(failed)?;
         Ok(JointAnswer { charged: answer.admitted, now: seen.server, sent: seen.sent })
     }
 

@@ -66,7 +66,8 @@ async fn charge<A: Scripted>(
 ) -> Result<(Applied<A::State>, bool), Fault> {
     let backend = &query.inner.backend;
     let target = query.target();
-    let under = TextUnder::from_target(&target);
+    let of_mark = |mark| backend.quotas.of_mark(mark);
+    let under = TextUnder::new(&target, &of_mark);
     let quota = backend.quotas.carried(&target);
     let key = || backend.key::<A>(target.tag());
     let limits = CallLimits { deadline: backend.redis.deadline(), requests: 1 };

@@ -76,7 +76,7 @@ impl<A: Scripted> ChargingOnce for OnceCharger<A> {
     fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u64) {
         let (Ok(runtime), Some(receipt)) = (Handle::try_current(), receipt.unmark_free_retry()) else { return };
         let budget = A::budget(retry.budget);
-        let refund = script::refund_budget(&budget, self.budget(key), cost, receipt, Monotonic.now());
+        let refund = script::refund_budget(&budget, self.budget(key), cost, receipt, Monotonic.wall());
         let raise = script::raise_record(self.record(key, retry), retry.free_retries);
         let redis = self.inner.backend.redis.clone();
         runtime.spawn(async move {
@@ -105,7 +105,7 @@ async fn decide<A: Scripted>(
 ) -> Result<Decision, Fault> {
     let backend = &query.inner.backend;
     let mut part = backend.part(query.target(), cost);
-    let asked = Monotonic.now();
+    let asked = Monotonic.wall();
     let compose = |mut charges: Charges| {
         let budget_charge = ScriptCharge::new(budget, budget_key.clone(), cost, asked);
         script::decide_once(charges.remove(0), budget_charge, record.clone())

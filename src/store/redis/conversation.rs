@@ -9,9 +9,10 @@ use smallvec::SmallVec;
 use super::connection::Fault;
 use super::evalsha::ScriptCall;
 use super::key::Key;
-use super::script::{BadReply, Charging, OwnQuota, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
+use super::script::{BadReply, Charging, OwnQuota, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder, rate_mark};
 use crate::store::remote::{Applied, Observation, Standing, Target};
 use crate::store::{SharingStats, quota_change};
+use crate::util::lock::Lock;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Quota, Receipt};
 
@@ -21,9 +22,16 @@ pub(super) struct Quotas {
     /// Set once a question has a quota, or a key is found to have one. From then on, all calls carry the quotas of
     /// their keys.
     are_carried: AtomicBool,
+    /// The quotas of the limiter and of those that it has inherited from: a bucket's state names its rate by a mark.
+    known: Lock<Vec<Quota>>,
+    /// Whether two of them have different marks. From then on, states with other marks are converted.
+    converts_marks: AtomicBool,
     conversions: AtomicU64,
     lost: AtomicU64,
 }
+
+/// How many quotas are known. After more live changes than this, debts under the first ones are kept as times.
+const MOST_KNOWN: usize = 32;
 
 impl Quotas {
     /// Returns the quota that a call carries, if any. Read it once per call: another thread may note quotas meanwhile.
@@ -37,6 +45,31 @@ impl Quotas {
     fn note(&self) {
         // Relaxed: a call without the quota of its key is answered as a call with the wrong quota, and made once more.
         self.are_carried.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds the quotas of this limiter and its predecessors.
+    pub(super) fn learn(&self, quotas: impl IntoIterator<Item = Quota>) {
+        let mut known = self.known.lock();
+        for quota in quotas {
+            if known.len() < MOST_KNOWN && !known.iter().any(|other| rate_mark(other) == rate_mark(&quota)) {
+                known.push(quota);
+            }
+        }
+        // Relaxed: before the limiter is asked.
+        self.converts_marks.fetch_or(known.len() > 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn known(&self) -> Vec<Quota> {
+        self.known.lock().clone()
+    }
+
+    /// Returns the quota with this mark, if it is known.
+    pub(super) fn of_mark(&self, mark: u64) -> Option<Quota> {
+        self.known.lock().iter().copied().find(|quota| rate_mark(quota) == mark)
+    }
+
+    fn converts_marks(&self) -> bool {
+        self.converts_marks.load(Ordering::Relaxed)
     }
 
     /// Counts a conversion that a call was sent with. It is lost if the key has changed since it was read.
@@ -82,6 +115,8 @@ pub(super) struct KeyPart<A: Scripted, S> {
     asked: Timestamp,
     carried: Option<Quota>,
     is_converting: bool,
+    /// Whether the last call has left a state with another mark as it was.
+    leaves_other_marks: bool,
     /// How to convert the key with the next call.
     conversion: Option<Swap>,
     /// The quota behind the state, and the algorithm under it. Set if a call charges the key under this quota, because
@@ -123,6 +158,7 @@ impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
             asked,
             carried: None,
             is_converting: false,
+            leaves_other_marks: false,
             conversion: None,
             kept: None,
             found,
@@ -161,6 +197,12 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         if let Some(receipt) = self.receipt {
             charge = charge.refunding(target.algorithm(), self.cost, receipt, asked);
         }
+        // A key that keeps changing is charged under the mark that it had: its mark may not be known.
+        self.leaves_other_marks =
+            self.receipt.is_some() || (self.kept.is_none() && self.subject.quotas().converts_marks());
+        if self.leaves_other_marks {
+            charge = charge.leaving_other_marks();
+        }
         charge.with_own_quota(OwnQuota { quota, conversion })
     }
 
@@ -170,7 +212,8 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         let target = self.subject.target();
         let quotas = self.subject.quotas();
         let now = answer.now;
-        let under = TextUnder::from_target(&target);
+        let of_mark = |mark| quotas.of_mark(mark);
+        let under = TextUnder::new(&target, &of_mark);
         let text = answer.text(index)?;
         let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged };
         self.found = found;
@@ -185,12 +228,13 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
             self.found.old = under.state_at(&text, text.standing.until().max(now))?;
             return Ok(true);
         }
-        let is_here = text.is_under(self.carried);
+        let algorithm = self.kept.as_ref().map_or(target.algorithm(), |(_, kept)| kept);
+        let mark = algorithm.mark();
+        let is_here = text.is_under(self.carried, mark.filter(|_| self.leaves_other_marks));
         if self.is_converting {
             quotas.count(!is_here);
         }
         if is_here {
-            let algorithm = self.kept.as_ref().map_or(target.algorithm(), |(_, kept)| kept);
             self.found.old = text.state(algorithm, now)?;
             self.found.kept = self.kept.as_ref().map(|(_, kept)| kept.quota());
             // If our clock is so wrong that the call did not have the window of the server's time, the script charged
@@ -199,12 +243,15 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
             let is_refund = self.receipt.is_some();
             return Ok(is_refund || !is_uncovered || algorithm.decide(self.found.old, now, self.cost).1.is_none());
         }
-        quotas.note();
-        let kept = under.kept(text.quota)?;
+        if text.quota.is_some() {
+            quotas.note();
+        }
+        let kept = under.kept(&text)?;
         if self.receipt.is_some() {
             // The refund is made under the quota of the state, if the two have the same units. Otherwise the charge
             // stays.
-            let is_refundable = quota_change::has_units_of(target.algorithm(), &kept.quota());
+            let has_rate = text.quota.is_some() || text.is_under(None, target.algorithm().mark());
+            let is_refundable = has_rate && quota_change::has_units_of(target.algorithm(), &kept.quota());
             self.kept = is_refundable.then_some((text.quota, kept));
             return Ok(!is_refundable);
         }
@@ -215,7 +262,8 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
             self.kept = Some((text.quota, kept));
             return Ok(false);
         }
-        let (conversion, old) = under.convert(answer.old(index)?, now)?;
+        let quota = quotas.carried(&target);
+        let (conversion, old) = under.convert(answer.old(index)?, now, quota)?;
         self.found.old = old;
         self.is_foreign = true;
         if may_repeat {

@@ -47,6 +47,6 @@ pub(crate) use self::bundle::ScriptCaller;
 pub(crate) use self::evalsha::{Script, ScriptCall};
 pub(crate) use self::key::{Key, KeyNames};
 pub(crate) use self::reports::RedisReports;
-pub(crate) use self::script::{BadReply, Grid, MicrosSpan, ScriptReply, whole};
+pub(crate) use self::script::{BadReply, Grid, MicrosSpan, NO_MARK, ScriptReply, whole};
 #[cfg(test)]
 pub(crate) use self::script::{manual_server, random, variant};

@@ -15,7 +15,7 @@ use crate::store::remote::{
     Applied, Backend, CallLimits, GaveUp, Joiner, RemoteStore, RemoteTable, StoreInner, Target, Transition,
 };
 use crate::store::{NodeHealth, OpenStore, SharingStats};
-use crate::values::{Description, LimiterError};
+use crate::values::{Description, LimiterError, Quota};
 
 /// The settings of a limiter whose keys are on Redis (6.2 or later) or Valkey, where all processes that name it alike
 /// share them.
@@ -80,12 +80,19 @@ use crate::values::{Description, LimiterError};
 ///
 /// # Another quota
 ///
-/// A store with another quota may have the same name: processes with the old quota and with the new one share the
-/// state, as during the rollout of a change. A bucket's debt is kept as the time at which it will be paid, and is a
-/// full bucket at most: so the same share of the bucket is used up, no client gets more than the new burst, and a
-/// client waits at most for the time that the new bucket takes to fill. A window continues to count under the new
-/// limit; with another period, used units may count until the end of the next window. The units of a calendar window
-/// count until the end of the present window, also in another zone or with another anchor.
+/// After a [live change](crate::Limiter::inherit), a bucket's used units stay used units, as in memory: the first
+/// charge of a key converts its debt, with a second round trip. A client that has used up ten per hour, and gets a
+/// thousand, sends 990 more at once.
+///
+/// A store with another quota may also have the same name without inheriting: after a restart with another limit, or
+/// during a rollout. Such a process does not know the other rate. It keeps a bucket's debt as the time at which it will
+/// be paid, and a full bucket at most: so the same share of the bucket is used up, no client gets more than the new
+/// burst, and a client waits at most for the time that the new bucket takes to fill. Where that must not be, let the
+/// process read the [quotas of the keys](crate::Policy::quota_fn): these are stored with the keys.
+///
+/// A window continues to count under the new limit; with another period, used units may count until the end of the next
+/// window. The units of a calendar window count until the end of the present window, also in another zone or with
+/// another anchor.
 ///
 /// # Quotas of the keys' own
 ///
@@ -189,6 +196,11 @@ impl<A: Scripted> Backend<A> for RedisBackend {
 
     fn shares_keys_with(&self, other: &Self) -> bool {
         self.redis.id() == other.redis.id() && self.name == other.name
+    }
+
+    fn note_quotas(&self, limiter: Quota, predecessor: Option<&Self>) {
+        self.quotas
+            .learn(std::iter::once(limiter).chain(predecessor.into_iter().flat_map(|other| other.quotas.known())));
     }
 
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {

@@ -51,6 +51,13 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Returns whether both keep the same keys, so that a store with this backend inherits from one with the other.
     fn shares_keys_with(&self, other: &Self) -> bool;
 
+    /// Notes the quota of the limiter, and those of the limiters that `predecessor` knows, from which the limiter
+    /// inherits. For states that do not name the quota under which they were written.
+    #[doc(hidden)]
+    fn note_quotas(&self, limiter: Quota, predecessor: Option<&Self>) {
+        let _ = (limiter, predecessor);
+    }
+
     /// Checks whether the server can keep this algorithm's states. By default it can.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if let Err(problem) = backend.check_fit(algorithm) {
             panic!("{problem}");
         }
+        backend.note_quotas(algorithm.quota(), None);
         let inner = StoreInner {
             backend,
             tags,
@@ -176,6 +177,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if !self.inner.backend.shares_keys_with(&predecessor.backend) {
             return None;
         }
+        self.inner.backend.note_quotas(algorithm.quota(), Some(&predecessor.backend));
         // A fallback that cannot inherit in place fills up by the units that are admitted from now on.
         let fallback = self.inner.fallback.inherit(algorithm, &predecessor.fallback.shared().heritage(&**algorithm));
         Some(Inheritance::in_place().and_then(fallback.and_then(|fallback| fallback.finish)))

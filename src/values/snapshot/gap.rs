@@ -20,6 +20,8 @@ pub(crate) struct Gap {
     pub(crate) now: Timestamp,
     /// Whether that clock shows the time of the wall clock, which was not set back.
     shows_wall: bool,
+    /// Whether both clocks show the time of the wall clock, which may have been set.
+    show_wall: bool,
 }
 
 /// Two clocks that differ by no more than this, in nanoseconds, show the same time: so far are two readings of the wall
@@ -27,14 +29,20 @@ pub(crate) struct Gap {
 const SAME_TIME: u64 = 1_000_000_000;
 
 impl Gap {
-    pub(crate) const fn new(then: Moment, now: Moment) -> Self {
-        let shows_wall = now.wall >= then.wall && now.clock.as_nanos().abs_diff(now.wall) <= SAME_TIME;
-        Self { then: then.clock, elapsed: now.wall.saturating_sub(then.wall), now: now.clock, shows_wall }
+    pub(crate) fn new(then: Moment, now: Moment) -> Self {
+        let shows_wall = |at: Moment| at.clock.as_nanos().abs_diff(at.wall) <= SAME_TIME;
+        Self {
+            then: then.clock,
+            elapsed: now.wall.saturating_sub(then.wall),
+            now: now.clock,
+            shows_wall: now.wall >= then.wall && shows_wall(now),
+            show_wall: shows_wall(then) && shows_wall(now),
+        }
     }
 
     /// No time at all.
     pub(crate) const fn nothing(now: Timestamp) -> Self {
-        Self { then: now, elapsed: 0, now, shows_wall: false }
+        Self { then: now, elapsed: 0, now, shows_wall: false, show_wall: false }
     }
 
     /// The gap by clocks that are ahead by this time.
@@ -54,6 +62,11 @@ impl Gap {
     pub(crate) const fn has_same_windows(self, period: u64) -> bool {
         let apart = self.now.as_nanos().abs_diff(self.then.as_nanos().saturating_add(self.elapsed));
         apart <= SAME_TIME || (self.shows_wall && apart <= period / 2)
+    }
+
+    /// Whether windows of this length are the same by both clocks, if the wall clock names them: also if that was set.
+    pub(crate) const fn has_windows_of_same_name(self, period: u64) -> bool {
+        self.show_wall || self.has_same_windows(period)
     }
 
     /// Returns the nanoseconds until a time of the earlier clock.

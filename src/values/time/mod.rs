@@ -87,6 +87,16 @@ pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
 
+    /// The time of the wall clock, since the Unix epoch. Windows that are named by it begin as it says: windows of the
+    /// calendar, and [fixed windows](crate::algorithm::FixedWindow) that are not staggered. By default
+    /// [`now`](Self::now).
+    ///
+    /// The wall clock may be set. Set forward, it begins the window that it shows, as after a night; set back, it ends
+    /// no window a second time: see [`Algorithm::after_step_back`](crate::algorithm::Algorithm::after_step_back).
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+
     /// Identifies the clock: clocks with equal ids show the same time. By default its address in memory, which clones
     /// do not share; `None` for a clock without fields, which has no address of its own.
     fn id(&self) -> Option<NonZeroUsize> {
@@ -100,6 +110,11 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
         (**self).now()
     }
 
+    #[inline(always)]
+    fn wall(&self) -> Timestamp {
+        (**self).wall()
+    }
+
     #[inline]
     fn id(&self) -> Option<NonZeroUsize> {
         (**self).id()
@@ -108,10 +123,11 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// The operating system's monotonic clock; never set back, never stepped.
 ///
-/// It is anchored once per process to the wall clock, so timestamps count from the Unix epoch *as
-/// it was known at the first reading*. Windows of an hour or a day therefore begin on the hour and
-/// at midnight UTC, and later corrections of the wall clock do not disturb them. Time during which
-/// the machine is suspended may not count (on Linux it does not).
+/// It is anchored once per process to the wall clock, so timestamps count from the Unix epoch *as it was known at the
+/// first reading*, and later corrections of the wall clock grant nothing. Time during which the machine is suspended
+/// may not count (on Linux it does not).
+///
+/// Windows that begin on the hour or at midnight follow [`wall`](Clock::wall), which reads the wall clock each time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Monotonic;
 
@@ -126,6 +142,15 @@ impl Clock for Monotonic {
         return counter::now();
         #[cfg(not(feature = "fast-clock"))]
         system_now()
+    }
+
+    #[inline]
+    fn wall(&self) -> Timestamp {
+        #[cfg(test)]
+        if let Some(clock) = SIMULATED.get() {
+            return clock();
+        }
+        Wall.now()
     }
 
     /// Lower than any address.
@@ -168,7 +193,8 @@ impl Clock for Wall {
     }
 }
 
-/// A clock that moves only by [`advance`](Self::advance) and [`set`](Self::set), for tests. Clones share the time.
+/// A clock that moves only by [`advance`](Self::advance), [`set`](Self::set) and [`set_wall`](Self::set_wall), for
+/// tests. Clones share the time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -181,7 +207,14 @@ impl Clock for Wall {
 /// ```
 #[derive(Clone, Debug, Default)]
 #[doc(alias("fake clock", "mock clock"))]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock(Arc<ManualTime>);
+
+#[derive(Debug, Default)]
+struct ManualTime {
+    now: AtomicU64,
+    /// The nanoseconds that the wall clock is ahead of `now`, modulo 2^64.
+    wall_ahead: AtomicU64,
+}
 
 impl ManualClock {
     /// A clock that stands at [`Timestamp::ZERO`].
@@ -193,25 +226,54 @@ impl ManualClock {
     /// A clock that stands at `now`.
     #[must_use]
     pub fn starting_at(now: Timestamp) -> Self {
-        Self(Arc::new(AtomicU64::new(now.0)))
+        let clock = Self::new();
+        clock.set(now);
+        clock
     }
 
     /// Moves the clock forward; it stops at [`Timestamp::MAX`].
     pub fn advance(&self, span: Duration) {
         let step = nanos_of(span);
         // The closure never declines, so there is no error to look at.
-        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(now.saturating_add(step)));
+        let _ = self.0.now.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(now.saturating_add(step)));
     }
 
     /// Sets the clock, also backwards, to rehearse a fault.
     pub fn set(&self, now: Timestamp) {
-        self.0.store(now.0, Ordering::SeqCst);
+        self.0.now.store(now.0, Ordering::SeqCst);
+    }
+
+    /// Sets the wall clock alone, to rehearse a suspend, a late correction or a step back. From then on, both clocks
+    /// move together again. Before the first call, they show the same time.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sluice::algorithm::FixedWindow;
+    /// use tower_sluice::store::MemoryStore;
+    /// use tower_sluice::time::{Clock, ManualClock};
+    /// use tower_sluice::{PartitionKey, Quota, RateLimiter};
+    ///
+    /// let clock = ManualClock::new();
+    /// let store = MemoryStore::with_capacity(8).with_clock(clock.clone());
+    /// let daily = RateLimiter::new(FixedWindow::new(Quota::per_day(1)), store);
+    /// let key = PartitionKey::from("alice");
+    /// assert!(daily.check(&key).is_allowed() && !daily.check(&key).is_allowed());
+    /// // The laptop sleeps until the next day.
+    /// clock.set_wall(clock.wall().saturating_add(Duration::from_secs(24 * 3_600)));
+    /// assert!(daily.check(&key).is_allowed());
+    /// ```
+    pub fn set_wall(&self, wall: Timestamp) {
+        self.0.wall_ahead.store(wall.0.wrapping_sub(self.now().0), Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::SeqCst))
+        Timestamp(self.0.now.load(Ordering::SeqCst))
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp(self.now().0.wrapping_add(self.0.wall_ahead.load(Ordering::SeqCst)))
     }
 
     /// The same for all clones, which share the time.

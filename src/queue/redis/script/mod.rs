@@ -9,7 +9,9 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use crate::algorithm::gcra::{Gcra, GcraState, Tat};
-use crate::store::redis::{BadReply, Grid, Key, MicrosSpan, Script, ScriptCall, ScriptReply, UnfitQuota, whole};
+use crate::store::redis::{
+    BadReply, Grid, Key, MicrosSpan, NO_MARK, Script, ScriptCall, ScriptReply, UnfitQuota, whole,
+};
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
 
@@ -34,23 +36,24 @@ static QUEUE_REFUND: Script = queue_script!(new, "refund");
 
 /// The schedule of a key that many processes share: a bucket that is paid after the fact.
 ///
-/// The server keeps the time at which all requests that were let in will be paid for. An arrival may depart when the
-/// debt before it is down to `burst − 1` intervals, and is let in if that is soon enough. So the order of arrival at
-/// the server is the order of departure; each process does its own waiting.
+/// The server keeps the time at which all requests that were let in will be paid for. An arrival may depart when its
+/// cost and the debt before it fit into the burst, or if its cost alone does not, when the debt before it is paid. It
+/// is let in if that is soon enough. So the order of arrival at the server is the order of departure; each process does
+/// its own waiting.
 ///
 /// A reservation is a stretch of that time, whose length is its price, and no two overlap. If the last one is returned,
 /// the backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the
 /// next arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation
 /// begins no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations
-/// begin within *t* and the burst.
+/// lie within *t* and the burst, or the cost of the last one if that is greater.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueScript {
     gcra: Gcra,
     grid: Grid,
-    /// How far ahead of its payment a request may depart, `burst − 1` intervals; in units of 1/`limit` ns, as the
-    /// others.
-    ahead: u128,
-    /// The longest wait of any request: the shorter of the set bound and `max_queue` intervals.
+    /// How many units may depart at once.
+    burst: u64,
+    /// The longest wait of any request: the shorter of the set bound and `max_queue` intervals. In units of 1/`limit`
+    /// ns, as the others.
     longest: u128,
     max_cost: u64,
 }
@@ -75,14 +78,13 @@ impl QueueScript {
         let burst = quota.explicit_burst_or(1);
         let gcra = Gcra::new(quota, burst);
         let grid = Grid::new(quota);
-        let ahead = gcra.price(burst - 1);
         let interval = gcra.price(1);
         let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
         let full = interval.saturating_mul(max_queue as u128);
         // As in a queue in memory: a cost that takes longer than the longest wait to pay for would block its key.
-        let max_cost =
-            u64::try_from((wait + ahead) / interval + 1).map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
-        let queue = Self { gcra, grid, ahead, longest: wait.min(full), max_cost };
+        let max_cost = u64::try_from(wait / interval + u128::from(burst))
+            .map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
+        let queue = Self { gcra, grid, burst, longest: wait.min(full), max_cost };
         grid.check_fit(queue.max_debt())?;
         Ok(queue)
     }
@@ -96,9 +98,15 @@ impl QueueScript {
         self.fitting(0)
     }
 
+    /// Returns how far ahead of its reservation a request of this cost may depart, so that its cost and the debt before
+    /// it fit into the burst. A cost above the burst departs when the debt before it is paid.
+    fn ahead(&self, cost: u64) -> u128 {
+        self.gcra.price(self.burst.saturating_sub(cost))
+    }
+
     /// Returns how many requests of cost one would be let in at once, with this `debt`.
     fn fitting(&self, debt: u128) -> u64 {
-        match (self.ahead + self.longest).checked_sub(debt) {
+        match (self.ahead(1) + self.longest).checked_sub(debt) {
             Some(room) => u64::try_from(room / self.gcra.price(1) + 1).unwrap_or(u64::MAX),
             None => 0,
         }
@@ -106,7 +114,7 @@ impl QueueScript {
 
     /// Returns the greatest debt that a key can have.
     fn max_debt(&self) -> u128 {
-        self.ahead + self.longest + self.gcra.price(self.max_cost)
+        self.longest + self.gcra.price(self.max_cost.max(self.burst))
     }
 
     /// Returns the longest wait of a request that gives up after `patience`.
@@ -118,11 +126,11 @@ impl QueueScript {
     /// Returns the script's numbers, and how much more than their capacity other requests may owe, in microseconds.
     fn numbers(&self, cost: u64, longest: u128) -> ([u64; 5], u64) {
         let price = self.grid.price(cost.min(self.max_cost));
-        let capacity = self.ahead + longest + price;
+        let capacity = self.ahead(cost) + longest + price;
         let [numbers, most] = [capacity, self.max_debt()].map(|units| self.grid.span(units).micros);
         // Rounded up, since both sides were rounded down.
         let beyond = most.saturating_sub(numbers) + 1;
-        (self.grid.numbers(self.grid.span(price), self.grid.span(capacity)), beyond)
+        (self.grid.numbers(self.grid.span(price), self.grid.span(capacity), NO_MARK), beyond)
     }
 
     /// Returns the call that makes a reservation for a request of `cost` that waits for `patience` at most. It is made
@@ -203,9 +211,9 @@ impl QueueScript {
         Some(self.arrive(Some(&timeline), at, cost, patience).0).filter(|decision| !decision.is_allowed())
     }
 
-    /// Whether a request that cannot wait at all would be rejected.
+    /// Whether a request of cost one that cannot wait at all would be rejected.
     pub(crate) fn has_backlog(&self, state: GcraState, at: Timestamp) -> bool {
-        state.tat > self.grid.now(at) + self.ahead
+        state.tat > self.grid.now(at) + self.ahead(1)
     }
 
     /// Returns the decision on a request that comes at `at`, and the timeline after it if it makes a reservation.
@@ -229,7 +237,7 @@ impl QueueScript {
         let price = self.gcra.price(cost);
         let hole = timeline.holes.iter().position(|hole| hole.first + price <= hole.last);
         let first = hole.map_or(timeline.tat, |index| timeline.holes[index].first);
-        let wait = (first - now).saturating_sub(self.ahead);
+        let wait = (first - now).saturating_sub(self.ahead(cost));
         if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
             // Zero remaining: there may be room for requests that accept a longer wait, but not for this one.

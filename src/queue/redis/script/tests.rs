@@ -23,8 +23,8 @@ const SCALES: [u64; 2] = [1, 100_000_000_003];
 /// An interval, in units of 1/`limit` nanosecond: a second is `limit` × 10⁹ of these units, and has `limit` intervals.
 const INTERVAL: u128 = 1_000_000_000;
 
-/// A naive model: a request takes the first stretch that is free and wide enough, and departs when the `burst − 1`
-/// intervals before its beginning have come. In units of 1/`limit` nanosecond.
+/// A naive model: a request takes the first stretch that is free and wide enough, and departs as soon as the stretch
+/// ends at most `burst` intervals later, or if it is wider than that, when it begins. In units of 1/`limit` nanosecond.
 struct Naive {
     limit: u128,
     burst: u128,
@@ -52,7 +52,7 @@ impl Naive {
             }
             first = first.max(*end);
         }
-        let wait = (first - now).saturating_sub((self.burst - 1) * INTERVAL);
+        let wait = (first - now).saturating_sub(self.burst.saturating_sub(cost) * INTERVAL);
         if wait > self.longest {
             return Err(Some((wait - self.longest).div_ceil(self.limit)));
         }
@@ -553,7 +553,7 @@ fn mistakes_in_the_scripts_are_noticed() {
                 ("due + price, rest + price_rest", "due + price, rest"),
                 ("if next < full or next == full and next_rest <= full_rest then due", "if next < full then due"),
                 ("if next < full or next == full and next_rest <= full_rest then due", "if next <= full then due"),
-                ("format('-%d', due), due\n", "format('-%d', due), now\n"),
+                ("format(form, due), due\n", "format(form, due), now\n"),
                 ("rest), due + 1 end", "rest), due end"),
                 ("  state = state .. left\n", ""),
             ],
@@ -601,7 +601,7 @@ fn mistakes_in_the_scripts_are_noticed() {
                 ("if #list > 64 then", "if #list >= 64 then"),
                 ("table.remove(list, 1)", "table.remove(list)"),
                 ("if due > now or due == now and rest > 0 then", "if due >= now then"),
-                ("format('-%d', due), due\n", "format('-%d', due), now\n"),
+                ("format(form, due), due\n", "format(form, due), now\n"),
                 ("rest), due + 1 end", "rest), due end"),
                 ("hole[1], hole[2], hole[3], hole[4]", "hole[1], hole[2], hole[3], hole[2]"),
             ],

@@ -150,6 +150,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
             (Some(inherited), Some(shared)) => Some(sum(algorithm, inherited, shared, own)),
             (inherited, shared) => inherited.or(shared),
         };
+        let before = before.map(|state| algorithm.after_step_back(state, own));
         let (decision, next) = algorithm.decide(before, own, cost);
         // A key that has inherited is inserted even if the request is rejected.
         let Some(state) = next.or(inherited.and(before)) else { return decision };
@@ -209,6 +210,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         self.convert_inherited(algorithm, hash, now);
         self.with_found(algorithm, hash, now, true, |state, now| {
             let Some(state) = state else { return algorithm.decide(None, now, cost).0 };
+            *state = algorithm.after_step_back(*state, now);
             if let (_, Some(next)) = algorithm.decide(Some(*state), now, 0) {
                 *state = next;
             }
@@ -372,6 +374,7 @@ fn tag_of(hash: u64) -> Tag64 {
 }
 
 fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cost: u64) -> Decision {
+    *state = algorithm.after_step_back(*state, now);
     let (decision, next) = algorithm.decide(Some(*state), now, cost);
     if let Some(next) = next {
         *state = next;

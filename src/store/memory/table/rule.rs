@@ -20,6 +20,19 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// Converts a timestamp of the store's clock.
     fn read(&self, now: Timestamp) -> Self::Now;
 
+    /// Returns the period of its windows if the wall clock names them.
+    #[inline(always)]
+    fn wall_period(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns a debt as it reads by a clock that is this number of nanoseconds behind. For windows that the wall clock
+    /// names, by whole windows.
+    fn earlier(&self, debt: Self::Debt, nanos: u64) -> Self::Debt {
+        let _ = nanos;
+        debt
+    }
+
     /// Returns the instant by which the keys with this tag are judged at `now`, which is no earlier.
     fn local(&self, now: Self::Now, tag: Tag) -> Self::Now;
 

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::bucket::LEAVES_OTHER_MARKS;
 use super::reply::ScriptReply;
+use super::sealed::Steps;
 use super::text::{Swap, parts};
 use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, SWAP, Scripted, script_of};
+use crate::algorithm::TokenBucket;
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::Key;
 use crate::store::remote::Alternatives;
@@ -35,7 +38,7 @@ pub(crate) struct OwnQuota {
     /// The quota of the question, which the script writes behind the state. `None` if the limiter has one quota for all
     /// keys.
     pub(crate) quota: Option<Quota>,
-    /// Replaces a state under another quota by the same state under this one. Only with a quota.
+    /// Replaces a state under another quota, or with another mark, by the same state under this one.
     pub(crate) conversion: Option<Swap>,
 }
 
@@ -68,6 +71,14 @@ impl ScriptCharge {
         self
     }
 
+    /// The same charge, which leaves a bucket's state with another mark to the caller.
+    pub(crate) fn leaving_other_marks(mut self) -> Self {
+        if self.numbers[0] > 0 && std::ptr::eq(self.script, script_of::<TokenBucket>()) {
+            self.numbers[1] += LEAVES_OTHER_MARKS;
+        }
+        self
+    }
+
     /// The same charge of a key with a quota of its own.
     pub(crate) fn with_own_quota(self, own: OwnQuota) -> Self {
         Self { own, ..self }
@@ -93,7 +104,7 @@ impl ScriptCharge {
                 args.extend_from_slice(&receipt);
                 &REFUND
             }
-            None if self.own.quota.is_some() => {
+            None if self.own.quota.is_some() || self.own.conversion.is_some() => {
                 // A key may owe at most a full bucket.
                 args.push(0);
                 self.script
@@ -228,6 +239,7 @@ pub(crate) fn decide_once(state: ScriptCharge, budget: ScriptCharge, record: Key
 }
 
 /// Reads a key, or, with a cost above 0, decides on `count` requests, see [`ScriptCharge::alone`].
+#[cfg(test)]
 pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u64, count: u32, asked: Timestamp) -> ScriptCall {
     ScriptCharge { count, ..ScriptCharge::new(algorithm, key, cost, asked) }.alone()
 }
@@ -259,11 +271,11 @@ pub(crate) fn refund_budget<A: Scripted>(
     }
     let mut refund = ScriptCharge::new(budget, key, cost, asked).refunding(budget, cost, receipt, asked);
     // The capacity of a bucket, or the limit of a window.
-    refund.numbers[1] = UNCUT;
+    refund.numbers[1] = if A::NUMBER == TokenBucket::NUMBER { (UNCUT + 1) * 10 } else { UNCUT };
     Some(refund.alone())
 }
 
-/// Deletes the debt of a key. The reply is the same as for a [`decide`] on an empty key.
+/// Deletes the debt of a key. The reply is the same as for a charge of an empty key that only reads.
 pub(crate) fn reset<const K: usize>(keys: [Key; K]) -> ScriptCall {
     ScriptCall::new(&RESET, keys, [])
 }

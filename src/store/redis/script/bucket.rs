@@ -82,11 +82,13 @@ impl Grid {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// Returns the arguments of the script: price, capacity, their rests, and parts.
-    pub(crate) fn numbers(&self, price: MicrosSpan, capacity: MicrosSpan) -> [u64; 5] {
+    /// Returns the arguments of the script: price with the [mark](rate_mark) of the state, capacity, their rests, and
+    /// parts. The script leaves no state to the caller: see [`LEAVES_OTHER_MARKS`].
+    pub(crate) fn numbers(&self, price: MicrosSpan, capacity: MicrosSpan, mark: u64) -> [u64; 5] {
+        let [price_and_mark, capacity_and_flag] = [(price.micros + 1) * 1_000 + mark, (capacity.micros + 1) * 10];
         match self.parts() {
-            1 => [price.micros, capacity.micros, 0, 0, 0],
-            parts => [price.micros, capacity.micros, price.rest, capacity.rest, parts],
+            1 => [price_and_mark, capacity_and_flag, 0, 0, 0],
+            parts => [price_and_mark, capacity_and_flag, price.rest, capacity.rest, parts],
         }
     }
 
@@ -102,9 +104,10 @@ impl Grid {
         Err(UnfitQuota::FillTooLong { fill: Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX)) })
     }
 
-    /// Reads a stored TAT, `-<micros>` or `-<micros>+<rest>`, as at most `most` units. `None` for other text.
+    /// Reads a stored TAT, `-<mark><micros>` or `-<mark><micros>+<rest>`, as at most `most` units. The mark may be
+    /// missing. `None` for other text.
     pub(crate) fn read(&self, stored: &[u8], most: u128) -> Option<GcraState> {
-        let text = stored.strip_prefix(b"-")?;
+        let text = digits_of(stored)?;
         let (micros, rest) = match text.iter().position(|byte| *byte == b'+') {
             Some(plus) => (whole(&text[..plus])?, whole(&text[plus + 1..])?),
             None => (whole(text)?, 0),
@@ -147,6 +150,54 @@ impl Grid {
     }
 }
 
+/// No state has this mark: in a call, it stands for states without one.
+pub(crate) const NO_MARK: u64 = 999;
+
+/// Added to the second argument of a bucket's script: a state with another mark is left as it is, and the caller
+/// converts it. Otherwise its debt is kept as a time.
+pub(crate) const LEAVES_OTHER_MARKS: u64 = 1;
+
+/// The digits of a mark, and of the time behind it. With a sign, they fit into 64 bits, so that Redis keeps a state
+/// without a rest as an integer.
+const MARK_DIGITS: usize = 3;
+const MARKED_DIGITS: usize = 16;
+
+/// Returns the mark of a rate: three digits, from 100 to 921, that two rates share with a probability of 1 in 822. A
+/// state that another rate has written is then taken for one of the present rate, as states without a mark are: its
+/// debt is kept as a time.
+pub(crate) fn rate_mark(quota: &Quota) -> u64 {
+    let [limit, period] = [quota.limit(), quota.period_nanos()];
+    let divisor = common_divisor(limit, period);
+    let mixed = (limit / divisor).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (period / divisor).rotate_left(32);
+    // The high half of a product depends on all bits.
+    let high = (u128::from(mixed.wrapping_mul(0xd6e8_feb8_6659_fd93)) * 822) >> u64::BITS;
+    100 + u64::try_from(high).expect("below 822")
+}
+
+/// Returns the number of digits behind the sign of a state.
+fn count_digits(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// Returns the mark of a state of a bucket, if it has one.
+pub(crate) fn mark_of(stored: &[u8]) -> Option<u64> {
+    let text = stored.strip_prefix(b"-").filter(|text| count_digits(text) == MARK_DIGITS + MARKED_DIGITS)?;
+    whole(&text[..MARK_DIGITS])
+}
+
+/// Returns the text of a state behind its sign and its mark.
+fn digits_of(stored: &[u8]) -> Option<&[u8]> {
+    let text = stored.strip_prefix(b"-")?;
+    Some(if mark_of(stored).is_some() { &text[MARK_DIGITS..] } else { text })
+}
+
+/// Adds a mark to the text of a state that has none.
+pub(crate) fn marked(state: &str, mark: u64) -> String {
+    let text = &state[1..];
+    let digits = count_digits(text.as_bytes());
+    format!("-{mark}{:0>width$}{}", &text[..digits], &text[digits..], width = MARKED_DIGITS)
+}
+
 const fn common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b > 0 {
         (a, b) = (b, a % b);
@@ -168,6 +219,10 @@ macro_rules! bucket {
             const NUMBER: u64 = 1;
             const KIND: char = 'b';
 
+            fn mark(&self) -> Option<u64> {
+                Some(rate_mark(&self.quota()))
+            }
+
             fn check_fit(&self) -> Result<(), UnfitQuota> {
                 let grid = Grid::new(&self.quota());
                 grid.check_fit(grid.price(self.max_cost()))
@@ -177,7 +232,7 @@ macro_rules! bucket {
                 let grid = Grid::new(&self.quota());
                 // A price above the capacity is never charged, so it is cut.
                 let price = grid.span(grid.price(cost.min(self.max_cost())));
-                grid.numbers(price, grid.span(grid.price(self.max_cost())))
+                grid.numbers(price, grid.span(grid.price(self.max_cost())), rate_mark(&self.quota()))
             }
 
             fn read(&self, stored: &[u8], now: Timestamp) -> Option<GcraState> {

@@ -54,11 +54,14 @@ mod unfit_quota;
 pub(crate) mod variant;
 mod window;
 
+#[cfg(test)]
+pub(super) use self::arguments::decide;
 pub(super) use self::arguments::{
-    Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide, decide_first, decide_once, growing_ban,
-    raise_record, refund_budget, reset, swap, swap_once,
+    Charging, OwnQuota, ScriptCharge, alone, ban, begin_record, decide_first, decide_once, growing_ban, raise_record,
+    refund_budget, reset, swap, swap_once,
 };
-pub(crate) use self::bucket::{Grid, MicrosSpan};
+pub(super) use self::bucket::rate_mark;
+pub(crate) use self::bucket::{Grid, MicrosSpan, NO_MARK};
 pub(crate) use self::reply::{BadReply, ScriptReply};
 pub(super) use self::text::{KeyText, Swap, TextUnder};
 pub use self::unfit_quota::UnfitQuota;
@@ -112,6 +115,11 @@ pub(super) mod sealed {
 
         /// The last letter of the names of its keys: an algorithm cannot read the states of another.
         const KIND: char;
+
+        /// Returns the mark of its states, if a state is a time at a rate: see [`rate_mark`](super::bucket::rate_mark).
+        fn mark(&self) -> Option<u64> {
+            None
+        }
 
         /// Checks whether the quota can be kept in whole microseconds and numbers below 2^53.
         fn check_fit(&self) -> Result<(), UnfitQuota>;

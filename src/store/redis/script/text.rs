@@ -1,8 +1,9 @@
 //! The text of a key: `[!<banned>:<owing>:<allowed>:<reason>!]<state>[@<limit>:<burst>:<period>]`, the standing, the
-//! state and the quota.
+//! state and the quota. A bucket's state without a quota has the mark of its rate.
 
 use std::time::Duration;
 
+use super::bucket::{mark_of, marked};
 use super::{BadReply, EXACT, Scripted, whole};
 use crate::store::quota_change;
 use crate::store::remote::{Applied, Standing, Target};
@@ -56,9 +57,16 @@ impl<'a> KeyText<'a> {
         Ok(Self { standing, state: Some(state), quota })
     }
 
-    /// Whether there is no state, or the state is kept under this quota, as a script compares them.
-    pub(crate) fn is_under(&self, quota: Option<Quota>) -> bool {
-        self.state.is_none() || self.quota.map(parts) == quota.map(parts)
+    /// Whether there is no state, or the state is kept under this quota, as a script compares them. `mark` is the mark
+    /// of a state that the call does not leave to the caller; without one, it leaves none.
+    pub(crate) fn is_under(&self, quota: Option<Quota>, mark: Option<u64>) -> bool {
+        let has_mark = quota.is_some() || mark.is_none() || self.mark().is_none_or(|own| Some(own) == mark);
+        self.state.is_none() || (self.quota.map(parts) == quota.map(parts) && has_mark)
+    }
+
+    /// Returns the mark of a bucket's state.
+    fn mark(&self) -> Option<u64> {
+        self.state.filter(|_| self.quota.is_none()).and_then(mark_of)
     }
 
     /// Returns the state as it counts at `now`, of an algorithm under the quota of this text.
@@ -73,22 +81,36 @@ pub(crate) struct TextUnder<'a, A> {
     pub(crate) algorithm: &'a A,
     /// The quota of the limiter, which holds for states without a quota.
     pub(crate) limiter: Quota,
+    /// The quota by whose mark a state is read.
+    pub(crate) of_mark: &'a (dyn Fn(u64) -> Option<Quota> + Sync),
 }
 
 impl<'a, A: Scripted> TextUnder<'a, A> {
-    pub(crate) const fn from_target(target: &Target<'a, A>) -> Self {
-        Self { algorithm: target.algorithm(), limiter: target.limiter_quota() }
+    pub(crate) const fn new(target: &Target<'a, A>, of_mark: &'a (dyn Fn(u64) -> Option<Quota> + Sync)) -> Self {
+        Self { algorithm: target.algorithm(), limiter: target.limiter_quota(), of_mark }
     }
 
-    /// Returns the algorithm under the quota that was stored with a state.
-    pub(crate) fn kept(&self, quota: Option<Quota>) -> Result<A, BadReply> {
+    /// Returns the algorithm under the quota that was stored with a state, or whose mark the state has. A mark that is
+    /// not known stands for the limiter's quota: the debt is kept as a time.
+    pub(crate) fn kept(&self, text: &KeyText<'_>) -> Result<A, BadReply> {
+        let quota = text.quota.or_else(|| text.mark().and_then(self.of_mark));
         let kept = self.algorithm.under(quota.unwrap_or(self.limiter)).ok_or(BadReply::State)?;
         kept.check_fit().map(|()| kept).map_err(|_| BadReply::State)
     }
 
+    /// Writes a state of the algorithm, with its quota or its mark.
+    fn write(&self, state: &A::State, at: Timestamp, quota: Option<Quota>) -> String {
+        let written = self.algorithm.write(state, at);
+        match (quota, self.algorithm.mark()) {
+            (Some(quota), _) => written + &quota_text(quota),
+            (None, Some(mark)) => marked(&written, mark),
+            (None, None) => written,
+        }
+    }
+
     /// Returns a state as it counts at `at` under the quota of the question.
     pub(crate) fn state_at(&self, text: &KeyText<'_>, at: Timestamp) -> Result<Option<A::State>, BadReply> {
-        let kept = self.kept(text.quota)?;
+        let kept = self.kept(text)?;
         let state = text.state(&kept, at)?;
         if kept.quota() == self.algorithm.quota() {
             return Ok(state);
@@ -97,8 +119,14 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
     }
 
     /// Returns the conversion of a key's text (`holds`) to the quota of the question, and the state after it as the
-    /// scripts read it: a bucket's debt is rounded up.
-    pub(crate) fn convert(&self, holds: Option<&[u8]>, now: Timestamp) -> Result<(Swap, Option<A::State>), BadReply> {
+    /// scripts read it: a bucket's debt is rounded up. `quota` is written behind the state, if the process carries
+    /// quotas.
+    pub(crate) fn convert(
+        &self,
+        holds: Option<&[u8]>,
+        now: Timestamp,
+        quota: Option<Quota>,
+    ) -> Result<(Swap, Option<A::State>), BadReply> {
         let state = self.state_at(&KeyText::read(holds)?, now)?.filter(|state| self.algorithm.owed(state, now) > 0);
         let Some(state) = state else {
             let nothing = Swap { expires: 0, ..Swap::new(holds, String::new(), now).ok_or(BadReply::State)? };
@@ -106,7 +134,7 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         };
         let written = self.algorithm.write(&state, now);
         let rounded = self.algorithm.read(written.as_bytes(), now).ok_or(BadReply::State)?;
-        let swap = Swap::new(holds, written + &quota_text(self.algorithm.quota()), self.algorithm.expires_at(&state));
+        let swap = Swap::new(holds, self.write(&state, now, quota), self.algorithm.expires_at(&state));
         Ok((swap.ok_or(BadReply::State)?, Some(rounded)))
     }
 
@@ -126,7 +154,7 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         let is_charged = units > 0 && !text.standing.is_allowed(now);
         let Some(state) = state.filter(|_| is_charged) else { return Ok((applied, None)) };
         let end = Timestamp::from_nanos(to_micros(standing.owing_until, now) * 1_000).max(now);
-        let state_text = self.algorithm.write(&state, end) + &quota.map(quota_text).unwrap_or_default();
+        let state_text = self.write(&state, end, quota);
         let written = standing_text(standing, now) + &state_text;
         let swap = Swap::new(holds, written, self.algorithm.expires_at(&state).max(standing.expires()));
         Ok((applied, Some(swap.ok_or(BadReply::State)?)))
@@ -144,7 +172,7 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         let standing = text.standing.overridden(now, by_hand);
         let old = self.state_at(&text, now.max(standing.until()))?;
         let applied = Applied { now, old, standing, kept: None, charged: 0 };
-        let kept = self.kept(text.quota)?;
+        let kept = self.kept(&text)?;
         // As it is written: a key may have a window that ends later than the limiter's.
         let state = text.state(&kept, Timestamp::from_nanos(MAX_MICROS * 1_000))?;
         let expires = state.map_or(Timestamp::ZERO, |state| kept.expires_at(&state)).max(standing.expires());

@@ -45,7 +45,7 @@ impl Accounts {
             let mut words = words.step_by(2);
             for key in keys {
                 let admitted: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-                self.charge(key, admitted * number(1), number(2), now);
+                self.charge(key, admitted * price_of(number(1)), capacity_of(number(2)), now);
             }
         } else if hash == SEVERAL.hash() {
             let size = number(0) % 1_000_000;
@@ -60,14 +60,15 @@ impl Accounts {
                 for (index, key) in keys.iter().enumerate() {
                     let is_in_set = listed.is_empty() || set.contains(&(index as u64 + 1));
                     if is_in_set && (1..5).contains(&number(1 + 6 * index)) {
-                        self.charge(key, number(6 * index + 2), number(6 * index + 3), now);
+                        let [price, capacity] = [number(6 * index + 2), number(6 * index + 3)];
+                        self.charge(key, price_of(price), capacity_of(capacity), now);
                     }
                 }
             }
         } else if hash == REFUND.hash() {
             let refunded = self.owed.get_mut(&keys[0]).filter(|_| words.clone().next() == Some("1"));
             if let Some((owed, _)) = refunded {
-                *owed = owed.saturating_sub(number(1));
+                *owed = owed.saturating_sub(price_of(number(1)));
             }
         }
     }
@@ -93,4 +94,14 @@ impl Accounts {
         self.owed.insert(key.to_vec(), (owed, now));
         self.charged.push((key.to_vec(), price));
     }
+}
+
+/// Returns the price in an argument that ends with the mark of a rate.
+const fn price_of(argument: u64) -> u64 {
+    (argument / 1_000).saturating_sub(1)
+}
+
+/// Returns the capacity in an argument that ends with a digit of its own.
+const fn capacity_of(argument: u64) -> u64 {
+    (argument / 10).saturating_sub(1)
 }

@@ -42,8 +42,8 @@ if old then
     if #list > 64 then table.remove(list, 1) end
     admitted = 1
     if due > now or due == now and rest > 0 then
-      state, expires = format('-%d', due), due
-      if rest > 0 then state, expires = format('-%d+%d', due, rest), due + 1 end
+      state, expires = format(form, due), due
+      if rest > 0 then state, expires = format(form .. '+%d', due, rest), due + 1 end
       for _, hole in ipairs(list) do
         state = state .. format(' %d+%d:%d+%d', hole[1], hole[2], hole[3], hole[4])
       end

@@ -1,6 +1,5 @@
 -- Reserves in the first hole that is wide enough, and otherwise after `due`. Parts of holes that have passed are lost.
 local left = ''
-price = price + 0
 for first, first_rest, last, last_rest in string.gmatch(holes or '', ' (%d+)%+(%d+):(%d+)%+(%d+)') do
   first, first_rest, last, last_rest = first + 0, first_rest + 0, last + 0, last_rest + 0
   if not parts then first_rest, last_rest = 0, 0 end
@@ -27,7 +26,7 @@ if count == '1' and admitted == 0 then
   if next < full or next == full and next_rest <= full_rest then due, rest, admitted = next, next_rest, 1 end
 end
 if admitted > 0 then
-  state, expires = format('-%d', due), due
-  if rest > 0 then state, expires = format('-%d+%d', due, rest), due + 1 end
+  state, expires = format(form, due), due
+  if rest > 0 then state, expires = format(form .. '+%d', due, rest), due + 1 end
   state = state .. left
 end

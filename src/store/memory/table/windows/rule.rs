@@ -83,6 +83,15 @@ impl<S: WindowState> Rule for WindowRule<S> {
     }
 
     #[inline(always)]
+    fn wall_period(&self) -> Option<u64> {
+        (S::COUNTS == 1 && !self.windows.staggered).then_some(self.windows.period)
+    }
+
+    fn earlier(&self, debt: WindowCounts<S>, nanos: u64) -> WindowCounts<S> {
+        WindowCounts::new(debt.window.saturating_sub(self.windows.window_of(nanos)), debt.both())
+    }
+
+    #[inline(always)]
     fn local(&self, now: Moment, tag: Tag) -> Moment {
         if self.windows.staggered { self.windows.shifted(now, tag) } else { now }
     }

@@ -15,8 +15,8 @@ else
 end
 if admitted > 0 then
   if rest == 0 then
-    state, expires = format('-%d', due), due
+    state, expires = format(form, due), due
   else
-    state, expires = format('-%d+%d', due, rest), due + 1
+    state, expires = format(form .. '+%d', due, rest), due + 1
   end
 end

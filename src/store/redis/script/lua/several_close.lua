@@ -11,9 +11,11 @@
       charged, reply[place + index] = '-', ''
     elseif admitted == 0 and charged ~= '-' then
       charged, ends[index] = 0, false
-      -- A state under another quota than the call's, see own_quota.lua: the caller converts it.
+      -- A state under another quota than the call's, see own_quota.lua, or with another mark, see bucket_read.lua: the
+      -- caller converts it.
       if listed > 0 and tag == '' and old and string.byte(old) ~= 33 and algorithm ~= '5' then
         is_open = is_open or (ARGV[own] or '0') ~= '0' or string.find(old, '@', 1, true)
+          or string.find(old, '^-%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d')
       end
     end
   end

@@ -75,7 +75,7 @@ fn check<A: Scripted + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Xor
             for (reply, decisions) in replies.into_iter().zip(decisions) {
                 let reply = reply.expect("this key can be read");
                 assert_eq!(reply.now, at(now));
-                assert!(reply.text(0).unwrap().is_under(own));
+                assert!(reply.text(0).unwrap().is_under(own, None));
                 let (found, _) = reply.replay(&algorithm, cost, count).unwrap();
                 assert_eq!(&found[..], &decisions[..], "{algorithm:?}, cost {cost}, {reply:?}");
                 let allowed = found.iter().filter(|decision| decision.is_allowed()).count();

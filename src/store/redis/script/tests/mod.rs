@@ -4,6 +4,7 @@ mod alternatives;
 mod each_key;
 mod hostile;
 mod lives;
+mod marks;
 mod model;
 mod once;
 mod own_quotas;

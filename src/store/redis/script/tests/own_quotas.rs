@@ -175,13 +175,13 @@ pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
     // Two hours later, the window is over, and the key owes nothing.
     let now = START + 2 * hour;
     let eight = FixedWindow::new(Quota::per_hour(8));
-    let under = TextUnder { algorithm: &eight, limiter: limiter.quota() };
+    let under = TextUnder { algorithm: &eight, limiter: limiter.quota(), of_mark: &|_| None };
     let charge = |cost, conversion| {
         let own = OwnQuota { quota: Some(eight.quota()), conversion };
         ScriptCharge::new(&eight, key("a"), cost, at(now)).with_own_quota(own).alone()
     };
     let answer = server.run(now, &charge(1, None));
-    let conversion = under.convert(answer.old(0).unwrap(), at(now)).unwrap().0;
+    let conversion = under.convert(answer.old(0).unwrap(), at(now), Some(eight.quota())).unwrap().0;
     assert_eq!(server.run(now, &charge(9, Some(conversion))).admitted, 0);
     assert_eq!(server.get(&key("a")), None);
 }

@@ -20,10 +20,10 @@ fn bucket(case: &Counterexample) -> TokenBucket {
     TokenBucket::new(window_quota(case).burst(case.number("burst")))
 }
 
-/// Returns the numbers of a state, and zeros for missing ones.
+/// Returns the numbers of a state, and zeros for missing ones. A bucket's first number is without its mark.
 fn numbers<const N: usize>(state: &str) -> [u128; N] {
     let mut numbers = state.trim_start_matches('-').split(['+', ':']).map(|number| number.parse().unwrap());
-    std::array::from_fn(|_| numbers.next().unwrap_or(0))
+    std::array::from_fn(|_| numbers.next().unwrap_or(0_u128) % 10_u128.pow(16))
 }
 
 /// Runs a call at the `now` of a lemma on a key that holds `state`. Returns whether it was admitted or refunded, and

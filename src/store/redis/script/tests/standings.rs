@@ -41,7 +41,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
     }
 
     fn text_under(&self) -> TextUnder<'_, A> {
-        TextUnder { algorithm: &self.algorithm, limiter: self.algorithm.quota() }
+        TextUnder { algorithm: &self.algorithm, limiter: self.algorithm.quota(), of_mark: &|_| None }
     }
 
     /// Holds a conversation about the key, with or without the quota behind its states. It must end after one call.
@@ -366,7 +366,7 @@ pub(super) fn a_foreign_value_is_never_banned_or_replaced() {
         assert!(error.contains("SLUICE"), "{value}: {error}");
         assert_eq!(server.get(&name).as_deref(), Some(value));
         let bucket = TokenBucket::new(Quota::per_day(1));
-        let under = TextUnder { algorithm: &bucket, limiter: bucket.quota() };
+        let under = TextUnder { algorithm: &bucket, limiter: bucket.quota(), of_mark: &|_| None };
         let answer = server.run(START, &swap(name.clone(), None));
         assert!(under.owing(answer.old(0).unwrap(), answer.now, None, 1).is_err(), "{value}");
         assert!(under.overriding(answer.old(0).unwrap(), answer.now, Override::Lift).is_err(), "{value}");

@@ -12,7 +12,7 @@ use super::traces::{bucket_quota, cost, lives_as_long, window_quota};
 use super::{ALL, estimate, refund};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, CalendarWindow, ChargedIn, FixedWindow, SlidingWindow, TokenBucket};
-use crate::store::redis::script::bucket::{Grid, MicrosSpan};
+use crate::store::redis::script::bucket::{Grid, MicrosSpan, marked};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::{MOST_UNITS, ScriptReply, Scripted, decide};
@@ -176,7 +176,9 @@ fn check<A: Scripted + Model + Debug>(
                 let found = text.and_then(|text| algorithm.read(text.as_bytes(), at(LAST)));
                 assert_eq!(found, state, "{}", context());
             } else {
-                assert_eq!(text, state.map(|state| algorithm.write(&state, at(now))).as_deref(), "{}", context());
+                let written = state.map(|state| algorithm.write(&state, at(now)));
+                let marked = written.map(|text| algorithm.mark().map_or(text.clone(), |mark| marked(&text, mark)));
+                assert_eq!(text, marked.as_deref(), "{}", context());
             }
             assert!(lives_as_long(&algorithm, state.as_ref(), *expiry), "{state:?} {}", context());
         }

@@ -1,6 +1,6 @@
 //! Scripts with one mistake each. The properties notice every mistake, so they would notice it in the scripts, too.
 
-use super::{alternatives, each_key, hostile, lives, once, own_quotas, standings, stored, traces};
+use super::{alternatives, each_key, hostile, lives, marks, once, own_quotas, standings, stored, traces};
 use crate::store::redis::script::variant::{Changes, all_are_noticed};
 
 macro_rules! block {
@@ -20,9 +20,17 @@ fn mistakes_in_buckets_are_noticed() {
                 traces::several_are_charged_all_or_none,
                 own_quotas::a_corrected_state_keeps_its_quota,
                 own_quotas::a_debt_beyond_the_bucket_survives_the_change_and_locks_no_client_out,
+                marks::a_raised_limit_leaves_used_units,
+                marks::an_unknown_mark_keeps_the_time,
+                marks::a_charge_of_another_rate_stays,
             ],
             changes: &[
-                ("now + ARGV[at + 1]", "now + ARGV[at]"),
+                ("string.sub(old, 2, 4) ~= mark and", ""),
+                ("and string.sub(ARGV[at + 1], -1) == '1' then break end", "then break end"),
+                ("string.sub(ARGV[at + 1], -1) == '1' then break end", "false then break end"),
+                ("form = '-' .. mark .. '%016d' end", "form = '-' .. mark .. '%d' end"),
+                ("and tag == '' then form", "then form"),
+                ("now + string.sub(ARGV[at + 1], 1, -2) - 1", "now + string.sub(ARGV[at + 1], 1, -2)"),
                 ("if parts == '0' then parts = nil end", ""),
                 ("ARGV[at + 2] + 0, ARGV[at + 3] + 0", "ARGV[at + 3] + 0, ARGV[at + 2] + 0"),
                 ("string.find(old, '^-%d+$')", "string.find(old, '^-')"),
@@ -66,7 +74,7 @@ fn mistakes_in_buckets_are_noticed() {
                 ("next, next_rest, admitted + 1", "next, next_rest, 1"),
                 ("next, next_rest, admitted + 1", "next, rest, admitted + 1"),
                 ("rest == 0 then", "rest >= 0 then"),
-                ("format('-%d', due), due\n", "format('-%d', due), now\n"),
+                ("format(form, due), due\n", "format(form, due), now\n"),
                 ("rest), due + 1", "rest), due - 999"),
                 ("rest), due + 1", "rest), due"),
             ],
