@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use super::meter::CallResult;
@@ -89,7 +90,9 @@ impl<E: Error + 'static> PacerError<E> {
             if let Some(found) = error.downcast_ref() {
                 return Some(found);
             }
-            next = error.source();
+            // An `io::Error` passes over its content, too.
+            let content = error.downcast_ref().and_then(io::Error::get_ref);
+            next = content.map(|error| error as &(dyn Error + 'static)).or_else(|| error.source());
         }
         None
     }
