@@ -77,9 +77,9 @@ impl Calls {
         self.0.gate.is_failing()
     }
 
-    /// Tells the circuit breaker that a connection to the server was made. If it is open, the next call is let through
-    /// as a probe, without a further pause.
-    pub fn connected(&self) {
+    /// Tells the circuit breaker that the server was heard of: a connection was made, or an answer came that nobody waits
+    /// for any more. If the breaker is open, the next call is let through as a probe, without a further pause.
+    pub fn heard_of_server(&self) {
         self.0.gate.breaker.lock().connected(Instant::now());
     }
 
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_connection_is_worth_a_probe() {
+    async fn a_new_connection_is_probed_at_once() {
         let calls = Calls::new("test", TIMEOUT, 10);
         while breaker(&calls) == BreakerState::Closed {
             assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));
         }
         while answer(&calls, Err("fault")).await != Err(GaveUp::BreakerOpen) {}
-        calls.connected();
+        calls.heard_of_server();
         assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)));
         assert_eq!(breaker(&calls), BreakerState::Closed);
     }

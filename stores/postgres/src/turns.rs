@@ -34,8 +34,8 @@ pub(crate) struct Turn {
 impl Turns {
     /// Waits for the turn of a statement on these keys, which are all different.
     ///
-    /// It joins the queues of all its keys in one step. So the statement that came first waits for no later one, and
-    /// none wait for each other in a circle.
+    /// It joins the queues of all its keys in one step. So a statement waits only for earlier ones, and statements do
+    /// not wait for each other in a circle.
     pub(crate) async fn take(self: &Arc<Self>, keys: Vec<String>) -> Turn {
         let (turn, told) = self.join(keys);
         if let Some(told) = told {

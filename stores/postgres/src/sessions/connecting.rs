@@ -1,12 +1,12 @@
 //! The task that makes connections while requests need them.
 //!
-//! An attempt has a minute, as long as PostgreSQL itself gives a client (`authentication_timeout`), and goes on when its
-//! request has given up. So a server that takes longer than requests wait is used from the first connection on.
+//! An attempt has a minute, which is PostgreSQL's own limit (`authentication_timeout`), and goes on when its request has
+//! given up. So the store also uses a server that connects more slowly than requests wait.
 //!
-//! But an attempt over a network that has lost its bytes hears of nothing. So while there is no connection, and all
-//! attempts have been silent for half a second, there is one more: the probe. Each half a second, it gives way to the
-//! next one. When the network is back, a probe connects in half a second at most. An attempt that began well before one
-//! that has connected is given up.
+//! If the network has lost the bytes of an attempt, the attempt stays silent. So while the store has no connection, and
+//! all attempts are silent (for half a second, or twice the time that the last connection took), it makes one more
+//! attempt, the probe. A silent probe is replaced by the next one. So a probe connects soon after the network is back.
+//! When an attempt connects, the attempts that began well before it are given up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::sql;
 /// How long an attempt may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// After this, an attempt may have lost its bytes.
+/// After this, an attempt may have lost its bytes, or after twice the time that the last connection took.
 const SILENT: Duration = Duration::from_millis(500);
 
 /// How many attempts are made at once, so that a server is not flooded by those that serve each other's requests.
@@ -49,6 +49,7 @@ struct Attempts {
     list: Vec<Attempt>,
     /// How many have failed since one has connected.
     failures: u32,
+    silent_after: Duration,
 }
 
 /// Whether the task is needed any longer, and when it must look again.
@@ -94,19 +95,19 @@ impl Inner {
     }
 
     /// Counts a new connection, and tells the circuit breakers.
-    fn connected(self: &Arc<Self>, (session, marker): (Box<dyn Session>, String)) {
+    fn connected(self: &Arc<Self>, (session, marker): (Box<dyn Session>, String), took: Duration) {
         let generation = {
             let mut state = self.lock();
             state.failed = None;
+            state.connecting_took = took;
             state.live += 1;
             state.generation
         };
         self.put(Connected { session, marker, generation });
-        let calls = self.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        calls.iter().for_each(|calls| calls.connected());
+        self.tell_breakers();
     }
 
-    /// Tells requests that wait for a connection why there is none, unless one in use will be free.
+    /// Tells the waiting requests why no connection was made. If a connection is in use, they wait for it.
     fn failed(&self, fault: &PostgresFault, retry_at: Instant) {
         let waiters = {
             let mut state = self.lock();
@@ -120,6 +121,11 @@ impl Inner {
 }
 
 impl super::State {
+    /// After this, an attempt may have lost its bytes.
+    fn silent_after(&self) -> Duration {
+        SILENT.max(self.connecting_took.saturating_mul(2))
+    }
+
     /// How many connections are needed, beside those that there are.
     fn needs(&mut self, now: Instant) -> usize {
         self.waiters.retain(|waiter| !waiter.is_closed());
@@ -170,6 +176,7 @@ impl Task {
         }
         let retry_at = state.failed.as_ref().map(|(_, retry_at)| *retry_at).filter(|at| now < *at);
         let wanted_until = state.wanted_until.filter(|until| now < *until && is_without);
+        attempts.silent_after = state.silent_after();
         drop(state);
         if needed == 0 {
             return Plan::Wait(None);
@@ -183,10 +190,11 @@ impl Task {
         if !is_without {
             return Plan::Wait(None);
         }
-        if attempts.list.iter().all(|attempt| attempt.is_silent(now)) {
+        let silent_after = attempts.silent_after;
+        if attempts.list.iter().all(|attempt| attempt.began + silent_after <= now) {
             attempts.probe(&self.inner, now);
         }
-        let youngest = attempts.list.iter().map(|attempt| attempt.began + SILENT).max();
+        let youngest = attempts.list.iter().map(|attempt| attempt.began + silent_after).max();
         Plan::Wait(youngest.into_iter().chain(wanted_until).min())
     }
 }
@@ -203,12 +211,6 @@ impl Drop for Task {
         };
         // Their requests fail at once.
         drop(waiters);
-    }
-}
-
-impl Attempt {
-    fn is_silent(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.began) >= SILENT
     }
 }
 
@@ -241,8 +243,9 @@ impl Attempts {
         match made {
             Ok(session) => {
                 self.failures = 0;
-                self.give_up(|attempt| attempt.began + SILENT < began);
-                inner.connected(session);
+                let silent_after = self.silent_after;
+                self.give_up(|attempt| attempt.began + silent_after < began);
+                inner.connected(session, Instant::now().saturating_duration_since(began));
             }
             Err(fault) => {
                 let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_PAUSE);

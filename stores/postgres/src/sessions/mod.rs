@@ -1,10 +1,10 @@
-//! [`Sessions`]: the connections of the store, which it makes from those of a [pool](crate::Pool).
+//! [`Sessions`]: the connections of the store, which it makes by the settings of a [pool](crate::Pool).
 //!
 //! - There are never more than the pool may have, and one.
 //! - A connection is made in a task of its own ([`connecting`]), which outlives the request that needed it first.
 //! - The server itself ends a statement that takes too long (`statement_timeout`), so its connection is soon free
-//!   again. If no answer comes in twice the timeout, the connection is closed. If none came over another connection
-//!   either, all are.
+//!   again. If no answer comes in twice the timeout, the connection is closed. If the other connections have been
+//!   silent since the statement began, they are closed too.
 //! - A connection has one statement at a time, and is used again only after its answer.
 
 mod connecting;
@@ -24,7 +24,7 @@ use crate::fault::{FaultKind, PostgresFault};
 use crate::pool::{Answer, Connect, Session, Value};
 use crate::sql::Statement;
 
-/// Connections are made for so long after a request has needed one, so that one is there for the next.
+/// After a request has needed a connection, the store tries to make one for this long.
 const WANTED: Duration = Duration::from_secs(30);
 
 /// The connections of a store.
@@ -39,7 +39,7 @@ struct Inner {
     state: Mutex<State>,
     /// Wakes the task that makes connections.
     wake: Notify,
-    /// They hear of new connections.
+    /// Their circuit breakers hear of new connections.
     calls: Mutex<Vec<Calls>>,
 }
 
@@ -48,8 +48,8 @@ struct Inner {
 pub(crate) struct Settings {
     /// How long a decision may take.
     pub(crate) timeout: Duration,
-    /// Statements of one connection may be carried out over several ones of the server, so that none of them can be
-    /// prepared, nor set anything.
+    /// A pooler may carry out the statements of one connection over several connections of the server. So the store
+    /// prepares nothing, and changes no setting.
     pub(crate) is_behind_pooler: bool,
 }
 
@@ -67,11 +67,13 @@ struct State {
     /// How many connections there are, idle and in use.
     live: usize,
     waiters: VecDeque<Waiter>,
-    /// Grows when connections are found dead. Those of an earlier generation are used no more.
+    /// Grows when connections are found dead. A connection of an earlier generation is closed when its statement ends.
     generation: u64,
     /// When the last answer came, over any connection.
     answered: Option<Instant>,
     is_connecting: bool,
+    /// How long it took to make the last connection.
+    connecting_took: Duration,
     /// Until when connections are made although nobody waits.
     wanted_until: Option<Instant>,
     /// Why the last attempt failed, and when the next one may begin.
@@ -138,7 +140,7 @@ impl Sessions {
             let answer = timeout(settings.timeout.saturating_mul(2), query).await;
             match &answer {
                 Ok(Err(fault)) if fault.ends_this_connection() => lent.close(fault.ends_connections()),
-                Ok(_) => lent.inner.lock().answered = Some(Instant::now()),
+                Ok(_) => lent.inner.note_answer(began),
                 Err(_) => {
                     let is_alone = lent.inner.lock().answered.is_some_and(|answered| began < answered);
                     lent.close(!is_alone);
@@ -150,7 +152,7 @@ impl Sessions {
         statement.await.unwrap_or_else(|_| Err(FaultKind::Cancelled.into()))
     }
 
-    /// Executes a text over a connection that is made for it, which has none of the settings.
+    /// Executes a text over a connection that is made for it, without the settings.
     pub(crate) async fn execute(&self, text: &str, longest: Duration) -> Answer {
         let run = async {
             let mut session = self.0.pool.connect().await.map_err(PostgresFault::before_the_statement)?;
@@ -188,7 +190,8 @@ impl Inner {
         }
     }
 
-    /// Takes an idle connection, or joins those that wait for one. Also returns connections that have died meanwhile.
+    /// Takes an idle connection, or joins the requests that wait for one. Dead connections are returned, to be dropped
+    /// without the lock.
     fn take_idle(self: &Arc<Self>) -> (Vec<Connected>, Result<Wait, PostgresFault>) {
         let now = Instant::now();
         let mut dead = Vec::new();
@@ -210,6 +213,21 @@ impl Inner {
         let (sender, told) = oneshot::channel();
         state.waiters.push_back(sender);
         (dead, Ok(Wait::For(told)))
+    }
+
+    /// Notes that an answer came, to a statement that began then.
+    fn note_answer(&self, began: Instant) {
+        let now = Instant::now();
+        self.lock().answered = Some(now);
+        if now.saturating_duration_since(began) > self.settings.timeout {
+            self.tell_breakers();
+        }
+    }
+
+    /// Tells the circuit breakers that the server was heard of.
+    fn tell_breakers(&self) {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        calls.iter().for_each(Calls::heard_of_server);
     }
 
     /// Says why no connection came in time.
@@ -280,7 +298,7 @@ impl Lent {
         connected.session.query(text, parameters, is_prepared).await
     }
 
-    /// Closes it, whatever its statement does.
+    /// Closes it, although its statement may go on.
     fn close(&mut self, are_all_suspect: bool) {
         if let Some(connected) = self.connected.take() {
             // `forget` counts the generation up once, however many of it die together.
