@@ -74,7 +74,11 @@ impl Queues {
     fn leave(&mut self, key: &str, number: u64) -> Option<oneshot::Sender<()>> {
         let queue = self.by_key.get_mut(key)?;
         let was_first = queue.front() == Some(&number);
-        queue.retain(|other| *other != number);
+        if was_first {
+            queue.pop_front();
+        } else {
+            queue.retain(|other| *other != number);
+        }
         let Some(next) = queue.front().copied() else {
             self.by_key.remove(key);
             return None;
