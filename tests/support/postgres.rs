@@ -60,7 +60,8 @@ impl PostgresServer {
         let port = free_port();
         let folder = CLUSTERS.folder.join(port.to_string());
         let mut copy = as_postgres(programs().join("pg_basebackup"));
-        run(copy.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream", "--pgdata"])
+        run(copy
+            .args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream", "--pgdata"])
             .arg(&folder)
             .args(["--dbname", &self.url()]));
         add_settings(&folder, &format!("port = {port}\nhot_standby = on\n"));

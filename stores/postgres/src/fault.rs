@@ -104,9 +104,7 @@ impl FaultKind {
                 "the table lacks a column or its primary key, or a column has another type; drop the table and run the \
                  migration (`Postgres::migration`)",
             ),
-            Self::Encoding => {
-                ("encoding", "the database cannot store a text; take a database whose encoding is UTF8")
-            }
+            Self::Encoding => ("encoding", "the database cannot store a text; take a database whose encoding is UTF8"),
             Self::Pooler => (
                 "pooler",
                 "a pooler gave the statement to a connection of another client; call `Postgres::behind_pooler`, or take \

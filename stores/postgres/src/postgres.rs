@@ -196,12 +196,7 @@ impl Postgres {
     }
 
     /// Sends a statement that locks the rows of these keys, when no other one of this process does.
-    pub(crate) async fn run_in_turn(
-        &self,
-        statement: &Statement,
-        parameters: Vec<Value>,
-        keys: Vec<String>,
-    ) -> Answer {
+    pub(crate) async fn run_in_turn(&self, statement: &Statement, parameters: Vec<Value>, keys: Vec<String>) -> Answer {
         let turn = self.turns.take(keys).await;
         self.sessions.run(statement, parameters, turn).await
     }

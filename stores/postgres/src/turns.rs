@@ -4,8 +4,8 @@
 //! connections would otherwise let many of its statements wait for one row on the server, each with a connection, and
 //! those on several keys with locks of other rows.
 
-use std::collections::hash_map::{Entry, HashMap};
 use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;

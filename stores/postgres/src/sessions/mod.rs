@@ -99,7 +99,14 @@ struct Lent {
 impl Sessions {
     pub(crate) fn new(pool: Arc<dyn Connect>, settings: Settings) -> Self {
         let size = pool.size().max(1);
-        Self(Arc::new(Inner { pool, size, settings, state: Mutex::default(), wake: Notify::new(), calls: Mutex::default() }))
+        Self(Arc::new(Inner {
+            pool,
+            size,
+            settings,
+            state: Mutex::default(),
+            wake: Notify::new(),
+            calls: Mutex::default(),
+        }))
     }
 
     /// Tells the circuit breaker of these calls when a connection was made.

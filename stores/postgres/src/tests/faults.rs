@@ -169,10 +169,14 @@ async fn a_pool_that_is_exhausted_opens_the_breaker() {
     lock.execute(&format!("LOCK TABLE {}", postgres.table_name()), &[]).await.unwrap();
     let mut seen = Vec::new();
     timing::eventually("the pool is exhausted, and the breaker opens", async || {
-        let asking: Vec<_> = (0..10).map(|_| tokio::spawn({
-            let postgres = postgres.clone();
-            async move { fault_of(&postgres).await }
-        })).collect();
+        let asking: Vec<_> = (0..10)
+            .map(|_| {
+                tokio::spawn({
+                    let postgres = postgres.clone();
+                    async move { fault_of(&postgres).await }
+                })
+            })
+            .collect();
         for asked in asking {
             seen.push(asked.await.unwrap());
         }

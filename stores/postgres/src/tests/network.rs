@@ -223,7 +223,8 @@ async fn a_connection_that_takes_longer_than_requests_wait_is_made() {
     let proxy = Proxy::at(address(&server), Duration::from_millis(40));
     for (name, direct) in super::drivers::over_each_pool(&server.url(), 1).await {
         let table = direct.table_name().to_owned();
-        let postgres = super::drivers::over(name, &url(&proxy), 2).await.table(&table).timeout(Duration::from_millis(110));
+        let postgres =
+            super::drivers::over(name, &url(&proxy), 2).await.table(&table).timeout(Duration::from_millis(110));
         let limiter = limiter(&postgres, FixedWindow::new(greatest()));
         timing::eventually(name, async || limiter.acquire(&"key".into(), 1).await.is_ok()).await;
     }

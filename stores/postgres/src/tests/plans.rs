@@ -77,7 +77,8 @@ async fn a_table_that_others_fill_is_never_read_as_a_whole() {
         }
         // A connection reports what it has read when it ends, at the latest.
         drop(postgres);
-        let ours = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        let ours =
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         timing::eventually("the connection has ended", async || server.run(ours) == "0").await;
         let after = (number(&others, &pages).await, number(&others, &scans).await);
         let (pages, scans) = (after.0 - before.0, after.1 - before.1);

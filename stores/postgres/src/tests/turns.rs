@@ -19,7 +19,11 @@ async fn one_statement_of_a_process_waits_for_a_row() {
     lock.execute(&format!("SELECT FROM {} FOR UPDATE", postgres.table_name()), &[]).await.unwrap();
     let several = (0..20_u128).map(|number| {
         let part = |id: u128| KeyPart::new(&FixedWindow::new(greatest()), format!("{id:032x}"), "test", 1);
-        let call = JointCall { postgres: postgres.clone(), parts: vec![part(1), part(2 + number % 3)], sets: Some(vec![0b11]) };
+        let call = JointCall {
+            postgres: postgres.clone(),
+            parts: vec![part(1), part(2 + number % 3)],
+            sets: Some(vec![0b11]),
+        };
         tokio::spawn(async move { call.decide().await.map(|outcome| outcome.charged) })
     });
     let several: Vec<_> = several.collect();

@@ -162,8 +162,7 @@ async fn a_server_that_stands_still_fails_decisions_in_time_and_decides_again_wh
         let error = ask(&limiter, "key").await.unwrap_err();
         let took = begun.elapsed();
         let kind = fault(&error).kind();
-        let fails =
-            [FaultKind::TimedOut, FaultKind::Unreachable, FaultKind::BreakerOpen, FaultKind::StatementTimeout];
+        let fails = [FaultKind::TimedOut, FaultKind::Unreachable, FaultKind::BreakerOpen, FaultKind::StatementTimeout];
         assert!(fails.contains(&kind), "{error}");
         if took < TIMEOUT * 2 { Ok(()) } else { Err(format!("{took:?}")) }
     })

@@ -238,10 +238,7 @@ async fn a_standby_without_the_unlogged_table() {
     let postgres = process(&pool(&standby.url(), 1));
     fails(&postgres, FaultKind::ReadOnly, "connect to the primary").await;
     let limiter = at_most_ten(&postgres);
-    for error in [
-        limiter.peek(&"key".into(), 1).await.unwrap_err(),
-        limiter.reset(&"key".into()).await.unwrap_err(),
-    ] {
+    for error in [limiter.peek(&"key".into(), 1).await.unwrap_err(), limiter.reset(&"key".into()).await.unwrap_err()] {
         assert_eq!(fault(&error).kind(), FaultKind::ReadOnly, "{error}");
     }
     let policy = |name: &'static str| {
