@@ -41,7 +41,10 @@ impl Owner for Client {
         self
     }
 
-    fn abandon(self) {
+    fn abandon(self, has_backend: bool) {
+        if !has_backend {
+            return;
+        }
         let mut last = pin!(self.simple_query("SELECT pg_terminate_backend(pg_backend_pid())"));
         // The first poll gives the statement to the task. Nobody waits for its answer.
         let _ = last.as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -88,8 +88,8 @@ pub(crate) mod sealed {
         #[doc(hidden)]
         fn is_closed(&self) -> bool;
 
-        /// Closes it, although its statement has not ended.
+        /// Closes it, although its statement has not ended. `has_backend` says that its backend serves no other client.
         #[doc(hidden)]
-        fn abandon(self: Box<Self>);
+        fn abandon(self: Box<Self>, has_backend: bool);
     }
 }

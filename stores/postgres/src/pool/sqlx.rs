@@ -41,7 +41,7 @@ impl Session for PgConnection {
         false
     }
 
-    fn abandon(self: Box<Self>) {}
+    fn abandon(self: Box<Self>, _: bool) {}
 }
 
 fn values(row: &PgRow) -> Result<Vec<Value>, PostgresFault> {

@@ -14,7 +14,7 @@ pub(super) trait Owner: Send + Sync + Sized + 'static {
     fn client(&self) -> &Client;
 
     /// Closes the connection, although its statement has not ended.
-    fn abandon(self) {}
+    fn abandon(self, _has_backend: bool) {}
 }
 
 /// A connection, and the statements that it has prepared.
@@ -62,8 +62,8 @@ impl<O: Owner> Session for Connection<O> {
         self.owner.client().is_closed()
     }
 
-    fn abandon(self: Box<Self>) {
-        self.owner.abandon();
+    fn abandon(self: Box<Self>, has_backend: bool) {
+        self.owner.abandon(has_backend);
     }
 }
 

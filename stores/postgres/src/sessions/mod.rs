@@ -310,7 +310,7 @@ impl Lent {
         if let Some(connected) = self.connected.take() {
             // `forget` counts the generation up once, however many of it die together.
             let is_news = are_all_suspect && self.inner.lock().generation == connected.generation;
-            connected.session.abandon();
+            connected.session.abandon(!self.inner.settings.is_behind_pooler);
             self.inner.forget(is_news);
         }
     }

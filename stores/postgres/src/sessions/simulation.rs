@@ -133,7 +133,7 @@ impl Session for Simulated {
         self.open.0.mode() == Mode::Refused
     }
 
-    fn abandon(self: Box<Self>) {}
+    fn abandon(self: Box<Self>, _: bool) {}
 }
 
 struct Process {

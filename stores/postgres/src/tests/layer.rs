@@ -58,8 +58,8 @@ impl Session for WatchedSession {
         self.session.is_closed()
     }
 
-    fn abandon(self: Box<Self>) {
-        self.session.abandon();
+    fn abandon(self: Box<Self>, has_backend: bool) {
+        self.session.abandon(has_backend);
     }
 }
 
