@@ -4,6 +4,10 @@
 //! and one, that a request ends within its timeout, and that requests are answered within a second after the network is
 //! back, or within three times the time that a connection takes.
 
+#[path = "../../../../tests/support/effort.rs"]
+#[allow(unreachable_pub, reason = "shared with other tests")]
+mod effort;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
@@ -11,6 +15,7 @@ use tokio::time::sleep;
 use tower_sluice::store::remote::{CallLimits, GaveUp};
 use tower_sluice::testing::Random;
 
+use self::effort::rounds;
 use super::*;
 use crate::pool::{Connecting, Running};
 use crate::sql::Statements;
@@ -215,7 +220,7 @@ async fn run(seed: u64) {
 
 #[test]
 fn whatever_the_network_does_the_store_recovers() {
-    for seed in 1..=60 {
+    for seed in 1..=rounds(12, 200) as u64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.expect("a runtime").block_on(run(seed));
     }

@@ -179,7 +179,8 @@ async fn run(seed: u64) {
         }
         let mut faults = FAULTS;
         for index in 0..faults.len() {
-            faults.swap(index, usize::try_from(random.below(faults.len() as u64)).unwrap());
+            let other = random.below(FAULTS.len() as u64);
+            faults.swap(index, usize::try_from(other).unwrap());
         }
         let mut primary = 0;
         let mut is_closed_at_once = true;

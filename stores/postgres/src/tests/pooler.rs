@@ -51,8 +51,9 @@ async fn a_statement_of_another_process_fails_and_says_so() {
                 Ok(units) => admitted += units,
                 Err(error) if kind(&error) == FaultKind::BreakerOpen => {}
                 Err(error) => {
-                    assert_eq!(kind(&error), FaultKind::Pooler, "{error}");
-                    assert!(error.to_string().contains("call `Postgres::behind_pooler`"), "{error}");
+                    let text = error.source().expect("the fault").to_string();
+                    assert_eq!(kind(&error), FaultKind::Pooler, "{text}");
+                    assert!(text.contains("call `Postgres::behind_pooler`"), "{text}");
                     is_named = true;
                 }
             }
