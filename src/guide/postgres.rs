@@ -211,8 +211,10 @@
 //! pool (`post_create`, `after_connect`) are not run for them: give settings to the role, or in the address.
 //!
 //! A pool needs decisions per second × seconds per decision connections. At 2,000 per second of 0.5 ms each, that is
-//! one; take two to four per process. Larger ones help only if many different keys are asked for at once: a process has
-//! one statement in flight for a key, however many connections it has. If all are busy for longer than three quarters of
+//! one; take two to four per process. More help only if many different keys are asked for at once, since a process has
+//! one statement in flight for a key. Measured with eight processes, two policies and four keys, on a machine of two
+//! processors with a load of nine: with 1, 2, 4 and 8 connections each, 8,840, 6,980, 7,220 and 7,470 decisions were made
+//! in ten seconds, and 0.3, 0.4, 1.0 and 0.8 % of the requests got none in time. If all are busy for longer than three quarters of
 //! the timeout, the decision fails as [`PoolExhausted`](#when-it-fails).
 //!
 //! There are never more than the pool may have, and while PostgreSQL cannot be reached, one attempt more. A connection

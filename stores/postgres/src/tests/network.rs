@@ -91,12 +91,12 @@ impl Load {
     async fn goes_on(&self) {
         let count = || self.admitted.load(Ordering::Relaxed) + self.failed.load(Ordering::Relaxed);
         let before = count();
-        timing::eventually("there are answers", async || count() > before + 300).await;
+        timing::eventually("there are answers", async || count() > before + 120).await;
     }
 
     async fn recovers(&self, what: &str) {
         let before = self.admitted.load(Ordering::Relaxed);
-        timing::eventually(what, async || self.admitted.load(Ordering::Relaxed) > before + 100).await;
+        timing::eventually(what, async || self.admitted.load(Ordering::Relaxed) > before + 40).await;
     }
 
     async fn end(self) {
