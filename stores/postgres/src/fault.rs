@@ -51,8 +51,8 @@ pub enum FaultKind {
     Serialization,
     /// The statement waited for another transaction, which waited for it. Nothing was charged.
     Deadlock,
-    /// The server cancelled the statement: it ran for longer than `statement_timeout` or `lock_timeout`. Nothing was
-    /// charged.
+    /// The server cancelled the statement: it ran for longer than `statement_timeout`, which the store sets to three
+    /// quarters of its timeout, or than the role's `statement_timeout` or `lock_timeout`. Nothing was charged.
     StatementTimeout,
     /// The connection ended before the answer came. The statement may have been carried out.
     ConnectionLost,
@@ -125,7 +125,8 @@ impl FaultKind {
             Self::Deadlock => ("deadlock", "PostgreSQL ended a deadlock; let nothing else lock rows of the table"),
             Self::StatementTimeout => (
                 "statement_timeout",
-                "PostgreSQL cancelled the statement; raise statement_timeout, or look for what locks the row",
+                "PostgreSQL cancelled the statement; look for locks of its row, or raise statement_timeout and the \
+                 timeout",
             ),
             Self::ConnectionLost => ("connection_lost", "the connection to PostgreSQL was lost before the answer came"),
             Self::ShuttingDown => ("shutting_down", "PostgreSQL is starting or shutting down; wait for it"),
