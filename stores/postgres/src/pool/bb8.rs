@@ -22,7 +22,7 @@ where
     T::TlsConnect: Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    fn size(&self) -> usize {
+    fn max_connections(&self) -> usize {
         self.config().max_size as usize
     }
 

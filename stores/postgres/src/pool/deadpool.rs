@@ -10,7 +10,7 @@ use super::{Connecting, Session};
 use crate::fault::{FaultKind, PostgresFault};
 
 impl Connect for Pool {
-    fn size(&self) -> usize {
+    fn max_connections(&self) -> usize {
         self.status().max_size
     }
 

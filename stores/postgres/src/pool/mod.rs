@@ -69,7 +69,7 @@ pub(crate) mod sealed {
     pub trait Connect: fmt::Debug + Send + Sync + 'static {
         /// How many connections the pool may have.
         #[doc(hidden)]
-        fn size(&self) -> usize;
+        fn max_connections(&self) -> usize;
 
         /// Makes a connection. If this is dropped, none is made.
         #[doc(hidden)]

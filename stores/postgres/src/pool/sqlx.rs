@@ -9,7 +9,7 @@ use super::{Connecting, Running, Session, Value};
 use crate::fault::{FaultKind, PostgresFault};
 
 impl Connect for PgPool {
-    fn size(&self) -> usize {
+    fn max_connections(&self) -> usize {
         self.options().get_max_connections() as usize
     }
 

@@ -98,7 +98,7 @@ struct Lent {
 
 impl Sessions {
     pub(crate) fn new(pool: Arc<dyn Connect>, settings: Settings) -> Self {
-        let size = pool.size().max(1);
+        let size = pool.max_connections().max(1);
         Self(Arc::new(Inner {
             pool,
             size,

@@ -96,7 +96,7 @@ impl Network {
 }
 
 impl Connect for Network {
-    fn size(&self) -> usize {
+    fn max_connections(&self) -> usize {
         self.0.size
     }
 

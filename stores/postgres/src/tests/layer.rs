@@ -28,8 +28,8 @@ impl Watched {
 }
 
 impl Connect for Watched {
-    fn size(&self) -> usize {
-        self.pool.size()
+    fn max_connections(&self) -> usize {
+        self.pool.max_connections()
     }
 
     fn connect(&self) -> Connecting<'_> {
