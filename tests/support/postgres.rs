@@ -55,6 +55,21 @@ impl PostgresServer {
         server
     }
 
+    /// A standby of this server, which follows it.
+    pub fn standby(&self) -> Self {
+        let port = free_port();
+        let folder = CLUSTERS.folder.join(port.to_string());
+        let mut copy = as_postgres(programs().join("pg_basebackup"));
+        run(copy
+            .args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream", "--pgdata"])
+            .arg(&folder)
+            .args(["--dbname", &self.url()]));
+        add_settings(&folder, &format!("port = {port}\nhot_standby = on\n"));
+        let mut server = Self { postmaster: spawn(&folder, &[]), port, folder, environment: Vec::new() };
+        server.await_ready();
+        server
+    }
+
     /// The server that the tests of this process share: each takes a [`database`](Self::database) of its own.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<PostgresServer> = OnceLock::new();
@@ -143,6 +158,54 @@ impl PostgresServer {
 impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.kill();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A pgbouncer in front of a server, with two connections to it. Stopped when dropped.
+pub struct Pgbouncer {
+    process: Child,
+    port: u16,
+    folder: PathBuf,
+}
+
+impl Pgbouncer {
+    /// Starts one whose `pool_mode` this is.
+    pub fn start(server: &PostgresServer, mode: &str) -> Self {
+        let port = free_port();
+        let folder = CLUSTERS.folder.join(format!("pgbouncer-{port}"));
+        fs::create_dir(&folder).expect("a folder");
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = 2\n\
+             ignore_startup_parameters = extra_float_digits\n",
+            server.port
+        );
+        fs::write(folder.join("pgbouncer.ini"), settings).expect("a configuration");
+        let log = fs::File::create(folder.join("pgbouncer.log")).expect("a log");
+        let mut command = as_postgres("/usr/sbin/pgbouncer");
+        command.arg(folder.join("pgbouncer.ini")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut pooler = Self { process: command.spawn().expect("install Debian's pgbouncer"), port, folder };
+        await_until("pgbouncer accepts connections", || {
+            if let Ok(Some(status)) = pooler.process.try_wait() {
+                let log = fs::read_to_string(pooler.folder.join("pgbouncer.log")).unwrap_or_default();
+                panic!("pgbouncer ended ({status}):\n{log}");
+            }
+            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        pooler
+    }
+
+    /// The address of the database `postgres`, as its only user.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+impl Drop for Pgbouncer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

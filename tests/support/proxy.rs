@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use redis::io::tcp::socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -145,7 +144,7 @@ async fn carry(
         reset = resets.wait_for(|mode| *mode == Mode::Reset) => reset.is_ok(),
     };
     if is_reset {
-        let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+        let _ = client.set_zero_linger();
     }
 }
 

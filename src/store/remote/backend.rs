@@ -268,6 +268,14 @@ pub struct CallLimits {
     pub requests: u32,
 }
 
+impl CallLimits {
+    /// Those of a call for one request.
+    #[must_use]
+    pub const fn until(deadline: Instant) -> Self {
+        Self { deadline, requests: 1 }
+    }
+}
+
 /// Why this process gave up a request to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -77,6 +77,12 @@ impl Calls {
         self.0.gate.is_failing()
     }
 
+    /// Tells the circuit breaker that the server was heard of: a connection was made, or an answer came that nobody waits
+    /// for any more. If the breaker is open, the next call is let through as a probe, without a further pause.
+    pub fn heard_of_server(&self) {
+        self.0.gate.breaker.lock().connected(Instant::now());
+    }
+
     /// Makes a call. `is_fault` says whether an error is the fault of the server, and not of the call. An error with
     /// which the circuit breaker opens is logged.
     ///
@@ -169,6 +175,18 @@ mod tests {
         assert!(matches!(breaker(&calls), BreakerState::Open { probe_in: Some(_) }));
         assert_eq!(answer(&calls, Ok(1)).await, Err(GaveUp::BreakerOpen));
         tokio::time::advance(Duration::from_secs(6)).await;
+        assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)));
+        assert_eq!(breaker(&calls), BreakerState::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_connection_is_probed_at_once() {
+        let calls = Calls::new("test", TIMEOUT, 10);
+        while breaker(&calls) == BreakerState::Closed {
+            assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));
+        }
+        while answer(&calls, Err("fault")).await != Err(GaveUp::BreakerOpen) {}
+        calls.heard_of_server();
         assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)));
         assert_eq!(breaker(&calls), BreakerState::Closed);
     }

@@ -189,12 +189,16 @@ impl<A: Kept> KeyRow<A> {
             Parameter::AllowedUntil => until(standing.allowed_until),
             Parameter::Written => number(written.map_or(0, |written| written.read_at.as_nanos())).into(),
             Parameter::Version => Value::Text(written.and_then(|written| written.version.clone())),
-            // Of several keys.
+            // Filled in with the connection, or of several keys.
             _ => Value::Text(None),
         };
         let parameters: Vec<_> = statement.parameters.iter().map(parameter).collect();
-        let rows = self.postgres.run(statement, &parameters).await?;
-        Ok(rows.into_iter().next().map(Fields::new))
+        let answer = if statement.locks_rows {
+            self.postgres.run_in_turn(statement, parameters, vec![self.key.clone()]).await
+        } else {
+            self.postgres.run(statement, parameters).await
+        };
+        Ok(answer?.into_iter().next().map(Fields::new))
     }
 
     pub(crate) async fn apply(

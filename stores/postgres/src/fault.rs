@@ -7,6 +7,8 @@ use std::sync::Arc;
 use tower_sluice::LimiterError;
 use tower_sluice::store::remote::GaveUp;
 
+use crate::sql;
+
 /// Why PostgreSQL gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresFault {
@@ -31,10 +33,16 @@ pub enum FaultKind {
     TooManyInFlight,
     /// A request is about more than 62 keys of one table: each is decided in a statement of its own.
     TooManyKeys,
-    /// All connections of the pool were in use. Nothing was charged.
+    /// All connections that the pool may have were waiting for an answer. Nothing was charged.
     PoolExhausted,
-    /// There is no such table, or it lacks a column.
+    /// There is no such table.
     NoTable,
+    /// The table is not as the migration makes it: it lacks a column or its primary key, or a column has another type.
+    WrongTable,
+    /// The database cannot store a text, because its encoding lacks a character.
+    Encoding,
+    /// A pooler gave the statement to a connection of another client. Nothing was charged.
+    Pooler,
     /// The role may not use the table, or may not connect.
     NoPermission,
     /// The server is a standby, or its transactions are read only.
@@ -43,8 +51,8 @@ pub enum FaultKind {
     Serialization,
     /// The statement waited for another transaction, which waited for it. Nothing was charged.
     Deadlock,
-    /// The server cancelled the statement: it ran for longer than `statement_timeout` or `lock_timeout`. Nothing was
-    /// charged.
+    /// The server cancelled the statement: it ran for longer than `statement_timeout`, which the store sets to three
+    /// quarters of its timeout, or than the role's `statement_timeout` or `lock_timeout`. Nothing was charged.
     StatementTimeout,
     /// The connection ended before the answer came. The statement may have been carried out.
     ConnectionLost,
@@ -87,11 +95,21 @@ impl FaultKind {
             Self::TooManyKeys => ("too_many_keys", "the request has more keys than a statement takes"),
             Self::PoolExhausted => (
                 "pool_exhausted",
-                "all connections of the pool were in use; give the limits a pool of their own, or a larger one",
+                "all connections that the pool may have were waiting for PostgreSQL; look for locks and load, or take a \
+                 larger pool",
             ),
-            Self::NoTable => {
-                ("no_table", "the table is missing or from another version; run the migration (`Postgres::migration`)")
-            }
+            Self::NoTable => ("no_table", "the table is missing; run the migration (`Postgres::migration`)"),
+            Self::WrongTable => (
+                "wrong_table",
+                "the table lacks a column or its primary key, or a column has another type; drop the table and run the \
+                 migration (`Postgres::migration`)",
+            ),
+            Self::Encoding => ("encoding", "the database cannot store a text; take a database whose encoding is UTF8"),
+            Self::Pooler => (
+                "pooler",
+                "a pooler gave the statement to a connection of another client; call `Postgres::behind_pooler`, or take \
+                 session mode, or connect to PostgreSQL itself",
+            ),
             Self::NoPermission => (
                 "no_permission",
                 "the role is not allowed to do this; grant it SELECT, INSERT, UPDATE and DELETE on the table, and check \
@@ -107,7 +125,8 @@ impl FaultKind {
             Self::Deadlock => ("deadlock", "PostgreSQL ended a deadlock; let nothing else lock rows of the table"),
             Self::StatementTimeout => (
                 "statement_timeout",
-                "PostgreSQL cancelled the statement; raise statement_timeout, or look for what locks the row",
+                "PostgreSQL cancelled the statement; look for locks of its row, or raise statement_timeout and the \
+                 timeout",
             ),
             Self::ConnectionLost => ("connection_lost", "the connection to PostgreSQL was lost before the answer came"),
             Self::ShuttingDown => ("shutting_down", "PostgreSQL is starting or shutting down; wait for it"),
@@ -128,10 +147,21 @@ impl FaultKind {
         }
     }
 
-    /// Classifies the `SQLSTATE` of an error.
-    fn of_state(state: &str) -> Self {
+    /// Classifies an error by its `SQLSTATE`, its message, and the function of the server that has sent it. Messages
+    /// are in the language of the server, but quote our own texts.
+    fn of_error(state: &str, message: &str, routine: &str) -> Self {
         match state {
-            "42P01" | "42703" | "3F000" => Self::NoTable,
+            "22P02" if message.contains(sql::OF_ANOTHER_CONNECTION) => Self::Pooler,
+            // There is no such statement, or there is one already, or it has other parameters.
+            "26000" | "42P05" | "22P03" => Self::Pooler,
+            "08P01" if routine == "exec_bind_message" => Self::Pooler,
+            // A prepared statement would return other columns: the table was changed.
+            "0A000" if routine == "RevalidateCachedQuery" => Self::WrongTable,
+            // An unlogged table cannot be read on a standby.
+            "0A000" => Self::ReadOnly,
+            "42P01" | "3F000" => Self::NoTable,
+            "42703" | "42804" | "42883" | "42P10" | "42P13" | "42846" => Self::WrongTable,
+            "22021" | "22P05" => Self::Encoding,
             "42501" => Self::NoPermission,
             "25006" => Self::ReadOnly,
             "40001" => Self::Serialization,
@@ -159,8 +189,9 @@ impl PostgresFault {
     }
 
     /// An error that the server sent.
-    pub(crate) fn of_server(state: &str, message: &str) -> Self {
-        Self::new(FaultKind::of_state(state), format!("{message} (SQLSTATE {state})"))
+    pub(crate) fn of_server(state: &str, message: &str, routine: Option<&str>) -> Self {
+        let kind = FaultKind::of_error(state, message, routine.unwrap_or_default());
+        Self::new(kind, format!("{message} (SQLSTATE {state})"))
     }
 
     /// An error of the connection while a statement ran over it.
@@ -178,13 +209,15 @@ impl PostgresFault {
         }
     }
 
-    /// No connection came of a pool that has `size` of them, and may have `most`.
-    pub(crate) fn no_connection(size: usize, most: usize) -> Self {
-        if size < most {
-            // It is waiting for the server.
-            return Self::new(FaultKind::Unreachable, "no connection was made in time");
-        }
-        Self::new(FaultKind::PoolExhausted, format!("it has {size}"))
+    /// Whether the connection cannot be used any more, and others that are as old probably neither: it has ended, or
+    /// its server is no primary any more.
+    pub(crate) const fn ends_connections(&self) -> bool {
+        matches!(self.kind, FaultKind::ConnectionLost | FaultKind::ShuttingDown | FaultKind::ReadOnly)
+    }
+
+    /// Whether the statements that the connection has prepared are of no use any more.
+    pub(crate) const fn ends_this_connection(&self) -> bool {
+        self.ends_connections() || matches!(self.kind, FaultKind::Pooler | FaultKind::WrongTable)
     }
 
     /// Whether a statement on several keys has failed, and charged nothing, because another one has created some of
@@ -202,7 +235,7 @@ impl PostgresFault {
 
     /// Whether it says something of the server, and not of one key or of this process.
     pub(crate) const fn is_of_the_server(&self) -> bool {
-        !matches!(self.kind, FaultKind::PoolExhausted | FaultKind::Contention | FaultKind::Unintelligible)
+        !matches!(self.kind, FaultKind::Contention | FaultKind::Unintelligible)
     }
 }
 

@@ -118,6 +118,7 @@ impl JointCall {
         let parameters = statement.parameters.iter().map(|parameter| match parameter {
             #[cfg(test)]
             Parameter::Now => Value::Int(self.postgres.test_clock()),
+            Parameter::Session => Value::Text(None),
             Parameter::Keys => each(&|part| part.key.clone()),
             Parameter::Limiters => each(&|part| quoted(&part.limiter)),
             Parameter::Kinds => each(&|part| char::from(part.kind.letter()).to_string()),
@@ -130,8 +131,14 @@ impl JointCall {
             Parameter::Seconds => instants(2),
             _ => sets(),
         });
-        let rows = self.postgres.run(statement, &parameters.collect::<Vec<_>>()).await?;
-        self.read(rows)
+        let parameters = parameters.collect();
+        let answer = if statement.locks_rows {
+            let keys = self.parts.iter().map(|part| part.key.clone()).collect();
+            self.postgres.run_in_turn(statement, parameters, keys).await
+        } else {
+            self.postgres.run(statement, parameters).await
+        };
+        self.read(answer?)
     }
 
     /// Reads the answer, which has a row for each key, in any order.

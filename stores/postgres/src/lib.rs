@@ -6,10 +6,12 @@ mod joint;
 mod kept;
 mod pool;
 mod postgres;
+mod sessions;
 mod sql;
 mod store;
 #[cfg(all(test, feature = "deadpool"))]
 mod tests;
+mod turns;
 
 pub use self::fault::{FaultKind, PostgresFault};
 pub use self::kept::{Kept, Unfit};

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout;
-
 use tower_sluice::store::NodeHealth;
 use tower_sluice::store::remote::Calls;
 use tower_sluice::time::{Clock, Timestamp, Wall};
 
 use crate::fault::PostgresFault;
 use crate::pool::{Answer, Pool, Value};
+use crate::sessions::{Sessions, Settings};
 use crate::sql::{self, Parameter, Statement, Statements};
+use crate::turns::Turns;
 
 /// How many calls of a process may be in flight: they wait for the connections of the pool.
 const IN_FLIGHT: usize = 1_000;
@@ -36,7 +37,17 @@ struct Sweeps {
 
 /// A table on PostgreSQL, which many limiters can share, each with [settings](crate::PostgresStore) of its own.
 ///
-/// Cloning is cheap. Clones share the circuit breaker and the bound of calls in flight.
+/// Cloning is cheap. Clones share the circuit breaker, the connections and the bound of calls in flight.
+///
+/// # Connections
+///
+/// There are at most as many as the [pool](Pool) may have, and while no connection can be made, one attempt more. Each
+/// of them has a `statement_timeout` of three quarters of the [timeout](Self::timeout), so that the server itself ends
+/// a statement that its request has given up, and `enable_seqscan = off`, so that no plan reads the whole table. They
+/// are made when requests need them, and outlive those requests: a connection may take up to a minute. One whose
+/// statement gets no answer is closed, and never used again.
+///
+/// At most one statement of this process is in flight for a key.
 ///
 /// # The table
 ///
@@ -45,7 +56,8 @@ struct Sweeps {
 #[derive(Clone)]
 #[must_use]
 pub struct Postgres {
-    pool: Arc<dyn Pool>,
+    sessions: Sessions,
+    turns: Arc<Turns>,
     table: Arc<str>,
     statements: Arc<Statements>,
     calls: Calls,
@@ -70,11 +82,16 @@ impl Postgres {
     /// decision.
     pub fn new(pool: impl Pool) -> Self {
         const TABLE: &str = "sluice_state";
+        let timeout = Duration::from_millis(100);
+        let sessions = Sessions::new(Arc::new(pool), Settings { timeout, is_behind_pooler: false });
+        let calls = calls(TABLE, timeout);
+        sessions.tell(&calls);
         Self {
-            pool: Arc::new(pool),
+            sessions,
+            turns: Arc::default(),
             table: TABLE.into(),
             statements: Arc::new(Statements::new(TABLE)),
-            calls: calls(TABLE, Duration::from_millis(100)),
+            calls,
             secret: Arc::new([]),
             sweeps: Arc::default(),
             #[cfg(test)]
@@ -82,7 +99,7 @@ impl Postgres {
         }
     }
 
-    /// Keeps budgets in another table, `schema.table` or `table`.
+    /// Keeps budgets in another table, `schema.table` or `table`. Clones with different tables share their connections.
     ///
     /// # Panics
     ///
@@ -100,12 +117,15 @@ impl Postgres {
             "a table is called by small letters, digits and underscores, such as limits.sluice_state, not {name:?}"
         );
         let calls = calls(name, self.calls.timeout());
+        self.sessions.tell(&calls);
         Self { table: name.into(), statements: Arc::new(Statements::new(name)), calls, ..self }
     }
 
     /// Sets how long a decision may take, all in all, also the wait for a connection; 100 ms by default. If PostgreSQL
     /// has not answered by then, the policy decides what happens to the request, and what PostgreSQL may have charged
-    /// stays charged.
+    /// stays charged. A statement has three quarters of it on the server (`statement_timeout`), unless the role has less.
+    ///
+    /// A clone with another timeout has connections of its own.
     ///
     /// # Panics
     ///
@@ -113,7 +133,29 @@ impl Postgres {
     #[track_caller]
     pub fn timeout(self, timeout: Duration) -> Self {
         let calls = calls(&self.table, timeout);
-        Self { calls, ..self }
+        let settings = Settings { timeout, ..self.sessions.settings() };
+        self.with_connections(calls, settings)
+    }
+
+    /// The connections lead to a pooler that gives each statement to any connection of the server (transaction mode of
+    /// pgbouncer). Then no settings are made and no statements prepared, since both would meet other clients: a
+    /// statement is parsed and planned each time, which takes the server some milliseconds. Give the role a
+    /// `statement_timeout`.
+    ///
+    /// Without this, decisions behind such a pooler fail with [`FaultKind::Pooler`](crate::FaultKind::Pooler). `sqlx`
+    /// takes two round trips for such a statement, so its pooler must follow prepared statements (pgbouncer from 1.21
+    /// on).
+    pub fn behind_pooler(self) -> Self {
+        let settings = Settings { is_behind_pooler: true, ..self.sessions.settings() };
+        let calls = calls(&self.table, self.calls.timeout());
+        self.with_connections(calls, settings)
+    }
+
+    /// Makes other connections over the same pool.
+    fn with_connections(self, calls: Calls, settings: Settings) -> Self {
+        let sessions = self.sessions.with(settings);
+        sessions.tell(&calls);
+        Self { sessions, calls, ..self }
     }
 
     /// Sets a secret for the hashes that stand for clients in the table, so that a reader of the table cannot find out
@@ -132,13 +174,14 @@ impl Postgres {
         sql::migration(&self.table)
     }
 
-    /// Executes the [migration](Self::migration). Has a minute, and is not bounded by the circuit breaker.
+    /// Executes the [migration](Self::migration), over a connection that is made for it. Has a minute, and is not
+    /// bounded by the circuit breaker.
     ///
     /// # Errors
     ///
     /// If PostgreSQL cannot be reached, or the role may not create the table.
     pub async fn migrate(&self) -> Result<(), PostgresFault> {
-        self.pool.run(&self.migration(), &[], Duration::from_secs(60)).await.map(drop)
+        self.sessions.execute(&self.migration(), Duration::from_secs(60)).await.map(drop)
     }
 
     /// Returns the state of the server, as this process knows it: the circuit breaker and the calls in flight. While
@@ -147,11 +190,15 @@ impl Postgres {
         self.calls.health()
     }
 
-    /// Sends a statement. A connection must come within three quarters of the timeout, so that the error says which of
-    /// both was missing.
-    pub(crate) async fn run(&self, statement: &Statement, parameters: &[Value]) -> Answer {
-        let text = statement.text_for(self.sweeps.new_rows.load(Ordering::Relaxed));
-        self.pool.run(&text, parameters, self.calls.timeout() / 4 * 3).await
+    /// Sends a statement that waits for no lock.
+    pub(crate) async fn run(&self, statement: &Statement, parameters: Vec<Value>) -> Answer {
+        self.sessions.run(statement, parameters, ()).await
+    }
+
+    /// Sends a statement that locks the rows of these keys, when no other one of this process does.
+    pub(crate) async fn run_in_turn(&self, statement: &Statement, parameters: Vec<Value>, keys: Vec<String>) -> Answer {
+        let turn = self.turns.take(keys).await;
+        self.sessions.run(statement, parameters, turn).await
     }
 
     /// Counts a new row. Deletes expired rows beside the path of requests, now and then.
@@ -177,7 +224,7 @@ impl Postgres {
             Parameter::Count => examined.into(),
             _ => key.to_owned().into(),
         });
-        self.run(statement, &parameters.collect::<Vec<_>>()).await
+        self.run(statement, parameters.collect()).await
     }
 
     pub(crate) fn statements(&self) -> &Statements {
@@ -214,7 +261,7 @@ impl Postgres {
 
     /// Whether both are clones of one.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.pool, &other.pool) && self.table == other.table && self.secret == other.secret
+        self.sessions.is_same_pool(&other.sessions) && self.table == other.table && self.secret == other.secret
     }
 }
 
@@ -235,13 +282,15 @@ impl Postgres {
 
     /// Sends a statement of a test.
     pub(crate) async fn query(&self, text: &str) -> Answer {
-        self.pool.run(text, &[], Duration::from_secs(60)).await
+        self.sessions.execute(text, Duration::from_secs(60)).await
     }
 
     /// Another process with the same table.
     pub(crate) fn with_pool(self, pool: impl Pool) -> Self {
         let calls = calls(&self.table, self.calls.timeout());
-        Self { pool: Arc::new(pool), calls, ..self }
+        let sessions = Sessions::new(Arc::new(pool), self.sessions.settings());
+        sessions.tell(&calls);
+        Self { sessions, calls, turns: Arc::default(), ..self }
     }
 
     pub(crate) fn without_sweeps(self) -> Self {

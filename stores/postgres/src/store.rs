@@ -30,7 +30,7 @@ use crate::postgres::Postgres;
 ///
 /// A statement takes the server 155 microseconds of processor time, measured with `pgbench`, and 340 in `scripts/bench
 /// --postgres` on a busy machine: about twice the time of an upsert that adds one. A statement that is not prepared
-/// (with `bb8`) takes seven times as long. A row and its place in the index take about 210 bytes. Refunds, resets, bans
+/// ([`Postgres::behind_pooler`]) takes seven times as long. A row and its place in the index take about 210 bytes. Refunds, resets, bans
 /// and overrides take one statement each, a debt two. Of a key that is in demand everywhere, the server makes one
 /// decision after the other: take leases.
 ///
@@ -63,12 +63,12 @@ use crate::postgres::Postgres;
 ///
 /// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Postgres::timeout), with a
 /// [`PostgresFault`](crate::PostgresFault) as the source of its error. Five failures in a row open the circuit breaker,
-/// and decisions fail at once. A pool whose connections are all in use is no such failure. For the local fallback, the
-/// limiter also counts in memory what PostgreSQL admits. A statement that may have run is not sent again.
+/// and decisions fail at once. While it is open, connections are made in the background, and the first of them closes
+/// it with the next decision. For the local fallback, the limiter also counts in memory what PostgreSQL admits. A
+/// statement that may have run is not sent again.
 ///
-/// A request that waits for a lock gives up at the timeout, and its statement goes on. Set `lock_timeout` of the role
-/// to the timeout, so that the server gives up as well; for a transaction that holds locks of the table, such as that
-/// of a person, set `idle_in_transaction_session_timeout`.
+/// A statement that waits for a lock is ended by the server after three quarters of the timeout. For a transaction that
+/// holds locks of the table, such as that of a person, set `idle_in_transaction_session_timeout`.
 ///
 /// Transactions must be under READ COMMITTED, the default. If another is the default of the role, decisions on a busy
 /// key fail with [`Serialization`](crate::FaultKind::Serialization).
@@ -87,10 +87,11 @@ impl PostgresStore {
     ///
     /// # Panics
     ///
-    /// If `name` is longer than 255 bytes.
+    /// If `name` is longer than 255 bytes, or has a NUL, which no text of PostgreSQL can have.
     #[track_caller]
     pub fn new(postgres: &Postgres, name: &str) -> Self {
         assert!(name.len() <= 255, "the name of a limiter on PostgreSQL has 255 bytes at the most, not {}", name.len());
+        assert!(!name.contains('\0'), "the name of a limiter on PostgreSQL has no NUL, as {name:?} does");
         Self(RemoteStore::new(PostgresBackend::new(postgres, name)))
     }
 

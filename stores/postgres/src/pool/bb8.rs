@@ -1,40 +1,52 @@
 //! A pool of `bb8`, with the connections of `bb8-postgres`.
-//!
-//! These remember no prepared statement, and have no place to remember one. So each statement is parsed and planned
-//! again, in the same round trip. And a pool takes every connection back, also one that was given up.
 
 use std::fmt;
-use std::time::Duration;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
 
-use bb8::{Pool, RunError};
+use bb8::Pool;
 use bb8_postgres::PostgresConnectionManager;
-use tokio::time::timeout;
-use tokio_postgres::Socket;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Client, Socket};
 
-use super::sealed::Run;
-use super::{Running, Value, to_its_end, tokio_postgres as driver};
+use super::sealed::Connect;
+use super::tokio_postgres::{Connection, Owner};
+use super::{Connecting, Session};
 use crate::fault::PostgresFault;
 
-impl<T> Run for Pool<PostgresConnectionManager<T>>
+impl<T> Connect for Pool<PostgresConnectionManager<T>>
 where
     T: MakeTlsConnect<Socket> + Clone + fmt::Debug + Send + Sync + 'static,
     T::Stream: Send + Sync,
     T::TlsConnect: Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    fn run<'a>(&'a self, statement: &'a str, parameters: &'a [Value], wait: Duration) -> Running<'a> {
+    fn max_connections(&self) -> usize {
+        self.config().max_size as usize
+    }
+
+    fn connect(&self) -> Connecting<'_> {
         Box::pin(async move {
-            let client = match timeout(wait, self.get_owned()).await {
-                Ok(Ok(client)) => client,
-                Ok(Err(RunError::User(error))) => return Err(PostgresFault::from(error).before_the_statement()),
-                Ok(Err(RunError::TimedOut)) | Err(_) => {
-                    let size = self.state().connections as usize;
-                    return Err(PostgresFault::no_connection(size, self.config().max_size as usize));
-                }
-            };
-            let (statement, parameters) = (statement.to_owned(), parameters.to_vec());
-            to_its_end(async move { driver::query_unprepared(&client, &statement, &parameters).await }).await
+            let client = self.dedicated_connection().await.map_err(PostgresFault::from)?;
+            Ok(Box::new(Connection::new(client)) as Box<dyn Session>)
         })
+    }
+}
+
+/// The task of the connection belongs to `bb8-postgres`. It keeps the socket open until the last answer has come. So an
+/// abandoned connection is told to end its own backend when its statement has ended, and the server closes the socket.
+impl Owner for Client {
+    fn client(&self) -> &Client {
+        self
+    }
+
+    fn abandon(self, has_backend: bool) {
+        if !has_backend {
+            return;
+        }
+        let mut last = pin!(self.simple_query("SELECT pg_terminate_backend(pg_backend_pid())"));
+        // The first poll gives the statement to the task. Nobody waits for its answer.
+        let _ = last.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }

@@ -1,4 +1,4 @@
-//! [`Pool`]: the drivers, each behind one function.
+//! [`Pool`]: the drivers. Each makes connections, and sends statements over them.
 
 #[cfg(feature = "bb8")]
 mod bb8;
@@ -12,37 +12,31 @@ mod tokio_postgres;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
 
-use tokio::time::timeout;
-
-use crate::fault::{FaultKind, PostgresFault};
+use crate::fault::PostgresFault;
 
 /// A pool of connections: of `deadpool-postgres` (feature `deadpool`, on by default), of `bb8` with `bb8-postgres`
 /// (feature `bb8`), or of `sqlx` (feature `sqlx`).
 ///
-/// It may be the program's own, or one for the limits alone, which no other work can use up.
-pub trait Pool: sealed::Run {}
+/// The store takes from it the address, the credentials, TLS, and how many connections there may be. It makes
+/// connections of its own with these, at most as many as the pool may have, and gives none of them to the rest of the
+/// program. So the program's slow queries take no connection from the limits, a connection that takes longer than a
+/// request waits is still made, and settings for the limits' statements reach no other statement.
+///
+/// Hooks that a pool runs when it makes a connection (`post_create` of deadpool, `after_connect` of sqlx) are not run.
+/// A connection customizer of bb8 is.
+pub trait Pool: sealed::Connect {}
 
-impl<P: sealed::Run> Pool for P {}
+impl<P: sealed::Connect> Pool for P {}
 
 /// The rows of an answer.
 pub(crate) type Answer = Result<Vec<Vec<Value>>, PostgresFault>;
 
-/// A call of the driver.
+/// A statement that a driver carries out.
 pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 
-/// How long a statement may go on after its request has given it up.
-const LONGEST: Duration = Duration::from_secs(10);
-
-/// Awaits the statement of a query, which owns its connection. If this is dropped, the statement goes on in the
-/// background: its connection comes back to the pool when it has ended, or is closed if that takes too long. Otherwise
-/// the next statement would wait behind it; and if every timeout closed a connection, a server that is slow would have
-/// to make new ones all the time.
-async fn to_its_end(query: impl Future<Output = Answer> + Send + 'static) -> Answer {
-    let query = tokio::spawn(async { timeout(LONGEST, query).await.unwrap_or(Err(FaultKind::TimedOut.into())) });
-    query.await.unwrap_or_else(|_| Err(FaultKind::Cancelled.into()))
-}
+/// A connection that a driver makes.
+pub(crate) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Session>, PostgresFault>> + Send + 'a>>;
 
 /// A parameter, or a field of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,15 +59,37 @@ impl From<String> for Value {
     }
 }
 
+pub(crate) use self::sealed::{Connect, Session};
+
 /// Keeps other crates from implementing [`Pool`], so that it can change.
 pub(crate) mod sealed {
-    use super::{Duration, Running, Value, fmt};
+    use super::{Connecting, Running, Value, fmt};
 
-    /// Sends statements.
-    pub trait Run: fmt::Debug + Send + Sync + 'static {
-        /// Sends a statement over one of the connections, for which it waits no longer than `wait`. If this is dropped
-        /// while the statement runs, no other one is sent over its connection until it has ended.
+    /// Makes connections.
+    pub trait Connect: fmt::Debug + Send + Sync + 'static {
+        /// How many connections the pool may have.
         #[doc(hidden)]
-        fn run<'a>(&'a self, statement: &'a str, parameters: &'a [Value], wait: Duration) -> Running<'a>;
+        fn max_connections(&self) -> usize;
+
+        /// Makes a connection. If this is dropped, none is made.
+        #[doc(hidden)]
+        fn connect(&self) -> Connecting<'_>;
+    }
+
+    /// A connection. Dropping it closes it.
+    pub trait Session: Send {
+        /// Sends a statement: prepared once per connection if `is_prepared`, and otherwise parsed anew. After an answer,
+        /// the connection is ready for the next statement. If this is dropped, the connection must be
+        /// [abandoned](Self::abandon).
+        #[doc(hidden)]
+        fn query<'a>(&'a mut self, text: &'a str, parameters: &'a [Value], is_prepared: bool) -> Running<'a>;
+
+        /// Whether the driver has noticed that it was closed.
+        #[doc(hidden)]
+        fn is_closed(&self) -> bool;
+
+        /// Closes it, although its statement has not ended. `has_backend` says that its backend serves no other client.
+        #[doc(hidden)]
+        fn abandon(self: Box<Self>, has_backend: bool);
     }
 }

@@ -1,54 +1,47 @@
-//! A pool of `sqlx`, which prepares each statement once per connection.
-
-use std::time::Duration;
+//! A pool of `sqlx`.
 
 use sqlx::error::Error;
-use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgPool, PgRow};
-use sqlx::{Column, Postgres, Row, TypeInfo};
-use tokio::time::timeout;
+use sqlx::postgres::{PgConnection, PgDatabaseError, PgPool, PgRow};
+use sqlx::{Column, ConnectOptions, Row, TypeInfo};
 
-use super::sealed::Run;
-use super::{Running, Value, to_its_end};
+use super::sealed::Connect;
+use super::{Connecting, Running, Session, Value};
 use crate::fault::{FaultKind, PostgresFault};
 
-impl Run for PgPool {
-    fn run<'a>(&'a self, statement: &'a str, parameters: &'a [Value], wait: Duration) -> Running<'a> {
+impl Connect for PgPool {
+    fn max_connections(&self) -> usize {
+        self.options().get_max_connections() as usize
+    }
+
+    fn connect(&self) -> Connecting<'_> {
         Box::pin(async move {
-            let connection = match timeout(wait, self.acquire()).await {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(Error::PoolTimedOut)) | Err(_) => {
-                    let most = self.options().get_max_connections();
-                    return Err(PostgresFault::no_connection(self.size() as usize, most as usize));
-                }
-                Ok(Err(error)) => return Err(PostgresFault::from(error).before_the_statement()),
-            };
-            let (statement, parameters) = (statement.to_owned(), parameters.to_vec());
-            to_its_end(async move {
-                let mut lent = Lent(Some(connection));
-                let connection = lent.0.as_mut().expect("it is taken out at the end");
-                let query = parameters.iter().fold(sqlx::query(&statement), |query, value| match value {
-                    Value::Int(number) => query.bind(*number),
-                    Value::Text(text) => query.bind(text.as_deref()),
-                });
-                let answer = query.fetch_all(&mut **connection).await;
-                drop(lent.0.take());
-                answer?.iter().map(values).collect()
-            })
-            .await
+            if self.is_closed() {
+                return Err(PostgresFault::new(FaultKind::Unreachable, "the pool was closed"));
+            }
+            let connection = self.connect_options().connect().await.map_err(PostgresFault::from)?;
+            Ok(Box::new(connection) as Box<dyn Session>)
         })
     }
 }
 
-/// A connection that is closed, and leaves the pool, unless its statement has ended.
-struct Lent(Option<PoolConnection<Postgres>>);
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if let Some(mut connection) = self.0.take() {
-            connection.close_on_drop();
-        }
+impl Session for PgConnection {
+    fn query<'a>(&'a mut self, text: &'a str, parameters: &'a [Value], is_prepared: bool) -> Running<'a> {
+        Box::pin(async move {
+            let query = parameters.iter().fold(sqlx::query(text), |query, value| match value {
+                Value::Int(number) => query.bind(*number),
+                Value::Text(text) => query.bind(text.as_deref()),
+            });
+            let rows = query.persistent(is_prepared).fetch_all(self).await?;
+            rows.iter().map(values).collect()
+        })
     }
+
+    /// It does not say.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    fn abandon(self: Box<Self>, _: bool) {}
 }
 
 fn values(row: &PgRow) -> Result<Vec<Value>, PostgresFault> {
@@ -62,8 +55,10 @@ fn values(row: &PgRow) -> Result<Vec<Value>, PostgresFault> {
 impl From<Error> for PostgresFault {
     fn from(error: Error) -> Self {
         match &error {
-            Error::Database(failure) => Self::of_server(&failure.code().unwrap_or_default(), failure.message()),
-            Error::PoolClosed => Self::new(FaultKind::PoolExhausted, error.to_string()),
+            Error::Database(failure) => {
+                let routine = failure.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::routine);
+                Self::of_server(&failure.code().unwrap_or_default(), failure.message(), routine)
+            }
             Error::ColumnDecode { .. } | Error::Decode(_) | Error::ColumnIndexOutOfBounds { .. } => {
                 Self::new(FaultKind::Unintelligible, error.to_string())
             }

@@ -1,28 +1,70 @@
-//! What the pools of `tokio-postgres` share: parameters, rows and errors.
+//! What the pools of `tokio-postgres` share: connections, parameters, rows and errors.
 
-#[cfg(feature = "deadpool")]
-use tokio_postgres::Statement;
+use std::collections::HashMap;
+
 use tokio_postgres::error::Error;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Column, Row};
+use tokio_postgres::{Client, Column, Row, Statement};
 
-use super::{Answer, Value};
+use super::{Answer, Running, Session, Value};
 use crate::fault::{FaultKind, PostgresFault};
 
-/// Sends a prepared statement.
-#[cfg(feature = "deadpool")]
-pub(super) async fn query(client: &Client, statement: &Statement, parameters: &[Value]) -> Answer {
-    let parameters: Vec<_> = parameters.iter().map(|value| parameter(value).0).collect();
-    let rows = client.query(statement, &parameters).await?;
-    rows.iter().map(values).collect()
+/// The client of a connection, in the type that its pool makes.
+pub(super) trait Owner: Send + Sync + Sized + 'static {
+    fn client(&self) -> &Client;
+
+    /// Closes the connection, although its statement has not ended.
+    fn abandon(self, _has_backend: bool) {}
 }
 
-/// Sends a statement that is not prepared, in one round trip.
-#[cfg(feature = "bb8")]
-pub(super) async fn query_unprepared(client: &Client, statement: &str, parameters: &[Value]) -> Answer {
-    let parameters: Vec<_> = parameters.iter().map(parameter).collect();
-    let rows = client.query_typed(statement, &parameters).await?;
-    rows.iter().map(values).collect()
+/// A connection, and the statements that it has prepared.
+pub(super) struct Connection<O> {
+    owner: O,
+    prepared: HashMap<String, Statement>,
+}
+
+impl<O> Connection<O> {
+    pub(super) fn new(owner: O) -> Self {
+        Self { owner, prepared: HashMap::new() }
+    }
+}
+
+impl<O: Owner> Connection<O> {
+    async fn query_prepared(&mut self, text: &str, parameters: &[Value]) -> Answer {
+        let client = self.owner.client();
+        if !self.prepared.contains_key(text) {
+            let statement = client.prepare(text).await?;
+            self.prepared.insert(text.to_owned(), statement);
+        }
+        let parameters: Vec<_> = parameters.iter().map(|value| parameter(value).0).collect();
+        let rows = client.query(&self.prepared[text], &parameters).await?;
+        rows.iter().map(values).collect()
+    }
+
+    /// Takes one round trip.
+    async fn query_unprepared(&self, text: &str, parameters: &[Value]) -> Answer {
+        let parameters: Vec<_> = parameters.iter().map(parameter).collect();
+        let rows = self.owner.client().query_typed(text, &parameters).await?;
+        rows.iter().map(values).collect()
+    }
+}
+
+impl<O: Owner> Session for Connection<O> {
+    fn query<'a>(&'a mut self, text: &'a str, parameters: &'a [Value], is_prepared: bool) -> Running<'a> {
+        if is_prepared {
+            Box::pin(self.query_prepared(text, parameters))
+        } else {
+            Box::pin(self.query_unprepared(text, parameters))
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.owner.client().is_closed()
+    }
+
+    fn abandon(self: Box<Self>, has_backend: bool) {
+        self.owner.abandon(has_backend);
+    }
 }
 
 fn parameter(value: &Value) -> (&(dyn ToSql + Sync), Type) {
@@ -46,7 +88,7 @@ fn values(row: &Row) -> Result<Vec<Value>, PostgresFault> {
 impl From<Error> for PostgresFault {
     fn from(error: Error) -> Self {
         match error.as_db_error() {
-            Some(failure) => Self::of_server(failure.code().code(), failure.message()),
+            Some(failure) => Self::of_server(failure.code().code(), failure.message(), failure.routine()),
             None => Self::of_connection(&error),
         }
     }

@@ -3,7 +3,7 @@ SELECT @key, @limiter, @limit, @burst, @period, number, previous, used, {changed
 FROM
   > {now} AS now, ({fresh_charged})::int4 AS charged
   > {fresh_state}
-WHERE {covered}
+WHERE {checked} AND {covered}
 ON CONFLICT (key) DO UPDATE SET (quota_limit, quota_burst, quota_period, number, previous, used, changed, charged, expires, banned_until, owing_until, allowed_until, reason) = (
   SELECT
     CASE WHEN stays THEN r.quota_limit ELSE @limit END,

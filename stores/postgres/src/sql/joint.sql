@@ -16,6 +16,7 @@ WITH asked AS MATERIALIZED (
   SELECT q.key, q.limiter, q.kind, q.cost, q.quota_limit, q.quota_burst, q.quota_period, q.since, q.first, q.second, 1::int8 << (q.place - 1)::int4 AS bit
   FROM unnest(@keys, @limiters, @kinds, @costs, @limits, @bursts, @periods, @sinces, @firsts, @seconds)
     WITH ORDINALITY AS q(key, limiter, kind, cost, quota_limit, quota_burst, quota_period, since, first, second, place)
+  WHERE {checked}
 ),
 -- One after the other, in the order of the keys.
 locked AS MATERIALIZED (
@@ -53,12 +54,14 @@ inserted AS (
 made AS MATERIALIZED (
   SELECT (SELECT count(*) FROM inserted) AS made, (SELECT count(*) FROM charged WHERE is_new) AS wanted
 ),
--- By the key, and not by the place of the row: the row that was locked may be a later version than the one that this
--- statement sees. Other columns are no condition: they would be those of the version that it sees.
+-- An insert finds its row by the primary key, whatever the planner knows of the table, and in the version that was
+-- locked, which may be a later one than this statement sees.
 updated AS (
-  UPDATE {table} t SET quota_limit = d.quota_limit, quota_burst = d.quota_burst, quota_period = d.quota_period, number = d.number, previous = d.previous, used = d.used, changed = d.changed, charged = 1, expires = d.expires, banned_until = NULL, owing_until = NULL, allowed_until = NULL, reason = NULL
+  INSERT INTO {table} AS t (key, limiter, quota_limit, quota_burst, quota_period, number, previous, used, changed, charged, expires)
+  SELECT d.key, d.limiter, d.quota_limit, d.quota_burst, d.quota_period, d.number, d.previous, d.used, d.changed, 1, d.expires
   FROM charged d, made m
-  WHERE t.key = d.key AND NOT d.is_new AND m.made = m.wanted
+  WHERE NOT d.is_new AND m.made = m.wanted
+  ON CONFLICT (key) DO UPDATE SET quota_limit = excluded.quota_limit, quota_burst = excluded.quota_burst, quota_period = excluded.quota_period, number = excluded.number, previous = excluded.previous, used = excluded.used, changed = excluded.changed, charged = 1, expires = excluded.expires, banned_until = NULL, owing_until = NULL, allowed_until = NULL, reason = NULL
   RETURNING t.key
 )
 SELECT c.now,

@@ -2,4 +2,5 @@
 SELECT c.now, 0::int8, 1::int8, 1::int8 << (q.place - 1)::int4, {row}, {changed_nanos}
 FROM ({clock}) c
 CROSS JOIN unnest(@keys) WITH ORDINALITY AS q(key, place)
-LEFT JOIN {table} r ON r.key = q.key
+LEFT JOIN LATERAL (SELECT * FROM {table} s WHERE s.key = q.key OFFSET 0) r ON true
+WHERE {checked}

@@ -23,8 +23,7 @@
 //!
 //! All arithmetic is in whole numbers. `bigint` divides without a remainder; `numeric` does so only by `div`.
 
-use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Which algorithm a statement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,9 +219,44 @@ impl Kind {
     }
 }
 
+/// What the message of an error quotes when a statement is carried out over a connection of another client.
+pub(crate) const OF_ANOTHER_CONNECTION: &str = "sluice: another connection";
+
+/// Sets up a connection, and names it. The parameter is how many milliseconds a statement may take; a role that has
+/// less keeps that. Behind a client that has gone without a word, the connection ends in half a minute.
+pub(crate) const SET_UP: &str = "\
+    SELECT set_config('sluice.session', concat(pg_backend_pid(), '.', \
+      (extract(epoch FROM clock_timestamp()) * 1000000)::int8, ':'), false), \
+      set_config('enable_seqscan', 'off', false), \
+      set_config('statement_timeout', CASE WHEN role.millis > 0 AND role.millis < $1::int8 \
+      THEN current_setting('statement_timeout') ELSE ($1::int8)::text END, false), \
+      set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), \
+      set_config('tcp_keepalives_count', '4', false) \
+    FROM (SELECT extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 AS millis OFFSET 0) role";
+
+/// Holds if the connection is the one that prepared the statement, and if it is this statement: the parameter is the
+/// name of the connection and the number of the statement. Otherwise the statement fails, and changes nothing.
+/// `clock_timestamp()` keeps the planner from computing the failure in advance.
+fn is_of_this_connection(id: &str) -> String {
+    format!(
+        "CASE WHEN @session = '{id}' OR @session = current_setting('sluice.session', true) || '{id}' THEN true \
+         ELSE concat('{OF_ANOTHER_CONNECTION} ', clock_timestamp())::bool END"
+    )
+}
+
+/// Returns a number for a text (FNV-1a, by G. Fowler, L. C. Noll and K.-P. Vo).
+fn number_of(text: &str) -> String {
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
 /// What a statement has a placeholder for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parameter {
+    /// The name of the connection, and the number of the statement. Always the first.
+    Session,
     /// The time in nanoseconds; NULL for the server's clock.
     #[cfg(test)]
     Now,
@@ -283,6 +317,7 @@ pub(crate) enum Parameter {
 impl Parameter {
     /// The name in a text, and the type.
     const ALL: &[(Self, &str, &str)] = &[
+        (Self::Session, "session", "text"),
         #[cfg(test)]
         (Self::Now, "now", "int8"),
         (Self::Key, "key", "text::uuid"),
@@ -327,28 +362,20 @@ impl Parameter {
 /// A text to prepare, and what its placeholders stand for.
 #[derive(Debug)]
 pub(crate) struct Statement {
-    text: String,
+    pub(crate) text: Arc<str>,
+    /// Distinguishes it from all others.
+    pub(crate) id: String,
     pub(crate) parameters: Vec<Parameter>,
+    /// Whether it may wait for others with the same keys.
+    pub(crate) locks_rows: bool,
 }
 
 impl Statement {
-    /// Returns the text to send when this process has made so many rows.
-    ///
-    /// A connection keeps the plan of a prepared statement until the table is analyzed. One that was made while the
-    /// table was tiny reads all of it for each key, which a flood of new keys would make slow until then. So the text
-    /// changes with each power of ten, and is planned anew. An insert finds its row by the primary key in any case.
-    pub(crate) fn text_for(&self, new_rows: u32) -> Cow<'_, str> {
-        match new_rows.checked_ilog10() {
-            Some(magnitude) if magnitude >= 2 && !self.text.starts_with("INSERT") => {
-                format!("{}-- 10^{magnitude} rows", self.text).into()
-            }
-            _ => (&self.text).into(),
-        }
-    }
-
     /// Makes a statement of a file, with its parts.
     fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
         let mut text = nested(&fill(&without_comments(text), table, parts));
+        let id = number_of(&text);
+        text = text.replace("{checked}", &is_of_this_connection(&id));
         let mut parameters = Vec::new();
         for (parameter, name, kind) in Parameter::ALL {
             // No word behind it goes on: there are `@limit` and `@limiter`.
@@ -372,7 +399,12 @@ impl Statement {
                 text = filled;
             }
         }
-        Self { text, parameters }
+        Self { text: text.into(), id, parameters, locks_rows: true }
+    }
+
+    /// A statement that waits for no lock.
+    fn without_locks(text: &str, table: &str) -> Self {
+        Self { locks_rows: false, ..Self::new(text, table, &[]) }
     }
 }
 
@@ -485,12 +517,12 @@ impl Statements {
             decide: each(include_str!("decide.sql")),
             refund: each(include_str!("refund.sql")),
             stand: each(include_str!("stand.sql")),
-            read: Statement::new(include_str!("read.sql"), table, &[]),
+            read: Statement::without_locks(include_str!("read.sql"), table),
             reset: Statement::new(include_str!("reset.sql"), table, &[]),
             swap: Statement::new(include_str!("swap.sql"), table, &ends_of_state),
             insert: Statement::new(include_str!("insert.sql"), table, &ends_of_state),
-            sweep: Statement::new(include_str!("sweep.sql"), table, &[]),
-            joint_read: Statement::new(include_str!("joint_read.sql"), table, &[]),
+            sweep: Statement::without_locks(include_str!("sweep.sql"), table),
+            joint_read: Statement::without_locks(include_str!("joint_read.sql"), table),
             table: table.into(),
             joint: [const { OnceLock::new() }; 1 << Kind::COUNT],
         }

@@ -14,5 +14,5 @@ UPDATE {table} AS r SET (number, previous, used, changed, charged, expires, bann
     {rolled}
     > {refunded}
 )
-WHERE r.key = @key
+WHERE r.key = @key AND (SELECT {checked})
 RETURNING {decided_at}, {row}

@@ -1,2 +1,2 @@
-WITH gone AS (DELETE FROM {table} WHERE key = @key)
+WITH gone AS (DELETE FROM {table} WHERE key = @key AND (SELECT {checked}))
 SELECT c.now FROM ({clock}) c

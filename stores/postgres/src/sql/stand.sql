@@ -6,6 +6,7 @@ SELECT @key, @limiter, @limit, @burst, @period, 0, 0, 0, {changed}, 0, {standing
 FROM
   > {now} AS now
   > now::numeric + (@spans)[1] AS next_banned, now::numeric + @allowed AS next_allowed, NULL::numeric AS next_owing, CASE WHEN @remembered IS NOT NULL THEN 1 END AS next_bans, now::numeric + (@spans)[1] + @remembered AS next_bans_until
+WHERE {checked}
 ON CONFLICT (key) DO UPDATE SET (number, changed, charged, expires, banned_until, owing_until, allowed_until, reason, bans, bans_until) = (
   SELECT
     corrected,

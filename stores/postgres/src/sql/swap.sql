@@ -2,5 +2,5 @@ UPDATE {table} AS r SET (quota_limit, quota_burst, quota_period, number, previou
   SELECT @limit, @burst, @period, @number, @previous, @used, {changed}, 0, {instant_of_swap}, @banned, @owing, @until, @reason
   FROM (SELECT @written AS now OFFSET 0) c
 )
-WHERE r.key = @key AND r.xmin::text = @version
+WHERE r.key = @key AND (SELECT {checked}) AND r.xmin::text = @version
 RETURNING 1::int8

@@ -3,10 +3,12 @@
 DELETE FROM {table} AS r USING ({clock}) c
 WHERE r.key = ANY (ARRAY(
   SELECT e.key
-  FROM (SELECT f.key FROM {table} f WHERE f.key > @key ORDER BY f.key LIMIT @count) g
-  JOIN {table} e ON e.key = g.key
-  CROSS JOIN ({clock}) d
-  WHERE e.expires <= timestamptz 'epoch' + (d.now / 1000) * interval '1 microsecond'
-  FOR UPDATE OF e SKIP LOCKED
+  FROM ({clock}) d
+  CROSS JOIN (SELECT f.key FROM {table} f WHERE f.key > @key ORDER BY f.key LIMIT @count) g
+  CROSS JOIN LATERAL (
+    SELECT h.key FROM {table} h
+    WHERE h.key = g.key AND h.expires <= timestamptz 'epoch' + (d.now / 1000) * interval '1 microsecond'
+    FOR UPDATE SKIP LOCKED
+  ) e
 ))
-AND r.expires <= {changed}
+AND r.expires <= {changed} AND (SELECT {checked})

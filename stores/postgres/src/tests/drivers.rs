@@ -39,3 +39,26 @@ pub(super) fn sqlx_pool(url: &str, connections: u32) -> sqlx::PgPool {
 async fn a_pool_of_sqlx_makes_the_same_decisions() {
     check(sqlx_pool(&PostgresServer::shared().url(), 8)).await;
 }
+
+/// A process over each pool, with a table of its own.
+#[cfg_attr(not(any(feature = "bb8", feature = "sqlx")), allow(unused_mut, clippy::vec_init_then_push))]
+pub(super) async fn over_each_pool(url: &str, connections: u32) -> Vec<(&'static str, Postgres)> {
+    let mut all = Vec::new();
+    all.push(("deadpool", process(pool_of(url, connections as usize)).await));
+    #[cfg(feature = "bb8")]
+    all.push(("bb8", process(bb8_pool(url, connections).await).await));
+    #[cfg(feature = "sqlx")]
+    all.push(("sqlx", process(sqlx_pool(url, connections)).await));
+    all
+}
+
+/// A process over a pool of this name.
+pub(super) async fn over(name: &str, url: &str, connections: u32) -> Postgres {
+    match name {
+        #[cfg(feature = "bb8")]
+        "bb8" => Postgres::new(bb8_pool(url, connections).await),
+        #[cfg(feature = "sqlx")]
+        "sqlx" => Postgres::new(sqlx_pool(url, connections)),
+        _ => Postgres::new(pool_of(url, connections as usize)),
+    }
+}

@@ -29,7 +29,7 @@ async fn a_table_that_is_missing_or_old_is_named_with_its_cure() {
     assert!(fault.contains("run the migration") && fault.contains("SQLSTATE 42P01"), "{fault}");
     let old = process(pool(1)).await;
     PostgresServer::shared().run(&format!("ALTER TABLE {} DROP COLUMN reason", old.table_name()));
-    assert_eq!(fault_of(&old).await, FaultKind::NoTable);
+    assert_eq!(fault_of(&old).await, FaultKind::WrongTable);
     assert_eq!(missing.health().breaker(), tower_sluice::store::BreakerState::Closed);
 }
 
@@ -158,18 +158,36 @@ async fn statements_that_the_server_cancels_are_named() {
     assert_eq!(fault_of(&another).await, FaultKind::TooManyConnections);
 }
 
+/// Statements that wait for locks have all connections. That is the server's fault, so the breaker opens.
 #[tokio::test]
-async fn a_pool_whose_connections_are_in_use_is_named_and_the_breaker_stays_closed() {
+async fn a_pool_that_is_exhausted_opens_the_breaker() {
     let server = PostgresServer::start();
-    let pool = pool_of(&server.url(), 1);
-    let postgres = process(pool.clone()).await.timeout(Duration::from_millis(40));
-    let lent = pool.get().await.unwrap();
-    for _ in 0..7 {
-        assert_eq!(fault_of(&postgres).await, FaultKind::PoolExhausted);
-    }
-    assert_eq!(postgres.health().breaker(), tower_sluice::store::BreakerState::Closed);
-    drop(lent);
-    apply(&postgres, &bucket(), 1, Transition::Charge { cost: 1, count: 1 }).await.unwrap();
+    let postgres = process(pool_of(&server.url(), 1)).await.timeout(Duration::from_millis(200));
+    let lock_pool = pool_of(&server.url(), 1);
+    let mut connection = lock_pool.get().await.unwrap();
+    let lock = connection.transaction().await.unwrap();
+    lock.execute(&format!("LOCK TABLE {}", postgres.table_name()), &[]).await.unwrap();
+    let mut seen = Vec::new();
+    timing::eventually("the pool is exhausted, and the breaker opens", async || {
+        let asking: Vec<_> = (0..10)
+            .map(|_| {
+                tokio::spawn({
+                    let postgres = postgres.clone();
+                    async move { fault_of(&postgres).await }
+                })
+            })
+            .collect();
+        for asked in asking {
+            seen.push(asked.await.unwrap());
+        }
+        seen.contains(&FaultKind::PoolExhausted) && seen.contains(&FaultKind::BreakerOpen)
+    })
+    .await;
+    lock.rollback().await.unwrap();
+    timing::eventually("it is used again", async || {
+        apply(&postgres, &bucket(), 1, Transition::Charge { cost: 1, count: 1 }).await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,8 +11,8 @@ use tower_sluice::key::User;
 use tower_sluice::{Penalty, Policy, RateLimitLayer};
 
 use super::*;
-use crate::pool::sealed::Run;
-use crate::pool::{Running, Value};
+use crate::pool::{Connect, Connecting, Running, Session, Value};
+use crate::sql::SET_UP;
 
 /// Remembers the first words of all statements.
 #[derive(Clone, Debug)]
@@ -27,11 +27,39 @@ impl Watched {
     }
 }
 
-impl Run for Watched {
-    fn run<'a>(&'a self, statement: &'a str, parameters: &'a [Value], wait: Duration) -> Running<'a> {
-        let words: Vec<_> = statement.split_whitespace().take(2).collect();
-        self.statements.lock().unwrap().push(words.join(" "));
-        self.pool.run(statement, parameters, wait)
+impl Connect for Watched {
+    fn max_connections(&self) -> usize {
+        self.pool.max_connections()
+    }
+
+    fn connect(&self) -> Connecting<'_> {
+        Box::pin(async move {
+            let session = self.pool.connect().await?;
+            Ok(Box::new(WatchedSession { session, statements: Arc::clone(&self.statements) }) as Box<dyn Session>)
+        })
+    }
+}
+
+struct WatchedSession {
+    session: Box<dyn Session>,
+    statements: Arc<Mutex<Vec<String>>>,
+}
+
+impl Session for WatchedSession {
+    fn query<'a>(&'a mut self, text: &'a str, parameters: &'a [Value], is_prepared: bool) -> Running<'a> {
+        if text != SET_UP {
+            let words: Vec<_> = text.split_whitespace().take(2).collect();
+            self.statements.lock().unwrap().push(words.join(" "));
+        }
+        self.session.query(text, parameters, is_prepared)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.session.is_closed()
+    }
+
+    fn abandon(self: Box<Self>, has_backend: bool) {
+        self.session.abandon(has_backend);
     }
 }
 

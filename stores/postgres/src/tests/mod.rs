@@ -11,7 +11,14 @@ mod exact;
 mod faults;
 mod joint;
 mod layer;
+mod network;
+mod plans;
+#[cfg(feature = "sqlx")]
+mod pooler;
 mod proofs;
+#[path = "../../../../tests/support/proxy.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod proxy;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod server;
@@ -21,6 +28,7 @@ mod sweep;
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod timing;
 mod traces;
+mod turns;
 
 use std::error::Error;
 use std::sync::Arc;

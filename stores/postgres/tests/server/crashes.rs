@@ -85,7 +85,10 @@ impl Counts {
     fn fail(&self, fault: &PostgresFault) {
         match fault.kind() {
             // Nothing was charged.
-            FaultKind::Unreachable | FaultKind::BreakerOpen | FaultKind::PoolExhausted => &self.uncharged,
+            FaultKind::Unreachable
+            | FaultKind::BreakerOpen
+            | FaultKind::PoolExhausted
+            | FaultKind::StatementTimeout => &self.uncharged,
             FaultKind::ConnectionLost | FaultKind::TimedOut | FaultKind::ShuttingDown => &self.unknown,
             other => panic!("{other:?}: {fault}"),
         }
@@ -159,7 +162,7 @@ async fn a_server_that_stands_still_fails_decisions_in_time_and_decides_again_wh
         let error = ask(&limiter, "key").await.unwrap_err();
         let took = begun.elapsed();
         let kind = fault(&error).kind();
-        let fails = [FaultKind::TimedOut, FaultKind::Unreachable, FaultKind::BreakerOpen];
+        let fails = [FaultKind::TimedOut, FaultKind::Unreachable, FaultKind::BreakerOpen, FaultKind::StatementTimeout];
         assert!(fails.contains(&kind), "{error}");
         if took < TIMEOUT * 2 { Ok(()) } else { Err(format!("{took:?}")) }
     })
@@ -179,7 +182,7 @@ async fn a_server_that_stands_still_fails_decisions_in_time_and_decides_again_wh
     load.end().await;
 }
 
-/// An operator ends a connection: the statement that ran over it fails, and the pool makes another one.
+/// An operator ends a connection: the statement that ran over it fails, and the store makes another one.
 #[tokio::test]
 async fn a_connection_that_is_ended_is_replaced() {
     let server = PostgresServer::start();
@@ -192,7 +195,7 @@ async fn a_connection_that_is_ended_is_replaced() {
         assert_eq!(server.run(&format!("{ended} AND backend_type = 'client backend'")), "t");
         let others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
         eventually("it has ended", async || server.run(others) == "1").await;
-        // The pool finds out before it hands the connection out, or with the statement.
+        // The store finds out before it hands the connection out, or with the statement.
         eventually("there is another connection", async || limiter.peek(&"key".into(), 0).await.is_ok()).await;
     }
 }

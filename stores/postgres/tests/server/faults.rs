@@ -7,7 +7,6 @@ use http::{Request, Response};
 use tokio_postgres::Client;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::FixedWindow;
-use tower_sluice::store::BreakerState;
 use tower_sluice::{FailureMode, Policy, RateLimitLayer, Verdict};
 use tower_sluice_postgres::FaultKind;
 
@@ -90,7 +89,46 @@ async fn a_table_of_another_version() {
     let limiter = at_most_ten(&process(&pool(&url, 1)));
     assert!(ask(&limiter, "key").await.unwrap().is_allowed(), "it needs no such column");
     client.batch_execute("ALTER TABLE sluice_state DROP COLUMN charged; DELETE FROM sluice_state").await.unwrap();
-    fails(&process(&pool(&url, 1)), FaultKind::NoTable, "run the migration").await;
+    fails(&process(&pool(&url, 1)), FaultKind::WrongTable, "run the migration").await;
+}
+
+#[tokio::test]
+async fn a_table_whose_columns_were_altered() {
+    for altered in [
+        "ALTER TABLE sluice_state ALTER used TYPE text",
+        "ALTER TABLE sluice_state DROP CONSTRAINT sluice_state_pkey",
+        "ALTER TABLE sluice_state ALTER changed TYPE bigint USING 0",
+    ] {
+        let (url, client) = database().await;
+        client.batch_execute(altered).await.unwrap();
+        fails(&process(&pool(&url, 1)), FaultKind::WrongTable, "drop the table and run the migration").await;
+        client.batch_execute("DROP TABLE sluice_state").await.unwrap();
+        process(&pool(&url, 1)).migrate().await.unwrap();
+        recovers(&url).await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_lacks_a_letter() {
+    let server = PostgresServer::shared();
+    server.run("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
+    let url = format!("{}latin", server.url().strip_suffix("postgres").unwrap());
+    let postgres = process(&pool(&url, 1));
+    postgres.migrate().await.unwrap();
+    let limiter = RateLimiter::new(FixedWindow::new(quota(10)), PostgresStore::new(&postgres, "an €"));
+    let error = ask(&limiter, "key").await.unwrap_err();
+    assert_eq!(fault(&error).kind(), FaultKind::Encoding, "{error}");
+    let text = fault(&error).to_string();
+    assert!(text.contains("whose encoding is UTF8"), "{text}");
+}
+
+#[test]
+#[should_panic(expected = "has no NUL")]
+fn a_name_with_a_nul() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let _enter = runtime.enter();
+    let postgres = Postgres::new(pool("postgres://postgres@127.0.0.1:1/none", 1));
+    let _ = PostgresStore::new(&postgres, "per\0client");
 }
 
 /// A process has prepared its statements, and then somebody changes the table.
@@ -163,35 +201,58 @@ async fn a_row_that_others_lock_for_longer_than_the_timeout() {
     let limiter = at_most_ten(&process(&pool(&url, 1)));
     assert!(ask(&limiter, "key").await.unwrap().is_allowed());
     lock(&client).await;
-    let pool = pool(&url, 4);
-    let hasty = Postgres::new(pool.clone()).timeout(SHORT);
-    fails(&hasty, FaultKind::TimedOut, "look for locks").await;
+    let hasty = at_most_ten(&Postgres::new(pool(&url, 4)).timeout(SHORT));
+    eventually("the server ends the statement in time", async || {
+        let error = ask(&hasty, "key").await.unwrap_err();
+        let kind = fault(&error).kind();
+        assert!(matches!(kind, FaultKind::StatementTimeout | FaultKind::TimedOut | FaultKind::BreakerOpen), "{error}");
+        kind == FaultKind::StatementTimeout
+    })
+    .await;
+    let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("nothing waits", async || {
+        client.batch_execute("SELECT pg_stat_clear_snapshot()").await.unwrap();
+        client.query_one(text, &[]).await.unwrap().get::<_, i64>(0) == 0
+    })
+    .await;
     client.batch_execute("COMMIT").await.unwrap();
-    // Each of the requests that have failed has left a statement that waits.
-    let are_back = async || pool.status().size == 4 && pool.status().available == 4;
-    eventually("the connections are back in the pool", are_back).await;
+    eventually("it decides again", async || ask(&hasty, "key").await.is_ok()).await;
     assert!(ask(&limiter, "key").await.is_ok());
-    assert!(ask(&at_most_ten(&process(&pool)), "another").await.unwrap().is_allowed());
 }
 
-/// The one connection waits for a lock. So others get none, also for rows that nobody locks.
+/// The program has all connections of the pool that it shares with the limits.
 #[tokio::test]
-async fn a_pool_that_is_exhausted() {
-    let (url, client) = database().await;
+async fn a_pool_that_the_program_has_used_up() {
+    let (url, _client) = database().await;
     let pool = pool(&url, 1);
-    let limiter = at_most_ten(&process(&pool));
-    assert!(ask(&limiter, "blocked").await.unwrap().is_allowed());
-    lock(&client).await;
-    let blocked = tokio::spawn(async move { ask(&limiter, "blocked").await.unwrap() });
-    waiting(&client, 1).await;
-    let hasty = Postgres::new(pool.clone()).timeout(SHORT);
-    for _ in 0..3 {
-        fails(&hasty, FaultKind::PoolExhausted, "give the limits a pool of their own, or a larger one").await;
+    let _used_up = pool.get().await.unwrap();
+    assert_eq!(ask(&at_most_ten(&process(&pool)), "key").await.unwrap().remaining(), 9);
+}
+
+/// The key of an unlogged table cannot be looked up on a standby, by whatever statement.
+#[tokio::test]
+async fn a_standby_without_the_unlogged_table() {
+    let primary = PostgresServer::with(&["wal_level = replica"]);
+    let postgres = process(&pool(&primary.url(), 1));
+    postgres.migrate().await.unwrap();
+    let standby = primary.standby();
+    let postgres = process(&pool(&standby.url(), 1));
+    fails(&postgres, FaultKind::ReadOnly, "connect to the primary").await;
+    // Its breaker has counted no failure yet.
+    let postgres = process(&pool(&standby.url(), 1));
+    let limiter = at_most_ten(&postgres);
+    for error in [limiter.peek(&"key".into(), 1).await.unwrap_err(), limiter.reset(&"key".into()).await.unwrap_err()] {
+        assert_eq!(fault(&error).kind(), FaultKind::ReadOnly, "{error}");
     }
-    assert!(hasty.health().breaker() == BreakerState::Closed, "it is not the server's fault");
-    client.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(blocked.await.unwrap().remaining(), 8);
-    recovers(&url).await;
+    let policy = |name: &'static str| {
+        let limiter = RateLimiter::new(FixedWindow::new(quota(10)), PostgresStore::new(&postgres, name));
+        Policy::new(name, limiter).key(client()).on_failure(FailureMode::Reject)
+    };
+    let layer = RateLimitLayer::new([policy("one"), policy("other")]);
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let request = Request::builder().header(CLIENT, "key").body(()).unwrap();
+    let response = layer.layer(inner).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 503);
 }
 
 #[tokio::test]

@@ -198,11 +198,11 @@ async fn a_hot_key_admits_exactly_its_limit_over_64_connections() {
     const EACH: u64 = 100;
     const LIMIT: u64 = 5_000;
     let server = PostgresServer::start();
-    let postgres = process(&pool(&server.url(), CONNECTIONS));
-    postgres.migrate().await.unwrap();
-    // Each with its own memory of rejections, so that the rejected ones wait for the row, too.
+    process(&pool(&server.url(), 1)).migrate().await.unwrap();
+    // Each is a process of its own: the statements of one process take turns.
     let asking: Vec<_> = (0..CONNECTIONS)
         .map(|_| {
+            let postgres = process(&pool(&server.url(), 1));
             let limiter = limiter_without_coalescing(&postgres, FixedWindow::new(quota(LIMIT)));
             tokio::spawn(async move {
                 let mut admitted = 0;

@@ -1,0 +1,227 @@
+//! Connections in simulated time, over a network that loses, delays and forgets: a seed determines the faults.
+//!
+//! The statements are not carried out. The test checks that the store never has more connections than the pool may have
+//! and one, that a request ends within its timeout, and that requests are answered within a second after the network is
+//! back, or within three times the time that a connection takes.
+
+#[path = "../../../../tests/support/effort.rs"]
+#[allow(unreachable_pub, reason = "shared with other tests")]
+mod effort;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tower_sluice::store::remote::{CallLimits, GaveUp};
+use tower_sluice::testing::Random;
+
+use self::effort::rounds;
+use super::*;
+use crate::pool::{Connecting, Running};
+use crate::sql::Statements;
+
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The timers of tokio are a millisecond apart.
+const TIMERS: Duration = Duration::from_millis(3);
+
+/// How the network treats the bytes of all connections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    Pass,
+    /// Answers come later by this.
+    Late(Duration),
+    /// Bytes are lost, in both directions. A connection that has lost some never hears of anything again.
+    Lost,
+    /// Connections end, and new ones are refused.
+    Refused,
+    /// All rows are locked by another session: the server ends statements that wait.
+    Locked,
+}
+
+/// The server, as it is seen over the network.
+#[derive(Clone, Debug)]
+struct Network(Arc<NetworkState>);
+
+#[derive(Debug)]
+struct NetworkState {
+    mode: watch::Sender<Mode>,
+    /// How long a connection takes, in either direction.
+    connecting: Duration,
+    size: usize,
+    /// Connections that are made or being made, and the most there have been.
+    open: AtomicU64,
+    most: AtomicU64,
+}
+
+/// A connection that is open, or is being made.
+#[derive(Debug)]
+struct Open(Network);
+
+impl Open {
+    fn new(network: &Network) -> Self {
+        let open = network.0.open.fetch_add(1, Ordering::SeqCst) + 1;
+        network.0.most.fetch_max(open, Ordering::SeqCst);
+        Self(network.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.0.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Network {
+    fn mode(&self) -> Mode {
+        *self.0.mode.borrow()
+    }
+
+    /// Waits for an answer, which takes this long. An answer that meets a loss never comes.
+    async fn answer(&self, takes: Duration) -> Result<(), PostgresFault> {
+        let mut modes = self.0.mode.subscribe();
+        let late = if let Mode::Late(late) = self.mode() { late } else { Duration::ZERO };
+        let fault = modes.wait_for(|mode| matches!(mode, Mode::Lost | Mode::Refused));
+        tokio::select! {
+            biased;
+            fault = fault => {
+                if *fault.expect("the network is there") == Mode::Refused {
+                    return Err(FaultKind::ConnectionLost.into());
+                }
+            }
+            () = sleep(takes + late) => return Ok(()),
+        }
+        std::future::pending().await
+    }
+}
+
+impl Connect for Network {
+    fn max_connections(&self) -> usize {
+        self.0.size
+    }
+
+    fn connect(&self) -> Connecting<'_> {
+        let open = Open::new(self);
+        Box::pin(async move {
+            self.answer(self.0.connecting).await?;
+            Ok(Box::new(Simulated { open, is_dead: false }) as Box<dyn Session>)
+        })
+    }
+}
+
+struct Simulated {
+    open: Open,
+    /// Bytes were lost on it.
+    is_dead: bool,
+}
+
+impl Session for Simulated {
+    fn query<'a>(&'a mut self, text: &'a str, _: &'a [Value], _: bool) -> Running<'a> {
+        let network = self.open.0.clone();
+        Box::pin(async move {
+            if self.is_dead {
+                std::future::pending::<()>().await;
+            }
+            self.is_dead = true;
+            if network.mode() == Mode::Locked && text != crate::sql::SET_UP {
+                network.answer(TIMEOUT / 4 * 3).await?;
+                self.is_dead = false;
+                return Err(FaultKind::StatementTimeout.into());
+            }
+            network.answer(Duration::from_millis(1)).await?;
+            self.is_dead = false;
+            Ok(vec![vec![Value::from("marker".to_owned())]])
+        })
+    }
+
+    fn is_closed(&self) -> bool {
+        self.open.0.mode() == Mode::Refused
+    }
+
+    fn abandon(self: Box<Self>, _: bool) {}
+}
+
+struct Process {
+    sessions: Sessions,
+    calls: Calls,
+    statements: Statements,
+}
+
+impl Process {
+    fn new(network: &Network) -> Arc<Self> {
+        let settings = Settings { timeout: TIMEOUT, is_behind_pooler: false };
+        let sessions = Sessions::new(Arc::new(network.clone()), settings);
+        let calls = Calls::new("simulated", TIMEOUT, 1_000);
+        sessions.tell(&calls);
+        Arc::new(Self { sessions, calls, statements: Statements::new("simulated") })
+    }
+
+    /// Makes a request, which must be answered in time.
+    async fn ask(self: Arc<Self>) -> Result<(), PostgresFault> {
+        let began = Instant::now();
+        let limits = CallLimits::until(began + TIMEOUT);
+        let this = Arc::clone(&self);
+        let call = async move {
+            let parameters = vec![Value::Text(None)];
+            this.sessions.run(&this.statements.read, parameters, ()).await.map(drop)
+        };
+        let answer = self.calls.run(limits, call, PostgresFault::is_of_the_server).await;
+        let took = began.elapsed();
+        assert!(took <= TIMEOUT + TIMERS, "a request took {took:?}");
+        answer.unwrap_or_else(|reason: GaveUp| Err(reason.into()))
+    }
+}
+
+/// Lets some requests come, until a time.
+async fn load(process: &Arc<Process>, random: &mut Random, until: Instant) {
+    while Instant::now() < until {
+        for _ in 0..=random.below(6) {
+            tokio::spawn(Arc::clone(process).ask());
+        }
+        sleep(Duration::from_millis(1 + random.below(40))).await;
+    }
+}
+
+async fn run(seed: u64) {
+    let mut random = Random::new(seed);
+    let size = random.pick(&[1, 2, 4, 8, 64]);
+    let connecting = Duration::from_millis(random.pick(&[0, 5, 80, 150, 3_000, 20_000]));
+    let mode = watch::Sender::new(Mode::Pass);
+    let state = NetworkState { mode, connecting, size, open: AtomicU64::new(0), most: AtomicU64::new(0) };
+    let network = Network(Arc::new(state));
+    let process = Process::new(&network);
+    let mut log = Vec::new();
+    // A connection that was lost as it was made may have the only room, until a probe takes its place.
+    let recovers = Duration::from_secs(1) + 3 * connecting;
+    // A store that has never connected does not know how long that takes.
+    if connecting > Duration::from_millis(200) {
+        load(&process, &mut random, Instant::now() + recovers).await;
+    }
+    for _ in 0..6 {
+        let late = Mode::Late(Duration::from_millis(random.pick(&[30, 130, 250])));
+        let fault = random.pick(&[Mode::Lost, Mode::Refused, Mode::Locked, late]);
+        let lasts = Duration::from_millis(random.pick(&[20, 300, 1_000, 20_000]));
+        log.push((fault, lasts));
+        network.0.mode.send_replace(fault);
+        load(&process, &mut random, Instant::now() + lasts).await;
+        network.0.mode.send_replace(Mode::Pass);
+        load(&process, &mut random, Instant::now() + recovers).await;
+        let context = format!("seed {seed}: {size} connections of {connecting:?}, {log:?}");
+        for _ in 0..50 {
+            let answer = Arc::clone(&process).ask().await;
+            assert!(answer.is_ok(), "{context}: {answer:?}");
+        }
+        let most = network.0.most.load(Ordering::SeqCst);
+        assert!(most <= size as u64 + 1, "{context}: {most} connections");
+    }
+    let state = process.sessions.0.lock();
+    assert!(state.live <= size && state.waiters.iter().all(Waiter::is_closed), "seed {seed}");
+}
+
+#[test]
+fn whatever_the_network_does_the_store_recovers() {
+    for seed in 1..=rounds(12, 200) as u64 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime").block_on(run(seed));
+    }
+}

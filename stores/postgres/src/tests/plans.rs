@@ -1,0 +1,90 @@
+//! No statement reads the whole table, whatever it looked like when the statement was planned.
+
+use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+
+use super::*;
+use crate::joint::{JointCall, KeyPart};
+use crate::pool::Value;
+
+/// Sends each statement once. Returns how many there were.
+async fn send_all(postgres: &Postgres, round: u128) -> u64 {
+    let bucket = TokenBucket::new(Quota::per_day(1_000_000));
+    let window = FixedWindow::new(Quota::per_day(1_000_000));
+    let charge = Transition::Charge { cost: 1, count: 1 };
+    let charged = apply(postgres, &bucket, 1, charge).await.unwrap();
+    let receipt = bucket.decide(charged.old, charged.now, 1).0.receipt();
+    let transitions = [
+        charge,
+        Transition::Read,
+        Transition::Refund { cost: 1, receipt },
+        Transition::Owe { units: 5 },
+        Transition::Ban { span: MINUTE, growth: None },
+        Transition::Reset,
+        Transition::Owe { units: 5 },
+        Transition::Reset,
+    ];
+    for transition in transitions {
+        apply(postgres, &bucket, 1, transition).await.unwrap();
+    }
+    let parts = || {
+        let part = |id: u128| KeyPart::new(&window, format!("{id:032x}"), "test", 1);
+        let new = KeyPart::new(&bucket, format!("{:032x}", 1_000 + round), "test", 1);
+        vec![part(2), part(3), new]
+    };
+    for sets in [Some(vec![0b111, 0b001]), None] {
+        JointCall { postgres: postgres.clone(), parts: parts(), sets }.decide().await.unwrap();
+    }
+    postgres.sweep(&"0".repeat(32), 10).await.unwrap();
+    16
+}
+
+async fn number(postgres: &Postgres, text: &str) -> i64 {
+    match postgres.query(text).await.unwrap()[0][0] {
+        Value::Int(Some(number)) => number,
+        _ => panic!("no number"),
+    }
+}
+
+/// The statements were planned while the table was tiny, and known to be. Then another process fills it. Statements on
+/// several keys, refunds and reads took 14,000 pages each.
+#[tokio::test]
+async fn a_table_that_others_fill_is_never_read_as_a_whole() {
+    let server = PostgresServer::start();
+    for (name, postgres) in super::drivers::over_each_pool(&server.url(), 1).await {
+        let table = postgres.table_name().to_owned();
+        let others = postgres.clone().with_pool(pool_of(&server.url(), 1));
+        server.run(&format!("ALTER TABLE {table} SET (autovacuum_enabled = off)"));
+        send_all(&postgres, 0).await;
+        server.run(&format!("VACUUM ANALYZE {table}"));
+        // After five executions, the server may keep a plan for all parameters.
+        for round in 1..10 {
+            send_all(&postgres, round).await;
+        }
+        server.run(&format!(
+            "INSERT INTO {table} (key, limiter, quota_limit, quota_burst, quota_period, number, previous, used, changed, \
+             charged, expires) SELECT md5(n::text)::uuid, 'test', 1, 1, 1, 0, 0, 0, now(), 0, 'infinity' \
+             FROM generate_series(1, 50000) n"
+        ));
+        let pages = format!(
+            "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables \
+             WHERE relname = '{table}'"
+        );
+        let scans = format!("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = '{table}'");
+        let before = (number(&others, &pages).await, number(&others, &scans).await);
+        let mut statements = 0;
+        for round in 10..20 {
+            statements += send_all(&postgres, round).await;
+        }
+        // A connection reports what it has read when it ends, at the latest.
+        drop(postgres);
+        let ours =
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        timing::eventually("the connection has ended", async || server.run(ours) == "0").await;
+        let after = (number(&others, &pages).await, number(&others, &scans).await);
+        let (pages, scans) = (after.0 - before.0, after.1 - before.1);
+        assert_eq!(scans, 0, "{name} has read the whole table");
+        // The whole table has some 1,000.
+        let per_statement = u64::try_from(pages).unwrap() / statements;
+        assert!((1..60).contains(&per_statement), "{name} has read {per_statement} pages per statement");
+    }
+}
