@@ -48,7 +48,7 @@ mod tests {
         let mut eighths = [0_u32; 8];
         // All numbers are equally likely, so these stand for all of them.
         for number in 0..8_000 {
-            let drawn = part(longest, number * (u64::MAX / 8_000) + 1);
+            let drawn = part(longest, (2 * number + 1) * (u64::MAX / 16_000));
             eighths[usize::try_from(drawn.as_millis() / 100).unwrap()] += 1;
         }
         assert_eq!(eighths, [1_000; 8]);
