@@ -305,7 +305,7 @@ pub(crate) fn reported_in_vain(policy: Option<&str>, known: &str, reports: u32) 
     event!(warn: see = page!("a-handler-reports-a-cost-that-no-policy-awaits"), policy, known, reports, "a handler reports a cost that no policy awaits, so that the estimates stay charged: write the name of a policy with settle_by_handler, or call settle_all, which needs no name");
 }
 
-/// The caller logs it once per process.
+/// The caller logs it once per name of a policy.
 pub(crate) fn layers_are_short_lived(policy: &str, layers: u32) {
     event!(warn: see = page!("a-layer-is-built-for-each-request"), policy, layers, "layers of a policy are dropped after a few requests each, and each has counted from zero: build the layer once, outside of the handler or the closure, and clone it");
 }

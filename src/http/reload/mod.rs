@@ -332,8 +332,8 @@ impl Deref for PolicyInForce {
     }
 }
 
-/// Logs, once per process, that a layer is built for each request. That is no mistake if its counts are elsewhere: on a
-/// server, or in a limiter that the program keeps.
+/// Logs, once per name of a policy, that a layer is built for each request. That is not a mistake if its counts are
+/// elsewhere: on a server, or in a limiter that the program keeps.
 impl Drop for LayerState {
     fn drop(&mut self) {
         if !self.mounting.had_few_requests() {

@@ -74,6 +74,7 @@ impl Who {
 
     /// Logs, once, if all of the first 1,000 requests are left out. That a condition leaves out the first one or the
     /// first hundred is what it is there for.
+    #[inline]
     fn meets_conditions(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         let is_included = self.when.as_ref().is_none_or(|condition| condition(head))
             && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head));
