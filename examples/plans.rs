@@ -139,7 +139,7 @@ async fn chat(settlement: Settlement, prompt: String) -> Body {
     let words: Vec<String> = prompt.split(' ').map(str::to_uppercase).collect();
     let answer = stream::iter(words).map(move |word| {
         // Before the word is sent: the client may leave after it, and then the stream never ends.
-        let _ = settlement.add("tokens", 1);
+        settlement.add_all(1);
         Ok::<_, std::io::Error>(Bytes::from(word))
     });
     Body::from_stream(answer)

@@ -17,13 +17,15 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::{
-    ClientIp, ExtensionKey, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies,
+    ClientIp, ExtensionKey, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies, key_fn,
 };
 use tower_sluice::rejection::RejectionBody;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
+use tower_sluice::{
+    Exemptions, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, Settlement,
+};
 
 use crate::log::Log;
 
@@ -111,8 +113,10 @@ fn mistakes_are_logged_once_and_without_addresses() {
             }
         })
     };
-    assert_eq!(thousand(999), NOTHING);
-    assert_once(&thousand(2_000), &["Router::layer"]);
+    let [first] = &thousand(1)[..] else { panic!("one line") };
+    assert!(first.contains("INFO tower_sluice: PathKey::matched: the first request had no matched route"), "{first}");
+    assert_eq!(thousand(98), NOTHING);
+    assert_once(&thousand(2_000), &["none of the first 100", "Router::layer"]);
 }
 
 /// Sends requests with these keys through a layer. Returns the log.
@@ -161,54 +165,188 @@ fn with<T: Clone + Send + Sync + 'static>(extension: T) -> Request<()> {
     request
 }
 
+/// Checks the two lines about requests without a key: the first is for information, and the second is a warning.
+#[track_caller]
+fn assert_keyless(log: &[String], words: &[&str]) {
+    let [first, hundredth] = log else { panic!("{log:#?}") };
+    assert!(first.trim_start().starts_with("INFO tower_sluice: the first request of a policy had no key"), "{first}");
+    assert!(hundredth.trim_start().starts_with("WARN tower_sluice: none of the first 100 requests had"), "{hundredth}");
+    assert!(first.contains("#the-first-request-of-a-policy-had-no-key"), "{first}");
+    assert!(hundredth.contains("#no-request-had-a-key"), "{hundredth}");
+    for (line, word) in log.iter().flat_map(|line| words.iter().map(move |word| (line, word))) {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+}
+
+/// Checks the lines at the first request and at the hundredth, and that no other request brings one.
+#[track_caller]
+fn assert_keyless_requests(policy: Policy, request: impl Fn() -> Request<()>, words: &[&str]) {
+    let layer = RateLimitLayer::new(policy);
+    let many = |count: usize| std::iter::repeat_with(&request).take(count);
+    let mut log = send_all(&layer, many(1));
+    assert_eq!(send_all(&layer, many(98)), NOTHING);
+    log.extend(send_all(&layer, many(1)));
+    assert_eq!(send_all(&layer, many(1_000)), NOTHING);
+    assert_keyless(&log, words);
+}
+
 /// The limit was outside of the layer that inserts the account, or that layer inserted an `Arc` of it: all requests
 /// were answered 400, and nothing was logged.
 #[test]
-fn an_extension_that_no_request_has_is_reported_once_with_its_type() {
+fn an_extension_never_inserted_is_reported() {
     let policy = || Policy::new("by-account", TokenBucket::new(Quota::per_hour(1_000_000))).key(accounts());
     let shared = || with(Arc::new(Account { id: 7 }));
-    let many = |count: usize| std::iter::repeat_with(shared).take(count);
-
-    let layer = RateLimitLayer::new(policy());
-    assert_eq!(send_all(&layer, many(99)), NOTHING);
-    let log = send_all(&layer, many(1_000));
-    assert_once(
-        &log,
-        &["policy=\"by-account\"", "Account", "outside", "Arc", "answered 400", "#no-request-had-its-extension"],
-    );
+    let words = ["policy=\"by-account\"", "Account\"", "outside", "Arc", "answered 400"];
+    assert_keyless_requests(policy(), shared, &words);
     // The mistake of a successor may be another one.
+    let layer = RateLimitLayer::new(policy());
+    let thousand = || send_all(&layer, std::iter::repeat_with(shared).take(1_000));
+    assert_keyless(&thousand(), &words);
     layer.handle().replace(policy()).unwrap();
-    assert_once(&send_all(&layer, many(1_000)), &["policy=\"by-account\""]);
-
+    assert_keyless(&thousand(), &words);
     // As a part of a key.
     let both = Policy::new("both", Quota::per_hour(1_000_000)).key((HeaderKey::from_static("x-api-key"), accounts()));
-    assert_once(&send_all(&RateLimitLayer::new(both), many(1_000)), &["policy=\"both\"", "Account"]);
+    assert_keyless_requests(both, shared, &["policy=\"both\"", "Account\""]);
+}
 
-    // A policy that skips such requests limits nothing: that may be right, so it is reported after more of them.
-    let skipping = RateLimitLayer::new(policy().on_missing_key(MissingKey::Skip));
-    assert_eq!(send_all(&skipping, many(999)), NOTHING);
-    assert_once(&send_all(&skipping, many(2_000)), &["policy=\"by-account\"", "Account"]);
-
-    // A shadow rejects none.
-    let shadow = RateLimitLayer::new(policy().shadow());
-    assert_eq!(send_all(&shadow, many(999)), NOTHING);
-    assert_once(&send_all(&shadow, many(2_000)), &["policy=\"by-account\"", "passed unlimited"]);
+/// 1,100 requests passed without a limit, and nothing was logged.
+#[test]
+fn a_misspelt_header_is_reported() {
+    let by = |key: &'static str| Policy::new("api", Quota::per_hour(1)).key(HeaderKey::from_static(key));
+    let api_key = || request("192.0.2.7", &[("x-api-key", "secret")]);
+    let words = ["policy=\"api\"", "problem=header x-api-kye is missing", "check how the key is spelled"];
+    let said = |fate: &'static str| [&words[..], &[fate]].concat();
+    assert_keyless_requests(by("x-api-kye"), api_key, &said("answered 400"));
+    let skip = by("x-api-kye").on_missing_key(MissingKey::Skip);
+    assert_keyless_requests(skip, api_key, &said("passed unlimited"));
+    assert_keyless_requests(by("x-api-kye").shadow(), api_key, &said("passed unlimited"));
+    let share = by("x-api-kye").on_missing_key(MissingKey::Share);
+    assert_keyless_requests(share, api_key, &said("charged to one budget that they share"));
+    // A gateway that adds the header to that of the client.
+    let twice = || request("192.0.2.7", &[("x-api-key", "secret"), ("x-api-key", "secret")]);
+    let log = ["problem=header x-api-key was sent more than once", "answered 400"];
+    assert_keyless_requests(by("x-api-key").on_missing_key(MissingKey::Skip), twice, &log);
+    assert_eq!(send(&RateLimitLayer::new(by("x-api-key")), ["secret"; 900]), NOTHING);
 }
 
 #[test]
-fn requests_without_an_extension_that_another_had_are_not_reported() {
-    let policy = || Policy::new("by-account", TokenBucket::new(Quota::per_hour(1_000_000))).key(accounts());
-    for found_after in [0, 50, 99] {
-        let layer = RateLimitLayer::new(policy());
-        let anonymous = || std::iter::repeat_with(|| request("192.0.2.7", &[]));
-        let one = std::iter::once_with(|| with(Account { id: 7 }));
-        let requests = anonymous().take(found_after).chain(one).chain(anonymous().take(5_000));
-        assert_eq!(send_all(&layer, requests), NOTHING, "{found_after}");
+fn a_key_function_that_finds_nothing_is_reported() {
+    struct Tenant;
+
+    impl KeyExtractor for Tenant {
+        fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+            Err(KeyError::Missing { what: "the tenant".into() })
+        }
     }
-    // A field that clients leave out is no mistake of the server.
-    let by_header =
-        Policy::new("by-header", Quota::per_hour(1_000_000)).key((HeaderKey::from_static("x-id"), accounts()));
-    assert_eq!(send_all(&RateLimitLayer::new(by_header), (0..5_000).map(|_| request("192.0.2.7", &[]))), NOTHING);
+
+    let policy = || Policy::new("api", Quota::per_hour(1));
+    let any = || request("192.0.2.7", &[]);
+    assert_keyless_requests(policy().key(key_fn(|_| None::<PartitionKey>)), any, &["what the key function looks for"]);
+    assert_keyless_requests(policy().key(Tenant), any, &["problem=the tenant is missing"]);
+    // Several policies, of which one has its key.
+    let layer = RateLimitLayer::new([
+        policy().key(Tenant).on_missing_key(MissingKey::Skip),
+        Policy::new("all", Quota::per_hour(1)),
+    ]);
+    assert_keyless(&send_all(&layer, std::iter::repeat_with(any).take(500)), &["policy=\"api\"", "the tenant"]);
+}
+
+#[test]
+fn a_key_found_later_silences_the_warning() {
+    let by_account = || Policy::new("by-account", TokenBucket::new(Quota::per_hour(1_000_000))).key(accounts());
+    let anonymous = || std::iter::repeat_with(|| request("192.0.2.7", &[]));
+    let mut found = 0;
+    for missing in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
+        for found_after in [0, 1, 50, 99] {
+            let layer = RateLimitLayer::new(by_account().on_missing_key(missing));
+            let one = std::iter::once_with(|| with(Account { id: 7 }));
+            let requests = anonymous().take(found_after).chain(one).chain(anonymous().take(5_000));
+            let log = send_all(&layer, requests);
+            // The first was anonymous, and nobody can know yet that this is no mistake.
+            assert_eq!(log.len(), usize::from(found_after > 0), "{found_after}: {log:#?}");
+            assert!(log.iter().all(|line| line.contains("Nothing is wrong if its client is anonymous")), "{log:#?}");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 12);
+}
+
+#[test]
+fn a_condition_never_met_is_reported_once() {
+    let policy = || Policy::new("uploads", TokenBucket::new(Quota::per_hour(1_000_000)));
+    let gets = |count: usize| std::iter::repeat_with(|| request("192.0.2.7", &[])).take(count);
+    let puts = || policy().when(|request| request.method() == http::Method::PUT);
+    let never = RateLimitLayer::new(puts());
+    assert_eq!(send_all(&never, gets(999)), NOTHING);
+    let [line] = &send_all(&never, gets(5_000))[..] else { panic!("one line") };
+    assert!(
+        line.trim_start().starts_with("INFO tower_sluice: a policy has applied to none of the first 1,000"),
+        "{line}"
+    );
+    assert!(line.contains("policy=\"uploads\"") && line.contains("`when`"), "{line}");
+    // Exemptions that leave out all.
+    let exempt = policy().exempt(Exemptions::new().path("/").unwrap());
+    assert_eq!(send_all(&RateLimitLayer::new(exempt), gets(5_000)).len(), 1);
+    // One request has met it.
+    let sometimes = RateLimitLayer::new(puts());
+    let put = std::iter::once_with(|| {
+        let mut put = request("192.0.2.7", &[]);
+        *put.method_mut() = http::Method::PUT;
+        put
+    });
+    assert_eq!(send_all(&sometimes, gets(998).chain(put).chain(gets(5_000))), NOTHING);
+    assert_eq!(send_all(&RateLimitLayer::new(policy()), gets(5_000)), NOTHING);
+}
+
+/// 300 units stayed charged of which 120 were used, for ever: the error said so, and every example threw it away.
+#[test]
+fn settling_an_unknown_policy_is_reported_twice() {
+    let tokens = || Policy::new("tokens", FixedWindow::new(Quota::per_hour(1_000_000))).cost(300).settle_by_handler();
+    let send = |layer: &RateLimitLayer, count: usize, settle: fn(&Settlement)| {
+        let service = layer.layer(service_fn(move |request: Request<()>| {
+            settle(request.extensions().get::<Settlement>().unwrap());
+            std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
+        }));
+        logged(|| {
+            for _ in 0..count {
+                drop(
+                    service.clone().oneshot(request("192.0.2.7", &[])).now_or_never().expect("memory answers at once"),
+                );
+            }
+        })
+    };
+    let layer = RateLimitLayer::new(tokens());
+    let wrong = |settlement: &Settlement| drop(settlement.settle("tokns", 120));
+    let first = send(&layer, 1, wrong);
+    assert_once(&first, &["policy=\"tokns\"", "known=\"", "tokens", "reports=1", "settle_all"]);
+    assert_eq!(send(&layer, 98, wrong), NOTHING);
+    assert_once(&send(&layer, 900, wrong), &["policy=\"tokns\"", "reports=100"]);
+    let right = |settlement: &Settlement| assert_eq!(settlement.settle_all(120), 1);
+    assert_eq!(send(&layer, 900, right), NOTHING);
+    // It is there, and has not charged this request.
+    let rows = RateLimitLayer::new(Policy::new("rows", Quota::per_hour(1_000_000)).settle_by_handler());
+    assert_eq!(send(&rows, 900, |settlement| drop(settlement.settle("tokens", 120))), NOTHING);
+}
+
+/// Each had a table of its own, so that no request was ever rejected.
+#[test]
+fn layers_built_per_request_are_reported_once() {
+    let build = || Policy::new("per-request", TokenBucket::new(Quota::per_hour(1)));
+    let layers = |count: usize| {
+        logged(|| {
+            for _ in 0..count {
+                assert_eq!(send(&RateLimitLayer::new(build()), ["a"]), NOTHING);
+            }
+        })
+    };
+    assert_eq!(layers(99), NOTHING);
+    // Layers that share a limiter count together.
+    let shared = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), MemoryStore::with_capacity(64)));
+    for _ in 0..1_000 {
+        let layer = RateLimitLayer::new(Policy::new("per-request", Arc::clone(&shared)));
+        assert_eq!(send(&layer, ["a"]), NOTHING);
+    }
+    assert_once(&layers(500), &["policy=\"per-request\"", "layers=100", "build the layer once"]);
 }
 
 /// `/login` at 5 per hour and all else at 100 per second, for one key: 18,000 logins an hour passed, and nothing was

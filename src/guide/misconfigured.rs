@@ -1,8 +1,8 @@
 //! Misconfigured: each mistake that the log reports, with its meaning, its causes and the cure.
 //!
-//! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once,
-//! by the policy, by the layer or by the process, and not again until a restart. The most common one is that [requests
-//! have no key](#requests-have-no-key): axum passes the clients' addresses on only if the program says so:
+//! **You have** a log line of `tower_sluice` with a link to this page (the field `see`). Each mistake is logged once or
+//! twice, by the policy, by the layer or by the process, and not again until a restart. The most common one is that
+//! [requests have no key](#requests-have-no-key): axum passes the clients' addresses on only if the program says so:
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -26,6 +26,10 @@
 //! Mistakes that can be found without a request are errors at the start: of
 //! [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) ([`PolicyError`](crate::policy::PolicyError)), of
 //! [`Config::parse`](crate::config::Config::parse) (with file and line), and of `Redis::open`.
+//!
+//! No log line can tell that **a layer has no requests**: in axum, `Router::layer` applies to the routes before it, so
+//! `.layer(limit).route("/", …)` limits nothing. Call `layer` after all routes, and let a test send one request more
+//! than the limit: [testing](super::testing) shows one.
 //!
 //! # Requests have no key
 //!
@@ -130,28 +134,74 @@
 //!
 //! # No request had a matched route
 //!
-//! > PathKey::matched: none of the first 1,000 requests had a matched route
+//! > PathKey::matched: none of the first 100 requests had a matched route
+//!
+//! At the first one there is a line at `info` already: that may have been a path without a route.
 //!
 //! [`PathKey::matched`](crate::key::PathKey) reads the route that axum has matched. Around a router, nothing is matched
 //! yet, so that all requests share one budget. Put the layer inside, by `Router::layer` or `Router::route_layer`. With
 //! another version of axum than 0.8, whose `MatchedPath` is another type, use [`key_fn`](crate::key::key_fn).
 //!
-//! # No request had its extension
+//! # The first request of a policy had no key
 //!
-//! > none of the first requests had the extension that the key of the policy is read from
+//! > the first request of a policy had no key
 //!
-//! The key is an [`ExtensionKey`](crate::key::ExtensionKey) (or [`User::key`](crate::key::User::key), `key = "user"` in
-//! TOML), and the first 100 requests all lacked the type `extension`: they were answered 400. With
-//! [`MissingKey::Skip`](crate::MissingKey::Skip), it is the first 1,000 requests, which passed without a limit. Either:
+//! Logged at `info`, if the very first request lacks the source of the policy's key (`problem` names it). It was
+//! answered 400, passed without a limit or was charged to a shared budget, as
+//! [`on_missing_key`](crate::Policy::on_missing_key) says. Nothing is wrong if that client is anonymous, or was a
+//! health check. Once a request has had a key, nothing more is logged. Otherwise the hundredth request without one
+//! brings [the next line](#no-request-had-a-key).
 //!
-//! - **The layer that inserts it is further inside**, and so comes too late. Put it outside of the rate limit. In axum,
+//! # No request had a key
+//!
+//! > none of the first 100 requests had the key of the policy
+//!
+//! All of them lacked the source of the key, or had it twice (`problem`). With
+//! [`MissingKey::Reject`](crate::MissingKey::Reject), the default, they were answered 400; with
+//! [`Skip`](crate::MissingKey::Skip) and in a [shadow](crate::Policy::shadow) they passed without a limit; with
+//! [`Share`](crate::MissingKey::Share) they used up one budget. Usual causes:
+//!
+//! - **The name of a header is misspelt**, or a proxy removes the header, renames it or adds a second one.
+//! - **The layer that sets it is further inside**, and so comes too late. Put it outside of the rate limit. In axum,
 //!   the last `Router::layer` is the outermost; in tonic and in a `tower::ServiceBuilder`, the
 //!   [first](super::grpc#users).
-//! - **It inserts another type.** `Account`, `Arc<Account>` and `Extension<Account>` are three types, and so are the
-//!   types of one name in two versions of a crate. Key by the type that is inserted: `ExtensionKey::new(|account:
-//!   &Arc<Account>| account.id)`.
+//! - **It inserts another type** than the `extension` of an [`ExtensionKey`](crate::key::ExtensionKey) (or of
+//!   [`User::key`](crate::key::User::key), `key = "user"` in TOML). `Account`, `Arc<Account>` and `Extension<Account>`
+//!   are three types, and so are the types of one name in two versions of a crate. Key by the type that is inserted:
+//!   `ExtensionKey::new(|account: &Arc<Account>| account.id)`.
 //!
 //! Nothing is wrong if no client has logged in yet.
+//!
+//! # A policy has applied to no request
+//!
+//! > a policy has applied to none of the first 1,000 requests
+//!
+//! Logged at `info`: its condition ([`when`](crate::Policy::when)) or its [exemptions](crate::Policy::exempt) have left
+//! all of them out, so that it has limited nothing yet. Nothing is wrong if the requests that it is for are rare, such
+//! as a password reset. Otherwise the condition can never hold: it looks for a path that a router has cut off (`nest`),
+//! or for a header that nobody sends.
+//!
+//! # A handler reports a cost that no policy awaits
+//!
+//! > a handler reports a cost that no policy awaits
+//!
+//! A handler has called [`settle`](crate::Settlement::settle), [`add`](crate::Settlement::add) or
+//! [`meter`](crate::Settlement::meter) with a name (`policy`) that no policy of the process has that is
+//! [settled by the handler](crate::Policy::settle_by_handler); `known` are the names that would do. Or it has called
+//! [`settle_all`](crate::Settlement::settle_all), and there is no such policy at all. So the estimates stay charged.
+//! Logged at the first report and at the hundredth.
+//!
+//! A report to a policy that has not charged this request, since it is exempt or another alternative was charged, is
+//! not logged: `settle` returns the error.
+//!
+//! # A layer is built for each request
+//!
+//! > layers of a policy are dropped after a few requests each
+//!
+//! A hundred layers with a policy of this name had fewer than ten requests each, and their counts were gone with them.
+//! A [`RateLimitLayer`](crate::RateLimitLayer) that is built in a handler, in a closure per request or per connection
+//! has a table of its own each time, and limits nobody. Build it once, and clone it; or keep the limiter in an `Arc`.
+//! Nothing is wrong in a test program that builds many.
 //!
 //! # A request lacks its extension
 //!
@@ -159,7 +209,7 @@
 //!
 //! Logged at `debug`, as requests without a user are usual; they are answered 400 unless
 //! [`on_missing_key`](crate::Policy::on_missing_key) is set. If all requests lack it, see [the section
-//! above](#no-request-had-its-extension).
+//! above](#no-request-had-a-key).
 //!
 //! # A layer is mounted around itself
 //!

@@ -172,8 +172,12 @@
 //! | fewer elements than proxies | lower `hops`, or close the way past the proxies |
 //! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
 //! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
-//! | none of the first 1,000 requests had a matched route | put the layer inside the router |
-//! | none of the first requests had the extension | put the layer that inserts it outside, or key by the type that it [really inserts](super::misconfigured#no-request-had-its-extension) |
+//! | none of the first 100 requests had a matched route | put the layer inside the router |
+//! | the first request of a policy had no key | nothing, if that client is anonymous. Logged at `info` |
+//! | none of the first 100 requests had the key of the policy | [find out](super::misconfigured#no-request-had-a-key) where it gets lost: a misspelt header, or a layer that comes too late |
+//! | a policy has applied to none of the first 1,000 requests | nothing, if such requests are rare: otherwise its condition never holds. Logged at `info` |
+//! | a handler reports a cost that no policy awaits | [correct the name](super::misconfigured#a-handler-reports-a-cost-that-no-policy-awaits), or call `settle_all` |
+//! | layers of a policy are dropped after a few requests each | build the layer once, and not for each request |
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read rejections |
 //! | a memory store is filling up and may lose keys | raise its [capacity](super::capacity#how-much-memory-a-process-needs) |
 //! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |

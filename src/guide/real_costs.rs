@@ -12,8 +12,7 @@
 //!
 //! async fn search(settlement: Settlement, query: String) -> String {
 //!     let rows: Vec<&str> = ["ada", "bob", "carl"].into_iter().filter(|name| name.contains(&query)).collect();
-//!     // Fails if no policy has charged the request, since it is exempt, for example.
-//!     let _ = settlement.settle("rows", rows.len() as u64);
+//!     settlement.settle_all(rows.len() as u64);
 //!     rows.join("\n")
 //! }
 //!
@@ -37,6 +36,11 @@
 //! | by the bytes that were sent | [`settle_by_content_bytes`] | at the end of the body |
 //!
 //! In a [configuration file](crate::config): `settle-by = "handler"`, or `settle-by = "content-bytes"`.
+//!
+//! [`settle_all`](crate::Settlement::settle_all) reports to each policy that has charged the request, and does nothing
+//! for one that is exempt. If policies count different things, such as tokens and rows, name the one that is meant:
+//! [`settle("rows", n)`](crate::Settlement::settle) returns an error if it has not charged the request, and a name that
+//! no policy has [is logged](super::misconfigured#a-handler-reports-a-cost-that-no-policy-awaits).
 //!
 //! The tokens of a language model are known while its answer streams: see [streams](super::streams). **Report each
 //! chunk of a stream before you send it**, by [`add`](crate::Settlement::add) or a [`Meter`](crate::policy::Meter): the

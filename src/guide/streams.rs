@@ -44,12 +44,11 @@
 //!         let line = std::mem::take(&mut self.line);
 //!         let event = line.strip_prefix(b"data:").map(serde_json::from_slice::<Value>);
 //!         let Some(Ok(event)) = event else { return }; // an empty line, or `data: [DONE]`
-//!         // An error means that no policy charged the request, since it is exempt, for example.
-//!         let _ = match event["usage"]["total_tokens"].as_u64() {
+//!         match event["usage"]["total_tokens"].as_u64() {
 //!             // The last event has the tokens of prompt and answer: this replaces the count.
-//!             Some(tokens) => self.settlement.settle("tokens", tokens),
+//!             Some(tokens) => self.settlement.settle_all(tokens),
 //!             // Each other event has about one token.
-//!             None => self.settlement.add("tokens", 1),
+//!             None => self.settlement.add_all(1),
 //!         };
 //!     }
 //! }
@@ -63,12 +62,12 @@
 //!     prompt["stream_options"] = json!({ "include_usage": true });
 //!     // From here on, the count is charged, and no longer the estimate. A token of English has some four bytes.
 //!     let prompt = prompt.to_string();
-//!     let _ = settlement.settle("tokens", prompt.len() as u64 / 4);
+//!     settlement.settle_all(prompt.len() as u64 / 4);
 //!     let request = Request::post(&model.url).header(CONTENT_TYPE, "application/json").body(Body::from(prompt));
 //!     let request = request.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
 //!     let answer = model.client.request(request).await;
 //!     let Some(answer) = answer.ok().filter(|answer| answer.status().is_success()) else {
-//!         let _ = settlement.settle("tokens", 0);
+//!         settlement.settle_all(0);
 //!         return Err(StatusCode::BAD_GATEWAY);
 //!     };
 //!     let mut count = TokenCount { settlement, line: Vec::new() };

@@ -24,6 +24,11 @@ impl<const CHECKS: u32> FirstRequests<CHECKS> {
         !cfg!(feature = "tracing") || self.0.load(Ordering::Relaxed) >= CHECKS
     }
 
+    /// How many requests were checked. Far above `CHECKS` once something is found.
+    pub(crate) fn so_far(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Counts `more` requests.
     pub(crate) fn count(&self, more: u32) {
         self.0.fetch_add(more, Ordering::Relaxed);

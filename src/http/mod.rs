@@ -21,6 +21,7 @@ pub(crate) mod reject;
 mod reload;
 mod response_body;
 mod service;
+mod settled_names;
 mod settlement;
 mod snapshot;
 mod text;

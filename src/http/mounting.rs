@@ -1,15 +1,27 @@
-//! Detects a layer that is mounted around itself and so charges each request twice.
+//! Detects layers that are mounted in a wrong way: around themselves, so that each request is charged twice; or anew
+//! for each request, so that each has its own counts.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::Extensions;
 use smallvec::SmallVec;
 
 use crate::http::first_requests::FirstRequests;
+use crate::util::lock::Lock;
 
 /// The number of requests of a layer that are checked. One request is enough to detect a layer that is mounted around
 /// itself on all routes; the others detect a layer that is mounted around itself on some routes only.
 const CHECKS: u32 = 1_000;
+
+/// A layer that is dropped after fewer requests was probably built for them.
+const FEW: u32 = 10;
+
+/// This number of layers that are dropped after [`FEW`] requests is not a coincidence.
+const MANY: u32 = 100;
+
+/// The most names of policies whose layers are counted.
+const MOST_NAMES: usize = 64;
 
 /// Marks the first requests of a layer, and detects a request that arrives a second time.
 pub(crate) struct Mounting {
@@ -28,6 +40,11 @@ impl Mounting {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), first: FirstRequests::new() }
     }
 
+    /// Whether the layer has had requests, but only a few.
+    pub(crate) fn had_few_requests(&self) -> bool {
+        (1..FEW).contains(&self.first.so_far())
+    }
+
     /// Marks a request, and returns whether this layer has marked it before; `true` at most once per layer.
     #[inline]
     pub(crate) fn mark(&self, request: &mut Extensions) -> bool {
@@ -39,4 +56,18 @@ impl Mounting {
         });
         second.is_some()
     }
+}
+
+/// Counts a layer that is dropped after a few requests, by the name of a policy. Returns how many there were, once
+/// there are many.
+pub(crate) fn note_short_lived(policy: &Arc<str>) -> Option<u32> {
+    /// The first names, and how many layers each has had.
+    static LAYERS: Lock<Vec<(Arc<str>, u32)>> = Lock::new(Vec::new());
+    let layers = &mut *LAYERS.lock();
+    if layers.len() < MOST_NAMES && !layers.iter().any(|(name, _)| name == policy) {
+        layers.push((Arc::clone(policy), 0));
+    }
+    let (_, count) = layers.iter_mut().find(|(name, _)| name == policy)?;
+    *count = count.saturating_add(1);
+    (*count == MANY).then_some(MANY)
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::Extensions;
 use smallvec::SmallVec;
 
+use crate::http::settled_names;
+
 /// Reports the real cost of a request, for policies that are [settled by the
 /// handler](crate::Policy::settle_by_handler): the tokens of a language model, the rows of a query, the seconds of a
 /// job. In the extensions of each request that such a policy has charged.
@@ -20,6 +22,14 @@ use smallvec::SmallVec;
 ///   disconnect at any time, and then the stream is dropped half-way: a report at its end would never come.
 /// - **A total** that is known at once is reported by [`settle`](Self::settle); if it is called several times, the
 ///   last report counts.
+/// - **Without a name**, [`settle_all`](Self::settle_all), [`add_all`](Self::add_all) and
+///   [`meter_all`](Self::meter_all) report to each policy that has charged the request. So a handler need not know
+///   which of several [alternatives](crate::Policy::or_else) that is, and a request that no policy has charged is
+///   no error. Use names where policies count different things, such as tokens and rows.
+///
+/// A report to a name that no policy of the process has is a mistake of the program. It is
+/// [logged](crate::guide::misconfigured#a-handler-reports-a-cost-that-no-policy-awaits), at the first report and at
+/// the hundredth.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -30,7 +40,7 @@ use smallvec::SmallVec;
 /// async fn complete(settlement: Settlement, prompt: String) -> String {
 ///     let answer = prompt.to_uppercase();
 ///     let tokens = 17;
-///     let _ = settlement.settle("tokens", tokens);
+///     settlement.settle_all(tokens);
 ///     answer
 /// }
 ///
@@ -112,6 +122,29 @@ impl Settlement {
         self.report(policy, |before| before.saturating_add(units))
     }
 
+    /// Reports the total `cost` of the request to each policy that has charged it and is [settled by the
+    /// handler](crate::Policy::settle_by_handler), in the units of their quotas. Replaces earlier reports. Returns how
+    /// many policies got it: 0 if none has charged the request, as one that is exempt, or if the body of the response
+    /// has ended.
+    pub fn settle_all(&self, cost: u64) -> usize {
+        self.report_to_all(|_| cost)
+    }
+
+    /// Adds `units` to the reported cost of the request, for each policy that has charged it and is settled by the
+    /// handler: see [`add`](Self::add). Returns how many policies got it, as [`settle_all`](Self::settle_all) does.
+    pub fn add_all(&self, units: u64) -> usize {
+        self.report_to_all(|before| before.saturating_add(units))
+    }
+
+    /// Returns a meter that counts the cost of the request from now on, for each policy that has charged it and is
+    /// settled by the handler. It starts at zero, as that of [`meter`](Self::meter) does. For a request that no policy
+    /// has charged, it counts nothing.
+    #[must_use]
+    pub fn meter_all(&self) -> Meter {
+        self.settle_all(0);
+        Meter { settlement: self.clone(), policy: None }
+    }
+
     /// Returns a meter that counts the cost of the request for this policy from now on. It starts at zero, so a
     /// client that disconnects before the first chunk is charged nothing.
     ///
@@ -120,25 +153,38 @@ impl Settlement {
     /// If no policy of this name awaits a report, or if the body of the response has ended.
     pub fn meter(&self, policy: &str) -> Result<Meter, SettleError> {
         self.settle(policy, 0)?;
-        Ok(Meter { settlement: self.clone(), policy: policy.into() })
+        Ok(Meter { settlement: self.clone(), policy: Some(policy.into()) })
     }
 
     /// Changes the reported cost for all policies of this name.
     fn report(&self, policy: &str, change: impl Fn(u64) -> u64) -> Result<(), SettleError> {
-        let known = || self.chain().flat_map(|settlement| &settlement.reports.0);
-        // Relaxed: nothing is published with the cost.
-        let change = |before| (before != ENDED).then(|| change(cost(before).unwrap_or(0)).min(ENDED - 1));
-        let reported = known()
-            .filter(|report| *report.policy == *policy)
-            .map(|report| report.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok());
+        let reported = self.known().filter(|report| *report.policy == *policy).map(|report| report.change(&change));
         match reported.reduce(|one, other| one | other) {
             Some(true) => Ok(()),
             Some(false) => Err(SettleError::Ended),
             None => {
-                let known = known().map(|report| report.policy.to_string()).collect();
+                settled_names::note_unawaited(Some(policy));
+                let known = self.known().map(|report| report.policy.to_string()).collect();
                 Err(SettleError::UnknownPolicy { policy: policy.to_owned(), known })
             }
         }
+    }
+
+    /// Changes the reported cost for all policies, and returns how many have not ended.
+    fn report_to_all(&self, change: impl Fn(u64) -> u64) -> usize {
+        let mut reported = None;
+        for report in self.known() {
+            *reported.get_or_insert(0) += usize::from(report.change(&change));
+        }
+        reported.unwrap_or_else(|| {
+            settled_names::note_unawaited(None);
+            0
+        })
+    }
+
+    /// The reports for the policies of all layers.
+    fn known(&self) -> impl Iterator<Item = &Report> {
+        self.chain().flat_map(|settlement| &settlement.reports.0)
     }
 
     /// This settlement, then the settlements of the layers around.
@@ -162,15 +208,30 @@ impl Settlement {
 #[derive(Clone, Debug)]
 pub struct Meter {
     settlement: Settlement,
-    policy: Box<str>,
+    /// `None` for each that has charged the request.
+    policy: Option<Box<str>>,
 }
 
 impl Meter {
     /// Adds `units` of the policy's quota. After the end of the response's body, this adds nothing, since nothing is
     /// sent any more.
     pub fn add(&self, units: u64) {
-        // The policy was known when the meter was made, so the body has ended.
-        let _ = self.settlement.add(&self.policy, units);
+        match &self.policy {
+            // The policy was known when the meter was made: a failure means that the body has ended.
+            Some(policy) => drop(self.settlement.add(policy, units)),
+            None => {
+                self.settlement.add_all(units);
+            }
+        }
+    }
+}
+
+impl Report {
+    /// Changes the reported cost, unless the body has ended, and returns whether it has not.
+    fn change(&self, change: impl Fn(u64) -> u64) -> bool {
+        let change = |before| (before != ENDED).then(|| change(cost(before).unwrap_or(0)).min(ENDED - 1));
+        // Relaxed: nothing is published with the cost.
+        self.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 }
 
@@ -294,6 +355,27 @@ mod tests {
         assert_eq!(settlement.add("tokens", 1), Err(SettleError::Ended));
         assert!(settlement.meter("tokens").is_err() && settlement.meter("words").is_err());
         assert_eq!(reports.end("tokens"), None);
+    }
+
+    #[test]
+    fn reports_without_a_name_reach_all_that_charged() {
+        let (outer, inner) = (reports(&["included"]), reports(&["tokens", "pool"]));
+        let mut extensions = Extensions::new();
+        Settlement::insert(&outer, &mut extensions);
+        Settlement::insert(&inner, &mut extensions);
+        let settlement = extensions.get::<Settlement>().unwrap();
+        assert_eq!((settlement.settle_all(7), settlement.add_all(2)), (3, 3));
+        assert_eq!(inner.end("pool"), Some(9));
+        let meter = settlement.meter_all();
+        meter.add(4);
+        assert_eq!(settlement.add_all(1), 2, "one has ended");
+        assert_eq!((outer.end("included"), inner.end("tokens"), inner.end("pool")), (Some(5), Some(5), None));
+        meter.add(1);
+        assert_eq!(settlement.settle_all(1), 0, "all have ended");
+        // A request that no policy has charged.
+        let uncharged = Settlement { reports: reports(&[]), outer: None };
+        uncharged.meter_all().add(1);
+        assert_eq!((uncharged.settle_all(1), uncharged.add_all(1)), (0, 0));
     }
 
     /// A layer for a customer around one for the company, each with its tokens.

@@ -259,13 +259,59 @@ pub(crate) fn quota_alternates(policy: &str) {
     event!(warn: see = page!("the-quota-of-a-key-goes-back-and-forth"), policy, "the quota of a key goes back and forth, so that the generous one forgives what was used under the strict one: have quota_fn return the quota of the key, whatever the request, and write a policy for each kind of request");
 }
 
-pub(crate) fn no_route_matched() {
-    event!(warn: see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
+pub(crate) fn first_unmatched() {
+    event!(info: see = page!("no-request-had-a-matched-route"), "PathKey::matched: the first request had no matched route, so it is charged to a budget that such requests share. Nothing is wrong if it was for a path without a route; if none of the first 100 has one, a warning follows");
 }
 
-/// `extension` is the name of a type. The caller logs it once per policy.
-pub(crate) fn no_extension(policy: &str, extension: &str, requests: u32, fate: &str) {
-    event!(warn: see = page!("no-request-had-its-extension"), policy, extension, requests, "none of the first requests had the extension that the key of the policy is read from, and all {fate}: put the layer that inserts it outside of the rate limit, or key by the type that it really inserts (`T` and `Arc<T>` are two types)");
+pub(crate) fn no_route_matched() {
+    event!(warn: see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 100 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
+}
+
+/// A request without a key, before any request had one.
+#[derive(Clone, Copy)]
+pub(crate) struct WithoutKey<'a> {
+    pub(crate) policy: &'a str,
+    /// Names the key, and has nothing of the request.
+    pub(crate) problem: &'a dyn Display,
+    /// The type of the extension that the key is read from, if it is read from one.
+    pub(crate) extension: Option<&'a str>,
+    /// What became of the request: completes "it was …".
+    pub(crate) fate: &'a str,
+}
+
+impl WithoutKey<'_> {
+    const fn cure(&self) -> &'static str {
+        if self.extension.is_some() {
+            "put the layer that inserts it outside of the rate limit, or key by the type that it really inserts (`T` and `Arc<T>` are two types)"
+        } else {
+            "check how the key is spelled, whether a proxy removes it, and that the layer that sets it is outside of the rate limit"
+        }
+    }
+}
+
+pub(crate) fn first_without_key(line: WithoutKey<'_>) {
+    let (cure, WithoutKey { policy, problem, extension, fate }) = (line.cure(), line);
+    event!(info: see = page!("the-first-request-of-a-policy-had-no-key"), policy, %problem, extension, "the first request of a policy had no key, and was {fate}. Nothing is wrong if its client is anonymous; if none of the first 100 requests has a key, a warning follows: then {cure}");
+}
+
+pub(crate) fn no_request_had_a_key(line: WithoutKey<'_>) {
+    let (cure, WithoutKey { policy, problem, extension, fate }) = (line.cure(), line);
+    event!(warn: see = page!("no-request-had-a-key"), policy, %problem, extension, "none of the first 100 requests had the key of the policy, and all were {fate}: {cure}");
+}
+
+/// The caller logs it once per policy.
+pub(crate) fn never_applies(policy: &str) {
+    event!(info: see = page!("a-policy-has-applied-to-no-request"), policy, "a policy has applied to none of the first 1,000 requests, so that it has limited nothing yet: check its `when` and its exemptions, unless the requests that it is for are rare");
+}
+
+/// `policy` is the name that the handler wrote, if it wrote one. `known` are the names that would do.
+pub(crate) fn reported_in_vain(policy: Option<&str>, known: &str, reports: u32) {
+    event!(warn: see = page!("a-handler-reports-a-cost-that-no-policy-awaits"), policy, known, reports, "a handler reports a cost that no policy awaits, so that the estimates stay charged: write the name of a policy with settle_by_handler, or call settle_all, which needs no name");
+}
+
+/// The caller logs it once per name of a policy.
+pub(crate) fn layers_are_short_lived(policy: &str, layers: u32) {
+    event!(warn: see = page!("a-layer-is-built-for-each-request"), policy, layers, "layers of a policy are dropped after a few requests each, and each has counted from zero: build the layer once, outside of the handler or the closure, and clone it");
 }
 
 /// At `debug`, as requests without a user are usual. `extension` is the name of a type.

@@ -14,7 +14,7 @@ use tower_sluice::store::redis::Redis;
 
 use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
-use crate::support::timing::eventually;
+use crate::support::timing::{eventually, some_attempt_async};
 
 type Client = Pacer<BoxCloneService<Request<()>, Response<()>, Infallible>, ()>;
 
@@ -72,8 +72,17 @@ async fn call(client: &mut Client) -> u16 {
     client.call(request).await.unwrap().status().as_u16()
 }
 
+/// Each process alone would send all of its calls at first. A busy machine delays calls into the next window.
 #[tokio::test]
 async fn processes_share_what_is_left() {
+    some_attempt_async("at most 20 calls are rejected", async || {
+        let rejected = rejected_in_three_windows().await;
+        if rejected <= 20 { Ok(()) } else { Err(format!("{rejected} were rejected")) }
+    })
+    .await;
+}
+
+async fn rejected_in_three_windows() -> usize {
     let (server, partner) = (RedisServer::start(), Partner::new(40, Duration::from_secs(1)));
     let start = Instant::now();
     let processes = (0..8).map(|_| {
@@ -88,14 +97,13 @@ async fn processes_share_what_is_left() {
     });
     let statuses: Vec<u16> = join_all(processes).await.into_iter().flatten().collect();
     assert_eq!(statuses, [200; 120]);
-    // Three windows, of which none is rejected but what a busy machine delays. Each alone, all would be at first.
     println!("{} were rejected in {:?}", partner.rejected(), start.elapsed());
-    assert!(partner.rejected() <= 20, "{} were rejected", partner.rejected());
     assert!(start.elapsed() > Duration::from_secs(2), "{:?}", start.elapsed());
     let keys: Vec<String> = server.run(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
     let expires: i64 = server.run(&["PTTL", &keys[0]]);
     assert!((1..120_000).contains(&expires), "{expires}");
+    partner.rejected()
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
-//! Random traces that are as long as they must be.
+//! Random traces that go on until they have met what they test.
 
 /// A random trace that goes on until it has met enough of each thing that it is there to test.
 ///
-/// How often a fixed number of steps meets a thing depends on the seed. So a test does not assert such a count after
-/// the trace: it passes the count to [`goes_on`](Self::goes_on), and asserts only what holds for every seed.
+/// The seed decides how often a fixed number of steps meets a thing. So a test does not assert such a count after the
+/// trace. It passes the count to [`goes_on`](Self::goes_on) instead, and its assertions hold for every seed.
 pub(crate) struct Trace {
     least: usize,
     steps: usize,
 }
 
-/// A trace gives up after so many times its least length. A thing that is this rare needs a more likely trace.
+/// A trace gives up after this many times its least length.
 const MOST_TIMES: usize = 20;
 
 impl Trace {

@@ -96,9 +96,8 @@ pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKe
         note_skipped(policy);
         return Err(NoKey::Skipped);
     }
-    let key = policy.who.key.extract(head).or_else(|error| without_key(policy, &error))?;
-    policy.note_key(&key);
-    Ok(key)
+    let key = policy.who.key.extract(head).inspect(|key| policy.note_key(key));
+    key.or_else(|error| without_key(policy, &error))
 }
 
 /// Extracts the keys that a policy charges, if it applies and a request may have several.
@@ -108,9 +107,8 @@ pub(super) fn charges(policy: &Policy, head: &RequestHead<'_>) -> Result<Vec<Key
         return Err(NoKey::Skipped);
     }
     let charges = policy.who.key.extract_all(head);
-    let charges = charges.or_else(|error| Ok(vec![KeyCharge::new(without_key(policy, &error)?)]))?;
-    charges.iter().for_each(|charge| policy.note_key(&charge.key));
-    Ok(charges)
+    let charges = charges.inspect(|charges| charges.iter().for_each(|charge| policy.note_key(&charge.key)));
+    charges.or_else(|error| Ok(vec![KeyCharge::new(without_key(policy, &error)?)]))
 }
 
 /// Counts a request to which a policy does not apply.

@@ -103,7 +103,10 @@ pub(crate) fn evaluate(
     // Assigned only if the request has no key, and the policy gives it one. Declared here, so that `key` can borrow it.
     let substitute_key;
     let key = match &extracted {
-        Ok(key) => key,
+        Ok(key) => {
+            policy.note_key(key);
+            key
+        }
         Err(error) => match entry::without_key(policy, error) {
             Ok(key) => {
                 substitute_key = key;
@@ -113,7 +116,6 @@ pub(crate) fn evaluate(
             Err(NoKey::Rejected(rejection)) => return scope.respond(Rejected::from(*rejection), head),
         },
     };
-    policy.note_key(key);
     let cost = policy.cost_of(head);
     let quota = policy.quota_of(head, key);
     let patience = scope.patience(head);

@@ -49,14 +49,16 @@ impl Scope<'_> {
                 continue;
             }
             let key = match policy.who.key.extract(head) {
-                Ok(key) => key,
+                Ok(key) => {
+                    policy.note_key(&key);
+                    key
+                }
                 Err(error) => match entry::without_key(policy, &error) {
                     Ok(key) => key,
                     Err(NoKey::Skipped) => continue,
                     Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
                 },
             };
-            policy.note_key(&key);
             let cost = policy.cost_of(head);
             let quota = policy.quota_of(head, &key);
             entries.push(PlainEntry { key, cost, quota, policy: index });

@@ -38,7 +38,7 @@ mod tests {
         let mut tenths = [0_u32; 10];
         // All numbers are equally likely, so these stand for all of them.
         for number in 0..10_000 {
-            let added = Jitter::up_to(max).part(number * (u64::MAX / 10_000) + 1);
+            let added = Jitter::up_to(max).part((2 * number + 1) * (u64::MAX / 20_000));
             tenths[usize::try_from(added.as_secs()).unwrap()] += 1;
         }
         assert_eq!(tenths, [1_000; 10]);

@@ -18,9 +18,9 @@ use crate::values::PartitionKey;
 /// rate limit; further inside, it inserts too late, and no request has a key. `T` is the very type that it inserts: an
 /// `Account` is not found where an `Arc<Account>` was inserted.
 ///
-/// If all of the first 100 requests to a policy lack the extension, that is logged once, with its type: after 1,000
-/// requests if the policy [skips](crate::MissingKey::Skip) them. Each request without it is logged at `debug`. No
-/// response has the type.
+/// If the first request to a policy lacks the extension, that is logged, with its type, and once more if all of the
+/// first 100 requests do: see [misconfigured](crate::guide::misconfigured#no-request-had-a-key). Each request without
+/// it is logged at `debug`. No response has the type.
 ///
 /// ```
 /// use tower_sluice::key::ExtensionKey;

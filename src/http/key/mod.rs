@@ -59,7 +59,7 @@ pub use self::path::PathKey;
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
-pub(crate) use self::streak::Streak;
+pub(crate) use self::streak::{Length, Streak};
 pub use self::text::KeyTextError;
 pub(crate) use self::text::{SHARED, bytes_of, key_of, text_of};
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};

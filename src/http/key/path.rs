@@ -1,7 +1,7 @@
 //! `PathKey`: keys from the matched route or the raw path.
 
 #[cfg(feature = "axum")]
-use super::streak::Streak;
+use super::streak::{Length, Streak};
 use super::text::{self, KeyTextError};
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
@@ -73,7 +73,7 @@ impl PathKey {
 /// Whether the first requests of the process are all unmatched. One streak for all keys, since a `PathKey` is `Copy`
 /// and has no state of its own: one layer inside the router silences the warning for another around it.
 #[cfg(feature = "axum")]
-static UNMATCHED: Streak = Streak::new();
+static UNMATCHED: Streak<100> = Streak::new();
 
 impl KeyExtractor for PathKey {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
@@ -108,8 +108,11 @@ fn matched_route(head: &RequestHead<'_>) -> PartitionKey {
     if !UNMATCHED.is_decided() {
         match route {
             Some(_) => UNMATCHED.interrupt(),
-            None if UNMATCHED.extend() => log::no_route_matched(),
-            None => {}
+            None => match UNMATCHED.extend() {
+                Some(Length::First) => log::first_unmatched(),
+                Some(Length::Long) => log::no_route_matched(),
+                None => {}
+            },
         }
     }
     route.map_or(PartitionKey::SHARED, |route| route.as_str().into())

@@ -17,7 +17,7 @@ const SHARED_KEYS: u64 = 1;
 pub(crate) struct SameKeyCheck {
     /// A hash of the first key, [`NO_KEY`] or [`SHARED_KEYS`].
     first: AtomicU64,
-    streak: Streak,
+    streak: Streak<1_000>,
 }
 
 impl SameKeyCheck {
@@ -53,7 +53,7 @@ impl SameKeyCheck {
                 self.streak.interrupt();
                 false
             }
-            _ => self.streak.extend(),
+            _ => self.streak.grows_long(),
         }
     }
 }

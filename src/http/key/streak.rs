@@ -1,22 +1,26 @@
-//! `Streak`: whether something is true of all of the first thousand requests.
+//! `Streak`: whether something is true of all of the first requests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The length of a streak that is no coincidence, in requests.
-const LONG: u32 = 1_000;
 
 /// The count of an interrupted streak. Far above `LONG`, and far enough below `u32::MAX` that the threads which are
 /// still counting do not make it wrap around.
 const INTERRUPTED: u32 = 1 << 31;
 
-/// Whether something is true of all of the first thousand requests. Once that is decided, the check costs one relaxed
+/// A length of a streak that is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    First,
+    Long,
+}
+
+/// Whether something is true of all of the first `LONG` requests. Once that is decided, the check costs one relaxed
 /// load.
 ///
 /// All accesses are relaxed: no other data depends on this count.
 #[derive(Debug)]
-pub(crate) struct Streak(AtomicU32);
+pub(crate) struct Streak<const LONG: u32>(AtomicU32);
 
-impl Streak {
+impl<const LONG: u32> Streak<LONG> {
     pub(crate) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -26,13 +30,22 @@ impl Streak {
         !cfg!(feature = "tracing") || self.0.load(Ordering::Relaxed) >= LONG
     }
 
-    /// Counts one more request; returns `true` to the request that makes the streak long.
+    /// Counts one more request, and says whether it begins the streak or makes it long.
     ///
-    /// Every `fetch_add` returns another count, so of several threads exactly one reads `LONG - 1`, and only that one
+    /// Every `fetch_add` returns another count, so of several threads exactly one gets each answer, and only that one
     /// logs.
     #[cold]
-    pub(crate) fn extend(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed) == LONG - 1
+    pub(crate) fn extend(&self) -> Option<Length> {
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            0 => Some(Length::First),
+            before if before == LONG - 1 => Some(Length::Long),
+            _ => None,
+        }
+    }
+
+    /// Like [`extend`](Self::extend), and only says whether the request makes the streak long.
+    pub(crate) fn grows_long(&self) -> bool {
+        self.extend() == Some(Length::Long)
     }
 
     /// Ends the streak for good. A thread that has passed `is_decided` before may still add one to `INTERRUPTED`, which

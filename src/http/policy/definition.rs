@@ -16,6 +16,7 @@ use crate::http::policy::precedence::{Precedence, PrecedenceOf};
 use crate::http::policy::shares::WatchedShares;
 use crate::http::policy::transitions::Hook;
 use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
+use crate::http::settled_names;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Description, FailureMode, PartitionKey, Priority, Quota, Terms};
@@ -450,6 +451,7 @@ impl Policy {
     ///     .settle_by_handler();
     /// ```
     pub fn settle_by_handler(self) -> Self {
+        settled_names::add(&self.name);
         self.with_option(Fact::SettleByHandler, |policy| policy.after.bill = Some(Bill::ByHandler))
     }
 

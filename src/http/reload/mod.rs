@@ -19,7 +19,7 @@ pub use self::key_of::KeyOf;
 pub use self::look_and_act::KeyStatus;
 pub use self::policy_status::PolicyStatus;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
-use crate::http::mounting::Mounting;
+use crate::http::mounting::{self, Mounting};
 use crate::http::policy::{Hook, IntoPolicies, Policies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::Responder;
@@ -330,6 +330,23 @@ impl Deref for PolicyInForce {
 
     fn deref(&self) -> &Policy {
         &self.in_force.policies[self.index]
+    }
+}
+
+/// Logs, once per name of a policy, that a layer is built for each request. That is not a mistake if its counts are
+/// elsewhere: on a server, or in a limiter that the program keeps.
+impl Drop for LayerState {
+    fn drop(&mut self) {
+        if !self.mounting.had_few_requests() {
+            return;
+        }
+        let in_force = self.load();
+        let counts_here =
+            |policy: &&Policy| policy.description.keeps_states().is_some() && Arc::strong_count(&policy.limiter) == 1;
+        let Some(policy) = in_force.policies.iter().find(counts_here) else { return };
+        if let Some(layers) = mounting::note_short_lived(&policy.name) {
+            log::layers_are_short_lived(&policy.name, layers);
+        }
     }
 }
 

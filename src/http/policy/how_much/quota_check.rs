@@ -13,7 +13,7 @@ use crate::values::{PartitionKey, Quota};
 pub(super) struct QuotaCheck {
     /// Keyed by a hash of the key.
     seen: Lock<HashMap<u64, Seen>>,
-    streak: Streak,
+    streak: Streak<1_000>,
 }
 
 /// The quotas of a key; `None` stands for the policy's own quota.
@@ -61,7 +61,7 @@ impl QuotaCheck {
         if alternates {
             self.streak.interrupt();
         }
-        if alternates || self.streak.extend() {
+        if alternates || self.streak.grows_long() {
             *seen = HashMap::new();
         }
         alternates

@@ -3,13 +3,13 @@
 mod exemptions;
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(super) use self::exemptions::Except;
 pub use self::exemptions::{ExemptionError, Exemptions};
 use crate::http::head::RequestHead;
 use crate::http::key::{
-    Global, KeyError, KeyExtractor, KeyTextError, SHARED, SameKeyCheck, bytes_of, key_of, missing_extension, text_of,
+    Global, KeyError, KeyExtractor, KeyTextError, Length, SHARED, SameKeyCheck, Streak, bytes_of, key_of,
+    missing_extension, text_of,
 };
 use crate::util::log;
 use crate::values::PartitionKey;
@@ -23,8 +23,10 @@ pub(crate) struct Who {
     pub(super) when: Option<Condition>,
     pub(super) except: Option<Box<Except>>,
     same_key: SameKeyCheck,
-    /// The number of requests that lacked the extension of their key, until a warning is logged.
-    without_extension: AtomicU32,
+    /// The requests without a key, until one has a key.
+    without_key: Streak<100>,
+    /// The requests that the conditions have left out, until they let one in.
+    left_out: Streak<1_000>,
     misconfiguration: Once,
 }
 
@@ -54,7 +56,8 @@ impl Who {
             when: None,
             except: None,
             same_key: SameKeyCheck::new(Global.is_shared()),
-            without_extension: AtomicU32::new(0),
+            without_key: Streak::new(),
+            left_out: Streak::new(),
             misconfiguration: Once::new(),
         }
     }
@@ -67,8 +70,23 @@ impl Who {
 
     #[inline]
     pub(super) fn includes(&self, policy: &str, head: &RequestHead<'_>) -> bool {
-        self.when.as_ref().is_none_or(|condition| condition(head))
-            && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head))
+        (self.when.is_none() && self.except.is_none()) || self.meets_conditions(policy, head)
+    }
+
+    /// Logs, once, if all of the first 1,000 requests are left out. That a condition leaves out the first one or the
+    /// first hundred is what it is there for.
+    #[inline]
+    fn meets_conditions(&self, policy: &str, head: &RequestHead<'_>) -> bool {
+        let is_included = self.when.as_ref().is_none_or(|condition| condition(head))
+            && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head));
+        if !self.left_out.is_decided() {
+            if is_included {
+                self.left_out.interrupt();
+            } else if self.left_out.grows_long() {
+                log::never_applies(policy);
+            }
+        }
+        is_included
     }
 
     /// The key that requests without a key share, if this one lacks its key and they share one.
@@ -125,29 +143,28 @@ impl Who {
         }
     }
 
-    /// Logs, once, that no request had the extension from which the key is read, or another mistake of the
-    /// configuration.
-    ///
-    /// A request without the extension is rejected, and enough of them in a row are a mistake. If such requests are
-    /// skipped, their clients may just not have logged in, so more are needed. Shared keys are checked by
-    /// [`note_key`](Self::note_key).
+    /// Logs, once, that the server does not provide the key; and that requests have no key, at the first request and
+    /// at the hundredth, unless a request before had one.
     pub(super) fn note_missing_key(&self, policy: &str, is_shadow: bool, error: &KeyError) {
         if let KeyError::Misconfigured { problem } = error {
             self.misconfiguration.call_once(|| log::misconfigured(policy, problem));
-        }
-        let (enough, fate) = match self.on_missing_key {
-            MissingKey::Reject if !is_shadow => (100, "were answered 400"),
-            MissingKey::Reject | MissingKey::Skip => (1_000, "passed unlimited"),
-            MissingKey::Share => return,
-        };
-        let Some(extension) = missing_extension(error) else { return };
-        // Relaxed: nothing else depends on the count. Threads that have passed this check may add a few more, so it
-        // cannot wrap around; exactly one thread reads `enough - 1`.
-        if self.same_key.has_seen_a_key() || self.without_extension.load(Ordering::Relaxed) >= enough {
             return;
         }
-        if self.without_extension.fetch_add(1, Ordering::Relaxed) == enough - 1 {
-            log::no_extension(policy, extension, enough, fate);
+        if self.same_key.has_seen_a_key() || self.without_key.is_decided() {
+            return;
+        }
+        let Some(length) = self.without_key.extend() else { return };
+        let is_missing = matches!(error, KeyError::Missing { .. });
+        let fate = match self.on_missing_key {
+            MissingKey::Share if is_missing => "charged to one budget that they share",
+            MissingKey::Skip if is_missing => "passed unlimited",
+            _ if is_shadow => "passed unlimited",
+            _ => "answered 400",
+        };
+        let line = log::WithoutKey { policy, problem: error, extension: missing_extension(error), fate };
+        match length {
+            Length::First => log::first_without_key(line),
+            Length::Long => log::no_request_had_a_key(line),
         }
     }
 }
