@@ -54,10 +54,13 @@ impl Policy {
         // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged. If no request
         // provides the key's quota, the limiter may know it from the last request.
         let ask = Ask::charge(key, 0).under(quota);
-        let ask = if self.how_much.quota.is_some() && quota.is_none() { ask.keeping_quota() } else { ask };
-        let decision = self.after_debt_as_kept(key, self.limiter.decide(&ask).decided().await?);
+        let decision = if self.how_much.quota.is_some() && quota.is_none() {
+            self.after_debt_as_kept(key, self.limiter.decide(&ask.keeping_quota()).decided().await?)
+        } else {
+            self.after_debt(key, quota, self.limiter.decide(&ask).decided().await?)
+        };
         Ok(match self.exception_before_limiter(key) {
-            Some(ban) if ban.is_ban => decision.banned(&ban),
+            Some(ban) if ban.is_ban => decision.until_next().banned(&ban),
             Some(allowance) => Decision::allowed(decision.limit(), &allowance),
             None => decision,
         })
