@@ -327,6 +327,22 @@ mod tests {
         }
     }
 
+    /// Each level asked all members below it again.
+    #[test]
+    fn each_member_is_asked_once_at_any_depth() {
+        let deep = (1..1_000).fold(Formula::Member(0), |inner, member| {
+            let parts = vec![inner, Formula::Member(member)];
+            if member % 2 == 0 { Formula::All(parts) } else { Formula::Any(parts) }
+        });
+        let asked = std::cell::Cell::new(0);
+        let room = |_| {
+            asked.set(asked.get() + 1);
+            Room::None
+        };
+        let mut lacking = Vec::new();
+        assert_eq!((deep.lacking(&room, &mut lacking), lacking.len(), asked.get()), (Room::None, 1_000, 1_000));
+    }
+
     #[test]
     fn waits_withstand_the_counterexamples() {
         each("src/values/formula.rs: Formula::greatest", |case| {

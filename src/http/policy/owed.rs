@@ -248,6 +248,25 @@ mod tests {
         assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()));
     }
 
+    /// A key owes by one quota and asks by another, and so on: each look keeps the debt, and none lengthens it.
+    #[test]
+    fn looks_by_quotas_that_take_turns_do_not_lengthen_a_debt() {
+        let (policy, clock) = policy(Quota::per_hour(10));
+        let key = PartitionKey::from("a");
+        owe(&policy, &key, 20);
+        let (slow, fast) = (Quota::per_hour(10), Quota::per(7, Duration::from_secs(3)));
+        for _ in 0..1_000 {
+            for quota in [fast, slow] {
+                assert!(policy.charge_debt(&key, 11, Some(quota)).is_err());
+            }
+            clock.advance(HOUR / 2_000);
+        }
+        // The time under the slow quota has paid five units.
+        let wait = policy.charge_debt(&key, 1, Some(slow)).err().unwrap();
+        let expected = HOUR * (20 + 1 - 5) / 10;
+        assert!(wait.abs_diff(expected) < Duration::from_secs(2), "{wait:?}");
+    }
+
     /// Thirty units are charged to a burst of twenty. After an hour and a half at ten per hour, fifteen are owed:
     /// five are left.
     #[test]

@@ -399,6 +399,24 @@ mod tests {
         Penalty::new(Quota::per_hour(1), HOUR).with_clock(ManualClock::new())
     }
 
+    /// A client that was told an hour, and then ten seconds, since its limit was raised: it comes back after ten.
+    #[test]
+    fn the_latest_advised_wait_counts() {
+        let clock = ManualClock::new();
+        let penalty = Penalty::new(Quota::per_hour(1), HOUR).with_clock(clock.clone());
+        let key = PartitionKey::from("a");
+        let short = Duration::from_secs(10);
+        penalty.advise(&key, HOUR);
+        penalty.advise(&key, short);
+        clock.advance(short);
+        for _ in 0..10 {
+            assert_eq!(penalty.note_rejection(None, &key, &Decision::reject(1, 0, Some(HOUR))), None);
+        }
+        penalty.advise(&key, short);
+        let rejected = || penalty.note_rejection(None, &key, &Decision::reject(1, 0, Some(HOUR)));
+        assert_eq!([rejected().is_some(), rejected().is_some()], [false, true]);
+    }
+
     #[test]
     fn more_premature_retries_than_the_quota_are_a_ban() {
         let penalty = penalty();
