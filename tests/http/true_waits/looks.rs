@@ -1,12 +1,14 @@
 //! Looks at a key, as support has them: they show the time of the next unit.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{LimitsHandle, Policy, Quota, RateLimitLayer};
+use tower_sluice::{LeakyQueue, LimitsHandle, Policy, Quota, RateLimitLayer};
 
 use super::stack::{clock, timed};
 
@@ -92,4 +94,30 @@ fn a_look_at_a_banned_key_shows_when_a_request_passes() {
     assert_eq!(passes_in(&limits).as_millis(), 43_200_000);
     ban(60_000);
     assert_eq!(passes_in(&limits).as_millis(), 60_000_000);
+}
+
+/// A queue whose customer has a pace of its own: nothing was shown.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_full_queue_shows_when_a_request_is_accepted() {
+    let queue = LeakyQueue::new(Quota::per_minute(1)).max_queue(1).max_wait(Duration::from_secs(600));
+    let pace = Quota::per(1, Duration::from_secs(10));
+    let layer = RateLimitLayer::new(Policy::new("api", queue).key(User::key()).quota_fn(move |_| Some(pace)));
+    let request = || {
+        let mut request = http::Request::new(());
+        request.extensions_mut().insert(User::new("alice"));
+        request
+    };
+    let send = || {
+        let handler = service_fn(|_: http::Request<()>| async { Ok::<_, Infallible>(http::Response::new(())) });
+        layer.layer(handler).oneshot(request())
+    };
+    assert_eq!(send().await.unwrap().status(), 200);
+    let mut waiting = Box::pin(send());
+    assert!(waiting.as_mut().now_or_never().is_none(), "it waits for its turn");
+    let status = layer.handle().peek("api", &request()).await.unwrap();
+    let wait = status.passes_in().expect("its pace is known");
+    assert!(status.decision().remaining() == 0 && !wait.is_zero() && wait <= Duration::from_secs(10), "{status:?}");
+    tokio::time::advance(wait).await;
+    assert_eq!(waiting.await.unwrap().status(), 200);
+    assert!(Box::pin(send()).now_or_never().is_none(), "it waits, and is not rejected");
 }
