@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::timing::some_attempt_async;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -14,7 +15,6 @@ use tower_sluice::key::User;
 use tower_sluice::limiter::{Answer, Ask, Description, Mode};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use crate::support::timing::some_attempt_async;
 use tower_sluice::{Decision, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Settlement};
 
 const MINUTE: Duration = Duration::from_secs(60);

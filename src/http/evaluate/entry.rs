@@ -455,8 +455,8 @@ impl PolicyEntry {
         self.ban = Some(ban);
     }
 
-    /// Whether refunds of `units` may make room for the request, which has none now. A queue takes back the charge of
-    /// its last waiter only. Refunds shorten a debt that this process keeps, and none that a server keeps.
+    /// Whether refunds of `units` may make room for the request. A queue takes back the charge of its last waiter only.
+    /// Refunds shorten a debt that this process keeps, but not one on a server.
     fn may_fit_after(&self, policy: &Policy, units: u64) -> bool {
         let owes_on_server = policy.after.owes_shortfalls && policy.description.keeps_standing().is_some();
         let pays_debt = self.debt_wait().is_none_or(|wait| policy.pays_for(units, self.quota) >= wait);

@@ -58,11 +58,8 @@ impl Policy {
         let ask = if is_unknown { ask.keeping_quota() } else { ask };
         let decision = self.limiter.decide(&ask).decided().await?;
         let decision = self.until_next_unit(&ask, decision);
-        let decision = if is_unknown {
-            self.after_debt_as_kept(key, decision)
-        } else {
-            self.after_debt(key, quota, decision)
-        };
+        let decision =
+            if is_unknown { self.after_debt_as_kept(key, decision) } else { self.after_debt(key, quota, decision) };
         Ok(match self.exception_before_limiter(key) {
             Some(ban) if ban.is_ban => decision.until_next().banned(&ban),
             Some(allowance) => Decision::allowed(decision.limit(), &allowance),

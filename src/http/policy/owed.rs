@@ -261,9 +261,9 @@ mod tests {
             }
             clock.advance(HOUR / 2_000);
         }
-        // The time under the slow quota has paid five units.
+        // It owed ten, of which the time under the slow quota has paid five.
         let wait = policy.charge_debt(&key, 1, Some(slow)).err().unwrap();
-        let expected = HOUR * (20 + 1 - 5) / 10;
+        let expected = HOUR * (10 + 1 - 5) / 10;
         assert!(wait.abs_diff(expected) < Duration::from_secs(2), "{wait:?}");
     }
 

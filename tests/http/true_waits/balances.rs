@@ -8,8 +8,8 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::FixedWindow;
 use tower_sluice::key::User;
-use tower_sluice::limiter::Credit;
 use tower_sluice::layer::IntoPolicies;
+use tower_sluice::limiter::Credit;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Balance, Policy, Quota, RateLimitLayer};
 
@@ -50,7 +50,7 @@ fn layer(policies: impl IntoPolicies, lots: &[(u64, Option<Duration>)]) -> RateL
     layer
 }
 
-/// One request per minute, and bought units, of which each request takes one: those that expire first.
+/// One request per minute, which takes the bought unit that expires first.
 #[test]
 fn a_wait_that_units_do_not_outlast_is_not_told() {
     let (second, hour) = (Duration::from_secs(1), MINUTE * 60);

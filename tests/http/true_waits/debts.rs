@@ -41,9 +41,10 @@ fn send(layer: &RateLimitLayer, plan: Option<Quota>, units: u64) -> Answer {
         Duration::from_secs(seconds.parse().unwrap()) + Duration::from_micros(micros.parse().unwrap())
     });
     assert_eq!(response.status() == 429, wait.is_some(), "{response:?}");
-    let is_ban = response.extensions().get::<tower_sluice::Verdict>().is_some_and(|verdict| {
-        verdict.policies().iter().any(|policy| policy.ban().is_some())
-    });
+    let is_ban = response
+        .extensions()
+        .get::<tower_sluice::Verdict>()
+        .is_some_and(|verdict| verdict.policies().iter().any(|policy| policy.ban().is_some()));
     Answer { wait, is_ban }
 }
 

@@ -19,8 +19,8 @@ pub(in crate::http::policy) type Debts = ExpiringTable<Debt>;
 
 /// The debt of a key: the instant at which it is paid, at the rate of `quota`. A window's limit is its burst.
 ///
-/// A client is told its wait by the quota that its request has. So whoever looks at the debt under a quota with another
-/// rate also makes the key pay by that quota from then on: see [`Debts::spend`] and [`Debts::units_left`].
+/// A client is told its wait by the quota that its request has. So a look at the debt under a quota with another rate
+/// makes the key pay by that quota from then on: see [`Debts::spend`] and [`Debts::units_left`].
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http::policy) struct Debt {
     paid_at: Timestamp,
@@ -127,11 +127,7 @@ impl Debts {
 
     /// The units that a key has left, and the time until its debt is paid, if it has one: under a `quota`, by which the
     /// key pays from now on; or without one, under the quota of the key's last request.
-    pub(in crate::http::policy) fn units_left(
-        &self,
-        key: &PartitionKey,
-        quota: Option<Quota>,
-    ) -> Option<UnitsLeft> {
+    pub(in crate::http::policy) fn units_left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<UnitsLeft> {
         let (mut debt, mut now) = self.get(key)?;
         if let Some(quota) = quota.filter(|quota| !debt.quota.has_rate_of(quota)) {
             (debt, now) = self.update(key, |owed, now| {
@@ -149,7 +145,7 @@ impl Debts {
     }
 }
 
-/// The units that a key has left which owes something.
+/// The units that are left of a key's budget while it has a debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http::policy) struct UnitsLeft {
     units: u64,
