@@ -48,8 +48,8 @@ impl Account {
         self.lots.iter().fold(0, |sum, lot| lot.units.saturating_add(sum))
     }
 
-    /// Returns the end of the time for which the lots suffice for `units`, if they do now. Later lots pay for those that
-    /// expire before.
+    /// Returns the end of the time for which the lots suffice for `units`, if they do now. Later lots pay for those
+    /// that expire before.
     pub(super) fn suffices_until(&self, units: u64) -> Expiry {
         let mut later = 0_u64;
         let enough = self.lots.iter().rev().find(|lot| {

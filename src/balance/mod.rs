@@ -64,8 +64,8 @@ impl Proof for Paid {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct UnitsLeft {
     left: u64,
-    /// The time until units expire, so that the others do not pay for the request any more: zero if enough of them never
-    /// expire, or if they do not pay for it now.
+    /// The time until units expire, so that the others do not pay for the request any more: zero if enough of them
+    /// never expire, or if they do not pay for it now.
     suffice_for: Duration,
 }
 

@@ -348,7 +348,8 @@ impl Policy {
     /// of other clients do not lengthen the wait. If the charges are not refunded after all, the next rejection
     /// advertises the rest of the wait. Such rejections do not count for a [ban](Self::penalty).
     ///
-    /// This holds for [`cost_after`](Self::cost_after) and the settlements, too: an estimate is usually refunded in part.
+    /// This holds for [`cost_after`](Self::cost_after) and the settlements, too: an estimate is usually refunded in
+    /// part.
     ///
     /// # Accuracy
     ///
@@ -429,8 +430,8 @@ impl Policy {
     /// the rest is forgiven. Without a report, the estimate stays, also if the client disconnects or the service
     /// fails. Response fields show the cost that the handler has reported by the time the head of its response comes;
     /// without a report by then, the estimate. While requests of a key are in flight, a rejected request of it
-    /// [waits](Self::charge_when#waits) for their refunds, and not for the limit. Excludes [`charge_when`](Self::charge_when) and the other options for
-    /// the final cost. It is as accurate as these: with windows, exact to the unit while the window of the request
+    /// [waits](Self::charge_when#waits) for their refunds, and not for the limit. Excludes
+    /// [`charge_when`](Self::charge_when) and the other options for the final cost. It is as accurate as these: with windows, exact to the unit while the window of the request
     /// lasts.
     ///
     /// ```
@@ -482,7 +483,7 @@ impl Policy {
     ///
     /// Response fields, requests of cost 0 and [`LimitsHandle::peek`](crate::LimitsHandle::peek) show the units
     /// that are left after the debt. A debt survives a live change. Under another quota the key owes the same
-    /// number of units, and pays them at the rate of that quota from its first request under it on, so that the waits of
+    /// number of units. It pays them at the rate of that quota from its first request under it on, so that the waits of
     /// its rejections are true. A [reset](crate::LimitsHandle::reset) forgives it.
     ///
     /// A key of a [`Balance`](crate::Balance) owes the rest until a credit has paid it.

@@ -67,8 +67,8 @@ impl KeyStatus {
     }
 
     /// The time until a request of one unit passes, if no other request of the key is charged until then: zero if it
-    /// passes now. The end of a ban, or the next unit after it, and not the time at which the key owes nothing. `None` if
-    /// this is not known, as for a limit of requests in flight, or for a [balance](crate::Balance) that is used up.
+    /// passes now. For a banned key, until the ban is over and a unit is there. `None` if this is not known, as for a
+    /// limit of requests in flight, or for a [balance](crate::Balance) that is used up.
     #[must_use]
     pub fn passes_in(&self) -> Option<Duration> {
         let decision = &self.decision;

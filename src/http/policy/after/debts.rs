@@ -57,8 +57,8 @@ impl Debt {
     }
 
     /// The time that it takes to pay the debt under `quota`. A debt that was made under another quota keeps its
-    /// units, and parts of a unit: rounded up by two nanoseconds at most, so that quotas that take turns do not lengthen
-    /// it.
+    /// units, and parts of a unit: rounded up by two nanoseconds at most, so that quotas that take turns do not
+    /// lengthen it.
     fn paid_in(self, now: Timestamp, quota: Quota) -> Duration {
         let left = self.paid_at.saturating_since(now);
         if self.quota.has_rate_of(&quota) {
