@@ -431,8 +431,8 @@ impl Policy {
     /// fails. Response fields show the cost that the handler has reported by the time the head of its response comes;
     /// without a report by then, the estimate. While requests of a key are in flight, a rejected request of it
     /// [waits](Self::charge_when#waits) for their refunds, and not for the limit. Excludes
-    /// [`charge_when`](Self::charge_when) and the other options for the final cost. It is as accurate as these: with windows, exact to the unit while the window of the request
-    /// lasts.
+    /// [`charge_when`](Self::charge_when) and the other options for the final cost. It is as accurate as these: with
+    /// windows, exact to the unit while the window of the request lasts.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
