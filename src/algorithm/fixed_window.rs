@@ -128,7 +128,8 @@ impl Algorithm for FixedWindow {
         // More may have been used, if the limit was lowered.
         let free = limit.saturating_sub(used);
         if cost == 0 {
-            (answer(Decision::admit(limit, free), used), None)
+            let decision = answer(Decision::admit(limit, free), used);
+            (if free == 0 { decision.with_next_after(until_next) } else { decision }, None)
         } else if cost > limit {
             (answer(Decision::never(limit, free), used), None)
         } else if cost <= free {

@@ -88,7 +88,10 @@ impl Gcra {
         let capacity = self.price(self.burst);
 
         if cost == 0 {
-            (self.answer(Decision::admit, debt), None)
+            let decision = self.answer(Decision::admit, debt);
+            let beyond = (debt + self.price(1)).saturating_sub(capacity);
+            let next = duration_from_nanos(self.nanos_ceil(beyond));
+            (if beyond > 0 { decision.with_next_after(next) } else { decision }, None)
         } else if cost > self.burst {
             // Never fits: even without a debt, `price` is more than `capacity`.
             (self.answer(Decision::never, debt), None)

@@ -193,7 +193,9 @@ impl Algorithm for SlidingWindow {
         };
 
         if cost == 0 {
-            return (answer(Decision::admit(limit, remaining(state.current)), &state), None);
+            let left = remaining(state.current);
+            let decision = answer(Decision::admit(limit, left), &state);
+            return (if left == 0 { decision.with_next_after(self.wait(&state, now, 1)) } else { decision }, None);
         }
         if cost > limit {
             return (answer(Decision::never(limit, remaining(state.current)), &state), None);

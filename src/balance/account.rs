@@ -48,6 +48,17 @@ impl Account {
         self.lots.iter().fold(0, |sum, lot| lot.units.saturating_add(sum))
     }
 
+    /// Returns the end of the time for which the lots suffice for `units`, if they do now. Later lots pay for those
+    /// that expire before.
+    pub(super) fn suffices_until(&self, units: u64) -> Expiry {
+        let mut later = 0_u64;
+        let enough = self.lots.iter().rev().find(|lot| {
+            later = later.saturating_add(lot.units);
+            later >= units
+        });
+        enough.map_or(Expiry::NEVER, |lot| lot.expiry)
+    }
+
     /// Takes units from the lots in their order. Returns how many were taken, and from where.
     pub(super) fn take(&mut self, units: u64, shortfall: Shortfall) -> Result<(u64, Option<Paid>), Unfit> {
         let left = self.left();

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use super::account::{Account, Shortfall};
-use super::{Paid, Unfit, admitted, judged};
+use super::{Paid, Unfit, UnitsLeft, admitted, judged};
 use crate::store::{TableStats, next_table_number};
 use crate::util::keyed_hash::Secret;
 use crate::util::lock::Shards;
 use crate::util::references::References;
-use crate::values::time::Clock;
+use crate::values::time::{Clock, Timestamp};
 use crate::values::{Adjusted, Credit, CreditExpiry, Decision, LimiterError, PartitionKey, REFERENCE_KEPT};
 
 /// The accounts of keys, in maps with a lock each. A step on a key is done under the lock of its map, so steps follow
@@ -49,9 +49,9 @@ impl Accounts {
         self.max_keys
     }
 
-    /// Does a step on the account of a key, if it has one, without the lots that have expired. An account that is empty
-    /// afterwards is removed.
-    fn change<T>(&self, key: &PartitionKey, step: impl FnOnce(&mut Account) -> T) -> Option<T> {
+    /// Does a step on the account of a key at an instant, if it has one, without the lots that have expired. An account
+    /// that is empty afterwards is removed.
+    fn change<T>(&self, key: &PartitionKey, step: impl FnOnce(&mut Account, Timestamp) -> T) -> Option<T> {
         self.change_in(&mut self.shard(key), key, step)
     }
 
@@ -60,7 +60,7 @@ impl Accounts {
         &self,
         key: &PartitionKey,
         may_begin: impl FnOnce() -> bool,
-        step: impl FnOnce(&mut Account) -> T,
+        step: impl FnOnce(&mut Account, Timestamp) -> T,
     ) -> Option<T> {
         let mut shard = self.shard(key);
         if !shard.contains_key(key) {
@@ -77,11 +77,17 @@ impl Accounts {
         self.shards.lock(self.secret.hash(key.as_bytes()))
     }
 
-    fn change_in<T>(&self, shard: &mut Shard, key: &PartitionKey, step: impl FnOnce(&mut Account) -> T) -> Option<T> {
+    fn change_in<T>(
+        &self,
+        shard: &mut Shard,
+        key: &PartitionKey,
+        step: impl FnOnce(&mut Account, Timestamp) -> T,
+    ) -> Option<T> {
         let account = shard.get_mut(key)?;
         // Read under the lock, so that the steps of a key see instants in their order.
-        account.expire(self.clock.now());
-        let result = step(account);
+        let now = self.clock.now();
+        account.expire(now);
+        let result = step(account, now);
         if account.is_empty() {
             shard.remove(key);
             self.keys.fetch_sub(1, Ordering::Relaxed);
@@ -92,32 +98,40 @@ impl Accounts {
     /// Does a step that an operator has asked for. The key may have no account yet.
     fn adjust(&self, key: &PartitionKey, step: impl Fn(&mut Account) -> Result<(), Unfit>) -> Result<(), LimiterError> {
         let has_room = || self.keys.load(Ordering::Relaxed) < self.max_keys;
-        let done = self.begin(key, has_room, &step).or_else(|| {
+        let done = self.begin(key, has_room, |account, _| step(account)).or_else(|| {
             self.sweep();
-            self.begin(key, has_room, &step)
+            self.begin(key, has_room, |account, _| step(account))
         });
         Ok(done.ok_or_else(|| self.full())??)
     }
 
     pub(super) fn charge(&self, key: &PartitionKey, cost: u64, shortfall: Shortfall) -> Decision {
-        let step = |account: &mut Account| match account.take(cost, shortfall) {
-            Ok((taken, paid)) if taken == cost || taken > 0 => admitted(taken, account.left(), paid),
-            _ => judged(cost, account.left()),
+        let step = |account: &mut Account, now| {
+            let suffices_until = account.suffices_until(cost);
+            let taken = account.take(cost, shortfall);
+            let left = UnitsLeft::new(account.left(), suffices_until, now);
+            match taken {
+                Ok((taken, paid)) if taken == cost || taken > 0 => admitted(taken, left, paid),
+                _ => judged(cost, left),
+            }
         };
-        self.change(key, step).unwrap_or_else(|| judged(cost, 0))
+        self.change(key, step).unwrap_or_else(|| judged(cost, UnitsLeft::default()))
     }
 
     pub(super) fn peek(&self, key: &PartitionKey, cost: u64) -> Decision {
-        self.change(key, |account| judged(cost, account.left())).unwrap_or_else(|| judged(cost, 0))
+        let step = |account: &mut Account, now| {
+            judged(cost, UnitsLeft::new(account.left(), account.suffices_until(cost), now))
+        };
+        self.change(key, step).unwrap_or_else(|| judged(cost, UnitsLeft::default()))
     }
 
     /// Gives back units, also if there are too many keys: they were there before the charge.
     pub(super) fn give_back(&self, key: &PartitionKey, units: u64, paid: Paid) {
-        self.begin(key, || true, |account| account.give_back(units, paid, self.clock.now()));
+        self.begin(key, || true, |account, now| account.give_back(units, paid, now));
     }
 
     pub(super) fn reset(&self, key: &PartitionKey) -> Decision {
-        self.change(key, Account::forgive);
+        self.change(key, |account, _| account.forgive());
         self.peek(key, 0)
     }
 

@@ -17,6 +17,9 @@ pub use self::limiter::Balance;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisBalance;
 
+use std::time::Duration;
+
+use crate::values::time::Timestamp;
 use crate::values::{Decision, Expiry, Issuer, LimiterError, Proof, Quota, Receipt};
 
 /// The most lots of a key: the work of a decision is bounded.
@@ -57,16 +60,33 @@ impl Proof for Paid {
     }
 }
 
-/// The decision on a request that was charged `units`. `left` are the units that the key has afterwards.
-fn admitted(units: u64, left: u64, paid: Option<Paid>) -> Decision {
-    let decision = Decision::allow(left.saturating_add(units), left);
+/// The units of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct UnitsLeft {
+    left: u64,
+    /// The time until units expire, so that the others do not pay for the request any more: zero if enough of them
+    /// never expire, or if they do not pay for it now.
+    suffice_for: Duration,
+}
+
+impl UnitsLeft {
+    fn new(left: u64, suffice_until: Expiry, now: Timestamp) -> Self {
+        let expires = suffice_until != Expiry::NEVER;
+        Self { left, suffice_for: if expires { suffice_until.instant().saturating_since(now) } else { Duration::ZERO } }
+    }
+}
+
+/// The decision on a request that was charged `units`. `rest` are the units that the key has afterwards, and for how
+/// long those before would have sufficed.
+fn admitted(units: u64, rest: UnitsLeft, paid: Option<Paid>) -> Decision {
+    let decision = Decision::allow(rest.left.saturating_add(units), rest.left).with_reset_after(rest.suffice_for);
     paid.map_or(decision, |paid| decision.with_receipt(Receipt::from_proof(paid)))
 }
 
-/// The decision, without a charge, on a request of a key that has `left` units. No wait helps: nothing is restored.
-fn judged(cost: u64, left: u64) -> Decision {
+/// The decision, without a charge, on a request of a key with these units. No wait helps: nothing is restored.
+fn judged(cost: u64, UnitsLeft { left, suffice_for }: UnitsLeft) -> Decision {
     match left.checked_sub(cost) {
-        Some(rest) => Decision::allow(left, rest),
+        Some(rest) => Decision::allow(left, rest).with_reset_after(suffice_for),
         // A request of cost 0 is always admitted.
         None => Decision::reject(left, left, None),
     }

@@ -4,7 +4,7 @@
 //! the clocks of the customer's country; and others to have days or weeks. [`window_fn`](crate::Policy::window_fn)
 //! returns a [`CalendarWindow`](crate::CalendarWindow) per key, with its limit.
 //!
-#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use axum::extract::Request;
 //! use axum::middleware::{Next, from_fn};
@@ -37,10 +37,25 @@
 //!         .route("/", get(|| async { "hello" }))
 //!         .layer(RateLimitLayer::new(month))
 //!         .layer(from_fn(authenticate)); // The last is the outermost.
+//! #   if true { return a_month_begins_on_the_billing_day(app).await; }
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app).await?;
 //!     Ok(())
 //! }
+//! #
+//! # async fn a_month_begins_on_the_billing_day(app: Router) -> Result<(), Box<dyn std::error::Error>> {
+//! #     let request = http::Request::get("/").body(axum::body::Body::empty())?;
+//! #     let response = tower::ServiceExt::oneshot(app, request).await?;
+//! #     assert_eq!(response.headers()["ratelimit-policy"], r#""month";q=10000"#);
+//! #     let left = response.headers()["ratelimit"].to_str()?.to_owned();
+//! #     let seconds: u64 = left.strip_prefix(r#""month";r=9999;t="#).unwrap().parse()?;
+//! #     // As long as the month from the 17th in Berlin still lasts; unless it ends at this moment.
+//! #     let month = CalendarWindow::monthly(1).anchor(17).zone("Europe/Berlin")?;
+//! #     let now = tower_sluice::time::Clock::now(&tower_sluice::time::Monotonic);
+//! #     let ends = tower_sluice::algorithm::Algorithm::decide(&month, None, now, 0).0.reset_after().as_secs();
+//! #     assert!(seconds.abs_diff(ends) < 3_600 || seconds < 3_600, "{seconds} and {ends}");
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! Each response has the limit of its customer, and in `t` the seconds to the end of the customer's window:

@@ -5,7 +5,7 @@
 //! its periods are counted from 1970, and drift through the months. A
 //! [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`) begins at midnight of the dates you name.
 //!
-//! ```no_run
+//! ```
 //! use axum::{Router, routing::get};
 //! use tower_sluice::key::HeaderKey;
 //! use tower_sluice::{CalendarWindow, Policy, Quota, RateLimitLayer};
@@ -21,11 +21,32 @@
 //!         Policy::new("pace", Quota::per_second(10).burst(20)).key(customer()),
 //!     ]);
 //!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//! #   if true { return each_customer_has_a_month_and_a_pace(app).await; }
 //!
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app).await?;
 //!     Ok(())
 //! }
+//! #
+//! # async fn each_customer_has_a_month_and_a_pace(app: Router) -> Result<(), Box<dyn std::error::Error>> {
+//! #     use axum::{body::Body, http::Request};
+//! #     let send = async |customer: &str| {
+//! #         let request = Request::get("/").header("x-api-key", customer).body(Body::empty()).unwrap();
+//! #         let response = tower::ServiceExt::oneshot(app.clone(), request).await.unwrap();
+//! #         let field = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+//! #         (response.status().as_u16(), field("ratelimit-policy"), field("ratelimit"))
+//! #     };
+//! #     let (status, policies, left) = send("a").await;
+//! #     assert!(status == 200 && policies.contains(r#""plan";q=10000"#) && left.contains(r#""plan";r=9999;t="#));
+//! #     let mut sent = 1;
+//! #     while send("a").await.0 != 429 {
+//! #         sent += 1;
+//! #         assert!(sent < 9_999, "the pace does not hold");
+//! #     }
+//! #     assert!(sent >= 20, "{sent}");
+//! #     assert!(send("b").await.2.contains(r#""plan";r=9999;t="#), "another customer has another month");
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! # Which window

@@ -27,8 +27,9 @@
 //! | `Reject` | is answered 503 | nothing |
 //! | `Allow` | passes, uncounted | everything |
 //!
-//! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was
-//!   limited before the outage stays limited.
+//! - **The fallback is warm.** It counts the requests that Redis admits through this process, for up to 65,536 keys. A
+//!   client that was limited before the outage stays limited until the wait that it was told is over. From then on it
+//!   gets the quota of each process that it reaches, as any client does: with *n* processes, up to *n* times.
 //! - **Fallbacks do not report to Redis.** Redis never learns of the requests that they admitted, so after the recovery
 //!   it grants its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
 //! - **Requests in flight are reported.** During an outage, a [`RedisConcurrency`](crate::RedisConcurrency) admits its

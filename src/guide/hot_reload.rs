@@ -12,8 +12,15 @@
 //! let layer = RateLimitLayer::new(clients(Quota::per_second(10)));
 //! let limits = layer.handle();
 //!
+//! # let peek = |limits: &tower_sluice::LimitsHandle, address| {
+//! #     let status = futures_util::FutureExt::now_or_never(limits.peek("clients", address)).unwrap().unwrap();
+//! #     (status.decision().limit(), status.decision().remaining())
+//! # };
+//! # let _ = futures_util::FutureExt::now_or_never(limits.charge("clients", "192.0.2.1", 1_000_000)).unwrap().unwrap();
+//! # assert_eq!(peek(&limits, "192.0.2.1"), (10, 0));
 //! // Later, from any thread:
 //! limits.replace(clients(Quota::per_second(50)))?;
+//! # assert_eq!([peek(&limits, "192.0.2.1"), peek(&limits, "192.0.2.2")], [(50, 0), (50, 50)], "used units stay used");
 //! # Ok::<_, PolicyError>(())
 //! ```
 //!

@@ -4,7 +4,7 @@
 //! quota over time does not do that: four exports per minute that run for an hour each are 240 at once. [`Concurrency`]
 //! counts requests that have begun and are not over.
 //!
-#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //! use axum::{Router, routing::get};
@@ -19,9 +19,28 @@
 //!         Policy::new("in-flight", Concurrency::new(4)).key(api_key),
 //!     ]);
 //!     let app = Router::new().route("/export", get(|| async { "a long table" })).layer(layer);
+//! #   if true { return a_key_has_four_at_once(app).await; }
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
+//! #
+//! # async fn a_key_has_four_at_once(app: Router) -> std::io::Result<()> {
+//! #     use axum::{body::Body, http::Request};
+//! #     let send = async |key: &str| {
+//! #         let request = Request::get("/export").header("x-api-key", key).body(Body::empty()).unwrap();
+//! #         tower::ServiceExt::oneshot(app.clone(), request).await.unwrap()
+//! #     };
+//! #     // A response whose body is not read yet is in flight.
+//! #     let mut open = Vec::new();
+//! #     for _ in 0..4 {
+//! #         open.push(send("a").await);
+//! #     }
+//! #     assert!(open.iter().all(|response| response.status() == 200));
+//! #     assert_eq!([send("a").await.status().as_u16(), send("b").await.status().as_u16()], [429, 200]);
+//! #     axum::body::to_bytes(open.pop().unwrap().into_body(), 100).await.unwrap();
+//! #     assert_eq!(send("a").await.status(), 200);
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! In a [configuration file](crate::config):
@@ -118,6 +137,27 @@
 //! let in_flight = Policy::new("in-flight", Concurrency::new(2))
 //!     .key(User::key())
 //!     .limit_fn(|request| request.extensions().get::<Seats>().map(|seats| seats.0));
+//! # let app: axum::Router =
+//! #     axum::Router::new().fallback(|| async { "hello" }).layer(tower_sluice::RateLimitLayer::new(in_flight));
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     let count = async |user: &'static str, seats: Option<u64>| {
+//! #         let mut open = Vec::new();
+//! #         loop {
+//! #             let mut request = http::Request::get("/").extension(User::new(user));
+//! #             if let Some(seats) = seats {
+//! #                 request = request.extension(Seats(seats));
+//! #             }
+//! #             let request = request.body(axum::body::Body::empty()).unwrap();
+//! #             let response = tower::ServiceExt::oneshot(app.clone(), request).await.unwrap();
+//! #             if response.status() == 429 {
+//! #                 break open.len();
+//! #             }
+//! #             open.push(response);
+//! #             assert!(open.len() < 100, "there is no limit");
+//! #         }
+//! #     };
+//! #     assert_eq!([count("ada", Some(5)).await, count("bob", None).await, count("carl", Some(1)).await], [5, 2, 1]);
+//! # });
 //! ```
 //!
 //! A plan may change at any time. Requests in flight stay; under a lowered limit, none is admitted until enough of them

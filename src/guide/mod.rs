@@ -66,8 +66,8 @@
 //! [axum-governor](from_axum_governor) · [ASP.NET Core](from_aspnet) · [express-rate-limit](from_express) ·
 //! [Sidekiq Enterprise](from_sidekiq)
 //!
-//! The pages are text and add no code to your program. Their programs are complete, and each is compiled with the
-//! tests. Further programs are in the [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of
+//! The pages are text and add no code to your program. Their programs are complete. Each is compiled with the
+//! tests, and those that need no server and no other machine run as tests of what their headings say. Further programs are in the [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of
 //! the repository.
 
 // The pages link to items of all features, even if some are off.

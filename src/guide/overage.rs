@@ -15,6 +15,7 @@
 //!     charged.map(|policy| format!("{}: {} left\n", policy.name(), policy.decision().remaining())).collect()
 //! }
 //!
+//! # static LIMITS: std::sync::OnceLock<tower_sluice::LimitsHandle> = std::sync::OnceLock::new();
 //! fn app() -> Router {
 //!     let customer = || HeaderKey::from_static("x-api-key");
 //!     let included = Policy::new("included", CalendarWindow::monthly(10_000)).key(customer());
@@ -23,12 +24,25 @@
 //!     // The pace holds for all requests; of the two months, the first with room is charged.
 //!     let limits = pace.and(included.or_else(overage));
 //!     let layer = RateLimitLayer::builder(limits).verdict().build();
+//! #   let _ = LIMITS.set(layer.handle());
 //!     Router::new().route("/report", get(report)).layer(layer)
 //! }
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-//! #     let request = http::Request::get("/report").header("x-api-key", "a").body(axum::body::Body::empty()).unwrap();
-//! #     let response = tower::ServiceExt::oneshot(app(), request).await.unwrap();
-//! #     assert!(response.headers()["ratelimit"].to_str().unwrap().contains("\"included\";r=9999"));
+//! #     let app = app();
+//! #     let limits = LIMITS.get().unwrap();
+//! #     let send = async |customer: &str| {
+//! #         let request = http::Request::get("/report").header("x-api-key", customer);
+//! #         let request = request.body(axum::body::Body::empty()).unwrap();
+//! #         let response = tower::ServiceExt::oneshot(app.clone(), request).await.unwrap();
+//! #         (response.status().as_u16(), response.headers()["ratelimit"].to_str().unwrap().to_owned())
+//! #     };
+//! #     // Included units first, then the others, and then nothing.
+//! #     assert!(send("a").await.1.contains("\"included\";r=9999"));
+//! #     let _ = limits.charge("included", "a", 9_999).await.unwrap();
+//! #     assert!(send("a").await.1.contains("\"overage\";r=4999"));
+//! #     let _ = limits.charge("overage", "a", 4_999).await.unwrap();
+//! #     assert_eq!(send("a").await.0, 429);
+//! #     assert!(send("b").await.1.contains("\"included\";r=9999"), "another customer");
 //! # });
 //! ```
 //!

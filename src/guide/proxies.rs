@@ -5,7 +5,7 @@
 //! header, and **so can any client**. The header means something only if your proxy wrote it. So configure two things
 //! here (which header, and which proxies), and check one thing there: that the proxy sets or appends to the header.
 //!
-#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //!
@@ -21,12 +21,39 @@
 //!     let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::networks(["127.0.0.1"])?);
 //!     let layer = RateLimitLayer::new(Policy::new("per-client", QUOTA).key(client));
 //!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//! #   if true { return clients_are_counted_by_their_own_address(app).await; }
 //!
 //!     // Not 0.0.0.0: only the proxy should reach this port.
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
 //!     Ok(())
 //! }
+//! #
+//! # async fn clients_are_counted_by_their_own_address(app: Router) -> Result<(), Box<dyn std::error::Error>> {
+//! #     use axum::{body::Body, extract::ConnectInfo, http::Request};
+//! #     let send = async |peer: [u8; 4], forwarded: &str| {
+//! #         let request = Request::get("/").extension(ConnectInfo(SocketAddr::from((peer, 4711))));
+//! #         let request = request.header("x-forwarded-for", forwarded).body(Body::empty()).unwrap();
+//! #         tower::ServiceExt::oneshot(app.clone(), request).await.unwrap().status().as_u16()
+//! #     };
+//! #     let proxy = [127, 0, 0, 1];
+//! #     let mut sent = 0;
+//! #     // What the client itself sends comes before its address, and does not count.
+//! #     while send(proxy, &format!("10.0.0.{}, 198.51.100.1", sent % 256)).await != 429 {
+//! #         sent += 1;
+//! #         assert!(sent < 10_000, "a client is never rejected");
+//! #     }
+//! #     for _ in 0..20 {
+//! #         assert_eq!(send(proxy, "198.51.100.2").await, 200, "another client of the proxy");
+//! #     }
+//! #     // A client that goes around the proxy is counted by its own address, whatever it sends.
+//! #     let mut sent = 0;
+//! #     while send([203, 0, 113, 9], &format!("198.51.100.{}", sent % 256)).await != 429 {
+//! #         sent += 1;
+//! #         assert!(sent < 10_000, "a forged field is believed");
+//! #     }
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! To try it on one machine, without a proxy: `curl -H 'X-Forwarded-For: 198.51.100.7' http://127.0.0.1:3000/` comes

@@ -4,7 +4,7 @@
 //! quota's rate, in order of arrival, each key separately. A request that could not depart within the queue's bounds is
 //! rejected on arrival, with the time after which a retry is accepted. A complete program:
 //!
-#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //! use std::time::Duration;
@@ -24,6 +24,7 @@
 //!         Policy::new("printer", queue),
 //!     ]);
 //!     let app = Router::new().route("/print", post(|| async { "printed\n" })).layer(layer.clone());
+//! #   if true { return pages_are_printed_one_by_one(app).await; }
 //!
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
@@ -33,6 +34,25 @@
 //!         })
 //!         .await
 //! }
+//! #
+//! # async fn pages_are_printed_one_by_one(app: Router) -> std::io::Result<()> {
+//! #     use axum::{body::Body, extract::ConnectInfo, http::Request};
+//! #     let send = |address: u8| {
+//! #         let peer = ConnectInfo(SocketAddr::from(([192, 0, 2, address], 4711)));
+//! #         let request = Request::post("/print").extension(peer).body(Body::empty()).unwrap();
+//! #         let response = tower::ServiceExt::oneshot(app.clone(), request);
+//! #         async move { response.await.unwrap().status().as_u16() }
+//! #     };
+//! #     // Four clients at once: one page every 100 ms, all of them.
+//! #     let start = std::time::Instant::now();
+//! #     assert_eq!(futures_util::future::join_all((1..5).map(send)).await, [200; 4]);
+//! #     assert!(start.elapsed() >= Duration::from_millis(300));
+//! #     // A client that sends many is rejected before it fills the queue, and others are not.
+//! #     let many = futures_util::future::join_all((0..500).map(|_| send(9)));
+//! #     assert!(many.await.contains(&429));
+//! #     assert_eq!(send(10).await, 200);
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! In a [configuration file](super::configuration):
@@ -149,6 +169,23 @@
 //! let policy = Policy::new("exports", exports)
 //!     .key(User::key())
 //!     .quota_fn(|request| request.extensions().get::<Pace>().map(|pace| pace.0));
+//! # let app: axum::Router =
+//! #     axum::Router::new().fallback(|| async { "hello" }).layer(tower_sluice::RateLimitLayer::new(policy));
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! #     let send = |user: &'static str, pace: Quota| {
+//! #         let request = http::Request::get("/").extension(User::new(user)).extension(Pace(pace));
+//! #         tower::ServiceExt::oneshot(app.clone(), request.body(axum::body::Body::empty()).unwrap())
+//! #     };
+//! #     let (slow, fast) = (Quota::per_hour(1), Quota::per_second(20));
+//! #     assert_eq!(send("bob", slow).await.unwrap().status(), 200);
+//! #     // Bob's next turn is an hour away, which is more than he may wait, and Ada's is 50 ms away.
+//! #     let response = send("bob", slow).await.unwrap();
+//! #     let policy = response.headers()["ratelimit-policy"].to_str().unwrap();
+//! #     assert!(response.status() == 429 && policy.contains("w=3600"), "{policy}");
+//! #     for response in futures_util::future::join_all((0..3).map(|_| send("ada", fast))).await {
+//! #         assert_eq!(response.unwrap().status(), 200);
+//! #     }
+//! # });
 //! ```
 //!
 //! After an upgrade, the next request of the customer moves the waiters up. After a downgrade, it rejects those whose

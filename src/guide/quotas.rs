@@ -57,6 +57,29 @@
 //!         "/health" => 0, // passes, and counts for nothing
 //!         _ => 1,
 //!     });
+//! # use axum::{Router, body::Body, http::Request, routing::get};
+//! # let app: Router = Router::new()
+//! #     .fallback(|| async { "hello" })
+//! #     .layer(tower_sluice::RateLimitLayer::new(policy));
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     let send = async |path: &str| {
+//! #         let request = Request::get(path).body(Body::empty()).unwrap();
+//! #         tower::ServiceExt::oneshot(app.clone(), request).await.unwrap()
+//! #     };
+//! #     let left = |response: &http::Response<_>| {
+//! #         let field = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+//! #         field.split(';').find_map(|part| part.strip_prefix("r=")).unwrap().parse::<u64>().unwrap()
+//! #     };
+//! #     assert_eq!([left(&send("/search").await), left(&send("/orders").await)].map(|left| left < 100), [true; 2]);
+//! #     let mut searches = 1;
+//! #     while send("/search").await.status().is_success() {
+//! #         searches += 1;
+//! #         assert!(searches < 10_000, "searches are never rejected");
+//! #     }
+//! #     // A hundred points are ten searches, but for the one of an order.
+//! #     assert!(searches >= 9, "{searches}");
+//! #     assert!(send("/health").await.status().is_success());
+//! # });
 //! ```
 //!
 //! - A fixed [cost](crate::Policy::cost) above the burst is an error when the layer is built. If a
@@ -83,6 +106,24 @@
 //! let api = Policy::new("api", Quota::per_minute(60))
 //!     .key(User::key())
 //!     .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
+//! # use axum::{Router, body::Body, http::Request};
+//! # let app: Router = Router::new()
+//! #     .fallback(|| async { "hello" })
+//! #     .layer(tower_sluice::RateLimitLayer::new(api));
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     let send = async |user: &'static str, plan: Option<Quota>| {
+//! #         let mut request = Request::get("/").extension(User::new(user)).body(Body::empty()).unwrap();
+//! #         plan.map(|quota| request.extensions_mut().insert(Plan(quota)));
+//! #         let response = tower::ServiceExt::oneshot(app.clone(), request).await.unwrap();
+//! #         (response.status().as_u16(), response.headers()["ratelimit-policy"].to_str().unwrap().to_owned())
+//! #     };
+//! #     let three = Some(Quota::per_day(3));
+//! #     for status in [200, 200, 200, 429] {
+//! #         assert_eq!(send("ada", three).await, (status, r#""api";q=3;w=86400"#.to_owned()));
+//! #     }
+//! #     assert_eq!(send("bob", None).await, (200, r#""api";q=60;w=60"#.to_owned()));
+//! #     assert_eq!(send("carl", three).await.0, 200, "each customer has a budget");
+//! # });
 //! ```
 //!
 //! - Each response advertises the quota of its own customer.
@@ -112,6 +153,25 @@
 //! let failed_logins = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(10)))
 //!     .key(PeerIp::new())
 //!     .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+//! # use axum::{Router, body::Body, extract::ConnectInfo, http::Request, routing::get};
+//! # let app: Router = Router::new()
+//! #     .route("/right", get(|| async { StatusCode::OK }))
+//! #     .route("/wrong", get(|| async { StatusCode::UNAUTHORIZED }))
+//! #     .layer(tower_sluice::RateLimitLayer::new(failed_logins));
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     let send = async |path: &str, address: u8| {
+//! #         let peer = ConnectInfo(std::net::SocketAddr::from(([192, 0, 2, address], 4711)));
+//! #         let request = Request::get(path).extension(peer).body(Body::empty()).unwrap();
+//! #         tower::ServiceExt::oneshot(app.clone(), request).await.unwrap().status().as_u16()
+//! #     };
+//! #     for _ in 0..30 {
+//! #         assert_eq!(send("/right", 1).await, 200);
+//! #     }
+//! #     for _ in 0..10 {
+//! #         assert_eq!(send("/wrong", 1).await, 401);
+//! #     }
+//! #     assert_eq!([send("/wrong", 1).await, send("/right", 1).await, send("/wrong", 2).await], [429, 429, 401]);
+//! # });
 //! ```
 //!
 //! Each request is [charged on arrival, and refunded](crate::Policy::charge_when) if the response has another status;
@@ -151,6 +211,29 @@
 //! let payments = Policy::new("payments", FixedWindow::new(Quota::per_day(10_000)))
 //!     .key(HeaderKey::from_static("x-api-key"))
 //!     .charge_once(once);
+//! # use axum::{Router, body::Body, http::Request};
+//! # let app: Router = Router::new()
+//! #     .fallback(|| async { "paid" })
+//! #     .layer(tower_sluice::RateLimitLayer::new(payments));
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     let send = async |idempotency_key: &str| {
+//! #         let request = Request::post("/payments").header("x-api-key", "a").header("idempotency-key", idempotency_key);
+//! #         let request = request.body(Body::empty()).unwrap();
+//! #         let (head, body) = tower::ServiceExt::oneshot(app.clone(), request).await.unwrap().into_parts();
+//! #         axum::body::to_bytes(body, 100).await.unwrap();
+//! #         let field = head.headers["ratelimit"].to_str().unwrap();
+//! #         field.split(';').find_map(|part| part.strip_prefix("r=")).unwrap().parse::<u64>().unwrap()
+//! #     };
+//! #     // The first request, and three retries; the fourth is charged, and so is another payment.
+//! #     let mut left = Vec::new();
+//! #     for key in ["one", "one", "one", "one", "one", "two"] {
+//! #         left.push(send(key).await);
+//! #     }
+//! #     // Unless the day has ended meanwhile.
+//! #     if left.is_sorted_by(|earlier, later| earlier >= later) {
+//! #         assert_eq!(left, [9_999, 9_999, 9_999, 9_999, 9_998, 9_997]);
+//! #     }
+//! # });
 //! ```
 //!
 //! - It is off by default, since the client chooses the key, and can send another payload with it. The worst case is

@@ -3,7 +3,7 @@
 //! **You want** to sell the real cost of requests, and not their number. A request
 //! is charged an estimate when it comes, and the rest is settled later. A search that costs its rows:
 //!
-#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //! use axum::{Router, routing::post};
@@ -23,9 +23,27 @@
 //!         .cost(500) // the estimate: the rows of a usual search
 //!         .settle_by_handler();
 //!     let app = Router::new().route("/search", post(search)).layer(RateLimitLayer::new(rows));
+//! #   if true { return a_search_costs_its_rows(app).await; }
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
+//! #
+//! # async fn a_search_costs_its_rows(app: Router) -> std::io::Result<()> {
+//! #     let send = async |customer: &str, query: &'static str| {
+//! #         let request = axum::http::Request::post("/search").header("x-api-key", customer);
+//! #         let request = request.body(axum::body::Body::from(query)).unwrap();
+//! #         let (head, body) = tower::ServiceExt::oneshot(app.clone(), request).await.unwrap().into_parts();
+//! #         axum::body::to_bytes(body, 1_000).await.unwrap();
+//! #         let left = head.headers["ratelimit"].to_str().unwrap();
+//! #         left.split(';').find_map(|part| part.strip_prefix("r=")).unwrap().parse::<u64>().unwrap()
+//! #     };
+//! #     let left = [send("a", "a").await, send("a", "b").await, send("a", "nobody").await, send("b", "a").await];
+//! #     // Two rows, one, and none, and not 500 each; unless a minute has ended meanwhile.
+//! #     if left[..3].is_sorted_by(|earlier, later| earlier >= later) {
+//! #         assert_eq!(left, [99_998, 99_997, 99_997, 99_998]);
+//! #     }
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! | the cost is known | use | settled |

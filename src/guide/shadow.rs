@@ -11,9 +11,30 @@
 //!     Policy::new("per-client", Quota::per_second(50)).key(PeerIp::new()),
 //!     Policy::new("stricter", Quota::per_second(10)).key(PeerIp::new()).shadow(),
 //! ]);
+//! # let app: axum::Router = axum::Router::new().fallback(|| async { "hello" }).layer(layer.clone());
+//! # assert_eq!(layer.shadow_rejected("stricter"), Some(0));
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     use axum::{body::Body, extract::ConnectInfo, http::Request};
+//! #     let send = async |address: u8| {
+//! #         let peer = ConnectInfo(std::net::SocketAddr::from(([192, 0, 2, address], 4711)));
+//! #         let request = Request::get("/").extension(peer).body(Body::empty()).unwrap();
+//! #         tower::ServiceExt::oneshot(app.clone(), request).await.unwrap().status().as_u16()
+//! #     };
+//! #     // Fifty at once pass, of which the shadow would have rejected up to forty.
+//! #     for _ in 0..50 {
+//! #         assert_eq!(send(1).await, 200);
+//! #     }
+//! #     let mut address = 2;
+//! #     while layer.shadow_rejected("stricter") == Some(0) {
+//! #         for _ in 0..50 {
+//! #             assert_eq!(send(address).await, 200);
+//! #         }
+//! #         address += 1;
+//! #     }
+//! # });
 //! // After a day:
 //! let would_have_rejected = layer.shadow_rejected("stricter");
-//! assert_eq!(would_have_rejected, Some(0));
+//! assert!(would_have_rejected.is_some_and(|requests| requests > 0));
 //! ```
 //!
 //! A shadow is charged for the requests that are served. Clients see nothing of it.

@@ -3,7 +3,7 @@
 //! **You want** a client that sends too much to notice it gently. Its first requests are free, further ones wait longer
 //! and longer, and only a client that goes on in spite of that is rejected. That is a [`SlowDown`]. A complete program:
 //!
-#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //! use std::time::Duration;
@@ -22,6 +22,7 @@
 //!         .max_delay(Duration::from_secs(5));
 //!     let layer = RateLimitLayer::new(Policy::new("search", slow).key(PeerIp::new()));
 //!     let app = Router::new().route("/search", get(|| async { "found\n" })).layer(layer.clone());
+//! #   if true { return requests_wait_longer_and_longer(app).await; }
 //!
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
@@ -31,6 +32,27 @@
 //!         })
 //!         .await
 //! }
+//! #
+//! # async fn requests_wait_longer_and_longer(app: Router) -> std::io::Result<()> {
+//! #     use axum::{body::Body, extract::ConnectInfo, http::Request};
+//! #     use futures_util::{StreamExt, stream::FuturesUnordered};
+//! #     let send = |address: u8| {
+//! #         let peer = ConnectInfo(SocketAddr::from(([192, 0, 2, address], 4711)));
+//! #         let request = Request::get("/search").extension(peer).body(Body::empty()).unwrap();
+//! #         let response = tower::ServiceExt::oneshot(app.clone(), request);
+//! #         async move { response.await.unwrap().status().as_u16() }
+//! #     };
+//! #     // The 51st and the 52nd at once wait, the longer one for 400 ms.
+//! #     let start = std::time::Instant::now();
+//! #     let first: FuturesUnordered<_> = (0..52).map(|_| send(1)).collect();
+//! #     assert_eq!(first.collect::<Vec<_>>().await, [200; 52]);
+//! #     assert!(start.elapsed() >= Duration::from_millis(400));
+//! #     // A client that goes on is rejected, and another one is served at once.
+//! #     let more: FuturesUnordered<_> = (0..10_000).map(|_| send(1)).collect();
+//! #     assert!(more.any(async |status| status == 429).await);
+//! #     assert_eq!(send(2).await, 200);
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! In a [configuration file](super::configuration):

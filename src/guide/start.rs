@@ -11,7 +11,7 @@
 //!
 //! In `src/main.rs`:
 //!
-#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //!
@@ -23,11 +23,29 @@
 //!     // Each client: ten requests per second, and twenty at once after a pause.
 //!     let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
 //!     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
+//! #   if true { return a_client_gets_twenty_at_once(app).await; }
 //!
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     // With the addresses of the clients, which `axum::serve(listener, app)` would not pass on.
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
+//! #
+//! # async fn a_client_gets_twenty_at_once(app: Router) -> std::io::Result<()> {
+//! #     use axum::{body::Body, extract::ConnectInfo, http::Request};
+//! #     let send = async |address: u8| {
+//! #         let peer = ConnectInfo(SocketAddr::from(([192, 0, 2, address], 4711)));
+//! #         let request = Request::get("/").extension(peer).body(Body::empty()).unwrap();
+//! #         tower::ServiceExt::oneshot(app.clone(), request).await.unwrap().status().as_u16()
+//! #     };
+//! #     let mut sent = 0;
+//! #     while send(1).await != 429 {
+//! #         sent += 1;
+//! #         assert!(sent < 10_000, "it is never rejected");
+//! #     }
+//! #     assert!(sent >= 20, "{sent}");
+//! #     assert_eq!(send(2).await, 200);
+//! #     Ok(())
+//! # }
 //! ```
 //!
 //! Run it, and send 25 requests:
@@ -96,6 +114,28 @@
 //!     .merge(exports)
 //!     .layer(RateLimitLayer::per_client(Quota::per_second(10)))
 //!     .route("/healthz", get(|| async { "ok" }));
+//! # use axum::{body::Body, extract::ConnectInfo, http::Request};
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! #     let send = async |method: &str, path: &str, address: u8| {
+//! #         let peer = ConnectInfo(std::net::SocketAddr::from(([192, 0, 2, address], 4711)));
+//! #         let request = Request::builder().method(method).uri(path).extension(peer).body(Body::empty()).unwrap();
+//! #         tower::ServiceExt::oneshot(app.clone(), request).await.unwrap().status().as_u16()
+//! #     };
+//! #     // Unknown paths are not charged to the limit of exports.
+//! #     for path in ["/unknown", "/export/unknown", "/exports"] {
+//! #         assert_eq!(send("GET", path, 1).await, 404);
+//! #     }
+//! #     let mut sent = 0;
+//! #     while send("POST", "/export", 1).await != 429 {
+//! #         sent += 1;
+//! #         assert!(sent < 10_000, "exports are never rejected");
+//! #     }
+//! #     assert!(sent >= 2, "{sent}");
+//! #     assert_eq!(send("POST", "/export", 2).await, 200, "of another client");
+//! #     for _ in 0..100 {
+//! #         assert_eq!(send("GET", "/healthz", 1).await, 200);
+//! #     }
+//! # });
 //! ```
 //!
 //! Put [`CorsLayer`](crate::RateLimitLayer#order-of-layers) and authentication outside of the limit: of layers on a

@@ -56,6 +56,18 @@
 //! #         assert_eq!(response.status(), 200);
 //! #     }
 //! #     assert_eq!(layer.handle().peek("bought", "alice").await?.decision().remaining(), 500);
+//! #     // Bought units are used once the included ones are used up: one per day, here.
+//! #     let included = Policy::new("included", tower_sluice::Quota::per_day(1)).key(User::key());
+//! #     let layer = RateLimitLayer::new(included.or_else(bought()));
+//! #     let limits = layer.handle();
+//! #     let _ = limits.credit("bought", "alice", Credit::units(2)).await?;
+//! #     let app = Router::new().route("/", axum::routing::get(|| async { "hello" })).layer(layer);
+//! #     for (status, bought) in [(200, 2), (200, 1), (200, 0), (429, 0)] {
+//! #         let request = axum::http::Request::get("/").extension(User::new("alice"));
+//! #         let response = app.clone().oneshot(request.body(axum::body::Body::empty())?).await?;
+//! #         let left = limits.peek("bought", "alice").await?.decision().remaining();
+//! #         assert_eq!((response.status().as_u16(), left), (status, bought));
+//! #     }
 //! #     Ok(())
 //! # }
 //! ```
@@ -84,7 +96,11 @@
 //! let layer = RateLimitLayer::new(Policy::new("included", FixedWindow::new(Quota::per_day(1_000))).key(User::key()));
 //! let limits = layer.handle();
 //! let job = Debit::units(1_200).reference("job-4711");
+//! # let again = job.clone();
 //! assert_eq!(limits.charge("included", "alice", job).await?.decision().remaining(), 0);
+//! # // It is entered once, however often it is reported, and another customer's units stay.
+//! # assert!(limits.charge("included", "alice", again).await?.is_repeated());
+//! # assert_eq!(limits.peek("included", "bob").await?.decision().remaining(), 1_000);
 //! # Ok(())
 //! # }
 //! ```

@@ -129,6 +129,13 @@ impl Decision {
         self.banned_for(ban.left).with_receipt(Receipt::for_exception(ban))
     }
 
+    /// The decision on a key that is only looked at, as that on a request of one unit: if none is left, rejected until
+    /// the next one, if that is known.
+    pub(crate) fn until_next(self) -> Self {
+        let rejected = |next| Self::reject(self.limit(), 0, Some(next)).with_reset_after(self.reset_after());
+        self.next_after().filter(|_| self.remaining() == 0).map_or(self, rejected)
+    }
+
     /// The decision for a key that is allowed by hand: it has a full budget of `limit` units, and is not charged.
     pub(crate) fn allowed(limit: u64, allowance: &Exception) -> Self {
         Self::allow(limit, limit).with_receipt(Receipt::for_exception(allowance))
@@ -146,11 +153,17 @@ impl Decision {
         Self::reject(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
-    /// The decision for a key that owes something beside its limiter's charges: at most `left` units are left, and it
-    /// owes nothing any more after `paid_in`.
-    pub(crate) fn leaving_at_most(mut self, left: u64, paid_in: Duration) -> Self {
+    /// The decision for a key that owes something beside its limiter's charges: at most `left` units are left. If none
+    /// are, the next one comes after the time `next`. The key owes nothing any more after `paid_in`.
+    pub(crate) fn leaving_at_most(mut self, left: u64, next: Duration, paid_in: Duration) -> Self {
+        // `None`: the limiter has nothing left, and its next unit follows from its reset.
+        let limiter_next = if self.remaining() > 0 { Some(Duration::ZERO) } else { self.next_after() };
         self.remaining = self.remaining.with_units(self.remaining().min(left));
-        self.with_reset_after(self.reset_after().max(paid_in))
+        self = self.with_reset_after(self.reset_after().max(paid_in));
+        match limiter_next.filter(|_| left == 0) {
+            Some(limiter_next) => self.with_next_after(next.max(limiter_next)),
+            None => self,
+        }
     }
 
     /// Shortens the wait of a rejection to at most `most`.
@@ -330,8 +343,8 @@ impl Decision {
         }
     }
 
-    /// Sets the time until one unit is available, for an admission that leaves zero units. For sliding windows: of
-    /// buckets and fixed windows, it follows from the terms.
+    /// Sets the time until one unit is available, for an admission that leaves zero units: of a request of cost 0, and
+    /// of a sliding window. Of a charge to a bucket or a fixed window, it follows from the terms.
     pub const fn with_next_after(self, next_after: Duration) -> Self {
         self.with_next_span(DeferredTime::Whole(next_after))
     }
@@ -507,7 +520,7 @@ mod tests {
             assert_eq!((delayed.delay(), delayed.with_delay(Duration::ZERO)), (kept, decision));
             assert_eq!((delayed.limit(), delayed.remaining()), (Quota::MAX_UNITS, Quota::MAX_UNITS - 1));
             assert_eq!(delayed.outcome(), decision.outcome());
-            assert_eq!(delayed.leaving_at_most(0, Duration::ZERO).delay(), kept);
+            assert_eq!(delayed.leaving_at_most(0, Duration::ZERO, Duration::ZERO).delay(), kept);
         }
     }
 

@@ -75,12 +75,28 @@ impl Formula {
 
     /// Appends the members due to which there is no room to `lacking`. A member without room is not one of them if a
     /// choice beside it has room.
-    pub(crate) fn lacking(&self, room: &impl Fn(usize) -> Room, lacking: &mut Vec<usize>) {
-        match self {
-            _ if self.room(room) != Room::None => {}
-            Self::Member(member) => lacking.push(*member),
-            Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.lacking(room, lacking)),
+    pub(crate) fn lacking(&self, room: &impl Fn(usize) -> Room, lacking: &mut Vec<usize>) -> Room {
+        let before = lacking.len();
+        let (parts, decisive) = match self {
+            Self::Member(member) => {
+                let room = room(*member);
+                lacking.extend((room == Room::None).then_some(*member));
+                return room;
+            }
+            Self::All(parts) => (parts, Room::None),
+            Self::Any(parts) => (parts, Room::Some),
+        };
+        let mut whole = Room::NoSay;
+        for part in parts {
+            let room = part.lacking(room, lacking);
+            if room != Room::NoSay && whole != decisive {
+                whole = room;
+            }
         }
+        if whole != Room::None {
+            lacking.truncate(before);
+        }
+        whole
     }
 
     /// The measure of the tree: of an *all of*, the greatest of its parts, and of an *any of*, the least. `None` for a
@@ -312,6 +328,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Each level asked all members below it again.
+    #[test]
+    fn each_member_is_asked_once_at_any_depth() {
+        let deep = (1..1_000).fold(Formula::Member(0), |inner, member| {
+            let parts = vec![inner, Formula::Member(member)];
+            if member % 2 == 0 { Formula::All(parts) } else { Formula::Any(parts) }
+        });
+        let asked = std::cell::Cell::new(0);
+        let room = |_| {
+            asked.set(asked.get() + 1);
+            Room::None
+        };
+        let mut lacking = Vec::new();
+        assert_eq!((deep.lacking(&room, &mut lacking), lacking.len(), asked.get()), (Room::None, 1_000, 1_000));
     }
 
     #[test]

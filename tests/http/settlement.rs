@@ -5,6 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::timing::some_attempt_async;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body::Frame;
@@ -106,6 +107,56 @@ async fn a_shortfall_that_is_owed_delays_the_next_requests() {
     assert_eq!((status.as_u16(), headers["retry-after"].to_str().unwrap()), (429, "6"));
     clock.advance(MINUTE);
     assert_eq!(peek(&layer).await.remaining(), 10, "all is paid");
+}
+
+/// A hundred units of 1,000 are reserved for each request, of which it uses twenty. The client was told to wait for the
+/// window, 14 hours, although requests in flight give most of it back within a second.
+#[tokio::test]
+async fn requests_in_flight_shorten_the_wait_of_a_rejection() {
+    for owes in [false, true] {
+        // Requests that take much longer than a second are not waited for.
+        some_attempt_async("the wait for requests in flight", async || {
+            let clock = clock();
+            let policy = policy(FixedWindow::new(Quota::per_day(1_000)), &clock).cost(100).settle_by_handler();
+            let layer = RateLimitLayer::new(if owes { policy.owe_shortfalls() } else { policy });
+            let (open, gate) = tokio::sync::watch::channel(false);
+            let requests = (0..10).map(|_| send_through(&layer, gate.clone()));
+            let mut held = Box::pin(futures_util::future::join_all(requests));
+            assert!(futures_util::FutureExt::now_or_never(&mut held).is_none());
+            let wait = async || {
+                let (status, headers) = send(&layer, &[20], 0).await;
+                assert_eq!(status, 429);
+                headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap()
+            };
+            let told = wait().await;
+            open.send(true).unwrap();
+            held.await;
+            assert_eq!(peek(&layer).await.remaining(), 800);
+            // Without requests in flight, only the end of the window helps.
+            for _ in 0..36 {
+                assert_eq!(send(&layer, &[20], 0).await.0, 200);
+            }
+            assert!(wait().await > 3_600);
+            if told == 1 { Ok(()) } else { Err(format!("{told} s")) }
+        })
+        .await;
+    }
+}
+
+/// Sends a request whose handler waits for the gate, and then settles twenty units.
+async fn send_through(layer: &RateLimitLayer, gate: tokio::sync::watch::Receiver<bool>) {
+    let handler = service_fn(move |request: Request<()>| {
+        let mut gate = gate.clone();
+        async move {
+            gate.wait_for(|is_open| *is_open).await.unwrap();
+            request.extensions().get::<Settlement>().unwrap().settle("units", 20).unwrap();
+            Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::new())))
+        }
+    });
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("alice"));
+    let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
+    response.into_body().collect().await.unwrap();
 }
 
 /// For as long as its debt lasted, the next request paid of it what fitted beside its own cost, and time paid nothing:

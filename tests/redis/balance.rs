@@ -253,6 +253,25 @@ async fn lots_are_bounded_and_a_foreign_value_is_an_error() {
     assert!(format!("{error:?}").contains("holds no balance"), "{error:?}");
 }
 
+/// So that no wait is told which the units do not outlast.
+#[tokio::test]
+async fn a_charge_tells_for_how_long_units_suffice() {
+    let server = RedisServer::start();
+    let balance = balance(&server);
+    let key = PartitionKey::from("alice");
+    for (units, hours) in [(5, 1), (3, 2)] {
+        let _ = balance.credit(&key, Credit::units(units).expires_in(HOUR * hours)).await.unwrap();
+    }
+    // A unit of the first lot is needed for four, and none for one.
+    for (cost, hours) in [(4, 1), (1, 2)] {
+        let lasts = charge(&balance, &key, cost).await.reset_after();
+        assert!(lasts > HOUR * (hours - 1) && lasts <= HOUR * hours, "{cost} units: {lasts:?}");
+    }
+    let _ = balance.credit(&key, Credit::units(4)).await.unwrap();
+    assert_eq!(charge(&balance, &key, 4).await.reset_after(), Duration::ZERO, "they never expire");
+    assert!(!charge(&balance, &key, 5).await.is_allowed());
+}
+
 #[tokio::test]
 async fn its_modes_are_those_that_it_describes() {
     let server = RedisServer::start();

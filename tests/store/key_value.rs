@@ -345,6 +345,62 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     assert_eq!(wait(&process(), 1).await, 0);
 }
 
+/// The plan of a request.
+#[derive(Clone, Copy)]
+struct Plan(Quota);
+
+/// Sends a request of cost 1 under a plan, which costs `settled` in the end. Returns the exact wait; zero if it passes.
+async fn wait_under(layer: &RateLimitLayer, plan: Quota, settled: u64) -> Duration {
+    let handler = service_fn(move |request: Request<()>| {
+        request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
+        ready(Ok::<_, Infallible>(Response::new(())))
+    });
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("alice"));
+    request.extensions_mut().insert(Plan(plan));
+    let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
+    for _ in 0..100 {
+        // What is done in the background.
+        tokio::task::yield_now().await;
+    }
+    response.headers().get("x-rate-limited-for").map_or(Duration::ZERO, |wait| {
+        let (seconds, micros) = wait.to_str().unwrap().split_once('.').unwrap();
+        Duration::from_secs(seconds.parse().unwrap()) + Duration::from_micros(micros.parse().unwrap())
+    })
+}
+
+/// The plan of a key changes while it owes something to the store: the wait that it is told under the new plan is true,
+/// for a plan that is faster and for one that is slower.
+#[tokio::test]
+async fn a_debt_under_another_quota_tells_a_true_wait() {
+    async fn check<A: Portable + Clone>(new: impl Fn(Quota) -> A) {
+        let own = Quota::per_hour(10);
+        for plan in [Quota::per_second(10), Quota::per_day(10), Quota::per_hour(40)] {
+            let (map, clock) = (Arc::new(Map::default()), ManualClock::starting_at(NOW));
+            // A process that has cached nothing.
+            let process = || {
+                let store = RemoteStore::new(backend(&map, &clock));
+                let policy = Policy::new("api", RateLimiter::new(new(own), store)).key(User::key());
+                let policy = policy.quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
+                RateLimitLayer::new(policy.settle_by_handler().owe_shortfalls())
+            };
+            assert_eq!(wait_under(&process(), own, 30).await, Duration::ZERO);
+            for _ in 0..4 {
+                let told = wait_under(&process(), plan, 1).await;
+                // Half of it, and then the rest: what is told on the way is true as well.
+                clock.advance(told / 2);
+                let rest = wait_under(&process(), plan, 1).await;
+                assert!(rest <= told - told / 2 + Duration::from_micros(1), "{plan:?}: {told:?}, and then {rest:?}");
+                clock.advance(rest);
+                assert_eq!(wait_under(&process(), plan, 1).await, Duration::ZERO, "{plan:?}: {told:?}, {rest:?}");
+            }
+        }
+    }
+    check(TokenBucket::new).await;
+    check(FixedWindow::new).await;
+    check(SlidingWindow::new).await;
+}
+
 /// An operator bans a key that another quota has written, and lifts the ban after a while: used units stay used.
 #[tokio::test]
 async fn a_ban_by_hand_leaves_the_budget_as_it_is_also_under_another_quota() {

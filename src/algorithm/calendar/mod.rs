@@ -253,7 +253,9 @@ impl Algorithm for CalendarWindow {
         // More may have been used, if the limit was lowered.
         let free = limit.saturating_sub(used);
         let (decision, next) = if cost == 0 {
-            (Decision::admit(limit, free), None)
+            let decision = Decision::admit(limit, free);
+            let is_used_up = free == 0 && ends < Timestamp::MAX;
+            (if is_used_up { decision.with_next_after(until_next) } else { decision }, None)
         } else if cost > limit {
             (Decision::never(limit, free), None)
         } else if cost <= free {

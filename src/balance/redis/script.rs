@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use smallvec::smallvec;
 
 use crate::balance::account::Shortfall;
-use crate::balance::{Paid, Unfit};
+use crate::balance::{Paid, Unfit, UnitsLeft};
 use crate::store::redis::{BadReply, Key, Script, ScriptCall, ScriptReply, whole};
 use crate::values::{Credit, CreditExpiry, Expiry, REFERENCE_KEPT};
 
@@ -42,7 +42,7 @@ pub(super) enum Done {
 pub(super) struct BalanceReply {
     pub(super) done: Done,
     /// The units that the key has afterwards.
-    pub(super) left: u64,
+    pub(super) left: UnitsLeft,
     pub(super) taken: u64,
     pub(super) paid: Option<Paid>,
 }
@@ -93,7 +93,8 @@ impl BalanceReply {
     pub(super) fn read(reply: &ScriptReply) -> Result<Self, BadReply> {
         let mut numbers = reply.old(0)?.ok_or(BadReply::Shape)?.split(|byte| *byte == b';').map(whole);
         let mut number = || numbers.next().flatten().ok_or(BadReply::Shape);
-        let [left, taken, first, last, by_last] = [number()?, number()?, number()?, number()?, number()?];
+        let [left, taken, first, last, by_last, suffices_until] =
+            [number()?, number()?, number()?, number()?, number()?, number()?];
         let done = match reply.admitted {
             0 => Done::Nothing,
             1 => Done::Step,
@@ -103,6 +104,7 @@ impl BalanceReply {
             5 => Done::Unfit(Unfit::Expired),
             _ => return Err(BadReply::Shape),
         };
+        let left = UnitsLeft::new(left, Expiry::from_millis(suffices_until), reply.now);
         let paid = Paid { first: Expiry::from_millis(first), last: Expiry::from_millis(last), by_last };
         Ok(Self { done, left, taken, paid: (taken > 0).then_some(paid) })
     }

@@ -14,24 +14,63 @@ use super::transaction::{Cause, PendingMembers, Transaction};
 use crate::http::policy::Policy;
 use crate::values::{Formula, MemberAnswers, MemberDecision, Rest, Room};
 
-/// The entry of a policy.
-fn entry_of(entries: &[PolicyEntry], policy: usize) -> Option<&PolicyEntry> {
-    entries.iter().find(|entry| entry.policy as usize == policy)
+/// Which policies are to be charged, by what they have said so far. It is kept between the steps of a request, so that
+/// no step searches the entries for each policy, and only a rejection makes the formula choose again.
+pub(super) struct Choice {
+    /// What each policy says.
+    rooms: Vec<Room>,
+    /// The chosen policies, in the order of their indices. Without a choice, none.
+    chosen: Vec<usize>,
+    /// Whether `chosen` is what the formula chooses. Only a rejection changes that.
+    is_current: bool,
 }
 
-/// What a policy says about a request. A policy that does not apply has no say, and neither has a shadow.
-fn room(policies: &[Policy], entries: &[PolicyEntry], policy: usize) -> Room {
-    room_unless(policies, entries, policy, |entry| entry.progress == Progress::Rejected)
+impl Choice {
+    fn of(policies: &[Policy], entries: &[PolicyEntry]) -> Self {
+        let mut rooms = vec![Room::NoSay; policies.len()];
+        for entry in entries.iter().filter(|entry| !entry.policy_of(policies).shadow) {
+            let lacks_room = entry.progress == Progress::Rejected;
+            rooms[entry.policy as usize] = if lacks_room { Room::None } else { Room::Some };
+        }
+        Self { rooms, chosen: Vec::new(), is_current: false }
+    }
+
+    /// Chooses anew, if a policy has rejected the request since the last choice. Returns whether there is a choice.
+    fn update(&mut self, formula: &Formula) -> bool {
+        self.chosen.clear();
+        self.is_current = formula.choose(&|policy| self.rooms[policy], &mut self.chosen) != Room::None;
+        self.chosen.sort_unstable();
+        self.is_current
+    }
+
+    fn has_chosen(&self, policy: usize) -> bool {
+        self.chosen.binary_search(&policy).is_ok()
+    }
+
+    /// Records that a policy has no room.
+    fn reject(&mut self, policy: usize) {
+        if self.rooms[policy] == Room::Some {
+            self.rooms[policy] = Room::None;
+        }
+        self.is_current = false;
+    }
 }
 
-/// The same, of an entry that has no room if `lacks_room`.
+/// The index of the entry of a policy. With alternatives, each policy has one entry at most, in the order of their
+/// indices.
+fn position_of(entries: &[PolicyEntry], policy: usize) -> Option<usize> {
+    entries.binary_search_by_key(&policy, |entry| entry.policy as usize).ok()
+}
+
+/// What a policy says about a request, if an entry has no room that `lacks_room`. A policy that does not apply has no
+/// say, and neither has a shadow.
 fn room_unless(
     policies: &[Policy],
     entries: &[PolicyEntry],
     policy: usize,
     lacks_room: impl Fn(&PolicyEntry) -> bool,
 ) -> Room {
-    match entry_of(entries, policy) {
+    match position_of(entries, policy).map(|index| &entries[index]) {
         Some(_) if policies[policy].shadow => Room::NoSay,
         Some(entry) if lacks_room(entry) => Room::None,
         Some(_) => Room::Some,
@@ -51,23 +90,29 @@ impl Transaction {
                 entry.progress = Progress::Rejected;
             }
         }
-        let mut peeked_at = Vec::new();
-        loop {
-            let mut chosen = Vec::new();
-            if formula.choose(&|policy| room(policies, &self.entries, policy), &mut chosen) == Room::None {
-                return false;
-            }
-            let is_chosen = |entry: &&mut PolicyEntry| chosen.contains(&(entry.policy as usize));
+        let mut choice = Box::new(Choice::of(policies, &self.entries));
+        let mut is_peeked_at = vec![false; self.entries.len()];
+        while choice.update(formula) {
             // Nothing has to be refunded if the charge of the first one is rejected.
-            let others = self.entries.iter_mut().filter(is_chosen).skip(1);
-            let is_new =
-                |entry: &PolicyEntry| entry.progress == Progress::Uncharged && !peeked_at.contains(&entry.policy);
-            let Some(entry) = others.into_iter().find(|entry| is_new(entry)) else { return true };
-            peeked_at.push(entry.policy);
-            if !entry.passes_precheck(entry.policy_of(policies), &self.context) {
-                entry.progress = Progress::Rejected;
+            let mut without_room = None;
+            for policy in choice.chosen.iter().skip(1) {
+                let Some(index) = position_of(&self.entries, *policy) else { continue };
+                let entry = &mut self.entries[index];
+                let is_new = entry.progress == Progress::Uncharged && !is_peeked_at[index];
+                is_peeked_at[index] = true;
+                if is_new && !entry.passes_precheck(entry.policy_of(policies), &self.context) {
+                    without_room = Some(index);
+                    break;
+                }
             }
+            let Some(index) = without_room else {
+                self.choice = Some(choice);
+                return true;
+            };
+            self.entries[index].progress = Progress::Rejected;
+            choice.reject(self.entries[index].policy as usize);
         }
+        false
     }
 
     /// Makes `next` the entry to charge next: one that the formula chooses, and after these a shadow. At the end, only
@@ -78,22 +123,26 @@ impl Transaction {
     /// If the formula has no choice left.
     pub(super) fn choose_next(&mut self, scope: Scope<'_>, formula: &Formula) -> Result<(), Cause> {
         let policies = &*scope.in_force.policies;
-        self.chosen.clear();
-        if formula.choose(&|policy| room(policies, &self.entries, policy), &mut self.chosen) == Room::None {
+        let mut choice = self.choice.take().unwrap_or_else(|| Box::new(Choice::of(policies, &self.entries)));
+        let is_new = !choice.is_current;
+        if is_new && !choice.update(formula) {
             return Err(self.cause(scope, formula));
         }
-        let chosen = &self.chosen;
-        let is_chosen = |entry: &PolicyEntry| chosen.contains(&(entry.policy as usize));
+        let is_chosen = |entry: &PolicyEntry| choice.has_chosen(entry.policy as usize);
         let is_given_up = |entry: &PolicyEntry| {
             entry.progress == Progress::Charged && !entry.policy_of(policies).shadow && !is_chosen(entry)
         };
-        for entry in self.entries.iter_mut().rev().filter(|entry| is_given_up(entry)) {
+        for entry in self.entries.iter_mut().rev().filter(|entry| is_new && is_given_up(entry)) {
             scope.take_back(entry);
             entry.decision = None;
             entry.progress = Progress::Uncharged;
         }
         let is_left = |entry: &PolicyEntry| entry.progress == Progress::Uncharged;
-        let next = self.entries.iter().position(|entry| is_left(entry) && is_chosen(entry));
+        // All before `next` are decided, unless others were chosen.
+        let from = if is_new { 0 } else { self.next.min(self.entries.len()) };
+        let next = self.entries[from..].iter().position(|entry| is_left(entry) && is_chosen(entry));
+        let next = next.map(|index| from + index);
+        self.choice = Some(choice);
         // Shadows come last.
         let shadow = || self.entries.iter().position(|entry| is_left(entry) && entry.policy_of(policies).shadow);
         self.next = match next.or_else(shadow) {
@@ -128,6 +177,9 @@ impl Transaction {
     pub(super) fn pass_over(&mut self, cause: Cause) {
         let entry = &mut self.entries[self.next];
         entry.progress = Progress::Rejected;
+        if let Some(choice) = &mut self.choice {
+            choice.reject(entry.policy as usize);
+        }
         if let Cause::Failed(error) = cause {
             entry.decision = None;
             self.failure.get_or_insert((self.next, error));
@@ -138,7 +190,7 @@ impl Transaction {
     /// of them are charged. Returns their indices.
     pub(super) fn charge_members(&self, scope: Scope<'_>) -> Option<(Vec<usize>, PendingMembers)> {
         let formula = scope.in_force.formula.as_ref()?;
-        let policies = &*scope.in_force.policies;
+        let choice = self.choice.as_ref()?;
         let first = self.entries[self.next].claim(scope, &self.context)?;
         let mut claims = vec![(self.next, first)];
         for (index, entry) in self.entries.iter().enumerate() {
@@ -149,13 +201,12 @@ impl Transaction {
         }
         // Entries outside of the call are known if they were chosen, or reject the request. Others might have room, and
         // would go before later alternatives.
-        let rest = formula.rest(&|policy| {
-            let is_member = |(index, _): &(usize, _)| self.entries[*index].policy as usize == policy;
-            match room(policies, &self.entries, policy) {
-                Room::Some if claims.iter().any(is_member) => Rest::member(policy),
-                Room::Some if !self.chosen.contains(&policy) => Rest::Unknown,
-                room => Rest::Known(room),
-            }
+        let mut is_member = vec![false; choice.rooms.len()];
+        claims.iter().for_each(|(index, _)| is_member[self.entries[*index].policy as usize] = true);
+        let rest = formula.rest(&|policy| match choice.rooms[policy] {
+            Room::Some if is_member[policy] => Rest::member(policy),
+            Room::Some if !choice.has_chosen(policy) => Rest::Unknown,
+            room => Rest::Known(room),
         });
         let Rest::Formula { formula: rest, .. } = rest else { return None };
         claims.retain(|(index, _)| rest.has(self.entries[*index].policy as usize));
@@ -207,7 +258,7 @@ impl Scope<'_> {
         let greatest = match &self.in_force.formula {
             None => (0..entries.len()).filter_map(measured).max(),
             Some(formula) => formula.greatest(&|policy| {
-                let index = entries.iter().position(|entry| entry.policy as usize == policy)?;
+                let index = position_of(entries, policy)?;
                 (!policies[policy].shadow).then(|| measured(index))
             })?,
         };
@@ -218,12 +269,17 @@ impl Scope<'_> {
     pub(super) fn mark_passed_over(self, entries: &mut [PolicyEntry]) {
         let Some(formula) = &self.in_force.formula else { return };
         let policies = &*self.in_force.policies;
-        let mut lacking = Vec::new();
+        for entry in entries.iter_mut().filter(|entry| entry.progress == Progress::PassedOver) {
+            // Its alternative may have been found to have no room when the wait is over.
+            entry.progress = Progress::Rejected;
+        }
+        let mut lacking: Vec<usize> = Vec::new();
         let room = |policy| room_unless(policies, entries, policy, PolicyEntry::is_rejected);
         formula.lacking(&room, &mut lacking);
+        lacking.sort_unstable();
         for entry in entries.iter_mut().filter(|entry| entry.is_rejected()) {
             let policy = entry.policy as usize;
-            if !policies[policy].shadow && !lacking.contains(&policy) {
+            if !policies[policy].shadow && lacking.binary_search(&policy).is_err() {
                 entry.progress = Progress::PassedOver;
             }
         }

@@ -409,6 +409,19 @@ impl PolicyEntry {
         }
     }
 
+    /// Whether units of a balance suffice for the request now, and will have expired after `wait`: its decision has the
+    /// time until they do as its reset.
+    pub(super) fn runs_out_within(&self, wait: Duration) -> bool {
+        let lasts = self.admission().filter(|_| self.mode != Mode::UpTo).map(Decision::reset_after);
+        lasts.is_some_and(|lasts| !lasts.is_zero() && lasts <= wait)
+    }
+
+    /// Makes the decision a rejection that no wait helps.
+    pub(super) fn reject_for_good(&mut self) {
+        self.decision = self.decision.map(|decision| Decision::reject(decision.limit(), decision.remaining(), None));
+        self.is_preview = true;
+    }
+
     /// Handles a free retry that will be charged after `wait`, since its record will have ended by then: if the
     /// charge would be rejected, the rejection becomes the decision. Returns whether the request is such a retry.
     pub(super) fn charge_after(&mut self, policy: &Policy, wait: Duration) -> bool {
@@ -440,6 +453,14 @@ impl PolicyEntry {
         self.ban = Some(ban);
     }
 
+    /// Whether refunds of `units` may make room for the request. A queue takes back the charge of its last waiter only.
+    /// Refunds shorten a debt that this process keeps, but not one on a server.
+    fn may_fit_after(&self, policy: &Policy, units: u64) -> bool {
+        let owes_on_server = policy.after.owes_shortfalls && policy.description.keeps_standing().is_some();
+        let pays_debt = self.debt_wait().is_none_or(|wait| policy.pays_for(units, self.quota) >= wait);
+        pays_debt && !owes_on_server && !policy.description.delays()
+    }
+
     /// Records a rejection by the limiter: it may lead to a ban, or be due to charges that are about to be refunded.
     #[cold]
     pub(super) fn note_rejection(&mut self, policy: &Policy) {
@@ -459,9 +480,7 @@ impl PolicyEntry {
         if let Some((refundable, soon)) = expected {
             let left = self.decision.map_or(0, |decision| decision.remaining());
             if left.saturating_add(refundable) >= self.cost {
-                // The refund is predictable only if it is all or nothing. A queue takes back the charge of its last
-                // waiter only.
-                if policy.after.is_all_or_nothing() && !policy.description.delays() {
+                if self.may_fit_after(policy, refundable) {
                     self.decision = self.decision.map(|decision| decision.wait_at_most(soon));
                 }
                 if policy.heritage.record.open_charges().excuse(&self.key) {

@@ -249,7 +249,7 @@ impl PolicyEntry {
         match cost.cmp(&self.cost) {
             cmp::Ordering::Less => {
                 scope.refund(self, decision.receipt(), self.cost - cost);
-                scope.policy(self).refund_debt(&self.key, self.cost - cost, self.quota);
+                scope.policy(self).refund_debt(&self.key, self.cost - cost);
             }
             cmp::Ordering::Greater => scope.charge_more(self, cost - self.cost),
             cmp::Ordering::Equal => return,

@@ -54,6 +54,7 @@ impl Scope<'_> {
     pub(super) fn reject(self, entries: &mut [PolicyEntry]) -> Rejected {
         let policies = &*self.in_force.policies;
         self.mark_passed_over(entries);
+        self.reject_units_that_expire(entries);
         let is_rejected = |entry: &PolicyEntry| entry.is_rejected() && !entry.policy_of(policies).shadow;
         for entry in entries.iter_mut().filter(|entry| is_rejected(entry)) {
             entry.note_rejection(entry.policy_of(policies));
@@ -62,6 +63,8 @@ impl Scope<'_> {
         if self.in_force.is_open_ended() {
             self.charge_after_wait(entries);
         }
+        // Again, since a ban or a retry may have lengthened the wait.
+        self.reject_units_that_expire(entries);
         // One policy sets the status and the reason: a suspended quota goes first, since no wait helps; then a ban, so
         // that the response names it; then a rate limit, before an overloaded server; then a policy that no wait helps;
         // then a policy whose wait is not known; then the longest wait.
@@ -139,6 +142,27 @@ impl Scope<'_> {
             if !enforced.any(|entry| entry.charge_after(&self.current(self.policy(entry)), wait)) {
                 return;
             }
+        }
+    }
+
+    /// Units of a balance may suffice for the request now, and have expired when the wait is over. Then the balance
+    /// rejects the request, too, and no wait helps, unless there is an alternative.
+    fn reject_units_that_expire(self, entries: &mut [PolicyEntry]) {
+        let policies = &*self.in_force.policies;
+        let expires = |policy: &Policy| !policy.shadow && policy.description.keeps_credits();
+        if !policies.iter().any(expires) {
+            return;
+        }
+        loop {
+            let wait = self.greatest(entries, |entry| wait_of(policies, entry)).map(|(wait, _)| wait);
+            let Some(Wait::After(wait)) = wait else { return };
+            // As clients are told.
+            let wait = Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+            let runs_out = |entry: &&mut PolicyEntry| expires(entry.policy_of(policies)) && entry.runs_out_within(wait);
+            // Each is found once, and each makes the wait longer, so those that were passed for a shorter one stay so.
+            let Some(entry) = entries.iter_mut().find(runs_out) else { return };
+            entry.reject_for_good();
+            self.mark_passed_over(entries);
         }
     }
 

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::alternatives::Choice;
 use super::annotations::Annotations;
 use super::entry::{AskContext, Entries, PolicyEntry, Progress};
 use super::open_request::OpenRequest;
@@ -30,7 +31,7 @@ pub(super) struct Transaction {
     /// alternatives.
     pub(super) failure: Option<(usize, LimiterError)>,
     /// The policies that are to be charged, if there are alternatives.
-    pub(super) chosen: Vec<usize>,
+    pub(super) choice: Option<Box<Choice>>,
 }
 
 /// The state of a transaction after [`reserve`](Transaction::reserve).

@@ -55,13 +55,28 @@ impl Policy {
         // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged. If no request
         // provides the key's quota, the limiter may know it from the last request.
         let ask = Ask::charge(key, 0).under(quota);
-        let ask = if self.how_much.quota.is_some() && quota.is_none() { ask.keeping_quota() } else { ask };
-        let decision = self.after_debt_as_kept(key, self.limiter.decide(&ask).decided().await?);
+        let is_unknown = self.how_much.quota.is_some() && quota.is_none();
+        let ask = if is_unknown { ask.keeping_quota() } else { ask };
+        let decision = self.limiter.decide(&ask).decided().await?;
+        let decision = self.until_next_unit(&ask, decision);
+        let decision =
+            if is_unknown { self.after_debt_as_kept(key, decision) } else { self.after_debt(key, quota, decision) };
         Ok(match self.exception_before_limiter(key) {
-            Some(ban) if ban.is_ban => decision.banned(&ban),
+            Some(ban) if ban.is_ban => decision.until_next().banned(&ban),
             Some(allowance) => Decision::allowed(decision.limit(), &allowance),
             None => decision,
         })
+    }
+
+    /// The decision on a key that is looked at, with the time of the next unit. A limiter that does not say it, such as
+    /// a queue, rejects a peek at one unit with it.
+    fn until_next_unit(&self, ask: &Ask<'_>, decision: Decision) -> Decision {
+        let is_used_up = decision.is_allowed() && decision.remaining() == 0 && decision.next_after().is_none();
+        if !is_used_up || self.description.sheds() {
+            return decision;
+        }
+        let next = self.peek(&ask.costing(1)).and_then(|rejection| rejection.retry_after());
+        next.map_or(decision, |next| decision.with_next_after(next))
     }
 
     /// The ban or the allowance of a key, if it decides on requests before their limiter is asked. If a server keeps

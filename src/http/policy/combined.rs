@@ -81,13 +81,20 @@ impl Policies {
         Self::join(parts, Formula::All)
     }
 
+    /// Parts of the same kind become one: a chain of a thousand alternatives is not a thousand levels deep.
     fn join(parts: impl IntoIterator<Item = Self>, combine: fn(Vec<Formula>) -> Formula) -> Self {
-        let mut policies = Vec::new();
+        let mut policies: Vec<Policy> = Vec::new();
         let mut formulas = Vec::new();
+        let kind = std::mem::discriminant(&combine(Vec::new()));
         for part in parts {
             let before = policies.len();
-            formulas.push(part.formula.renumbered(&|member| before + member));
-            policies.extend(part.policies);
+            let formula = if before == 0 { part.formula } else { part.formula.renumbered(&|member| before + member) };
+            let is_same = std::mem::discriminant(&formula) == kind;
+            match formula {
+                Formula::All(parts) | Formula::Any(parts) if is_same => formulas.extend(parts),
+                formula => formulas.push(formula),
+            }
+            if before == 0 { policies = part.policies } else { policies.extend(part.policies) }
         }
         Self { policies, formula: combine(formulas) }
     }

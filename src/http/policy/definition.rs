@@ -356,6 +356,9 @@ impl Policy {
     /// of other clients do not lengthen the wait. If the charges are not refunded after all, the next rejection
     /// advertises the rest of the wait. Such rejections do not count for a [ban](Self::penalty).
     ///
+    /// This holds for [`cost_after`](Self::cost_after) and the settlements, too: an estimate is usually refunded in
+    /// part.
+    ///
     /// # Accuracy
     ///
     /// **Use a window if clients could exploit an inexact count**, as with password guesses. A window is exact: of
@@ -436,9 +439,10 @@ impl Policy {
     /// the rest is forgiven. Without a report, the estimate stays, also if the client disconnects or the service
     /// fails; but if the client disconnects while the request waits in a queue, so that no handler sees it, nothing is
     /// charged. Response fields show the cost that the handler has reported by the time the head of its response comes;
-    /// without a report by then, the estimate. Excludes [`charge_when`](Self::charge_when) and the other options for
-    /// the final cost. It is as accurate as these: with windows, exact to the unit while the window of the request
-    /// lasts.
+    /// without a report by then, the estimate. While requests of a key are in flight, a rejected request of it
+    /// [waits](Self::charge_when#waits) for their refunds, and not for the limit. Excludes
+    /// [`charge_when`](Self::charge_when) and the other options for the final cost. It is as accurate as these: with
+    /// windows, exact to the unit while the window of the request lasts.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -489,8 +493,9 @@ impl Policy {
     /// amount that depends on the highest cost of a request, and on the number of its requests in flight.
     ///
     /// Response fields, requests of cost 0 and [`LimitsHandle::peek`](crate::LimitsHandle::peek) show the units
-    /// that are left after the debt. A debt survives a live change, and under another quota the key owes the same
-    /// number of units. A [reset](crate::LimitsHandle::reset) forgives it.
+    /// that are left after the debt. A debt survives a live change. Under another quota the key owes the same
+    /// number of units. It pays them at the rate of that quota from its first request under it on, so that the waits of
+    /// its rejections are true. A [reset](crate::LimitsHandle::reset) forgives it.
     ///
     /// A key of a [`Balance`](crate::Balance) owes the rest until a credit has paid it.
     ///

@@ -44,23 +44,28 @@ impl Policy {
     }
 
     /// Takes a part of a request's charge back from the debt of its key.
-    pub(crate) fn refund_debt(&self, key: &PartitionKey, units: u64, quota: Option<Quota>) {
-        if let Some((debts, quota)) = self.debts_of(quota) {
-            debts.refund(key, quota, units);
+    pub(crate) fn refund_debt(&self, key: &PartitionKey, units: u64) {
+        if let Some(debts) = self.heritage.record.debts() {
+            debts.refund(key, units);
         }
+    }
+
+    /// The time by which a refund of `units` shortens the debt of a key.
+    pub(crate) fn pays_for(&self, units: u64, quota: Option<Quota>) -> Duration {
+        self.quota_of_debts(quota).map_or(Duration::ZERO, |quota| quota.time_to_restore(units))
     }
 
     /// The decision on a request that is charged nothing more, with the debt of its key taken into account. `quota`
     /// is the quota of the key.
     pub(crate) fn after_debt(&self, key: &PartitionKey, quota: Option<Quota>, decision: Decision) -> Decision {
         let left = self.debts_of(quota).and_then(|(debts, quota)| debts.units_left(key, Some(quota)));
-        left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
+        left.map_or(decision, |left| left.of(decision))
     }
 
     /// As [`after_debt`](Self::after_debt), under the quota that the key had when it last owed something.
     pub(super) fn after_debt_as_kept(&self, key: &PartitionKey, decision: Decision) -> Decision {
         let left = self.heritage.record.debts().and_then(|debts| debts.units_left(key, None));
-        left.map_or(decision, |(left, paid_in)| decision.leaving_at_most(left, paid_in))
+        left.map_or(decision, |left| left.of(decision))
     }
 
     /// Whether a key may owe something that this process knows of.
@@ -213,7 +218,7 @@ mod tests {
         charge.keep();
         drop(charge);
         assert_eq!(policy.charge_debt(&key, 1, None).err(), Some(HOUR / 10));
-        policy.refund_debt(&key, 3, None);
+        policy.refund_debt(&key, 3);
         assert!(policy.charge_debt(&key, 3, None).is_ok());
         assert!(policy.charge_debt(&key, 3, None).is_ok(), "a dropped charge is taken back");
         clock.advance(HOUR);
@@ -241,6 +246,25 @@ mod tests {
         assert_eq!(policy.charge_debt(&key, 1, Some(Quota::per_hour(5))).err(), Some(HOUR * 16 / 5));
         policy.forgive(&key);
         assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()));
+    }
+
+    /// A key owes by one quota and asks by another, and so on: each look keeps the debt, and none lengthens it.
+    #[test]
+    fn looks_by_quotas_that_take_turns_do_not_lengthen_a_debt() {
+        let (policy, clock) = policy(Quota::per_hour(10));
+        let key = PartitionKey::from("a");
+        owe(&policy, &key, 20);
+        let (slow, fast) = (Quota::per_hour(10), Quota::per(7, Duration::from_secs(3)));
+        for _ in 0..1_000 {
+            for quota in [fast, slow] {
+                assert!(policy.charge_debt(&key, 11, Some(quota)).is_err());
+            }
+            clock.advance(HOUR / 2_000);
+        }
+        // It owed ten, of which the time under the slow quota has paid five.
+        let wait = policy.charge_debt(&key, 1, Some(slow)).err().unwrap();
+        let expected = HOUR * (10 + 1 - 5) / 10;
+        assert!(wait.abs_diff(expected) < Duration::from_secs(2), "{wait:?}");
     }
 
     /// Thirty units are charged to a burst of twenty. After an hour and a half at ten per hour, fifteen are owed:

@@ -66,8 +66,9 @@ impl KeyStatus {
         self.is_repeated
     }
 
-    /// The time until a request of one unit passes: zero if it passes now. `None` if this is not known, as for a limit
-    /// of requests in flight, or a key with a [quota of its own](crate::Policy::quota_fn) that is used up.
+    /// The time until a request of one unit passes, if no other request of the key is charged until then: zero if it
+    /// passes now. For a banned key, until the ban is over and a unit is there. `None` if this is not known, as for a
+    /// limit of requests in flight, or for a [balance](crate::Balance) that is used up.
     #[must_use]
     pub fn passes_in(&self) -> Option<Duration> {
         let decision = &self.decision;

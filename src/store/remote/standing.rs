@@ -204,7 +204,8 @@ impl Standing {
         if !then.is_allowed() && then.retry_after().is_none() {
             return Some(then);
         }
-        let wait = left.saturating_add(then.retry_after().unwrap_or_default());
+        // Of a banned key that is only looked at: until the ban is over and a unit is there.
+        let wait = left.saturating_add(then.retry_after().or(then.next_after()).unwrap_or_default());
         let rejection = Decision::reject(then.limit(), 0, Some(wait)).with_reset_after(reset);
         let ban = exception(true, self.banned_until);
         Some(if is_banned { rejection.with_receipt(Receipt::for_exception(&ban)) } else { rejection })

@@ -1,5 +1,8 @@
 //! Advertised waits are true: a rejected client that waits as advertised, alone on its keys, is admitted.
 
+mod balances;
+mod debts;
+mod looks;
 mod stack;
 
 use std::convert::Infallible;

@@ -11,6 +11,7 @@
 --   owed    the units that the key owes
 --   done    0: nothing; 1: the step of the block; 2: nothing, since the reference was used before; 3: nothing, since the
 --           key has too many lots; 4: or too many units; 5: nothing, since the credit has expired
+--   suffices  of a charge: the millisecond until which the lots suffice for it, or `NEVER`
 --   taken, first, last, paid   of a charge: its units, the first lot, the last one, and what that has paid
 --
 -- ARGV: units; the others are the blocks' own
@@ -20,7 +21,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local NEVER = 8796093022207
 local units = ARGV[1] + 0
 local lots, left, owed, done = {}, 0, 0, 0
-local taken, first, last, paid = 0, 0, 0, 0
+local taken, first, last, paid, suffices = 0, 0, 0, 0, NEVER
 local fields = call('HGETALL', key)
 for index = 1, #fields, 2 do
   local field, number = fields[index], tonumber(match(fields[index + 1], '^%d+$'))

@@ -1,6 +1,14 @@
 -- Takes units from the lots in their order. ARGV[2]: if there are not enough, take 0: nothing; 1: what is left; 2: what
 -- is left, and the key owes the rest. ARGV[3]: for how many milliseconds the reference of a charge by hand is known.
 local rest, shortfall = math.max(units - left, 0), ARGV[2]
+local later = 0
+for index = #lots, 1, -1 do
+  later = later + lots[index][2]
+  if later >= units then
+    suffices = lots[index][1]
+    break
+  end
+end
 if is_repeated then
   done = 2
 elseif shortfall == '2' and owed + rest > 1000000000000000 then

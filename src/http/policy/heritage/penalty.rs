@@ -29,7 +29,7 @@ use crate::values::{Answer, Ask, BanGrowth, Decision, Finish, KeepsStanding, Par
 ///
 /// # Which rejections count
 ///
-/// A rejection counts if its request comes before the end of a wait that an earlier rejection of the key advertised.
+/// A rejection counts if its request comes before the end of the wait that the latest rejection of the key advertised.
 /// A client that waits as advertised is never banned, however often it is rejected. A policy's penalty counts the
 /// policy's own rejections only, and no rejections by other policies of the layer or by inner layers. These do not
 /// count either:
@@ -313,9 +313,10 @@ impl Penalty {
         matches!(answer, Answer::Ready(Ok(decision)) if decision.is_allowed())
     }
 
-    /// Records the wait that the response to a rejected request advertises.
+    /// Records the wait that the response to a rejected request advertises. It replaces the wait that an earlier
+    /// response has advertised, also a longer one: the limit may have been raised, or a refund be near.
     pub(crate) fn advise(&self, key: &PartitionKey, wait: Duration) {
-        self.record.advised.extend(key, wait);
+        self.record.advised.set(key, wait);
     }
 
     /// Inherits the record of another penalty, and the counts of `old` if it was in force until now. Returns the step
@@ -370,6 +371,11 @@ impl Deadlines {
         })
     }
 
+    /// Sets the deadline of a key.
+    fn set(&self, key: &PartitionKey, span: Duration) {
+        self.update(key, |end, now| *end = Some(now.saturating_add(span)));
+    }
+
     /// Sets the deadline of a key without one, or with an earlier one.
     fn extend(&self, key: &PartitionKey, span: Duration) {
         self.update(key, |end, now| *end = (*end).max(Some(now.saturating_add(span))));
@@ -392,6 +398,24 @@ mod tests {
     /// Bans at the second premature retry.
     fn penalty() -> Penalty {
         Penalty::new(Quota::per_hour(1), HOUR).with_clock(ManualClock::new())
+    }
+
+    /// A client that was told an hour, and then ten seconds, since its limit was raised: it comes back after ten.
+    #[test]
+    fn the_latest_advised_wait_counts() {
+        let clock = ManualClock::new();
+        let penalty = Penalty::new(Quota::per_hour(1), HOUR).with_clock(clock.clone());
+        let key = PartitionKey::from("a");
+        let short = Duration::from_secs(10);
+        penalty.advise(&key, HOUR);
+        penalty.advise(&key, short);
+        clock.advance(short);
+        for _ in 0..10 {
+            assert_eq!(penalty.note_rejection(None, &key, &Decision::reject(1, 0, Some(HOUR))), None);
+        }
+        penalty.advise(&key, short);
+        let rejected = || penalty.note_rejection(None, &key, &Decision::reject(1, 0, Some(HOUR)));
+        assert_eq!([rejected().is_some(), rejected().is_some()], [false, true]);
     }
 
     #[test]

@@ -133,6 +133,18 @@ impl TickBucket {
         self.capacity.saturating_sub(debt) >> self.shift
     }
 
+    /// Returns the decision on a request of cost 0.
+    #[cold]
+    #[inline(never)]
+    fn peeked(&self, debt: u64, now: Tick) -> Decision {
+        let left = self.remaining(debt);
+        let decision = self.with_reset(Decision::admit(self.burst, left), now, debt);
+        if left > 0 {
+            return decision;
+        }
+        decision.with_next_span(self.clock.span(now, debt + self.price(1) - self.capacity))
+    }
+
     /// Adds to a decision the time until the debt is paid.
     #[inline(always)]
     fn with_reset(&self, decision: Decision, now: Tick, debt: u64) -> Decision {
@@ -223,7 +235,7 @@ impl Rule for TickBucket {
                 let receipt = Receipt::from_proof(PaidAt { table: self.number, tick: now.count + debt });
                 self.with_reset(Decision::admit(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
             }
-            Ruling::Peek { debt } => self.with_reset(Decision::admit(self.burst, self.remaining(debt)), now, debt),
+            Ruling::Peek { debt } => self.peeked(debt, now),
             Ruling::Reject { debt } => {
                 let wait = self.clock.span(now, debt + self.price(cost) - self.capacity);
                 self.with_reset(Decision::reject_for(self.burst, self.remaining(debt), wait), now, debt)

@@ -67,6 +67,15 @@ impl<S: WindowState> WindowRule<S> {
         self.windows.nanos_until(debt.window.saturating_add(windows), now)
     }
 
+    /// Returns the decision on a request of cost 0.
+    #[cold]
+    #[inline(never)]
+    fn peeked(&self, debt: WindowCounts<S>, now: Moment) -> Decision {
+        let left = self.remaining(debt, now);
+        let decision = self.with_reset(Decision::admit(self.limit(), left), debt, now);
+        if left == 0 { decision.with_next_span(debt.wait(self, 1, now)) } else { decision }
+    }
+
     #[inline(always)]
     fn with_reset(&self, decision: Decision, debt: WindowCounts<S>, now: Moment) -> Decision {
         if debt.is_nothing() { decision } else { decision.with_reset_span(nanos(self.until_reset(debt, now))) }
@@ -178,7 +187,7 @@ impl<S: WindowState> Rule for WindowRule<S> {
                 }
                 self.with_reset(decision, debt, now)
             }
-            Ruling::Peek { debt } => self.with_reset(Decision::admit(limit, remaining(debt)), debt, now),
+            Ruling::Peek { debt } => self.peeked(debt, now),
             Ruling::Reject { debt } => self.with_reset(
                 Decision::reject_for(limit, remaining(debt), debt.wait(self, narrow(cost), now)),
                 debt,
