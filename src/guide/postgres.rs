@@ -213,9 +213,9 @@
 //! A pool needs decisions per second × seconds per decision connections. At 2,000 per second of 0.5 ms each, that is
 //! one; take two to four per process. More help only if many different keys are asked for at once, since a process has
 //! one statement in flight for a key. Measured with eight processes, two policies and four keys, on a machine of two
-//! processors with a load of nine: with 1, 2, 4 and 8 connections each, 8,840, 6,980, 7,220 and 7,470 decisions were made
-//! in ten seconds, and 0.3, 0.4, 1.0 and 0.8 % of the requests got none in time. If all are busy for longer than three quarters of
-//! the timeout, the decision fails as [`PoolExhausted`](#when-it-fails).
+//! processors with a load of nine: with 1, 2, 4 and 8 connections each, 8,840, 6,980, 7,220 and 7,470 decisions were
+//! made in ten seconds, and 0.3, 0.4, 1.0 and 0.8 % of the requests got none in time. If all are busy for longer than
+//! three quarters of the timeout, the decision fails as [`PoolExhausted`](#when-it-fails).
 //!
 //! There are never more than the pool may have, and while PostgreSQL cannot be reached, one attempt more. A connection
 //! whose statement gets no answer is closed. When the network is back, decisions are made again within a second; if a
@@ -228,9 +228,9 @@
 //! Postgres::new(pool).behind_pooler()
 //! ```
 //!
-//! Then nothing is prepared, and a statement is planned each time, which takes the server ten times the time. Without it,
-//! decisions fail as [`Pooler`](#when-it-fails), and the settings of the limits stay on connections that the pooler gives
-//! to others. `sqlx` also needs a pooler that follows prepared statements (pgbouncer from 1.21 on, with
+//! Then nothing is prepared, and a statement is planned each time, which takes the server ten times the time. Without
+//! it, decisions fail as [`Pooler`](#when-it-fails), and the settings of the limits stay on connections that the pooler
+//! gives to others. `sqlx` also needs a pooler that follows prepared statements (pgbouncer from 1.21 on, with
 //! `max_prepared_statements`). It is tested with pgbouncer 1.18.
 //!
 //! **Time limits.** A decision has 100 ms, unless `Postgres::timeout` sets another limit; in this time it waits for a
@@ -241,9 +241,9 @@
 //! # A busy key
 //!
 //! Decisions on one key are made one after the other, since each holds the lock of its row. Those of one process share
-//! statements already (single flight), and one is in flight per key and process, also if a layer has several policies.
-//! If many processes have requests for one
-//! key (a limit for all clients, a large tenant), lease units of it:
+//! statements already (single flight), and one is in flight per key and process. Requests of a layer with several
+//! policies share none: those with a key in common are decided one round trip after the other. If such a key is busy, or
+//! many processes have requests for one key (a limit for all clients, a large tenant), lease units of it:
 //!
 //! ```ignore
 //! PostgresStore::new(&postgres, "all-clients").leasing(50, Duration::from_secs(1))

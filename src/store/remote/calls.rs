@@ -77,8 +77,8 @@ impl Calls {
         self.0.gate.is_failing()
     }
 
-    /// Tells the circuit breaker that the server was heard of: a connection was made, or an answer came that nobody waits
-    /// for any more. If the breaker is open, the next call is let through as a probe, without a further pause.
+    /// Tells the circuit breaker that the server was heard of: a connection was made, or an answer came that nobody
+    /// waits for any more. If the breaker is open, the next call is let through as a probe, without a further pause.
     pub fn heard_of_server(&self) {
         self.0.gate.breaker.lock().connected(Instant::now());
     }

@@ -123,7 +123,8 @@ impl Postgres {
 
     /// Sets how long a decision may take, all in all, also the wait for a connection; 100 ms by default. If PostgreSQL
     /// has not answered by then, the policy decides what happens to the request, and what PostgreSQL may have charged
-    /// stays charged. A statement has three quarters of it on the server (`statement_timeout`), unless the role has less.
+    /// stays charged. A statement has three quarters of it on the server (`statement_timeout`), unless the role has
+    /// less.
     ///
     /// A clone with another timeout has connections of its own.
     ///

@@ -30,9 +30,9 @@ use crate::postgres::Postgres;
 ///
 /// A statement takes the server 155 microseconds of processor time, measured with `pgbench`, and 340 in `scripts/bench
 /// --postgres` on a busy machine: about twice the time of an upsert that adds one. A statement that is not prepared
-/// ([`Postgres::behind_pooler`]) takes seven times as long. A row and its place in the index take about 210 bytes. Refunds, resets, bans
-/// and overrides take one statement each, a debt two. Of a key that is in demand everywhere, the server makes one
-/// decision after the other: take leases.
+/// ([`Postgres::behind_pooler`]) takes seven times as long. A row and its place in the index take about 210 bytes.
+/// Refunds, resets, bans and overrides take one statement each, a debt two. Of a key that is in demand everywhere, the
+/// server makes one decision after the other: take leases.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///

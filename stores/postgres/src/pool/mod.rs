@@ -78,8 +78,8 @@ pub(crate) mod sealed {
 
     /// A connection. Dropping it closes it.
     pub trait Session: Send {
-        /// Sends a statement: prepared once per connection if `is_prepared`, and otherwise parsed anew. After an answer,
-        /// the connection is ready for the next statement. If this is dropped, the connection must be
+        /// Sends a statement: prepared once per connection if `is_prepared`, and otherwise parsed anew. After an
+        /// answer, the connection is ready for the next statement. If this is dropped, the connection must be
         /// [abandoned](Self::abandon).
         #[doc(hidden)]
         fn query<'a>(&'a mut self, text: &'a str, parameters: &'a [Value], is_prepared: bool) -> Running<'a>;

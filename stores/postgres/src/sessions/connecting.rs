@@ -1,7 +1,7 @@
 //! The task that makes connections while requests need them.
 //!
-//! An attempt has a minute, which is PostgreSQL's own limit (`authentication_timeout`), and goes on when its request has
-//! given up. So the store also uses a server that connects more slowly than requests wait.
+//! An attempt has a minute, which is PostgreSQL's own limit (`authentication_timeout`), and goes on when its request
+//! has given up. So the store also uses a server that connects more slowly than requests wait.
 //!
 //! If the network has lost the bytes of an attempt, the attempt stays silent. So while the store has no connection, and
 //! all attempts are silent (for half a second, or twice the time that the last connection took), it makes one more

@@ -1,5 +1,5 @@
-//! Each pool over a network that fails in all ways that the [proxy](super::proxy) knows, and on a server that is locked,
-//! ended and replaced. A seed determines the order.
+//! Each pool over a network that fails in all ways that the [proxy](super::proxy) knows, and on a server that is
+//! locked, ended and replaced. A seed determines the order.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
