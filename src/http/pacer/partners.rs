@@ -120,10 +120,10 @@ impl Partners {
         if lines.of.len() >= lines.sweep_at {
             lines.forget();
         }
-        let shared = match (&self.common.shared, key) {
-            (Some(sharing), PartnerKey::Named(key)) => Some(SharedPace::new(sharing, key)),
+        let shared = match key {
+            PartnerKey::Named(key) => self.common.shared.as_ref().map(|sharing| SharedPace::new(sharing, key)),
             // In another process, the service of the same number may be for another partner.
-            _ => None,
+            PartnerKey::Service(_) => None,
         };
         let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), key.clone(), shared));
         lines.of.insert(key.clone(), Arc::clone(&line));
