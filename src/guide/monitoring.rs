@@ -201,7 +201,7 @@
 //! | the server is overloaded: requests are shed; the server is overloaded no more | add servers, or find out [what takes so much](crate::Overload) |
 //! | a key is limited | nothing. Logged at `info`, if a layer has `on_transition` |
 //! | a key has used a share of its limit | nothing, or [warn the customer](super::warnings). Logged at `info` |
-//! | a key is banned; a key is allowed, unbanned or reset by hand | nothing; an operator's reason is in the line. To find the client: [support](super::support) |
+//! | a key is banned; a key is allowed by hand; a key is unbanned by hand; a key is reset by hand | nothing; an operator's reason is in the line. To find the client: [support](super::support) |
 //! | store: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |

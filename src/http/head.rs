@@ -94,8 +94,8 @@ impl<'a> ResponseHead<'a> {
         std::str::from_utf8(trimmed(only_line(self.headers, "grpc-status")?)).ok()?.parse().ok()
     }
 
-    /// The status, or the one that stands for the [status of a gRPC call](Self::grpc_status), as a gateway translates it
-    /// (`google/rpc/code.proto`).
+    /// The status, or the one that stands for the [status of a gRPC call](Self::grpc_status), as a gateway translates
+    /// it (`google/rpc/code.proto`).
     pub(crate) fn translated_status(&self) -> StatusCode {
         match self.grpc_status() {
             None => self.status,

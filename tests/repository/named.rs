@@ -59,7 +59,7 @@ fn each_threat_names_tests_that_exist() {
         assert!(section().any(Block::names_tests), "no test: {heading}");
         section().filter(|block| block.is_item()).for_each(Block::assert_tests_exist);
     }
-    assert_eq!(numbers, (1..=63).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=65).collect::<Vec<_>>());
 }
 
 #[test]

@@ -40,8 +40,8 @@ impl Protocol {
     }
 }
 
-/// Whether a response is of gRPC, and has its status in the trailers: the head has none. In gRPC-Web, trailers are a part
-/// of the body.
+/// Whether a response is of gRPC, and has its status in the trailers: the head has none. In gRPC-Web, trailers are a
+/// part of the body.
 pub(crate) fn has_status_in_trailers(fields: &HeaderMap) -> bool {
     let media_type = only_line(fields, CONTENT_TYPE).map(trimmed).unwrap_or_default();
     let is_grpc = matches!(strip_prefix(media_type, "application/grpc"), Some([] | [b'+' | b';', ..]));

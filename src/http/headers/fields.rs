@@ -91,8 +91,8 @@ impl RateLimitFields {
     /// hold, from which the request is [exempt](crate::Policy::exempt), or that [skips](crate::MissingKey::Skip)
     /// requests without a key. The list is then made for the response, by one more allocation or two.
     ///
-    /// The two fields have 3 KiB at most, since clients and proxies refuse a longer head: some 15 policies with names of
-    /// 64 characters, or 30 with names of eight. Policies behind these are enforced, and not listed.
+    /// The two fields have 3 KiB at most, since clients and proxies refuse a longer head: some 15 policies with names
+    /// of 64 characters, or 30 with names of eight. Policies behind these are enforced, and not listed.
     ///
     /// `r` is the number of units left, and `t` the number of seconds for which they have to suffice: a client that
     /// spreads `r` requests evenly over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its

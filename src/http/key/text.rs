@@ -102,8 +102,8 @@ fn read_byte(high: u8, low: u8) -> Option<u8> {
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-/// Whether a person sees the character: it is no control character, has a width, does not turn the direction of writing,
-/// and if it is white space, it is the common space.
+/// Whether a person sees the character: it is no control character, has a width, does not turn the direction of
+/// writing, and if it is white space, it is the common space.
 fn is_printable(char: char) -> bool {
     /// The characters of Unicode's category Cf that occur outside of single scripts.
     const FORMATS: [RangeInclusive<char>; 9] = [

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::Overrides;
-use crate::http::policy::transitions::Transition;
 use crate::values::{Answer, Ask, Decision, Exception, LimiterError, Mode, Override, PartitionKey, Pending, Quota};
 
 impl Policy {
@@ -170,7 +169,7 @@ impl Policy {
         self.forgive(key);
         if self.description.answers(Mode::Reset) {
             // Before the call: an operator who does not wait for it has acted nevertheless.
-            self.report(Transition::Reset { key }, 0);
+            self.report_reset(key);
         } else {
             self.report_override(key, Override::Lift);
             return Err(LimiterError::unsupported_by(&self.name, Mode::Reset));

@@ -335,9 +335,9 @@ impl Policy {
     /// # gRPC
     ///
     /// The HTTP status of a gRPC call is 200 in any case. Its own is
-    /// [`grpc_status`](crate::policy::ResponseHead::grpc_status): 16, not 401. If that comes in the trailers, `condition`
-    /// is asked once they are there, and gets the fields of the head with them; without trailers, since the client
-    /// disconnected, the request stays charged. gRPC-Web has its trailers in the body, where nothing reads them.
+    /// [`grpc_status`](crate::policy::ResponseHead::grpc_status): 16, not 401. If that comes in the trailers,
+    /// `condition` is asked once they are there, and gets the fields of the head with them; without trailers, since the
+    /// client disconnected, the request stays charged. gRPC-Web has its trailers in the body, where nothing reads them.
     ///
     /// # In flight
     ///

@@ -151,6 +151,11 @@ impl Policy {
         self.report(transition, 0);
     }
 
+    /// Reports that an operator resets a key.
+    pub(crate) fn report_reset(&self, key: &PartitionKey) {
+        self.report(Transition::Reset { key }, 0);
+    }
+
     /// Logs a transition, and reports it to the hook of the layer.
     pub(super) fn report(&self, transition: Transition<'_>, left_out: u64) {
         let event = Event {

@@ -10,7 +10,8 @@ use super::format::MAGIC;
 ///
 /// # Errors
 ///
-/// If the path leads to anything else, too: to open a FIFO would wait for a writer, and a rename would replace a device.
+/// If the path leads to anything else, too: to open a FIFO would wait for a writer, and a rename would replace a
+/// device.
 pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
     let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

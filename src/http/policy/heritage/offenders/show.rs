@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 /// | [`by`](Self::by) | as your function writes it | |
 ///
 /// A key is first written as text, as its [extractor](crate::key::KeyExtractor::write_text) does: `alice`,
-/// `2001:db8::/64`. A key of more than 256 bytes is `(sha256:…)` with its SHA-256 in hexadecimal, since only its hash [is
-/// kept](crate::PartitionKey#cost), and another key that is no text is `(0x…)` with its bytes. [An
+/// `2001:db8::/64`. A key of more than 256 bytes is `(sha256:…)` with its SHA-256 in hexadecimal, since only its hash
+/// [is kept](crate::PartitionKey#cost), and another key that is no text is `(0x…)` with its bytes. [An
 /// operator](crate::policy::KeyOf) may type all of these. The key that requests share is shown as `(shared)` in any
 /// form. A whole key has at most 516 bytes, and any other form is cut at 256; control characters are escaped, so that
 /// no client can paint on the terminal of an operator.
