@@ -500,7 +500,7 @@ mod tests {
         let [first, second, third] = [bytes(long), bytes(4), bytes(4)];
         match random.below(5) {
             0 => PartitionKey::from(first.as_slice()),
-            1 => PartitionKey::from_parts([&*PartitionKey::from(first.as_slice()).as_bytes(), &second]),
+            1 => PartitionKey::from_parts([PartitionKey::from(first.as_slice()).as_bytes(), &second]),
             2 => PartitionKey::from_parts([PartitionKey::from(first.as_slice()).as_bytes()]),
             3 => PartitionKey::from_parts([PartitionKey::from_parts([first, second]).as_bytes(), &third]),
             _ => PartitionKey::from(random.next()),
