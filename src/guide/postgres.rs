@@ -242,8 +242,8 @@
 //!
 //! Decisions on one key are made one after the other, since each holds the lock of its row. Those of one process share
 //! statements already (single flight), and one is in flight per key and process. Requests of a layer with several
-//! policies share none: those with a key in common are decided one round trip after the other. If such a key is busy, or
-//! many processes have requests for one key (a limit for all clients, a large tenant), lease units of it:
+//! policies share none: those with a key in common are decided one round trip after the other. If such a key is busy,
+//! or many processes have requests for one key (a limit for all clients, a large tenant), lease units of it:
 //!
 //! ```ignore
 //! PostgresStore::new(&postgres, "all-clients").leasing(50, Duration::from_secs(1))

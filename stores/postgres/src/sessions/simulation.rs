@@ -4,10 +4,6 @@
 //! and one, that a request ends within its timeout, and that requests are answered within a second after the network is
 //! back, or within three times the time that a connection takes.
 
-#[path = "../../../../tests/support/effort.rs"]
-#[allow(unreachable_pub, reason = "shared with other tests")]
-mod effort;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
@@ -15,10 +11,10 @@ use tokio::time::sleep;
 use tower_sluice::store::remote::{CallLimits, GaveUp};
 use tower_sluice::testing::Random;
 
-use self::effort::rounds;
 use super::*;
 use crate::pool::{Connecting, Running};
 use crate::sql::Statements;
+use crate::tests::effort::rounds;
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 

@@ -6,7 +6,7 @@ mod counterexamples;
 mod drivers;
 #[path = "../../../../tests/support/effort.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
-mod effort;
+pub(crate) mod effort;
 mod exact;
 mod faults;
 mod joint;
