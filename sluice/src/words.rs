@@ -148,7 +148,7 @@ fn per(policy: &Table) -> String {
     }
 }
 
-fn requests(count: i64) -> String {
+fn requests(count: u64) -> String {
     format!("{count} request{}", if count == 1 { "" } else { "s" })
 }
 
