@@ -107,9 +107,10 @@ impl SavedState {
     /// Returns the state after a gap, by the clock behind it, if it still counts then.
     ///
     /// A bucket keeps its time. A window [of both clocks](Gap::has_same_windows) stays the same window, and ends as the
-    /// later clock says. So does a window that the wall clock names, if both clocks show its time. By another clock, windows begin at other instants: a count then goes to the window in which
-    /// its own would have ended. It counts for at least as long as before, and for less than a period longer. A window
-    /// of the calendar keeps its end, by the time that was left.
+    /// later clock says. So does a window that the wall clock names, if both clocks show its time. By another clock,
+    /// windows begin at other instants: a count then goes to the window in which its own would have ended. It counts
+    /// for at least as long as before, and for less than a period longer. A window of the calendar keeps its end, by
+    /// the time that was left.
     pub(crate) fn moved(self, quota: &Quota, gap: Gap) -> Option<Self> {
         let period = quota.period_nanos();
         let present = gap.now.as_nanos() / period;
