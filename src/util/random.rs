@@ -65,6 +65,7 @@ pub(crate) mod seeded {
     ///
     /// If `SLUICE_SEED` is not a number.
     #[must_use]
+    #[track_caller]
     pub fn seed() -> u64 {
         if let Some(file) = std::env::var_os("SLUICE_DRAWS") {
             record_draw(&file);

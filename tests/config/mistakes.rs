@@ -506,7 +506,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         ),
         // Redis can keep it without waiters, and not with the one of the default `max-queue`.
         (
-            policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 1125899892"),
+            policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2251799800"),
             "f.toml:9: an empty bucket would take",
         ),
     ] {

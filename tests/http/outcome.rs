@@ -137,10 +137,11 @@ async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u64) -> St
 
 /// A response takes about a second, as long as none has come. A unit takes 15 minutes.
 #[tokio::test]
-async fn a_refund_that_may_come_shortens_the_wait_if_it_is_of_all_units_and_makes_room() {
+async fn a_refund_that_makes_room_shortens_the_wait() {
     assert_eq!(wait_beside_an_open_charge(failed, 1).await, "1");
     assert_eq!(wait_beside_an_open_charge(failed, 2).await, "1800");
-    assert_eq!(wait_beside_an_open_charge(by_rows, 1).await, "900");
+    // The final cost may be less than the estimate.
+    assert_eq!(wait_beside_an_open_charge(by_rows, 1).await, "1");
 }
 
 #[tokio::test]

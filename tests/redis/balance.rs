@@ -265,7 +265,9 @@ async fn a_charge_tells_for_how_long_units_suffice() {
     // A unit of the first lot is needed for four, and none for one.
     for (cost, hours) in [(4, 1), (1, 2)] {
         let lasts = charge(&balance, &key, cost).await.reset_after();
-        assert!(lasts > HOUR * (hours - 1) && lasts <= HOUR * hours, "{cost} units: {lasts:?}");
+        // The clock of the server, by which a lot ends, is not the clock by which the span is counted.
+        let most = HOUR * hours + Duration::from_secs(1);
+        assert!(lasts > HOUR * (hours - 1) && lasts <= most, "{cost} units: {lasts:?}");
     }
     let _ = balance.credit(&key, Credit::units(4)).await.unwrap();
     assert_eq!(charge(&balance, &key, 4).await.reset_after(), Duration::ZERO, "they never expire");

@@ -1,7 +1,7 @@
 //! A year of the program `plans`: two processes and a server, whose clocks a test moves, against a naive ledger.
 //!
-//! The clock of the feature `fast-clock` cannot be moved, so this needs a build without it: `scripts/test`, or `cargo test
-//! -p examples --all-features`.
+//! The clock of the feature `fast-clock` cannot be moved, so this needs a build without it: `scripts/test`, or
+//! `cargo test -p examples --all-features`.
 
 use std::collections::HashMap;
 use std::io::BufRead;

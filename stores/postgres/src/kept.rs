@@ -67,6 +67,13 @@ pub(crate) mod sealed {
             [Timestamp::ZERO, Timestamp::MAX, Timestamp::MAX]
         }
 
+        /// A state as the statements count it.
+        #[doc(hidden)]
+        fn as_counted(&self, state: Self::State, now: Timestamp) -> Self::State {
+            let _ = now;
+            state
+        }
+
         /// The number in a receipt. `None` if nothing is owed for it any more, or if no window around `asked` has it.
         #[doc(hidden)]
         fn receipt_number(&self, receipt: Receipt, asked: Timestamp) -> Option<u128>;
@@ -120,7 +127,8 @@ impl Numbers {
             Kind::SlidingWindow => bytes.extend([self.previous, self.used].map(u64::to_be_bytes).as_flattened()),
             _ => bytes.extend(self.used.to_be_bytes()),
         }
-        algorithm.from_bytes(&bytes, now).map_err(|unknown| unreadable(&unknown.to_string()))
+        let state = algorithm.from_bytes(&bytes, now).map_err(|unknown| unreadable(&unknown.to_string()))?;
+        Ok(algorithm.as_counted(state, now))
     }
 
     /// The numbers of a state, `None` if the key owes nothing.
@@ -358,6 +366,13 @@ impl Rows for tower_sluice::algorithm::CalendarWindow {
 
     fn windows(&self, asked: Timestamp) -> [Timestamp; 3] {
         self.edges(asked).map(|second| Timestamp::from_nanos(second.saturating_mul(1_000_000_000)))
+    }
+
+    /// If the server's clock was set back, units of a later window count in the present one.
+    fn as_counted(&self, state: Self::State, now: Timestamp) -> Self::State {
+        use tower_sluice::algorithm::Algorithm;
+
+        self.inherit(state, &self.quota(), now)
     }
 
     fn receipt_number(&self, receipt: Receipt, asked: Timestamp) -> Option<u128> {
