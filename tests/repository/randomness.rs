@@ -39,7 +39,8 @@ fn mistakes(path: &str, text: &str) -> Vec<String> {
         let draws_from_literal = ["Random::new(", "from_seed("].iter().any(|call| {
             line.split_once(call).is_some_and(|(_, rest)| rest.starts_with(|first: char| first.is_ascii_digit()))
         });
-        if draws_from_literal && !QUOTED.iter().any(|quoted| path.starts_with(quoted)) {
+        let counts = line.contains("for seed in 0..rounds(") || line.contains("for seed in 1..");
+        if (draws_from_literal || counts) && !QUOTED.iter().any(|quoted| path.starts_with(quoted)) {
             note(index, "a seed that is always the same: take `Random::of_trial` or `seeds`");
         }
         if line.trim_end().ends_with("proptest! {") && !lines[index + 1].contains("#![proptest_config(cases(") {
@@ -68,6 +69,7 @@ fn other_sources_are_found() {
     for text in [
         "let hasher = RandomState::new();",
         "let mut random = Random::new(7);",
+        "for seed in 0..rounds(60, 1_000) as u64 {",
         "let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();",
         "proptest! {\n    #[test]",
         "proptest! {\n    #![proptest_config(ProptestConfig::with_cases(5))]",

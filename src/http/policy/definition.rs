@@ -392,7 +392,7 @@ impl Policy {
     /// If it is more, the shortfall is charged as far as units are left, and the rest is forgiven, so that no key
     /// begins the next period with a debt. A request without a response keeps its first charge. Excludes
     /// [`charge_when`](Self::charge_when) and the settlements. The cost of a gRPC call may depend on its trailers, as
-    /// [there](Self::charge_when#grpc).
+    /// [there](#grpc).
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -440,7 +440,7 @@ impl Policy {
     /// fails; but if the client disconnects while the request waits in a queue, so that no handler sees it, nothing is
     /// charged. Response fields show the cost that the handler has reported by the time the head of its response comes;
     /// without a report by then, the estimate. While requests of a key are in flight, a rejected request of it
-    /// [waits](Self::charge_when#waits) for their refunds, and not for the limit. Excludes
+    /// [waits](#waits) for their refunds, and not for the limit. Excludes
     /// [`charge_when`](Self::charge_when) and the other options for the final cost. It is as accurate as these: with
     /// windows, exact to the unit while the window of the request lasts.
     ///

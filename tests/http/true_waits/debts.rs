@@ -9,7 +9,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Penalty, Policy, Quota, RateLimitLayer, Settlement};
 
@@ -103,7 +103,7 @@ fn an_obedient_client_is_told_true_waits_through_all_changes() {
         .map(|(limit, seconds)| Quota::per(limit, Duration::from_secs(seconds)))
         .into();
     let (mut told, mut changed) = (0, 0);
-    for seed in 0..rounds(60, 1_000) as u64 {
+    for seed in seeds(rounds(60, 1_000)) {
         let (mut random, clock) = (Random::new(seed), clock());
         let new = |random: &mut Random| {
             let quota = random.pick(&quotas);

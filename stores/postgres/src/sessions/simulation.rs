@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tower_sluice::store::remote::{CallLimits, GaveUp};
-use tower_sluice::testing::Random;
+use tower_sluice::testing::{Random, seeds};
 
 use super::*;
 use crate::pool::{Connecting, Running};
@@ -216,7 +216,7 @@ async fn run(seed: u64) {
 
 #[test]
 fn whatever_the_network_does_the_store_recovers() {
-    for seed in 1..=rounds(12, 200) as u64 {
+    for seed in seeds(rounds(12, 200)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.expect("a runtime").block_on(run(seed));
     }

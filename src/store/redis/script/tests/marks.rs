@@ -7,6 +7,7 @@ use crate::store::redis::script::Charging;
 use crate::store::redis::script::bucket::{mark_of, marked, rate_mark};
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
+use crate::testing::seeds;
 use crate::util::effort::rounds;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
@@ -105,7 +106,7 @@ pub(super) fn changes_decide_like_the_algorithm() {
         Quota::per_second(3),
         Quota::per_day(5).burst(9),
     ];
-    for seed in 1..rounds(20, 200) as u64 {
+    for seed in seeds(rounds(20, 200)) {
         let mut random = Xorshift::from_seed(seed);
         let mut server = ManualServer::new(&ALL);
         let mut bucket = TokenBucket::new(quotas[0]);
