@@ -312,7 +312,7 @@ async function mistakes(operator) {
   assert.equal(await operator.ask("/api", "ada"), 200, "she is not banned");
   await operator.card(MINE).getByRole("button", { name: "Cancel" }).click();
   // A key and a reason are texts, whatever is in them.
-  const hostile = `"><img src=x onerror=alert(1)><script>alert(2)</script>`;
+  const hostile = `x"><img src=x onerror=alert(1)><script>alert(2)</script>`;
   await operator.lookUp(hostile);
   await operator.press(MINE, "Ban…");
   await operator.fillForm(MINE, "1h", hostile);
