@@ -249,16 +249,19 @@ ensure_redis() {
     command -v redis-server >/dev/null || install_packages redis-server
 }
 
-# Installs PostgreSQL's programs if missing. As with Redis, the tests start their own servers.
+# Installs PostgreSQL's programs and pgbouncer if missing. As with Redis, the tests start their own servers.
 ensure_postgres() {
-    local settings=/etc/postgresql-common/createcluster.conf
-    postgres_programs >/dev/null && return
+    local settings=/etc/postgresql-common/createcluster.conf missing=()
+    postgres_programs >/dev/null || missing+=(postgresql)
+    # Debian has it in a folder that is not on the PATH of all users.
+    [ -x /usr/sbin/pgbouncer ] || command -v pgbouncer >/dev/null || missing+=(pgbouncer)
+    [ ${#missing[@]} != 0 ] || return 0
     # Otherwise Debian's package makes a cluster, and starts it as a service.
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -e $settings ]; then
         mkdir -p "$(dirname $settings)"
         echo 'create_main_cluster = false' >$settings
     fi
-    install_packages postgresql
+    install_packages "${missing[@]}"
 }
 
 # Prints the folder of PostgreSQL's server programs: of the newest version that Debian's packages have installed, which are not

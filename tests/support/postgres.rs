@@ -183,7 +183,9 @@ impl Pgbouncer {
         );
         fs::write(folder.join("pgbouncer.ini"), settings).expect("a configuration");
         let log = fs::File::create(folder.join("pgbouncer.log")).expect("a log");
-        let mut command = as_postgres("/usr/sbin/pgbouncer");
+        // Debian has it in a folder that is not on the PATH of all users.
+        let debian = "/usr/sbin/pgbouncer";
+        let mut command = as_postgres(if std::path::Path::new(debian).exists() { debian } else { "pgbouncer" });
         command.arg(folder.join("pgbouncer.ini")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut pooler = Self { process: command.spawn().expect("install Debian's pgbouncer"), port, folder };
         await_until("pgbouncer accepts connections", || {
