@@ -148,8 +148,9 @@ async fn drive(mut guard: DriverGuard) {
             NextStep::SleepUntil(due) => {
                 let due = guard.shared.instant(due);
                 tokio::select! {
-                    () = alarm.sleep_until(due) => {}
+                    biased;
                     () = guard.signal.notified() => {}
+                    () = alarm.sleep_until(due) => {}
                 }
             }
             NextStep::End => break,

@@ -30,6 +30,7 @@ impl Alarm {
     pub(super) async fn sleep_until(&mut self, due: Instant) {
         if let Some(fine) = &mut self.fine {
             let rung = tokio::select! {
+                biased;
                 () = sleep_until(due) => Ok(()),
                 rung = fine.ring_at(due) => rung,
             };

@@ -17,6 +17,11 @@ const SOURCES: &[(&str, &[&str])] = &[
     ("TestRunner::default", &[]),
     ("TestRunner::deterministic", &[]),
     ("proptest_config(ProptestConfig", &[]),
+    ("..ProptestConfig::default()", &[]),
+    ("..Config::default()", &[]),
+    ("rand::random", &[]),
+    ("StdRng", &[]),
+    ("Uuid::new_v4", &[]),
 ];
 
 /// Files whose numbers do not depend on the seed, since documents quote what follows from them.
@@ -43,8 +48,15 @@ fn mistakes(path: &str, text: &str) -> Vec<String> {
         if (draws_from_literal || counts) && !QUOTED.iter().any(|quoted| path.starts_with(quoted)) {
             note(index, "a seed that is always the same: take `Random::of_trial` or `seeds`");
         }
-        if line.trim_end().ends_with("proptest! {") && !lines[index + 1].contains("#![proptest_config(cases(") {
+        if line.trim_end().ends_with("proptest! {")
+            && !lines.get(index + 1).is_some_and(|next| next.contains("#![proptest_config(cases("))
+        {
             note(index, "a property without the seed of the run: begin it with `#![proptest_config(cases(256))]`");
+        }
+        let is_tested = ["src/", "stores/", "tests/"].iter().any(|folder| path.starts_with(folder));
+        let mut next = lines[index + 1..].iter().map(|line| line.trim()).filter(|line| !line.starts_with("//"));
+        if is_tested && line.ends_with("select! {") && next.next() != Some("biased;") {
+            note(index, "tokio draws the branch: begin with `biased;`");
         }
         if line.contains("seed") && line.contains("SystemTime::now()") {
             note(index, "a clock as a seed: take `testing::seed`");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::limiter::{Ask, IntoLimiter};
+use tower_sluice::limiter::{Ask, IntoLimiter, Mode};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{Random, seeds};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
@@ -44,10 +44,14 @@ fn daily(clock: &ManualClock) -> [(&'static str, Shared, u64, Option<Quota>); 5]
 
 /// A question, under the key's own window or quota.
 fn ask(subject: &(&str, Shared, u64, Option<Quota>), key: &str) -> Decision {
+    ask_in(subject, key, Mode::Charge)
+}
+
+fn ask_in(subject: &(&str, Shared, u64, Option<Quota>), key: &str, mode: Mode) -> Decision {
     let (name, limiter, cost, quota) = subject;
     let key = PartitionKey::from(key);
     let window = CalendarWindow::daily(LIMIT);
-    let ask = Ask::charge(&key, *cost).under(*quota);
+    let ask = Ask::charge(&key, *cost).under(*quota).to(mode);
     let ask = if *name == "own calendars" { ask.in_window(Some(&window)) } else { ask };
     limiter.decide(&ask).at_once().unwrap()
 }
@@ -119,6 +123,9 @@ fn a_far_step_back_locks_two_windows_at_most() {
             clock.set_wall(MORNING.saturating_add(days * DAY));
             assert_eq!(admitted(&subject, "a"), LIMIT, "{}", subject.0);
             clock.set_wall(MORNING);
+            // A policy that is asked after another one is looked at first, and only then charged.
+            let looked = ask_in(&subject, "a", Mode::Peek);
+            assert!(looked.retry_after().is_some_and(|wait| wait <= 38 * HOUR), "{}: {looked:?}", subject.0);
             let rejected = ask(&subject, "a");
             assert!(!rejected.is_allowed(), "{}: {days} days back", subject.0);
             let wait = rejected.retry_after().expect("a wait that helps");

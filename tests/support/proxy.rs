@@ -64,6 +64,7 @@ impl Proxy {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 tokio::select! {
+                    biased;
                     () = accept(TcpListener::from_std(listener).unwrap(), servers, receiver, round_trip, sees) => {}
                     _ = stopped => {}
                 }
@@ -133,6 +134,7 @@ async fn carry(
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         let (late, later) = mpsc::unbounded_channel();
         tokio::select! {
+            biased;
             () = pump(from_client, Out::Now(to_server), mode.clone(), Some(&seen.bytes)) => {}
             () = pump(from_server, Out::Later(late, round_trip), mode.clone(), None) => {}
             () = deliver(later, to_client) => {}
@@ -140,6 +142,7 @@ async fn carry(
     };
     let mut resets = mode.clone();
     let is_reset = tokio::select! {
+        biased;
         () = pass => *mode.borrow_and_update() == Mode::Reset,
         reset = resets.wait_for(|mode| *mode == Mode::Reset) => reset.is_ok(),
     };

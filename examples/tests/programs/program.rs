@@ -5,7 +5,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 pub(crate) struct Program {
     process: Child,
-    output: BufReader<ChildStdout>,
+    /// Until somebody else reads it.
+    output: Option<BufReader<ChildStdout>>,
     pub(crate) url: String,
 }
 
@@ -18,7 +19,7 @@ impl Program {
     /// Starts it with these variables in its environment.
     pub(crate) fn start_with(path: &str, arguments: &[&str], environment: Vec<(String, String)>) -> Self {
         let mut process = Command::new(path).args(arguments).envs(environment).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
+        let output = process.stdout.take().map(BufReader::new);
         let mut program = Self { process, output, url: String::new() };
         let line = program.next_line();
         program.url = line.strip_prefix("listening on ").expect(&line).to_owned();
@@ -27,13 +28,13 @@ impl Program {
 
     pub(crate) fn next_line(&mut self) -> String {
         let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
+        self.output.as_mut().expect("its output is read here").read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    /// The process, and what it prints.
-    pub(crate) const fn parts(&mut self) -> (&mut Child, &mut BufReader<ChildStdout>) {
-        (&mut self.process, &mut self.output)
+    /// Lets the caller read what it prints from now on.
+    pub(crate) fn take_output(&mut self) -> BufReader<ChildStdout> {
+        self.output.take().expect("its output is read here")
     }
 
     /// The command in the next line that it prints.

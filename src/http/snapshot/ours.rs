@@ -36,7 +36,10 @@ pub(super) fn check_rest(path: &Path) -> io::Result<()> {
     if !found.is_file() {
         return Err(no_file(path, found));
     }
-    if MAGIC.starts_with(&head(File::open(path)?)?) { Ok(()) } else { Err(foreign(path)) }
+    let head = head(File::open(path)?)?;
+    // Some file systems keep the length of a file that a power failure has interrupted, and not its bytes.
+    let is_lost = head.iter().all(|byte| *byte == 0);
+    if is_lost || MAGIC.starts_with(&head) { Ok(()) } else { Err(foreign(path)) }
 }
 
 /// The first bytes of a file: as many as mark a snapshot, or all of a shorter file.

@@ -290,8 +290,9 @@ impl<R: Codec> Ledger<R> {
     }
 
     #[inline(always)]
-    pub(super) fn peek<T: From<Decision>>(&self, hash: u64, cost: u64, now: Timestamp) -> T {
-        self.table.peek(&self.rule, hash, cost, self.at(now))
+    pub(super) fn peek<T: From<Decision>>(&self, hash: u64, cost: u64, now: impl Fn() -> Timestamp) -> T {
+        // As a decision reads it, so that peeks notice a step back, too.
+        self.table.peek(&self.rule, hash, cost, self.read(now))
     }
 
     /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
@@ -505,7 +506,7 @@ mod tests {
         check_without_clearing(&mut heir, 2);
         let heir_of_heir = heir_with(64, &Arc::new(heir));
         heir_of_heir.inherited().unwrap().copy_all();
-        assert_eq!(heir_of_heir.peek::<Decision>(HASH, 0, NOW).remaining(), 1);
+        assert_eq!(heir_of_heir.peek::<Decision>(HASH, 0, || NOW).remaining(), 1);
         assert!(heir_of_heir.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
         heir_of_heir.check_invariants(NOW);
     }
@@ -523,9 +524,9 @@ mod tests {
         let pages = |hash| before.geometry().candidate_sets(hash).map(|set| set / SETS_PER_PAGE);
         let other =
             (1..).map(|n: u64| n << 56 | n).find(|other| pages(*other).iter().all(|it| !pages(HASH).contains(it)));
-        assert_eq!(heir_of_heir.peek::<Decision>(other.unwrap(), 0, NOW).remaining(), 3);
+        assert_eq!(heir_of_heir.peek::<Decision>(other.unwrap(), 0, || NOW).remaining(), 3);
         assert!(!heir.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
-        assert_eq!(heir_of_heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
+        assert_eq!(heir_of_heir.peek::<Decision>(HASH, 0, || NOW).remaining(), 0);
         heir_of_heir.inherited().unwrap().copy_all();
         heir.check_invariants(NOW);
         heir_of_heir.check_invariants(NOW);
@@ -546,9 +547,9 @@ mod tests {
         before.inherit_overflow(NOW, Tag::from_hash(HASH), tick);
         let receipt = Receipt::from_proof(PaidAt { table: before.table.occupancy.number(), tick });
         let heir = after(after(before));
-        assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 0);
+        assert_eq!(heir.peek::<Decision>(HASH, 0, || NOW).remaining(), 0);
         heir.refund(HASH, 2, receipt, NOW);
-        assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 2);
+        assert_eq!(heir.peek::<Decision>(HASH, 0, || NOW).remaining(), 2);
         heir.check_invariants(NOW);
     }
 
@@ -564,13 +565,13 @@ mod tests {
         for (cost, left) in [(1, 5), (2, 3)] {
             let decision = charge(&heir, HASH, cost);
             assert_eq!((decision.is_allowed(), decision.remaining()), (true, left));
-            let peeked = heir.peek::<Decision>(HASH, 0, NOW);
+            let peeked = heir.peek::<Decision>(HASH, 0, || NOW);
             assert_eq!((peeked.remaining(), peeked.reset_after()), (left, decision.reset_after()));
         }
         // A refund lowers the inherited debt, and by the charge at most.
         let receipt = charge(&heir, HASH, 1).receipt();
         heir.refund(HASH, 5, receipt, NOW);
-        assert_eq!(heir.peek::<Decision>(HASH, 0, NOW).remaining(), 2 + 4);
+        assert_eq!(heir.peek::<Decision>(HASH, 0, || NOW).remaining(), 2 + 4);
         heir.check_invariants(NOW);
     }
 

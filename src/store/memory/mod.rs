@@ -171,9 +171,11 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
             }
         }
         match (&tables.key_table, algorithm.kind()) {
-            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
-            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), || now),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => {
+                ledger.peek(hash, ask.cost(), || self.time_of(algorithm, ask))
+            }
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), || now),
             (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, ask.cost(), now)),
             _ => another_kind(),
         }

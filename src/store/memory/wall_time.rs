@@ -31,7 +31,7 @@ impl WallTime {
     #[inline(always)]
     pub(super) fn read(&self, period: u64, wall: impl Fn() -> Timestamp) -> Timestamp {
         let skew = self.skew.load(Ordering::SeqCst);
-        let now = wall().as_nanos().saturating_add(skew);
+        let now = nanos(wall()).saturating_add(skew);
         let latest = self.latest.load(Ordering::SeqCst);
         // One comparison for both: ahead by a sixteenth of a window, or behind by a window.
         let is_near = now.wrapping_sub(latest).wrapping_add(period) < period.saturating_add(period >> 4);
@@ -47,7 +47,7 @@ impl WallTime {
         loop {
             let skew = self.skew.load(Ordering::SeqCst);
             let latest = self.latest.load(Ordering::SeqCst);
-            let now = wall().as_nanos().saturating_add(skew);
+            let now = nanos(wall()).saturating_add(skew);
             if self.skew.load(Ordering::SeqCst) != skew {
                 continue;
             }
@@ -65,7 +65,7 @@ impl WallTime {
     /// Returns the time of the table at a time of the wall clock.
     #[inline]
     pub(super) fn at(&self, wall: Timestamp) -> Timestamp {
-        Timestamp::from_nanos(wall.as_nanos().saturating_add(self.skew()))
+        Timestamp::from_nanos(nanos(wall).saturating_add(self.skew()))
     }
 
     /// Returns how far the table's time is ahead, a multiple of the period.
@@ -73,6 +73,12 @@ impl WallTime {
     pub(super) fn skew(&self) -> u64 {
         self.skew.load(Ordering::SeqCst)
     }
+}
+
+/// A reading of the wall clock. One that is 292 years ahead by mistake leaves room for the skew of the step back.
+#[inline(always)]
+fn nanos(wall: Timestamp) -> u64 {
+    wall.as_nanos().min(u64::MAX / 2)
 }
 
 #[cfg(all(test, not(sluice_loom)))]

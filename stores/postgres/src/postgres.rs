@@ -77,6 +77,15 @@ struct Clocks {
     process: Option<Arc<dyn Clock>>,
 }
 
+/// Dropped with a sweep, also if its runtime ends before: otherwise there would be no further sweep.
+struct Running(Arc<Sweeps>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, Ordering::Relaxed);
+    }
+}
+
 impl Postgres {
     /// Keeps budgets in the table `sluice_state`, over the connections of `pool`. No call is made before the first
     /// decision.
@@ -207,11 +216,11 @@ impl Postgres {
         let Sweeps { new_rows, is_running } = &*self.sweeps;
         let is_due = new_rows.fetch_add(1, Ordering::Relaxed) % NEW_ROWS == NEW_ROWS - 1;
         if is_due && !is_running.swap(true, Ordering::Relaxed) {
-            let (postgres, key) = (self.clone(), key.to_owned());
+            let (postgres, key, running) = (self.clone(), key.to_owned(), Running(Arc::clone(&self.sweeps)));
             tokio::spawn(async move {
                 // Whatever comes of it: the next one examines other rows.
                 let _ = timeout(SWEEP_TIMEOUT, postgres.sweep(&key, EXAMINED)).await;
-                postgres.sweeps.is_running.store(false, Ordering::Relaxed);
+                drop(running);
             });
         }
     }

@@ -162,6 +162,7 @@ async fn a_request_that_is_dropped_during_its_call_keeps_no_reservation() {
         let before = calls(&server);
         let hangs_up = far.decide(&Ask::charge(&key("a"), 1)).decided();
         tokio::select! {
+            biased;
             decision = hangs_up => panic!("its turn is hours away: {decision:?}"),
             () = until("it has called", async || calls(&server) > before) => {}
         }

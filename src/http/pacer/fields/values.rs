@@ -15,6 +15,12 @@ const FIRST_EPOCH_SECOND: u64 = 1_000_000_000;
 /// From here on, it is an instant in milliseconds.
 const FIRST_EPOCH_MILLI: u64 = 100_000_000_000;
 
+/// From here on, in microseconds.
+const FIRST_EPOCH_MICRO: u64 = 100_000_000_000_000;
+
+/// From here on, in nanoseconds.
+const FIRST_EPOCH_NANO: u64 = 100_000_000_000_000_000;
+
 /// The units of a span, in microseconds. `ms` comes before `m`, which it begins with.
 const UNITS: [(&[u8], u64); 8] = [
     (b"ms", 1_000),
@@ -49,6 +55,8 @@ pub(super) fn seconds_until(text: &[u8], now: SystemTime) -> Option<u64> {
     let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     if let Some(number) = decimal(text, 1) {
         return Some(match number {
+            FIRST_EPOCH_NANO.. => number.div_ceil(1_000_000_000).saturating_sub(since_1970),
+            FIRST_EPOCH_MICRO.. => number.div_ceil(1_000_000).saturating_sub(since_1970),
             FIRST_EPOCH_MILLI.. => number.div_ceil(1_000).saturating_sub(since_1970),
             FIRST_EPOCH_SECOND.. => number.saturating_sub(since_1970),
             _ => number,

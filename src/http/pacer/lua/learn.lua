@@ -49,7 +49,7 @@ if answered <= number then
   elseif answered > cut then
     if was_free or was_known and not is_used_up then
       local measured = math.floor(max(0, came - counted) / max(1, passed))
-      local longer = max(1, measured)
+      local longer = min(max(1, measured), 1000000)
       if gap > 0 then longer = max(gap + ceil(gap / 2), min(measured, gap * 4)) end
       gap, counted, passed, doublings = min(longer, longest), came, 0, 0
     else

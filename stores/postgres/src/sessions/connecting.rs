@@ -155,7 +155,8 @@ impl Task {
                 biased;
                 Some(made) = attempts.tasks.join_next_with_id() => match made {
                     Ok((id, made)) => attempts.ended(&self.inner, id, made),
-                    Err(error) => attempts.list.retain(|attempt| attempt.task.id() != error.id()),
+                    // It was given up, and is not in the list any more; or the driver has panicked.
+                    Err(error) => attempts.ended(&self.inner, error.id(), Err(FaultKind::Cancelled.into())),
                 },
                 () = self.inner.wake.notified() => {}
                 () = pause => {}

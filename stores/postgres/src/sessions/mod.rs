@@ -90,10 +90,11 @@ struct Connected {
     generation: u64,
 }
 
-/// A connection in use. Dropped, it is idle again.
+/// A connection in use. Dropped, it is idle again, unless its statement was cut off: then it is closed.
 struct Lent {
     inner: Arc<Inner>,
     connected: Option<Connected>,
+    is_busy: bool,
 }
 
 impl Sessions {
@@ -206,7 +207,10 @@ impl Inner {
         state.wanted_until = Some(now + WANTED);
         while let Some(connected) = state.idle.pop() {
             if !connected.session.is_closed() {
-                return (dead, Ok(Wait::None(Lent { inner: Arc::clone(self), connected: Some(connected) })));
+                return (
+                    dead,
+                    Ok(Wait::None(Lent { inner: Arc::clone(self), connected: Some(connected), is_busy: false })),
+                );
             }
             state.live -= 1;
             dead.push(connected);
@@ -264,7 +268,7 @@ impl Inner {
                 let Some(waiter) = state.waiters.pop_front() else { return state.idle.push(connected) };
                 waiter
             };
-            match waiter.send(Ok(Lent { inner: Arc::clone(self), connected: Some(connected) })) {
+            match waiter.send(Ok(Lent { inner: Arc::clone(self), connected: Some(connected), is_busy: false })) {
                 Err(Ok(mut lent)) => match lent.connected.take() {
                     Some(back) => connected = back,
                     None => return,
@@ -302,7 +306,10 @@ impl Lent {
 
     async fn query(&mut self, text: &str, parameters: &[Value], is_prepared: bool) -> Answer {
         let connected = self.connected.as_mut().ok_or(FaultKind::ConnectionLost)?;
-        connected.session.query(text, parameters, is_prepared).await
+        self.is_busy = true;
+        let answer = connected.session.query(text, parameters, is_prepared).await;
+        self.is_busy = false;
+        answer
     }
 
     /// Closes it, although its statement may go on.
@@ -318,6 +325,9 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        if self.is_busy {
+            return self.close(false);
+        }
         if let Some(connected) = self.connected.take() {
             self.inner.put(connected);
         }

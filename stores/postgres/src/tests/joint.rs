@@ -160,8 +160,8 @@ async fn tasks_that_create_the_same_keys_charge_each_key_exactly() {
         let tasks: Vec<_> = (0..8_u64)
             .map(|task| {
                 let (postgres, charged) = (postgres.clone(), Arc::clone(&charged));
+                let mut random = Random::of_trial(round as u64 * 8 + task);
                 tokio::spawn(async move {
-                    let mut random = Random::of_trial(round as u64 * 8 + task);
                     for _ in 0..4 {
                         let mut keys = [0, 1, 2, 3, 4, 5];
                         for index in 0..6 {
