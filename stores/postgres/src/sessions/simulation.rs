@@ -216,7 +216,7 @@ async fn run(seed: u64) {
 
 #[test]
 fn whatever_the_network_does_the_store_recovers() {
-    for seed in seeds(rounds(12, 200)) {
+    for seed in seeds(rounds(6, 200)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.expect("a runtime").block_on(run(seed));
     }
