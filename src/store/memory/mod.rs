@@ -164,19 +164,17 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     pub(crate) fn peek<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        let now = self.time_of(algorithm, ask);
+        let now = || self.time_of(algorithm, ask);
         if ask.quota().is_some() | tables.quota_table.get().is_some() {
-            if let Some(decision) = self.shared.peek_under(algorithm, tables, ask, (hash, now)) {
+            if let Some(decision) = self.shared.peek_under(algorithm, tables, ask, (hash, now())) {
                 return T::from(decision);
             }
         }
         match (&tables.key_table, algorithm.kind()) {
-            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), || now),
-            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => {
-                ledger.peek(hash, ask.cost(), || self.time_of(algorithm, ask))
-            }
-            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), || now),
-            (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, ask.cost(), now)),
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.peek(hash, ask.cost(), now),
+            (KeyTable::Locked(table), _) => T::from(table.peek(algorithm, hash, ask.cost(), now())),
             _ => another_kind(),
         }
     }
