@@ -234,7 +234,7 @@ fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u6
                 };
                 let wait = u64::try_from(wait.as_nanos()).unwrap();
                 assert!(model.fits(step.cost, now + wait + slack).is_some(), "{context}: too early");
-                // Each conversion rounds up by less than a nanosecond, and each of the 400 steps converts twice at most.
+                // Each conversion rounds up by less than a nanosecond. Each of the 400 steps converts twice at most.
                 let early = wait.saturating_sub(if is_bucket { slack + 800 } else { 1 });
                 assert!(early == 0 || model.fits(step.cost, now + early).is_none(), "{context}: too late");
             }
