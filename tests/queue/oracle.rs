@@ -183,11 +183,11 @@ impl Oracle {
         self.rules = rules;
         if self.own.is_none() {
             self.carry(now, before);
-            // The receipts that are not seen yet are issued again.
-            for departure in &mut self.departures {
-                if self.outcomes.iter().any(|(number, _)| *number == departure.number) {
-                    departure.changes = 0;
-                }
+        }
+        // The queue issues the receipts again that no future has taken yet, also of keys with quotas of their own.
+        for departure in &mut self.departures {
+            if self.outcomes.iter().any(|(number, _)| *number == departure.number) {
+                departure.changes = 0;
             }
         }
         self.check_waiters(now);
