@@ -105,7 +105,14 @@ async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, seed: u64) {
         let context = format!("seed {seed}, step {number}, {cost} of {limit}, {used} used");
         assert_eq!((decision.is_allowed(), decision.limit()), (fits, limit), "{context}");
         *used += if fits { cost } else { 0 };
-        assert_eq!(decision.remaining(), limit.saturating_sub(*used), "{context}");
+        let left = limit.saturating_sub(*used);
+        if fits || key < 4 {
+            assert_eq!(decision.remaining(), left, "{context}");
+        } else {
+            // For half a second, a process may reject by the state that it saw at its last rejection under this quota.
+            // The other process may have used more since, and has refunded nothing.
+            assert!((left..cost).contains(&decision.remaining()), "{} left, {context}", decision.remaining());
+        }
         // The other process would take half a second to notice a refund: such keys have one process.
         if fits && key < 4 && random.below(4) == 0 {
             process.refund(
