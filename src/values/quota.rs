@@ -270,6 +270,11 @@ impl Quota {
         }
     }
 
+    /// Whether a key has windows of its own by a calendar.
+    pub(crate) const fn has_calendar(&self) -> bool {
+        matches!(self.burst, Some(burst) if burst.get() > MAX_UNITS)
+    }
+
     /// This quota as servers keep it: a number of a calendar holds in one process only.
     #[cfg(feature = "remote")]
     pub(crate) const fn without_calendar(self) -> Self {

@@ -56,10 +56,11 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// Set forward (after a suspend, or by a late NTP), it begins the window that it shows. Set back by less than a window,
 /// a key that has used units in the next window stays in that until it ends; set back further, these units count in the
-/// present window. So while the store keeps a key's state, a window that has ended does not begin again with nothing
-/// used: twice the limit passes around a step, as around any edge. Waits are true by the clock as it is set. On Redis,
-/// units of the next window count in the present one as well: if the server's clock is set back over midnight, the
-/// limit may pass a third time.
+/// present window. They also do if the key gets another limit or another window while the clock shows that. So while
+/// the store keeps a key's state, a window that has ended does not begin again with nothing used: twice the limit
+/// passes around a step, as around any edge. Waits are true by the clock as it is set. On Redis, units of the next
+/// window count in the present one as well: if the server's clock is set back over midnight, the limit may pass a third
+/// time.
 ///
 /// # Time zones
 ///

@@ -37,8 +37,12 @@ impl<A: Algorithm> UnderQuota<A> {
         Some(Self { algorithm: algorithm.under(own)?, own, converts: false })
     }
 
-    /// Returns a state as it counts by the schedule of this algorithm, under the quota that it is kept under.
+    /// Returns a state as it counts by the schedule of this algorithm, under the quota that it is kept under. A key that
+    /// has a calendar of its own keeps its window.
     pub(super) fn rescheduled(&self, entry: QuotaState<A::State>, now: Timestamp) -> QuotaState<A::State> {
+        if entry.quota.has_calendar() {
+            return entry;
+        }
         let state = self.with(&entry, |algorithm| algorithm.inherit(entry.state, &entry.quota, now));
         QuotaState { state, ..entry }
     }
