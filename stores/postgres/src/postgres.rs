@@ -60,7 +60,7 @@ pub struct Postgres {
     turns: Arc<Turns>,
     table: Arc<str>,
     statements: Arc<Statements>,
-    calls: Calls,
+    calls: Arc<Calls>,
     secret: Arc<[u8]>,
     sweeps: Arc<Sweeps>,
     #[cfg(test)]
@@ -162,7 +162,7 @@ impl Postgres {
     }
 
     /// Makes other connections over the same pool.
-    fn with_connections(self, calls: Calls, settings: Settings) -> Self {
+    fn with_connections(self, calls: Arc<Calls>, settings: Settings) -> Self {
         let sessions = self.sessions.with(settings);
         sessions.tell(&calls);
         Self { sessions, calls, ..self }
@@ -241,7 +241,7 @@ impl Postgres {
         &self.statements
     }
 
-    pub(crate) const fn calls(&self) -> &Calls {
+    pub(crate) fn calls(&self) -> &Calls {
         &self.calls
     }
 
@@ -318,8 +318,8 @@ impl Postgres {
 }
 
 #[track_caller]
-fn calls(table: &str, timeout: Duration) -> Calls {
-    Calls::new(&format!("PostgreSQL table {table}"), timeout, IN_FLIGHT)
+fn calls(table: &str, timeout: Duration) -> Arc<Calls> {
+    Arc::new(Calls::new(&format!("PostgreSQL table {table}"), timeout, IN_FLIGHT))
 }
 
 impl fmt::Debug for Postgres {

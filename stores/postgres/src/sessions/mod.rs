@@ -13,11 +13,11 @@ mod simulation;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tower_sluice::store::remote::Calls;
 
 use crate::fault::{FaultKind, PostgresFault};
@@ -40,7 +40,7 @@ struct Inner {
     /// Wakes the task that makes connections.
     wake: Notify,
     /// Their circuit breakers hear of new connections.
-    calls: Mutex<Vec<Calls>>,
+    calls: Mutex<Vec<Weak<Calls>>>,
 }
 
 /// How connections are used.
@@ -110,9 +110,11 @@ impl Sessions {
         }))
     }
 
-    /// Tells the circuit breaker of these calls when a connection was made.
-    pub(crate) fn tell(&self, calls: &Calls) {
-        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner).push(calls.clone());
+    /// Tells the circuit breaker of these calls when a connection was made, while there are such calls.
+    pub(crate) fn tell(&self, calls: &Arc<Calls>) {
+        let mut told = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|calls| calls.strong_count() > 0);
+        told.push(Arc::downgrade(calls));
     }
 
     /// Returns the same connections to be made, by other settings.
@@ -184,16 +186,20 @@ impl Inner {
     /// Returns a connection without a statement. Waits for one for three quarters of the timeout, so that the error
     /// says whether the connection was missing or the answer.
     async fn lend(self: &Arc<Self>) -> Result<Lent, PostgresFault> {
-        let (dead, wait) = self.take_idle();
-        drop(dead);
-        match wait? {
-            Wait::None(lent) => Ok(lent),
-            Wait::For(told) => {
-                self.connect_if_needed();
-                match timeout(self.settings.patience(), told).await {
-                    Ok(told) => told.unwrap_or_else(|_| Err(FaultKind::Cancelled.into())),
-                    Err(_) => Err(self.missing()),
-                }
+        let deadline = Instant::now() + self.settings.patience();
+        loop {
+            let (dead, wait) = self.take_idle();
+            drop(dead);
+            let told = match wait? {
+                Wait::None(lent) => return Ok(lent),
+                Wait::For(told) => told,
+            };
+            self.connect_if_needed();
+            match timeout_at(deadline, told).await {
+                Ok(Ok(lent)) => return lent,
+                // The task that makes connections has ended with its runtime. The next one runs in this one.
+                Ok(Err(_)) if Instant::now() < deadline => {}
+                Ok(Err(_)) | Err(_) => return Err(self.missing()),
             }
         }
     }
@@ -238,7 +244,7 @@ impl Inner {
     /// Tells the circuit breakers that the server was heard of.
     fn tell_breakers(&self) {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        calls.iter().for_each(Calls::heard_of_server);
+        calls.iter().filter_map(Weak::upgrade).for_each(|calls| calls.heard_of_server());
     }
 
     /// Says why no connection came in time.

@@ -139,7 +139,7 @@ impl Session for Simulated {
 
 struct Process {
     sessions: Sessions,
-    calls: Calls,
+    calls: Arc<Calls>,
     statements: Statements,
 }
 
@@ -147,7 +147,7 @@ impl Process {
     fn new(network: &Network) -> Arc<Self> {
         let settings = Settings { timeout: TIMEOUT, is_behind_pooler: false };
         let sessions = Sessions::new(Arc::new(network.clone()), settings);
-        let calls = Calls::new("simulated", TIMEOUT, 1_000);
+        let calls = Arc::new(Calls::new("simulated", TIMEOUT, 1_000));
         sessions.tell(&calls);
         Arc::new(Self { sessions, calls, statements: Statements::new("simulated") })
     }
@@ -220,4 +220,31 @@ fn whatever_the_network_does_the_store_recovers() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.expect("a runtime").block_on(run(seed));
     }
+}
+
+/// The connecting task runs in the runtime of the request that needed the first connection. That runtime is dropped
+/// while a request of another one waits.
+#[test]
+fn a_request_outlives_the_runtime_that_was_connecting_for_it() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let network = Network(Arc::new(NetworkState {
+        mode: watch::Sender::new(Mode::Pass),
+        connecting: Duration::from_millis(5),
+        size: 4,
+        open: AtomicU64::new(0),
+        most: AtomicU64::new(0),
+    }));
+    let process = Process::new(&network);
+    let (first, second) = (runtime(), runtime());
+    first.spawn(Arc::clone(&process).ask());
+    // It has begun to connect, and is not driven again.
+    first.block_on(tokio::task::yield_now());
+    assert!(process.sessions.0.lock().is_connecting);
+    let answer = second.block_on(async {
+        let asked = tokio::spawn(Arc::clone(&process).ask());
+        tokio::task::yield_now().await;
+        first.shutdown_background();
+        asked.await.unwrap()
+    });
+    assert!(answer.is_ok(), "{answer:?}");
 }
