@@ -37,8 +37,8 @@ impl<A: Algorithm> UnderQuota<A> {
         Some(Self { algorithm: algorithm.under(own)?, own, converts: false })
     }
 
-    /// Returns a state as it counts by the schedule of this algorithm, under the quota that it is kept under. A key that
-    /// has a calendar of its own keeps its window.
+    /// Returns a state as it counts by the schedule of this algorithm, under the quota that it is kept under. A key
+    /// that has a calendar of its own keeps its window.
     pub(super) fn rescheduled(&self, entry: QuotaState<A::State>, now: Timestamp) -> QuotaState<A::State> {
         if entry.quota.has_calendar() {
             return entry;
