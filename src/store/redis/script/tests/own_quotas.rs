@@ -11,6 +11,7 @@ use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, To
 use crate::store::MemoryStore;
 use crate::store::redis::conversation::{KeyPart, Quotas};
 use crate::store::redis::key::Key;
+use crate::store::redis::script::bucket::mark_of;
 use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
 use crate::store::redis::script::random::Xorshift;
 use crate::store::redis::script::sealed::Steps;
@@ -200,6 +201,8 @@ pub(super) fn a_corrected_state_keeps_its_quota() {
         assert!(!decision.is_allowed() && calls == 1);
         let stored = server.get(&key("a")).unwrap();
         assert!(stored.ends_with("@7:7:86400000000000"), "{stored}");
+        let (state, _) = stored.split_once('@').unwrap();
+        assert_eq!(mark_of(state.as_bytes()), None, "the quota names the rate: {stored}");
     }
     check(&TokenBucket::new(Quota::per_day(7)));
     check(&FixedWindow::new(Quota::per_day(7)));
