@@ -124,8 +124,13 @@ impl<A: Algorithm> Layers<A> {
             let heir = inherit(&next, &before).unwrap_or_else(|| panic!("{context}"));
             let is_next = Arc::ptr_eq(&heir, &next);
             let log = match &known {
-                // Another layer was first: the limiter is shared as it is.
-                Some(known) if is_next => Rc::clone(known),
+                // Another layer was first: the limiter is shared as it is. It has not counted what the predecessor
+                // charged since, which a layer refunds to the predecessor.
+                Some(known) if is_next => {
+                    let is_counted = |number| known.borrow().events.iter().any(|event| event.number == Some(number));
+                    self.charges.retain(|charge| charge.layer != *layer || is_counted(charge.number));
+                    Rc::clone(known)
+                }
                 _ => Rc::new(RefCell::new(log.borrow().changed(limit, period, self.now()))),
             };
             if is_next {
