@@ -77,6 +77,16 @@ impl Server {
         }
     }
 
+    /// Works for this time, and returns the median of the limits in it: the search wanders about its aim.
+    fn limit_over(&mut self, span: u64, mut next: impl FnMut(&mut Self) -> Request) -> u64 {
+        let mut limits = [(); 41].map(|()| {
+            self.run(span / 41, &mut next);
+            self.search.base()
+        });
+        limits.sort_unstable();
+        limits[20]
+    }
+
     fn begin(&mut self, request: &Request) {
         let is_served = request.end == RequestEnd::Served;
         self.working.push(Reverse((self.now + request.work, request.takes_worker, is_served)));
@@ -109,8 +119,9 @@ fn search() -> LimitSearch {
 fn it_finds_the_number_of_workers() {
     for workers in [8, 16, 64] {
         let mut server = Server::new(workers, search());
-        server.run(120_000 * MS, |server| served(exponential(server, 20 * MS)));
-        let (limit, workers) = (server.search.base(), workers as u64);
+        server.run(100_000 * MS, |server| served(exponential(server, 20 * MS)));
+        let limit = server.limit_over(20_000 * MS, |server| served(exponential(server, 20 * MS)));
+        let workers = workers as u64;
         assert!(limit >= workers * 3 / 4 && limit <= workers * 2, "{limit} for {workers} workers");
         let before = server.served;
         server.run(60_000 * MS, |server| served(exponential(server, 20 * MS)));
@@ -130,29 +141,34 @@ fn requests_that_end_together_do_not_mislead_it() {
 #[test]
 fn trap_the_capacity_grows() {
     let mut server = Server::new(4, search());
-    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    assert!(server.search.base() <= 8, "{}", server.search.base());
+    server.run(50_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.limit_over(10_000 * MS, |server| served(exponential(server, 5 * MS)));
+    assert!(before <= 8, "{before}");
     server.workers = 32;
-    server.run(30_000 * MS, |server| served(exponential(server, 5 * MS)));
-    assert!(server.search.base() >= 27, "{}", server.search.base());
+    server.run(25_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let after = server.limit_over(10_000 * MS, |server| served(exponential(server, 5 * MS)));
+    assert!(after >= 27, "{after}");
 }
 
 #[test]
 fn trap_per_request_samples() {
     let mut server = Server::new(16, search());
-    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let before = server.search.base();
-    // One request of a second, in a thousand others.
-    let mut slow = Some(1_000 * MS);
-    server.run(1_000 * MS, |server| served(slow.take().unwrap_or_else(|| exponential(server, 5 * MS))));
-    assert!(server.search.base().abs_diff(before) <= before / 4, "{before}, then {}", server.search.base());
+    server.run(40_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.limit_over(20_000 * MS, |server| served(exponential(server, 5 * MS)));
+    // Ten times, one request of a second in some thousand others.
+    let mut turn = 0;
+    let after = server.limit_over(20_000 * MS, |server| {
+        turn += 1;
+        served(if turn % 6_000 == 1 { 1_000 * MS } else { exponential(server, 5 * MS) })
+    });
+    assert!(after.abs_diff(before) <= before / 4, "{before}, then {after}");
 }
 
 #[test]
 fn trap_a_stable_timeout_that_looks_healthy() {
     let mut server = Server::new(16, search());
-    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let before = server.search.base();
+    server.run(40_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.limit_over(20_000 * MS, |server| served(exponential(server, 5 * MS)));
     // Every request fails after a second, however many there are.
     let timeout = || Request { work: 1_000 * MS, takes_worker: false, end: RequestEnd::Failed };
     server.run(600_000 * MS, |_| timeout());
@@ -162,11 +178,11 @@ fn trap_a_stable_timeout_that_looks_healthy() {
 #[test]
 fn trap_the_baseline_that_learns_the_incident() {
     let mut server = Server::new(16, search());
-    server.run(60_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let before = server.search.base();
+    server.run(40_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.limit_over(20_000 * MS, |server| served(exponential(server, 5 * MS)));
     server.run(600_000 * MS, |server| served(exponential(server, 15 * MS)));
-    server.run(10_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let after = server.search.base();
+    server.run(5_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let after = server.limit_over(20_000 * MS, |server| served(exponential(server, 5 * MS)));
     assert!(after.abs_diff(before) <= 4, "{before}, then {after}");
 }
 
@@ -183,11 +199,12 @@ fn trap_rejections_while_probing() {
 fn trap_health_checks_as_fast_samples() {
     let mut server = Server::new(16, search());
     let mut turn = 0;
-    server.run(120_000 * MS, |server| {
+    let mut next = |server: &mut Server| {
         turn += 1;
         served(if turn % 2 == 0 { MS / 10 } else { exponential(server, 10 * MS) })
-    });
-    let limit = server.search.base();
+    };
+    server.run(100_000 * MS, &mut next);
+    let limit = server.limit_over(20_000 * MS, next);
     assert!((12..=32).contains(&limit), "{limit}");
 }
 
@@ -196,15 +213,16 @@ fn trap_one_slow_route_that_drags_down_the_limit_of_the_fast_ones() {
     let mut server = Server::new(4, LimitSearch::new(4..=1_024, 40));
     let mut turn = 0;
     // One in ten waits for another server, for 100 ms; the others need a worker for 5 ms.
-    server.run(120_000 * MS, |server| {
+    let mut next = |server: &mut Server| {
         turn += 1;
         match turn % 10 {
             0 => Request { work: 100 * MS + turn % 97, takes_worker: false, end: RequestEnd::Served },
             _ => served(exponential(server, 5 * MS)),
         }
-    });
+    };
+    server.run(100_000 * MS, &mut next);
     // 4 workers serve 800 fast requests per second, and beside these 89 slow ones, nine at a time.
-    let limit = server.search.base();
+    let limit = server.limit_over(20_000 * MS, next);
     assert!((10..=40).contains(&limit), "{limit}");
     let before = server.served;
     server.run(20_000 * MS, |server| served(exponential(server, 5 * MS)));
