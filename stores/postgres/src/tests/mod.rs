@@ -108,3 +108,8 @@ fn kind(error: &LimiterError) -> FaultKind {
     let fault = error.source().and_then(|source| source.downcast_ref::<PostgresFault>());
     fault.expect("a fault of PostgreSQL is the source").kind()
 }
+
+/// Whether a test of several cases runs this one: in `scripts/stress`, one in three is drawn.
+fn is_drawn(case: u64) -> bool {
+    std::env::var_os("STRESS").is_none() || tower_sluice::testing::Random::of_trial(case).below(3) == 0
+}
