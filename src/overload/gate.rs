@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::cohort::Followed;
 use super::controlled_delay::ControlledDelay;
 use super::fair_queue::{Arrival, Departure, FairQueue, Order, Ticket};
-use super::limit_search::LimitSearch;
+use super::search::Search;
 use super::word::GateWord;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
@@ -32,6 +33,7 @@ use crate::values::{Priority, RequestEnd};
 pub(super) struct GateSettings {
     pub(super) bounds: RangeInclusive<u64>,
     pub(super) queue_target: Duration,
+    pub(super) max_wait: Duration,
     pub(super) max_queue: usize,
 }
 
@@ -51,7 +53,10 @@ struct Line {
     queue: FairQueue,
     /// Of each class: an important one is not overloaded because a lower one is.
     delays: [ControlledDelay; Priority::ALL.len()],
-    search: LimitSearch,
+    queue_target: u64,
+    /// A target above half of the longest wait would never be reached.
+    longest_target: u64,
+    search: Search,
     /// The requests that have left the queue, and do not know it yet.
     decided: HashMap<Ticket, Turn>,
     wakers: HashMap<Ticket, Waker>,
@@ -66,8 +71,8 @@ struct Line {
 /// How a request has left the queue, or has passed it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It has its units.
-    Granted,
+    /// It has its units, and is followed or not.
+    Granted(Option<Followed>),
     /// It was shed. It may come back after this time, by an estimate; `None` if the estimate is unknown or below a
     /// second.
     Shed(Option<Duration>),
@@ -86,12 +91,14 @@ const LONGEST_HINT: Duration = Duration::from_secs(30);
 
 impl Gate {
     pub(super) fn new(settings: &GateSettings, start: u64) -> Self {
-        let search = LimitSearch::new(settings.bounds.clone(), start);
+        let search = Search::new(settings.bounds.clone(), start);
         Self {
             word: AtomicU64::new(GateWord::new(search.limit()).bits()),
             line: Mutex::new(Line {
                 queue: FairQueue::default(),
                 delays: Priority::ALL.map(|_| ControlledDelay::new(nanos(settings.queue_target))),
+                queue_target: nanos(settings.queue_target),
+                longest_target: nanos(settings.max_wait / 2),
                 search,
                 decided: HashMap::new(),
                 wakers: HashMap::new(),
@@ -143,16 +150,16 @@ impl Gate {
 
     /// Releases units of a request that is over.
     #[inline]
-    pub(super) fn release(&self, units: u64, end: RequestEnd) {
-        if !self.release_at_once(units) {
-            self.release_and_count(self.now(), units, Some(end));
+    pub(super) fn release(&self, units: u64, followed: Option<Followed>, end: RequestEnd) {
+        if followed.is_some() || !self.release_at_once(units) {
+            self.release_and_count(self.now(), (units, followed), Some(end));
         }
     }
 
     /// Releases units of a request that was never served, since another policy has rejected it.
-    pub(super) fn refund(&self, units: u64) {
-        if !self.release_at_once(units) {
-            self.release_and_count(self.now(), units, None);
+    pub(super) fn refund(&self, units: u64, followed: Option<Followed>) {
+        if followed.is_some() || !self.release_at_once(units) {
+            self.release_and_count(self.now(), (units, followed), None);
         }
     }
 
@@ -205,11 +212,16 @@ impl Gate {
 
     #[cold]
     #[inline(never)]
-    fn release_and_count(&self, now: u64, units: u64, end: Option<RequestEnd>) {
+    fn release_and_count(&self, now: u64, (units, followed): (u64, Option<Followed>), end: Option<RequestEnd>) {
         self.locked(now, |line, word, _| {
             *word = word.with_units(word.units().saturating_sub(units));
-            if let Some(end) = end {
-                line.search.count(now, units, end == RequestEnd::Served, !line.queue.is_empty());
+            match (end, followed) {
+                (Some(end), _) => {
+                    let is_binding = !line.queue.is_empty();
+                    line.search.count(now, (units, followed), end == RequestEnd::Served, is_binding);
+                }
+                (None, Some(followed)) => line.search.forget(followed),
+                (None, None) => {}
             }
         });
     }
@@ -222,7 +234,7 @@ impl Gate {
         self.locked(now, |line, word, wakers| {
             if line.queue.is_empty() && word.has_room(arrival.cost) {
                 *word = word.with_units(word.units() + arrival.cost);
-                return Err(Turn::Granted);
+                return Err(Turn::Granted(None));
             }
             if line.is_closed {
                 return Err(Turn::Closed);
@@ -285,7 +297,7 @@ impl Gate {
             }
             line.change = change.0;
             line.search.set_bounds(settings.bounds.clone());
-            line.delays.iter_mut().for_each(|delay| delay.set_target(nanos(settings.queue_target)));
+            (line.queue_target, line.longest_target) = (nanos(settings.queue_target), nanos(settings.max_wait / 2));
             line.max_queue = settings.max_queue;
         });
     }
@@ -310,7 +322,7 @@ impl Gate {
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         OverloadStats {
             limit: line.search.limit(),
-            is_overloaded: line.delays.iter().any(|delay| delay.is_overloaded(now)),
+            is_overloaded: Priority::ALL.into_iter().any(|class| line.is_overloaded(now, class)),
             waiting: line.queue.lens(),
             shed: line.shed,
             shed_over_share: line.shed_over_share,
@@ -345,7 +357,12 @@ impl Line {
 
     /// The order in which a class is served: the newest first while it is overloaded.
     fn order(&self, now: u64, class: Priority) -> Order {
-        if self.delays[class as usize].is_overloaded(now) { Order::NewestFirst } else { Order::OldestFirst }
+        if self.is_overloaded(now, class) { Order::NewestFirst } else { Order::OldestFirst }
+    }
+
+    /// While no limit is known, a queue may also say that the limit is too low.
+    fn is_overloaded(&self, now: u64, class: Priority) -> bool {
+        self.search.is_known() && self.delays[class as usize].is_overloaded(now)
     }
 
     /// The request that is served next, and its cost.
@@ -356,6 +373,9 @@ impl Line {
 
     /// Sheds the requests that have waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
+        // A wait as long as a request takes is no long wait.
+        let target = self.search.time_of_one().min(self.longest_target).max(self.queue_target);
+        self.delays.iter_mut().for_each(|delay| delay.set_target(target));
         for class in Priority::ALL {
             self.observe(now, class);
             while let Some(old) = self.pop_late(now, class) {
@@ -367,7 +387,8 @@ impl Line {
         while let Some((ticket, cost)) = self.next(now).filter(|(_, cost)| word.has_room(*cost)) {
             self.queue.serve(ticket);
             *word = word.with_units(word.units() + cost);
-            self.decide(ticket, Turn::Granted, wakers);
+            let followed = if word.has_room(1) { None } else { self.search.follow(now) };
+            self.decide(ticket, Turn::Granted(followed), wakers);
             self.observe(now, ticket.priority);
         }
         *word = word.with_queue(!self.queue.is_empty() || self.search.is_counting());
@@ -381,7 +402,7 @@ impl Line {
 
     /// Removes the oldest request of a class, if the class is overloaded and the request has waited for too long.
     fn pop_late(&mut self, now: u64, class: Priority) -> Option<Departure> {
-        let before = self.delay(class).shed_before(now)?;
+        let before = if self.search.is_known() { self.delay(class).shed_before(now)? } else { return None };
         self.queue.pop_before(class, before)
     }
 

@@ -110,11 +110,11 @@ pub struct Overload {
 }
 
 impl Overload {
-    /// Creates a limiter whose limit begins at 20 units and stays between 4 and 1,024. Up to 1,024 requests wait, for
+    /// Creates a limiter whose limit begins at 20 units and stays between 2 and 1,024. Up to 1,024 requests wait, for
     /// up to 500 ms each.
     pub const fn new() -> Self {
         Self {
-            bounds: 4..=1_024,
+            bounds: 2..=1_024,
             start: 20,
             queue_target: Duration::from_millis(20),
             max_wait: Duration::from_millis(500),
@@ -123,7 +123,7 @@ impl Overload {
         }
     }
 
-    /// Sets the bounds of the limit, in units in flight; `4..=1024` unless set. The lower one should let the server do
+    /// Sets the bounds of the limit, in units in flight; `2..=1024` unless set. The lower one should let the server do
     /// its least work at all times: the number of its processors, at least. With equal bounds, the limit is fixed.
     ///
     /// # Panics
@@ -165,7 +165,12 @@ impl Overload {
     }
 
     fn settings(&self) -> GateSettings {
-        GateSettings { bounds: self.bounds.clone(), queue_target: self.queue_target, max_queue: self.max_queue }
+        GateSettings {
+            bounds: self.bounds.clone(),
+            queue_target: self.queue_target,
+            max_wait: self.max_wait,
+            max_queue: self.max_queue,
+        }
     }
 
     #[inline(always)]
@@ -179,7 +184,7 @@ impl Overload {
         if cost == 0 || cost > *self.bounds.end() {
             return Ok(self.peek(cost));
         }
-        self.gate().take_at_once(cost).map(admitted).map_err(|word| shed(word, None))
+        self.gate().take_at_once(cost).map(|word| admitted(word, None)).map_err(|word| shed(word, None))
     }
 
     /// The decision, without a charge, on a request that may wait: only one beyond the bounds never passes.
@@ -246,16 +251,16 @@ impl Limiter for Overload {
 
     /// Releases units of a request that another policy has rejected. Nothing is learned from it.
     fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
-        if receipt.read::<InFlight>().is_some() {
-            self.gate().refund(units);
+        if let Some(InFlight(followed)) = receipt.read() {
+            self.gate().refund(units, followed);
         }
     }
 
     /// Releases units of a request that is over, and learns from its end.
     #[inline]
     fn release(&self, _: &Ask<'_>, receipt: Receipt, units: u64, end: RequestEnd) {
-        if receipt.read::<InFlight>().is_some() {
-            self.gate().release(units, end);
+        if let Some(InFlight(followed)) = receipt.read() {
+            self.gate().release(units, followed, end);
         }
     }
 

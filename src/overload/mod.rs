@@ -1,16 +1,20 @@
 //! Protection from overload: [`Overload`] bounds the requests in flight of a server by a limit that it finds itself.
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
-//! key (`fair_queue`). `controlled_delay` decides when waiters are shed, and `limit_search` finds the limit. `waiting`
-//! is the future of a request that waits, and `limiter` puts them together.
+//! key (`fair_queue`). `controlled_delay` decides when waiters are shed. `search` finds the limit: within a factor of two
+//! by `doubling`, from the times of a `cohort` of requests, and then exactly by `limit_search`. `waiting` is the future
+//! of a request that waits, and `limiter` puts them together.
 
+mod cohort;
 mod controlled_delay;
+mod doubling;
 mod fair_queue;
 mod gate;
 mod limit_search;
 mod limiter;
 #[cfg(all(test, sluice_loom))]
 mod models;
+mod search;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 mod waiting;
@@ -18,31 +22,33 @@ mod word;
 
 use std::time::Duration;
 
+use self::cohort::Followed;
 use self::gate::{Gate, Turn};
 pub use self::limiter::Overload;
 use self::word::GateWord;
 use crate::values::{Decision, Issuer, LimiterError, Proof, Receipt};
 
-/// The receipt of units in flight. They are all of one kind, so there is nothing to tell apart.
-struct InFlight;
+/// The receipt of units in flight, with the mark of a request that is followed.
+struct InFlight(Option<Followed>);
 
 impl Proof for InFlight {
     const ISSUER: Issuer = Issuer::Overload;
 
     fn into_value(self) -> u128 {
-        0
+        self.0.map_or(0, |Followed { cohort, since }| u128::from(cohort) << 64 | u128::from(since))
     }
 
-    fn from_value(_: u128) -> Self {
-        Self
+    fn from_value(value: u128) -> Self {
+        let [cohort, since] = [value >> 64, value & u128::from(u64::MAX)].map(|half| u64::try_from(half).unwrap_or(0));
+        Self((cohort > 0).then_some(Followed { cohort, since }))
     }
 }
 
 /// The decision on a request that has its units.
 #[inline(always)]
-fn admitted(word: GateWord) -> Decision {
+fn admitted(word: GateWord, followed: Option<Followed>) -> Decision {
     let left = word.limit().saturating_sub(word.units());
-    Decision::allow(word.limit(), left).with_receipt(Receipt::from_proof(InFlight))
+    Decision::allow(word.limit(), left).with_receipt(Receipt::from_proof(InFlight(followed)))
 }
 
 /// The decision on a request that was shed. `hint` is the estimate after which it may come back.
@@ -56,7 +62,7 @@ fn shed(word: GateWord, hint: Option<Duration>) -> Decision {
 /// The answer to a request whose turn is decided.
 fn decided(gate: &Gate, turn: Turn) -> Result<Decision, LimiterError> {
     match turn {
-        Turn::Granted => Ok(admitted(gate.word())),
+        Turn::Granted(followed) => Ok(admitted(gate.word(), followed)),
         Turn::Shed(hint) => Ok(shed(gate.word(), hint)),
         Turn::Closed => Err(LimiterError::closed("the limiter was closed, and no request waits any more")),
     }

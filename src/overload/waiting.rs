@@ -63,7 +63,7 @@ impl Future for WaitForTurn {
             Poll::Pending => self.gate.leave(ticket, true).unwrap_or(Turn::Shed(None)),
         };
         self.ticket = None;
-        let delay = if turn == Turn::Granted { self.since.elapsed() } else { Duration::ZERO };
+        let delay = if matches!(turn, Turn::Granted(_)) { self.since.elapsed() } else { Duration::ZERO };
         Poll::Ready(decided(&self.gate, turn).map(|decision| decision.with_delay(delay)))
     }
 }
@@ -71,8 +71,8 @@ impl Future for WaitForTurn {
 impl Drop for WaitForTurn {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
-        if self.gate.leave(ticket, false) == Some(Turn::Granted) {
-            self.gate.refund(self.cost);
+        if let Some(Turn::Granted(followed)) = self.gate.leave(ticket, false) {
+            self.gate.refund(self.cost, followed);
         }
     }
 }
