@@ -28,7 +28,7 @@ pub(super) struct Doubling {
     cohort: Cohort,
     number: u64,
     opened: Option<u64>,
-    /// The mean time of the requests of the last cohort.
+    /// The usual time of the requests of the last cohort.
     time: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Doubling {
         (self.high / 2).max(*self.bounds.start())
     }
 
-    /// The mean time of a request of the last cohort, in nanoseconds.
+    /// The usual time of a request of the last cohort, in nanoseconds.
     pub(super) const fn time(&self) -> Option<u64> {
         self.time
     }
@@ -127,7 +127,7 @@ impl Doubling {
     }
 
     fn compare(&mut self, now: u64) -> Option<u64> {
-        self.time = Some(self.cohort.mean());
+        self.time = Some(self.cohort.usual_time());
         let closed = self.cohort.closed(now);
         let known = if self.is_at_half { &mut self.of_half } else { &mut self.of_high };
         known.get_or_insert_default().add(&closed);

@@ -18,15 +18,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cohort::Followed;
+use super::InFlight;
 use super::controlled_delay::ControlledDelay;
 use super::fair_queue::{Arrival, Departure, FairQueue, Order, Ticket};
+use super::reserve::{self, Reserve};
 use super::search::Search;
 use super::word::GateWord;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
 use crate::util::wake::{let_others_take, wake_all};
-use crate::values::{Priority, RequestEnd};
+use crate::values::{PartitionKey, Priority, RequestEnd};
 
 /// The settings that a live change may change.
 #[derive(Clone, Debug)]
@@ -57,6 +58,7 @@ struct Line {
     /// A target above half of the longest wait would never be reached.
     longest_target: u64,
     search: Search,
+    reserve: Reserve,
     /// The requests that have left the queue, and do not know it yet.
     decided: HashMap<Ticket, Turn>,
     wakers: HashMap<Ticket, Waker>,
@@ -71,8 +73,8 @@ struct Line {
 /// How a request has left the queue, or has passed it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It has its units, and is followed or not.
-    Granted(Option<Followed>),
+    /// It has its units.
+    Granted(InFlight),
     /// It was shed. It may come back after this time, by an estimate; `None` if the estimate is unknown or below a
     /// second.
     Shed(Option<Duration>),
@@ -100,6 +102,7 @@ impl Gate {
                 queue_target: nanos(settings.queue_target),
                 longest_target: nanos(settings.max_wait / 2),
                 search,
+                reserve: Reserve::default(),
                 decided: HashMap::new(),
                 wakers: HashMap::new(),
                 max_queue: settings.max_queue,
@@ -132,12 +135,12 @@ impl Gate {
         swapped.map(|_| ()).map_err(GateWord::from_bits)
     }
 
-    /// Takes `cost` units, if they are free and nobody waits. Otherwise returns the word.
+    /// Takes `cost` units, if they are free without the reserve, and nobody waits. Otherwise returns the word.
     #[inline]
     pub(super) fn take_at_once(&self, cost: u64) -> Result<GateWord, GateWord> {
         let mut word = self.word();
         loop {
-            if word.is_queued() || !word.has_room(cost) {
+            if word.is_queued() || reserve::is_needed(word, cost) {
                 return Err(word);
             }
             let taken = word.with_units(word.units() + cost);
@@ -150,16 +153,16 @@ impl Gate {
 
     /// Releases units of a request that is over.
     #[inline]
-    pub(super) fn release(&self, units: u64, followed: Option<Followed>, end: RequestEnd) {
-        if followed.is_some() || !self.release_at_once(units) {
-            self.release_and_count(self.now(), (units, followed), Some(end));
+    pub(super) fn release(&self, key: &PartitionKey, units: u64, held: InFlight, end: RequestEnd) {
+        if held.is_marked() || !self.release_at_once(units) {
+            self.release_and_count(key, (units, held), Some(end));
         }
     }
 
     /// Releases units of a request that was never served, since another policy has rejected it.
-    pub(super) fn refund(&self, units: u64, followed: Option<Followed>) {
-        if followed.is_some() || !self.release_at_once(units) {
-            self.release_and_count(self.now(), (units, followed), None);
+    pub(super) fn refund(&self, key: &PartitionKey, units: u64, held: InFlight) {
+        if held.is_marked() || !self.release_at_once(units) {
+            self.release_and_count(key, (units, held), None);
         }
     }
 
@@ -212,12 +215,16 @@ impl Gate {
 
     #[cold]
     #[inline(never)]
-    fn release_and_count(&self, now: u64, (units, followed): (u64, Option<Followed>), end: Option<RequestEnd>) {
+    fn release_and_count(&self, key: &PartitionKey, (units, held): (u64, InFlight), end: Option<RequestEnd>) {
+        let now = self.now();
         self.locked(now, |line, word, _| {
+            let is_binding = !line.queue.is_empty();
             *word = word.with_units(word.units().saturating_sub(units));
-            match (end, followed) {
-                (Some(end), _) => {
-                    let is_binding = !line.queue.is_empty();
+            if held.is_reserved {
+                line.reserve.release(key, units);
+            }
+            match (end, held.followed) {
+                (Some(end), followed) => {
                     line.search.count(now, (units, followed), end == RequestEnd::Served, is_binding);
                 }
                 (None, Some(followed)) => line.search.forget(followed),
@@ -232,9 +239,8 @@ impl Gate {
     pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
         let now = arrival.at;
         self.locked(now, |line, word, wakers| {
-            if line.queue.is_empty() && word.has_room(arrival.cost) {
-                *word = word.with_units(word.units() + arrival.cost);
-                return Err(Turn::Granted(None));
+            if line.queue.is_empty() && line.may_be_served(*word, &arrival.key, arrival.cost) {
+                return Err(Turn::Granted(line.grant(now, word, &arrival.key, arrival.cost)));
             }
             if line.is_closed {
                 return Err(Turn::Closed);
@@ -344,9 +350,7 @@ impl Gate {
         assert_eq!(word.units(), units, "units in flight");
         assert_eq!(word.limit(), line.search.limit());
         assert_eq!(word.is_queued(), !line.queue.is_empty() || line.search.is_counting());
-        if let Some((_, cost)) = line.next(0) {
-            assert!(!word.has_room(cost), "there is room for the next request");
-        }
+        assert!(line.next_to_serve(0, word).is_none(), "there is room for the next request");
     }
 }
 
@@ -371,6 +375,35 @@ impl Line {
         self.queue.next(class, self.order(now, class))
     }
 
+    /// The request that may be served now: of the highest class, and of the key whose turn it is, unless that has its
+    /// share of the reserve.
+    fn next_to_serve(&self, now: u64, word: GateWord) -> Option<(Ticket, u64, PartitionKey)> {
+        let class = self.queue.highest()?;
+        let may_be = |key: &PartitionKey, cost| self.may_be_served(word, key, cost);
+        // A dear request is not passed over by cheap ones, or it would wait for ever.
+        let (_, first) = self.next(now).filter(|(_, cost)| word.has_room(*cost))?;
+        debug_assert!(first > 0, "a request has a cost");
+        let (ticket, cost, key) = self.queue.next_of(class, self.order(now, class), may_be)?;
+        Some((ticket, cost, key.clone()))
+    }
+
+    fn may_be_served(&self, word: GateWord, key: &PartitionKey, cost: u64) -> bool {
+        word.has_room(cost) && (!reserve::is_needed(word, cost) || self.reserve.has_room(word, key, cost))
+    }
+
+    /// Takes the units of a request that may be served.
+    fn grant(&mut self, now: u64, word: &mut GateWord, key: &PartitionKey, cost: u64) -> InFlight {
+        let is_reserved = reserve::is_needed(*word, cost);
+        if is_reserved {
+            self.reserve.take(now, key, cost);
+        }
+        *word = word.with_units(word.units() + cost);
+        // The limit binds: it is full, or others wait that have their share of the reserve.
+        let is_full = !word.has_room(1) || !self.queue.is_empty();
+        let followed = if is_full { self.search.follow(now) } else { None };
+        InFlight { followed, is_reserved }
+    }
+
     /// Sheds the requests that have waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
         // A wait as long as a request takes is no long wait.
@@ -384,11 +417,10 @@ impl Line {
             }
         }
         *word = word.with_limit(self.search.limit());
-        while let Some((ticket, cost)) = self.next(now).filter(|(_, cost)| word.has_room(*cost)) {
+        while let Some((ticket, cost, key)) = self.next_to_serve(now, *word) {
             self.queue.serve(ticket);
-            *word = word.with_units(word.units() + cost);
-            let followed = if word.has_room(1) { None } else { self.search.follow(now) };
-            self.decide(ticket, Turn::Granted(followed), wakers);
+            let held = self.grant(now, word, &key, cost);
+            self.decide(ticket, Turn::Granted(held), wakers);
             self.observe(now, ticket.priority);
         }
         *word = word.with_queue(!self.queue.is_empty() || self.search.is_counting());

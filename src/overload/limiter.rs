@@ -184,7 +184,7 @@ impl Overload {
         if cost == 0 || cost > *self.bounds.end() {
             return Ok(self.peek(cost));
         }
-        self.gate().take_at_once(cost).map(|word| admitted(word, None)).map_err(|word| shed(word, None))
+        self.gate().take_at_once(cost).map(|word| admitted(word, InFlight::default())).map_err(|word| shed(word, None))
     }
 
     /// The decision, without a charge, on a request that may wait: only one beyond the bounds never passes.
@@ -220,7 +220,7 @@ impl Overload {
             Err(turn) => Answer::Ready(decided(gate, turn)),
             Ok(ticket) => {
                 let longest = ask.patience().map_or(self.max_wait, |patience| patience.min(self.max_wait));
-                match WaitForTurn::new(Arc::clone(gate), ticket, ask.cost(), longest) {
+                match WaitForTurn::new(Arc::clone(gate), (ticket, ask.key().clone()), ask.cost(), longest) {
                     Ok(waiting) => Answer::Pending(Box::pin(waiting)),
                     Err(error) => Answer::Ready(Err(error)),
                 }
@@ -250,17 +250,17 @@ impl Limiter for Overload {
     }
 
     /// Releases units of a request that another policy has rejected. Nothing is learned from it.
-    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
-        if let Some(InFlight(followed)) = receipt.read() {
-            self.gate().refund(units, followed);
+    fn refund(&self, ask: &Ask<'_>, receipt: Receipt, units: u64) {
+        if let Some(held) = receipt.read() {
+            self.gate().refund(ask.key(), units, held);
         }
     }
 
     /// Releases units of a request that is over, and learns from its end.
     #[inline]
-    fn release(&self, _: &Ask<'_>, receipt: Receipt, units: u64, end: RequestEnd) {
-        if let Some(InFlight(followed)) = receipt.read() {
-            self.gate().release(units, followed, end);
+    fn release(&self, ask: &Ask<'_>, receipt: Receipt, units: u64, end: RequestEnd) {
+        if let Some(held) = receipt.read() {
+            self.gate().release(ask.key(), units, held, end);
         }
     }
 
