@@ -172,7 +172,7 @@ mod tests {
     /// One in ten waits for another server, however many there are.
     #[test]
     fn slow_requests_do_not_hide_that_the_others_take_longer() {
-        let mixed = |time: u64| cohort(&[[time * MS; 9].as_slice(), &[1_000 * MS]].concat().repeat(8), 80);
+        let mixed = |time: u64| cohort(&[[time * MS; 9].as_slice(), &[1_000 * MS]].concat().repeat(64), 640);
         assert_eq!(grows(&mixed(5), &mixed(10), 1_000), Some(true));
         assert_eq!(grows(&mixed(5), &mixed(5), 1_000), Some(false));
     }

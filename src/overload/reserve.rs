@@ -14,6 +14,8 @@ use crate::values::PartitionKey;
 #[derive(Debug, Default)]
 pub(super) struct Reserve {
     keys: HashMap<PartitionKey, Held>,
+    /// The units of all keys.
+    units: u64,
     /// When keys were last forgotten.
     swept: u64,
 }
@@ -30,7 +32,11 @@ const LONGEST: u64 = 1_000_000_000;
 
 /// Whether `cost` more units reach into the reserve.
 pub(super) const fn is_needed(word: GateWord, cost: u64) -> bool {
-    word.units() > 0 && word.units() + cost > word.limit() - word.limit() / 4
+    word.units() > 0 && word.units() + cost > open_to_all(word)
+}
+
+const fn open_to_all(word: GateWord) -> u64 {
+    word.limit() - word.limit() / 4
 }
 
 impl Reserve {
@@ -39,8 +45,11 @@ impl Reserve {
         let held = self.keys.get(key);
         let others = self.keys.len() - usize::from(held.is_some());
         let share = (word.limit() / 4) / (others as u64 + 1);
-        // A key that holds none of it may have one request in it.
-        held.map_or(0, |held| held.units) + cost <= share.max(cost)
+        // When units end that were open to all, those that were taken of the reserve take their place.
+        let taken = word.units().saturating_sub(open_to_all(word)).min(self.units);
+        let part = held.map_or(0, |held| held.units * taken / self.units.max(1));
+        // A key that has none of it may have one request in it.
+        part + cost <= share.max(cost)
     }
 
     pub(super) fn take(&mut self, now: u64, key: &PartitionKey, cost: u64) {
@@ -51,18 +60,14 @@ impl Reserve {
         let held = self.keys.entry(key.clone()).or_insert(Held { units: 0, seen: now });
         held.units += cost;
         held.seen = now;
+        self.units += cost;
     }
 
     pub(super) fn release(&mut self, key: &PartitionKey, cost: u64) {
         if let Some(held) = self.keys.get_mut(key) {
             held.units = held.units.saturating_sub(cost);
+            self.units = self.units.saturating_sub(cost);
         }
-    }
-
-    /// The units of all keys.
-    #[cfg(test)]
-    pub(super) fn units(&self) -> u64 {
-        self.keys.values().map(|held| held.units).sum()
     }
 }
 
@@ -72,34 +77,41 @@ mod tests {
 
     #[test]
     fn a_key_has_all_of_it_alone_and_a_share_beside_others() {
-        let word = GateWord::new(20).with_units(15);
+        let at = |units| GateWord::new(20).with_units(units);
         let [slow, other] = ["slow", "other"].map(PartitionKey::from);
         let mut reserve = Reserve::default();
-        assert!(is_needed(word, 1) && !is_needed(word.with_units(14), 1));
-        for now in 0..5 {
-            assert!(reserve.has_room(word, &slow, 1));
-            reserve.take(now, &slow, 1);
+        assert!(is_needed(at(15), 1) && !is_needed(at(14), 1));
+        for units in 15..20 {
+            assert!(reserve.has_room(at(units), &slow, 1));
+            reserve.take(0, &slow, 1);
         }
-        assert!(!reserve.has_room(word, &slow, 1));
-        reserve.release(&slow, 3);
+        reserve.release(&slow, 2);
         reserve.take(5, &other, 1);
+        // Three and one: each may have two of five.
+        assert!(!reserve.has_room(at(19), &slow, 1) && reserve.has_room(at(19), &other, 1));
+        // Another second, and the other key is gone.
         reserve.release(&other, 1);
-        assert!(!reserve.has_room(word, &slow, 1), "it has two of five");
-        assert!(reserve.has_room(word, &other, 2));
-        assert_eq!(reserve.units(), 2);
-        // A second later, the other key is gone.
         reserve.take(LONGEST + 5, &slow, 1);
-        assert!(reserve.has_room(word, &slow, 2) && !reserve.has_room(word, &slow, 3));
+        assert!(reserve.has_room(at(19), &slow, 1));
+    }
+
+    /// Units of the reserve stay in flight while others end.
+    #[test]
+    fn a_key_alone_has_the_whole_limit() {
+        let at = |units| GateWord::new(8).with_units(units);
+        let (mut reserve, key) = (Reserve::default(), PartitionKey::from("a"));
+        (6..8).for_each(|_| reserve.take(0, &key, 1));
+        for units in 0..8 {
+            assert!(reserve.has_room(at(units), &key, 1), "{units}");
+        }
     }
 
     #[test]
-    fn a_key_without_units_has_room_for_one_request() {
-        let word = GateWord::new(4).with_units(3);
-        let mut reserve = Reserve::default();
+    fn a_key_has_room_for_one_request_beside_any_number() {
+        let (mut reserve, word) = (Reserve::default(), GateWord::new(4).with_units(3));
         for key in 0..3_u64 {
             assert!(reserve.has_room(word, &key.into(), 1));
             reserve.take(0, &key.into(), 1);
-            assert!(!reserve.has_room(word, &key.into(), 1));
         }
     }
 }
