@@ -44,6 +44,9 @@ const LONGEST: u64 = 30_000_000_000;
 /// With so many requests, a comparison ends, however scattered their times are.
 const ENOUGH: u64 = 512;
 
+/// The same for the upper limit on the way up. A wrong step is found by the next comparison.
+const ENOUGH_UPWARDS: u64 = 128;
+
 impl Doubling {
     /// Begins with a limit and its half. `cohort` numbers the first cohort.
     pub(super) fn new(bounds: RangeInclusive<u64>, high: u64, is_at_half: bool, cohort: u64) -> Self {
@@ -139,9 +142,14 @@ impl Doubling {
             self.is_at_half = !self.is_at_half;
             return None;
         };
-        let Some(grows) = grows(low, high, ENOUGH) else {
+        // To measure the half again, requests above it would have to end first, and none could begin meanwhile. So on the
+        // way up, the upper one decides alone.
+        let is_on_the_way_up = self.free >= self.half();
+        let is_enough =
+            if is_on_the_way_up { high.ended() >= ENOUGH_UPWARDS } else { low.ended().min(high.ended()) >= ENOUGH };
+        let Some(grows) = grows(low, high, is_enough) else {
             // More of the less certain one.
-            self.is_at_half = low.error() >= high.error();
+            self.is_at_half = !is_on_the_way_up && low.error() >= high.error();
             return None;
         };
         if grows { self.go_down() } else { self.go_up() }

@@ -47,7 +47,7 @@ impl Reserve {
         let share = (word.limit() / 4) / (others as u64 + 1);
         // When units end that were open to all, those that were taken of the reserve take their place.
         let taken = word.units().saturating_sub(open_to_all(word)).min(self.units);
-        let part = held.map_or(0, |held| held.units * taken / self.units.max(1));
+        let part = held.map_or(0, |held| (held.units * taken).div_ceil(self.units.max(1)));
         // A key that has none of it may have one request in it.
         part + cost <= share.max(cost)
     }
