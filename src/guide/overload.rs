@@ -139,9 +139,9 @@
 //!
 //! | setting | default | change it if |
 //! |---|---|---|
-//! | [`queue_target`](crate::Overload::queue_target) | 20 ms | a request takes longer than that: set about the usual time of a request |
+//! | [`queue_target`](crate::Overload::queue_target) | 20 ms, or the usual time of a request | a queue may stand for longer: work that nobody waits for |
 //! | [`max_wait`](crate::Overload::max_wait) | 500 ms | clients give up earlier: set their timeout less the time of a request |
-//! | [`limits`](crate::Overload::limits) | 4 to 1,024 | the server has more than four processors: begin there. Or something else is scarce (connections to a database, memory): end there |
+//! | [`limits`](crate::Overload::limits) | 2 to 1,024 | the server has more than two processors: begin there. Or something else is scarce (connections to a database, memory): end there |
 //! | [`starting_at`](crate::Overload::starting_at) | 20 | you know the limit from `overload_limit`: the server protects itself from the first second on |
 //! | [`max_queue`](crate::Overload::max_queue) | 1,024 | memory is scarce: each request that waits takes some 700 bytes, and its connection |
 //! | [`cost_fn`](crate::Policy::cost_fn) | 1 | some requests need several times the work of others: then count units of work |
@@ -149,14 +149,20 @@
 //!
 //! # How the limit is found
 //!
-//! While requests wait, the limit alternates between two values. If the server serves more under the greater one, the
-//! limit grows. If it does not, the added requests have only waited inside the server, and the limit shrinks. Only
-//! requests that were **served** count: an answer of 500 or above does not, and a request that its client gave up does
-//! not. No response time is compared with a normal one, so an incident cannot be learned as normal, and an idle night
-//! changes nothing. The [design notes](https://github.com/tower-sluice/tower-sluice/tree/main/docs/design/overload.md)
-//! say why, and [`Overload`] states how exact it is.
+//! In steps of two at first: it compares how long requests take under a limit and under its half. If they take as long
+//! under both, the double is tried; if they take twice as long, the half of the half. A few requests tell, so this works
+//! for bursts, and for four requests in a second.
 //!
-//! Each step needs evidence: a second on a busy server, and minutes at ten requests per second.
+//! Then exactly. While requests wait, the limit alternates between two values. If the server serves more under the
+//! greater one, the limit grows. If it does not, the added requests have only waited inside the server, and the limit
+//! shrinks. Only requests that were **served** count: an answer of 500 or above does not, and a request that its client
+//! gave up does not. No response time is compared with a normal one, so an incident cannot be learned as normal, and an
+//! idle night changes nothing. The
+//! [design notes](https://github.com/tower-sluice/tower-sluice/tree/main/docs/design/overload.md) say why, and
+//! [`Overload`] states how exact it is.
+//!
+//! A step of two takes about as long as two requests, one after the other, on a server whose requests are alike. An exact
+//! step takes a second on a busy server, and minutes at ten requests per second.
 //!
 //! # Try it as a shadow
 //!

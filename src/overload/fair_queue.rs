@@ -149,10 +149,23 @@ impl FairQueue {
 
     /// The request that the class serves next, and its cost.
     pub(super) fn next(&self, priority: Priority, order: Order) -> Option<(Ticket, u64)> {
+        self.next_of(priority, order, |_, _| true).map(|(ticket, cost, _)| (ticket, cost))
+    }
+
+    /// The request that the class serves next of the keys that may be served with this cost.
+    pub(super) fn next_of(
+        &self,
+        priority: Priority,
+        order: Order,
+        may_be: impl Fn(&PartitionKey, u64) -> bool,
+    ) -> Option<(Ticket, u64, &PartitionKey)> {
         let class = self.class(priority);
-        let (_, flow) = class.by_start.first()?;
-        let ticket = class.flows[flow].end(order)?;
-        Some((ticket, class.waiters[&ticket].cost))
+        class.by_start.iter().find_map(|(_, id)| {
+            let flow = &class.flows[id];
+            let ticket = flow.end(order)?;
+            let cost = class.waiters[&ticket].cost;
+            may_be(&flow.key, cost).then_some((ticket, cost, &flow.key))
+        })
     }
 
     /// Serves a request, which is the [next](Self::next) one of its class.
@@ -259,7 +272,8 @@ impl Class {
         self.by_finish.remove(&(flow.finish, id));
         flow.waiters.remove(&ticket);
         if is_served {
-            self.virtual_time = flow.start;
+            // A key that was passed over is behind: the virtual time does not go back to it.
+            self.virtual_time = self.virtual_time.max(flow.start);
             flow.start += span;
         } else {
             flow.finish -= span;

@@ -18,20 +18,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::InFlight;
 use super::controlled_delay::ControlledDelay;
 use super::fair_queue::{Arrival, Departure, FairQueue, Order, Ticket};
-use super::limit_search::LimitSearch;
+use super::reserve::{self, Reserve};
+use super::search::Search;
 use super::word::GateWord;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
 use crate::util::wake::{let_others_take, wake_all};
-use crate::values::{Priority, RequestEnd};
+use crate::values::{PartitionKey, Priority, RequestEnd};
 
 /// The settings that a live change may change.
 #[derive(Clone, Debug)]
 pub(super) struct GateSettings {
     pub(super) bounds: RangeInclusive<u64>,
     pub(super) queue_target: Duration,
+    pub(super) max_wait: Duration,
     pub(super) max_queue: usize,
 }
 
@@ -51,7 +54,11 @@ struct Line {
     queue: FairQueue,
     /// Of each class: an important one is not overloaded because a lower one is.
     delays: [ControlledDelay; Priority::ALL.len()],
-    search: LimitSearch,
+    queue_target: u64,
+    /// A target above half of the longest wait would never be reached.
+    longest_target: u64,
+    search: Search,
+    reserve: Reserve,
     /// The requests that have left the queue, and do not know it yet.
     decided: HashMap<Ticket, Turn>,
     wakers: HashMap<Ticket, Waker>,
@@ -67,7 +74,7 @@ struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// It has its units.
-    Granted,
+    Granted(InFlight),
     /// It was shed. It may come back after this time, by an estimate; `None` if the estimate is unknown or below a
     /// second.
     Shed(Option<Duration>),
@@ -86,13 +93,16 @@ const LONGEST_HINT: Duration = Duration::from_secs(30);
 
 impl Gate {
     pub(super) fn new(settings: &GateSettings, start: u64) -> Self {
-        let search = LimitSearch::new(settings.bounds.clone(), start);
+        let search = Search::new(settings.bounds.clone(), start);
         Self {
             word: AtomicU64::new(GateWord::new(search.limit()).bits()),
             line: Mutex::new(Line {
                 queue: FairQueue::default(),
                 delays: Priority::ALL.map(|_| ControlledDelay::new(nanos(settings.queue_target))),
+                queue_target: nanos(settings.queue_target),
+                longest_target: nanos(settings.max_wait / 2),
                 search,
+                reserve: Reserve::default(),
                 decided: HashMap::new(),
                 wakers: HashMap::new(),
                 max_queue: settings.max_queue,
@@ -125,12 +135,12 @@ impl Gate {
         swapped.map(|_| ()).map_err(GateWord::from_bits)
     }
 
-    /// Takes `cost` units, if they are free and nobody waits. Otherwise returns the word.
+    /// Takes `cost` units, if they are free without the reserve, and nobody waits. Otherwise returns the word.
     #[inline]
     pub(super) fn take_at_once(&self, cost: u64) -> Result<GateWord, GateWord> {
         let mut word = self.word();
         loop {
-            if word.is_queued() || !word.has_room(cost) {
+            if word.is_queued() || reserve::is_needed(word, cost) {
                 return Err(word);
             }
             let taken = word.with_units(word.units() + cost);
@@ -143,16 +153,16 @@ impl Gate {
 
     /// Releases units of a request that is over.
     #[inline]
-    pub(super) fn release(&self, units: u64, end: RequestEnd) {
-        if !self.release_at_once(units) {
-            self.release_and_count(self.now(), units, Some(end));
+    pub(super) fn release(&self, key: &PartitionKey, units: u64, held: InFlight, end: RequestEnd) {
+        if held.is_marked() || !self.release_at_once(units) {
+            self.release_and_count(key, (units, held), Some(end));
         }
     }
 
     /// Releases units of a request that was never served, since another policy has rejected it.
-    pub(super) fn refund(&self, units: u64) {
-        if !self.release_at_once(units) {
-            self.release_and_count(self.now(), units, None);
+    pub(super) fn refund(&self, key: &PartitionKey, units: u64, held: InFlight) {
+        if held.is_marked() || !self.release_at_once(units) {
+            self.release_and_count(key, (units, held), None);
         }
     }
 
@@ -205,11 +215,20 @@ impl Gate {
 
     #[cold]
     #[inline(never)]
-    fn release_and_count(&self, now: u64, units: u64, end: Option<RequestEnd>) {
+    fn release_and_count(&self, key: &PartitionKey, (units, held): (u64, InFlight), end: Option<RequestEnd>) {
+        let now = self.now();
         self.locked(now, |line, word, _| {
+            let is_binding = !line.queue.is_empty();
             *word = word.with_units(word.units().saturating_sub(units));
-            if let Some(end) = end {
-                line.search.count(now, units, end == RequestEnd::Served, !line.queue.is_empty());
+            if held.is_reserved {
+                line.reserve.release(key, units);
+            }
+            match (end, held.followed) {
+                (Some(end), followed) => {
+                    line.search.count(now, (units, followed), end == RequestEnd::Served, is_binding);
+                }
+                (None, Some(followed)) => line.search.forget(followed),
+                (None, None) => {}
             }
         });
     }
@@ -220,9 +239,8 @@ impl Gate {
     pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
         let now = arrival.at;
         self.locked(now, |line, word, wakers| {
-            if line.queue.is_empty() && word.has_room(arrival.cost) {
-                *word = word.with_units(word.units() + arrival.cost);
-                return Err(Turn::Granted);
+            if line.queue.is_empty() && line.may_be_served(*word, &arrival.key, arrival.cost) {
+                return Err(Turn::Granted(line.grant(now, word, &arrival.key, arrival.cost)));
             }
             if line.is_closed {
                 return Err(Turn::Closed);
@@ -285,7 +303,7 @@ impl Gate {
             }
             line.change = change.0;
             line.search.set_bounds(settings.bounds.clone());
-            line.delays.iter_mut().for_each(|delay| delay.set_target(nanos(settings.queue_target)));
+            (line.queue_target, line.longest_target) = (nanos(settings.queue_target), nanos(settings.max_wait / 2));
             line.max_queue = settings.max_queue;
         });
     }
@@ -310,7 +328,7 @@ impl Gate {
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         OverloadStats {
             limit: line.search.limit(),
-            is_overloaded: line.delays.iter().any(|delay| delay.is_overloaded(now)),
+            is_overloaded: Priority::ALL.into_iter().any(|class| line.is_overloaded(now, class)),
             waiting: line.queue.lens(),
             shed: line.shed,
             shed_over_share: line.shed_over_share,
@@ -332,9 +350,7 @@ impl Gate {
         assert_eq!(word.units(), units, "units in flight");
         assert_eq!(word.limit(), line.search.limit());
         assert_eq!(word.is_queued(), !line.queue.is_empty() || line.search.is_counting());
-        if let Some((_, cost)) = line.next(0) {
-            assert!(!word.has_room(cost), "there is room for the next request");
-        }
+        assert!(line.next_to_serve(0, word).is_none(), "there is room for the next request");
     }
 }
 
@@ -345,7 +361,12 @@ impl Line {
 
     /// The order in which a class is served: the newest first while it is overloaded.
     fn order(&self, now: u64, class: Priority) -> Order {
-        if self.delays[class as usize].is_overloaded(now) { Order::NewestFirst } else { Order::OldestFirst }
+        if self.is_overloaded(now, class) { Order::NewestFirst } else { Order::OldestFirst }
+    }
+
+    /// While no limit is known, a queue may also say that the limit is too low.
+    fn is_overloaded(&self, now: u64, class: Priority) -> bool {
+        self.search.is_known() && self.delays[class as usize].is_overloaded(now)
     }
 
     /// The request that is served next, and its cost.
@@ -354,8 +375,40 @@ impl Line {
         self.queue.next(class, self.order(now, class))
     }
 
+    /// The request that may be served now: of the highest class, and of the key whose turn it is, unless that has its
+    /// share of the reserve.
+    fn next_to_serve(&self, now: u64, word: GateWord) -> Option<(Ticket, u64, PartitionKey)> {
+        let class = self.queue.highest()?;
+        let may_be = |key: &PartitionKey, cost| self.may_be_served(word, key, cost);
+        // A dear request is not passed over by cheap ones, or it would wait for ever.
+        let (_, first) = self.next(now).filter(|(_, cost)| word.has_room(*cost))?;
+        debug_assert!(first > 0, "a request has a cost");
+        let (ticket, cost, key) = self.queue.next_of(class, self.order(now, class), may_be)?;
+        Some((ticket, cost, key.clone()))
+    }
+
+    fn may_be_served(&self, word: GateWord, key: &PartitionKey, cost: u64) -> bool {
+        word.has_room(cost) && (!reserve::is_needed(word, cost) || self.reserve.has_room(word, key, cost))
+    }
+
+    /// Takes the units of a request that may be served.
+    fn grant(&mut self, now: u64, word: &mut GateWord, key: &PartitionKey, cost: u64) -> InFlight {
+        let is_reserved = reserve::is_needed(*word, cost);
+        if is_reserved {
+            self.reserve.take(now, key, cost);
+        }
+        *word = word.with_units(word.units() + cost);
+        // The limit binds: it is full, or others wait that have their share of the reserve.
+        let is_full = !word.has_room(1) || !self.queue.is_empty();
+        let followed = if is_full { self.search.follow(now) } else { None };
+        InFlight { followed, is_reserved }
+    }
+
     /// Sheds the requests that have waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
+        // A wait as long as a request takes is no long wait.
+        let target = self.search.time_of_one().min(self.longest_target).max(self.queue_target);
+        self.delays.iter_mut().for_each(|delay| delay.set_target(target));
         for class in Priority::ALL {
             self.observe(now, class);
             while let Some(old) = self.pop_late(now, class) {
@@ -364,10 +417,10 @@ impl Line {
             }
         }
         *word = word.with_limit(self.search.limit());
-        while let Some((ticket, cost)) = self.next(now).filter(|(_, cost)| word.has_room(*cost)) {
+        while let Some((ticket, cost, key)) = self.next_to_serve(now, *word) {
             self.queue.serve(ticket);
-            *word = word.with_units(word.units() + cost);
-            self.decide(ticket, Turn::Granted, wakers);
+            let held = self.grant(now, word, &key, cost);
+            self.decide(ticket, Turn::Granted(held), wakers);
             self.observe(now, ticket.priority);
         }
         *word = word.with_queue(!self.queue.is_empty() || self.search.is_counting());
@@ -381,7 +434,7 @@ impl Line {
 
     /// Removes the oldest request of a class, if the class is overloaded and the request has waited for too long.
     fn pop_late(&mut self, now: u64, class: Priority) -> Option<Departure> {
-        let before = self.delay(class).shed_before(now)?;
+        let before = if self.search.is_known() { self.delay(class).shed_before(now)? } else { return None };
         self.queue.pop_before(class, before)
     }
 

@@ -116,7 +116,6 @@ impl LimitSearch {
     }
 
     /// The lower one of the two limits between which it alternates.
-    #[cfg(test)]
     pub(super) const fn base(&self) -> u64 {
         self.base
     }

@@ -41,10 +41,15 @@ use crate::values::{
 ///    long, and the others do not notice;
 /// 3. within a key, the oldest; while the server is overloaded, the newest.
 ///
+/// Of the last quarter of the limit, no key holds more than its share, beside the keys that have used it within a
+/// second, but for one request. So a key whose requests take long does not hold all units.
+///
 /// The server counts as overloaded when, for 100 ms, there was at every instant a request that had waited for longer
-/// than [`queue_target`](Self::queue_target). From then on, requests that have waited for twice that are shed, until the
-/// queue drains. If [`max_queue`](Self::max_queue) requests wait, the request that would be served last gives way to the
-/// newcomer: one of the lowest class, and of the key with the longest queue.
+/// than [`queue_target`](Self::queue_target), or than a request usually takes, up to half of `max_wait`. Until a limit
+/// was found, a queue only says that it is too low, so nothing is shed but by `max_wait` and `max_queue`. From then on,
+/// requests that have waited for twice that are shed, until the queue drains. If [`max_queue`](Self::max_queue)
+/// requests wait, the request that would be served last gives way to the newcomer: one of the lowest class, and of the
+/// key with the longest queue.
 ///
 /// A request that is shed is answered **503** (in gRPC UNAVAILABLE), since it is not the client's fault. `Retry-After`
 /// is an **estimate**, the time in which the server would have served what was before the request, 30 seconds at most;
@@ -53,13 +58,19 @@ use crate::values::{
 ///
 /// # How the limit is found
 ///
-/// While requests wait, the limit alternates between two values, for some 50 ms or more each. If the server serves more
-/// requests under the greater one, by a quarter of what is proportional, the limit grows; if it does not, it shrinks: a
-/// few requests more only wait inside the server. Each step needs statistical evidence, so on a busy server it takes a
-/// second, and with ten requests a second minutes.
+/// First within a factor of two: requests that have filled the limit are followed to their end, under it and under its
+/// half. If they take as long under both, its double is tried; if they take twice as long, the half of its half. Some
+/// 16 requests are enough for a step if they are alike, and up to 512 if their times are scattered, so this works for
+/// bursts, and for four requests in a second. Times are compared with each other and never with a normal one, so none
+/// can be learned from an incident.
 ///
-/// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. No response
-/// time is measured, so none can be learned from an incident, and a limit does not drift while the server is idle.
+/// Then exactly: while requests wait, the limit alternates between two values, for some 50 ms or more each. If the
+/// server serves more requests under the greater one, by a quarter of what is proportional, the limit grows; if it does
+/// not, it shrinks: a few requests more only wait inside the server. If it has grown twice in a row, or has found
+/// nothing for 20 seconds in which the limit was full, the first comparison is made again, with the double.
+///
+/// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. While the
+/// server is idle, the limit does not drift.
 ///
 /// # Accuracy
 ///
@@ -71,8 +82,9 @@ use crate::values::{
 /// # Memory and cost
 ///
 /// While nobody waits, to take units and to release them is one compare-and-swap each, for any number of keys, and
-/// nothing is allocated here. Else a lock is taken, and each request that waits takes some 700 bytes. Nothing is kept
-/// of keys that do not wait.
+/// nothing is allocated here. Else, and for the last quarter of the limit, a lock is taken, and each request that waits
+/// takes some 700 bytes. A key that holds units of that quarter, or did within a second, takes some 100 bytes; nothing
+/// else is kept of keys that do not wait.
 ///
 /// # Live change
 ///
@@ -110,11 +122,11 @@ pub struct Overload {
 }
 
 impl Overload {
-    /// Creates a limiter whose limit begins at 20 units and stays between 4 and 1,024. Up to 1,024 requests wait, for
+    /// Creates a limiter whose limit begins at 20 units and stays between 2 and 1,024. Up to 1,024 requests wait, for
     /// up to 500 ms each.
     pub const fn new() -> Self {
         Self {
-            bounds: 4..=1_024,
+            bounds: 2..=1_024,
             start: 20,
             queue_target: Duration::from_millis(20),
             max_wait: Duration::from_millis(500),
@@ -123,7 +135,7 @@ impl Overload {
         }
     }
 
-    /// Sets the bounds of the limit, in units in flight; `4..=1024` unless set. The lower one should let the server do
+    /// Sets the bounds of the limit, in units in flight; `2..=1024` unless set. The lower one should let the server do
     /// its least work at all times: the number of its processors, at least. With equal bounds, the limit is fixed.
     ///
     /// # Panics
@@ -144,7 +156,8 @@ impl Overload {
     }
 
     /// Sets the wait of a request that is too long if there is always one that has waited for so long; 20 ms unless
-    /// set, as in WeChat's servers. For a server that takes longer for a request, about that time.
+    /// set, as in WeChat's servers. If requests are found to take longer than that, it is their usual time, up to half
+    /// of [`max_wait`](Self::max_wait).
     pub const fn queue_target(mut self, target: Duration) -> Self {
         self.queue_target = target;
         self
@@ -165,7 +178,12 @@ impl Overload {
     }
 
     fn settings(&self) -> GateSettings {
-        GateSettings { bounds: self.bounds.clone(), queue_target: self.queue_target, max_queue: self.max_queue }
+        GateSettings {
+            bounds: self.bounds.clone(),
+            queue_target: self.queue_target,
+            max_wait: self.max_wait,
+            max_queue: self.max_queue,
+        }
     }
 
     #[inline(always)]
@@ -179,7 +197,7 @@ impl Overload {
         if cost == 0 || cost > *self.bounds.end() {
             return Ok(self.peek(cost));
         }
-        self.gate().take_at_once(cost).map(admitted).map_err(|word| shed(word, None))
+        self.gate().take_at_once(cost).map(|word| admitted(word, InFlight::default())).map_err(|word| shed(word, None))
     }
 
     /// The decision, without a charge, on a request that may wait: only one beyond the bounds never passes.
@@ -215,7 +233,7 @@ impl Overload {
             Err(turn) => Answer::Ready(decided(gate, turn)),
             Ok(ticket) => {
                 let longest = ask.patience().map_or(self.max_wait, |patience| patience.min(self.max_wait));
-                match WaitForTurn::new(Arc::clone(gate), ticket, ask.cost(), longest) {
+                match WaitForTurn::new(Arc::clone(gate), (ticket, ask.key().clone()), ask.cost(), longest) {
                     Ok(waiting) => Answer::Pending(Box::pin(waiting)),
                     Err(error) => Answer::Ready(Err(error)),
                 }
@@ -245,17 +263,17 @@ impl Limiter for Overload {
     }
 
     /// Releases units of a request that another policy has rejected. Nothing is learned from it.
-    fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
-        if receipt.read::<InFlight>().is_some() {
-            self.gate().refund(units);
+    fn refund(&self, ask: &Ask<'_>, receipt: Receipt, units: u64) {
+        if let Some(held) = receipt.read() {
+            self.gate().refund(ask.key(), units, held);
         }
     }
 
     /// Releases units of a request that is over, and learns from its end.
     #[inline]
-    fn release(&self, _: &Ask<'_>, receipt: Receipt, units: u64, end: RequestEnd) {
-        if receipt.read::<InFlight>().is_some() {
-            self.gate().release(units, end);
+    fn release(&self, ask: &Ask<'_>, receipt: Receipt, units: u64, end: RequestEnd) {
+        if let Some(held) = receipt.read() {
+            self.gate().release(ask.key(), units, held, end);
         }
     }
 

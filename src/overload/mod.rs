@@ -1,16 +1,22 @@
 //! Protection from overload: [`Overload`] bounds the requests in flight of a server by a limit that it finds itself.
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
-//! key (`fair_queue`). `controlled_delay` decides when waiters are shed, and `limit_search` finds the limit. `waiting`
-//! is the future of a request that waits, and `limiter` puts them together.
+//! key (`fair_queue`), of which none holds more than its share of the `reserve`. `controlled_delay` decides when
+//! waiters are shed. `search` finds the limit: within a factor of two by `doubling`, from the times of a `cohort` of
+//! requests, and then exactly by `limit_search`. `waiting` is the future of a request that waits, and `limiter` puts
+//! them together.
 
+mod cohort;
 mod controlled_delay;
+mod doubling;
 mod fair_queue;
 mod gate;
 mod limit_search;
 mod limiter;
 #[cfg(all(test, sluice_loom))]
 mod models;
+mod reserve;
+mod search;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 mod waiting;
@@ -18,31 +24,51 @@ mod word;
 
 use std::time::Duration;
 
+use self::cohort::Followed;
 use self::gate::{Gate, Turn};
 pub use self::limiter::Overload;
 use self::word::GateWord;
 use crate::values::{Decision, Issuer, LimiterError, Proof, Receipt};
 
-/// The receipt of units in flight. They are all of one kind, so there is nothing to tell apart.
-struct InFlight;
+/// The receipt of units in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct InFlight {
+    /// The request is followed to its end.
+    followed: Option<Followed>,
+    /// Its units are of the [reserve].
+    is_reserved: bool,
+}
+
+const RESERVED: u128 = 1 << 127;
+
+impl InFlight {
+    /// Whether its end matters for more than the units.
+    const fn is_marked(self) -> bool {
+        self.is_reserved || self.followed.is_some()
+    }
+}
 
 impl Proof for InFlight {
     const ISSUER: Issuer = Issuer::Overload;
 
     fn into_value(self) -> u128 {
-        0
+        let followed = self.followed.map(|Followed { cohort, since }| u128::from(cohort) << 64 | u128::from(since));
+        followed.unwrap_or(0) | if self.is_reserved { RESERVED } else { 0 }
     }
 
-    fn from_value(_: u128) -> Self {
-        Self
+    fn from_value(value: u128) -> Self {
+        let halves = [(value & !RESERVED) >> 64, value & u128::from(u64::MAX)];
+        let [cohort, since] = halves.map(|half| u64::try_from(half).unwrap_or(0));
+        let followed = (cohort > 0).then_some(Followed { cohort, since });
+        Self { followed, is_reserved: value & RESERVED != 0 }
     }
 }
 
 /// The decision on a request that has its units.
 #[inline(always)]
-fn admitted(word: GateWord) -> Decision {
+fn admitted(word: GateWord, held: InFlight) -> Decision {
     let left = word.limit().saturating_sub(word.units());
-    Decision::allow(word.limit(), left).with_receipt(Receipt::from_proof(InFlight))
+    Decision::allow(word.limit(), left).with_receipt(Receipt::from_proof(held))
 }
 
 /// The decision on a request that was shed. `hint` is the estimate after which it may come back.
@@ -56,7 +82,7 @@ fn shed(word: GateWord, hint: Option<Duration>) -> Decision {
 /// The answer to a request whose turn is decided.
 fn decided(gate: &Gate, turn: Turn) -> Result<Decision, LimiterError> {
     match turn {
-        Turn::Granted => Ok(admitted(gate.word())),
+        Turn::Granted(held) => Ok(admitted(gate.word(), held)),
         Turn::Shed(hint) => Ok(shed(gate.word(), hint)),
         Turn::Closed => Err(LimiterError::closed("the limiter was closed, and no request waits any more")),
     }

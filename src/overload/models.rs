@@ -7,9 +7,13 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::thread;
 
+use super::InFlight;
 use super::fair_queue::{Arrival, Ticket};
 use super::gate::{Gate, GateSettings, Turn};
 use crate::values::{Priority, RequestEnd};
+
+/// With a limit below four there is no reserve, and a fixed limit is not searched.
+const GRANTED: Turn = Turn::Granted(InFlight { followed: None, is_reserved: false });
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -19,7 +23,12 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
 }
 
 fn settings(limit: u64) -> GateSettings {
-    GateSettings { bounds: limit..=limit, queue_target: Duration::from_secs(60), max_queue: 8 }
+    GateSettings {
+        bounds: limit..=limit,
+        queue_target: Duration::from_secs(60),
+        max_wait: Duration::from_secs(60),
+        max_queue: 8,
+    }
 }
 
 fn gate(limit: u64) -> Arc<Gate> {
@@ -34,7 +43,7 @@ fn beside<O: 'static>(gate: &Arc<Gate>, act: impl FnOnce(&Gate) -> O + 'static) 
 /// Takes a unit, or waits for one.
 fn enter(gate: &Gate) -> Result<Ticket, Turn> {
     if gate.take_at_once(1).is_ok() {
-        return Err(Turn::Granted);
+        return Err(GRANTED);
     }
     gate.enter(Arrival {
         key: 7_u64.into(),
@@ -53,7 +62,7 @@ fn turn(gate: &Gate, ticket: Ticket) -> Option<Turn> {
 }
 
 fn release(gate: &Gate) {
-    gate.release(1, RequestEnd::Served);
+    gate.release(&7_u64.into(), 1, InFlight::default(), RequestEnd::Served);
 }
 
 #[test]
@@ -62,7 +71,7 @@ fn two_requests_do_not_both_take_the_last_unit() {
         let gate = gate(1);
         let other = beside(&gate, enter);
         let (mine, theirs) = (enter(&gate), other.join().unwrap());
-        assert!((mine == Err(Turn::Granted)) != (theirs == Err(Turn::Granted)));
+        assert!((mine == Err(GRANTED)) != (theirs == Err(GRANTED)));
         gate.check(1);
         release(&gate);
         // The waiter has the unit now.
@@ -74,12 +83,12 @@ fn two_requests_do_not_both_take_the_last_unit() {
 fn a_request_that_begins_to_wait_beside_a_release_gets_the_unit() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Err(Turn::Granted));
+        assert_eq!(enter(&gate), Err(GRANTED));
         let other = beside(&gate, enter);
         release(&gate);
         match other.join().unwrap() {
-            Err(Turn::Granted) => {}
-            Ok(ticket) => assert_eq!(turn(&gate, ticket), Some(Turn::Granted)),
+            Err(Turn::Granted(_)) => {}
+            Ok(ticket) => assert_eq!(turn(&gate, ticket), Some(GRANTED)),
             other => panic!("{other:?}"),
         }
         gate.check(1);
@@ -90,13 +99,13 @@ fn a_request_that_begins_to_wait_beside_a_release_gets_the_unit() {
 fn a_limit_that_shrinks_beside_a_request_is_in_force_afterwards() {
     model(|| {
         let gate = gate(2);
-        assert_eq!(enter(&gate), Err(Turn::Granted));
+        assert_eq!(enter(&gate), Err(GRANTED));
         let other = beside(&gate, enter);
         let change = gate.begin_change();
         gate.change(change, &settings(1));
         let theirs = other.join().unwrap();
         // It came before the change, or it waits.
-        gate.check(if theirs == Err(Turn::Granted) { 2 } else { 1 });
+        gate.check(if theirs == Err(GRANTED) { 2 } else { 1 });
         assert!(gate.take_at_once(1).is_err(), "one is in flight at least");
         release(&gate);
         gate.check(1);
@@ -107,7 +116,7 @@ fn a_limit_that_shrinks_beside_a_request_is_in_force_afterwards() {
 fn a_limit_that_grows_beside_a_release_hands_out_all_units() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Err(Turn::Granted));
+        assert_eq!(enter(&gate), Err(GRANTED));
         let waiting = [0; 3].map(|_| match enter(&gate) {
             Ok(ticket) => ticket,
             other => panic!("{other:?}"),
@@ -127,7 +136,7 @@ fn a_limit_that_grows_beside_a_release_hands_out_all_units() {
 fn a_release_between_two_limits_is_not_lost() {
     model(|| {
         let gate = gate(2);
-        assert_eq!([enter(&gate), enter(&gate)], [Err(Turn::Granted), Err(Turn::Granted)]);
+        assert_eq!([enter(&gate), enter(&gate)], [Err(GRANTED), Err(GRANTED)]);
         let other = beside(&gate, release);
         let change = gate.begin_change();
         gate.change(change, &settings(1));
@@ -153,15 +162,15 @@ fn of_two_changes_the_later_one_counts() {
 fn a_waiter_that_leaves_beside_a_release_loses_no_unit_and_makes_none() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Err(Turn::Granted));
+        assert_eq!(enter(&gate), Err(GRANTED));
         let Ok(ticket) = enter(&gate) else { panic!("it waits") };
         let other = beside(&gate, move |gate| gate.leave(ticket, false));
         release(&gate);
         match other.join().unwrap() {
             None => gate.check(0),
-            Some(Turn::Granted) => {
+            Some(Turn::Granted(_)) => {
                 gate.check(1);
-                gate.refund(1);
+                gate.refund(&7_u64.into(), 1, InFlight::default());
                 gate.check(0);
             }
             Some(other) => panic!("{other:?}"),
@@ -173,7 +182,7 @@ fn a_waiter_that_leaves_beside_a_release_loses_no_unit_and_makes_none() {
 fn no_request_waits_in_a_gate_that_was_closed() {
     model(|| {
         let gate = gate(1);
-        assert_eq!(enter(&gate), Err(Turn::Granted));
+        assert_eq!(enter(&gate), Err(GRANTED));
         let other = beside(&gate, enter);
         gate.close();
         match other.join().unwrap() {

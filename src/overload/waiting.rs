@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::decided;
 use super::fair_queue::Ticket;
 use super::gate::{Gate, Turn};
-use crate::values::{Decision, LimiterError};
+use crate::values::{Decision, LimiterError, PartitionKey};
 
 /// Resolves when the turn of a request has come, when it was shed, or at the end of its longest wait.
 ///
@@ -22,6 +22,7 @@ pub(super) struct WaitForTurn {
     gate: Arc<Gate>,
     /// Cleared when the result is returned.
     ticket: Option<Ticket>,
+    key: PartitionKey,
     cost: u64,
     since: Instant,
     /// The end of the longest wait. Runs on the runtime on which the wait began.
@@ -34,9 +35,14 @@ impl WaitForTurn {
     /// # Errors
     ///
     /// Outside of a tokio runtime. Then the request has left.
-    pub(super) fn new(gate: Arc<Gate>, ticket: Ticket, cost: u64, longest: Duration) -> Result<Self, LimiterError> {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        (ticket, key): (Ticket, PartitionKey),
+        cost: u64,
+        longest: Duration,
+    ) -> Result<Self, LimiterError> {
         // Made first, so that the request leaves if there is no runtime, or if tokio panics since it has no timer.
-        let mut waiting = Self { gate, ticket: Some(ticket), cost, since: Instant::now(), timeout: None };
+        let mut waiting = Self { gate, ticket: Some(ticket), key, cost, since: Instant::now(), timeout: None };
         if Handle::try_current().is_err() {
             return Err(LimiterError::new(
                 "a request that waits for an overloaded server needs tokio's timer: call it from within a tokio runtime",
@@ -63,7 +69,7 @@ impl Future for WaitForTurn {
             Poll::Pending => self.gate.leave(ticket, true).unwrap_or(Turn::Shed(None)),
         };
         self.ticket = None;
-        let delay = if turn == Turn::Granted { self.since.elapsed() } else { Duration::ZERO };
+        let delay = if matches!(turn, Turn::Granted(_)) { self.since.elapsed() } else { Duration::ZERO };
         Poll::Ready(decided(&self.gate, turn).map(|decision| decision.with_delay(delay)))
     }
 }
@@ -71,8 +77,8 @@ impl Future for WaitForTurn {
 impl Drop for WaitForTurn {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
-        if self.gate.leave(ticket, false) == Some(Turn::Granted) {
-            self.gate.refund(self.cost);
+        if let Some(Turn::Granted(held)) = self.gate.leave(ticket, false) {
+            self.gate.refund(&self.key, self.cost, held);
         }
     }
 }

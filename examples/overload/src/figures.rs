@@ -74,6 +74,29 @@ impl Trace {
         shed / all
     }
 
+    /// The answers, late or not, in proportion to so many per second.
+    pub(crate) fn answered(&self, (from, until): Span, per_second: f64) -> f64 {
+        let left = self.records.iter().filter(|record| (from * SECOND..until * SECOND).contains(&record.left));
+        left.filter(|record| record.fate == Fate::Answered).count() as f64 / (per_second * (until - from) as f64)
+    }
+
+    /// The share of the requests that count which were answered, late or not.
+    pub(crate) fn answered_of(&self, span: Span, counts: impl Fn(&Record) -> bool) -> f64 {
+        let (answered, all) =
+            self.arrivals(span).filter(|record| counts(record)).fold((0.0, 0.0), |(some, all), record| {
+                (some + f64::from(u8::from(record.fate == Fate::Answered)), all + 1.0)
+            });
+        answered / all
+    }
+
+    /// The median time to an answer.
+    pub(crate) fn median(&self, span: Span) -> Value {
+        match self.latency(span, 50) {
+            Value::Latency(millis) => Value::Time(millis.map(|millis| millis / 1_000.0)),
+            other => other,
+        }
+    }
+
     /// Jain's index of what the nine well-behaved tenants got: 1 if all got the same, 1/9 if one got everything.
     pub(crate) fn jain(&self, span: Span) -> f64 {
         let mut good = [0.0; 9];

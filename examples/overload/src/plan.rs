@@ -24,6 +24,10 @@ pub(crate) struct Plan {
     pub(crate) phases: Vec<(u64, u64)>,
     /// A client gives up after this time, and drops its request.
     pub(crate) patience: u64,
+    /// The requests per second at a load of 100, if not the capacity.
+    pub(crate) rate: Option<f64>,
+    /// So many requests come at once, and not one after the other.
+    pub(crate) at_once: u64,
 }
 
 /// What a server does with a request whose client has given up. Work that has begun is finished in any case.
@@ -54,6 +58,12 @@ pub(crate) enum Mix {
     LongBody,
     /// 50 ms each.
     Long,
+    /// All take so many nanoseconds of a worker.
+    Work(u64),
+    /// All wait for so many nanoseconds, without a worker.
+    Asleep(u64),
+    /// Those of the first tenant wait for 10 s, and all others for 10 ms, without a worker. The first one sends 5 of 95.
+    SlowTenant,
 }
 
 const FIXED: u64 = 5 * MILLISECOND;
@@ -71,6 +81,8 @@ impl Plan {
             top: 20,
             phases: phases.iter().map(|(until, load)| (until * SECOND, *load)).collect(),
             patience: SECOND,
+            rate: None,
+            at_once: 1,
         }
     }
 
@@ -105,6 +117,8 @@ impl Mix {
             Self::SlowRoute => 0.9 * fixed,
             Self::HealthChecks => 0.51 * fixed,
             Self::Long => 10.0 * fixed,
+            Self::Work(work) => work as f64,
+            Self::Asleep(_) | Self::SlowTenant => 0.0,
         }
     }
 
@@ -120,6 +134,9 @@ impl Mix {
             }
             Self::HealthChecks => (if random.below(2) == 0 { FIXED / 50 } else { FIXED }, false),
             Self::Long => (10 * FIXED, false),
+            Self::Work(work) => (work, false),
+            Self::Asleep(time) => (time, true),
+            Self::SlowTenant => (10 * MILLISECOND, true),
         }
     }
 }
@@ -130,20 +147,30 @@ pub(crate) struct Arrivals {
     random: Random,
     at: u64,
     phase: usize,
+    /// How many more come at this instant.
+    left: u64,
 }
 
 impl Arrivals {
     pub(crate) const fn new(seed: u64) -> Self {
-        Self { random: Random::new(seed), at: 0, phase: 0 }
+        Self { random: Random::new(seed), at: 0, phase: 0, left: 0 }
     }
 
     /// Returns the next arrival, or `None` after the last phase.
     pub(crate) fn next(&mut self, plan: &Plan) -> Option<(u64, Job)> {
         loop {
             let (until, load) = *plan.phases.get(self.phase)?;
-            let gap = exponential(&mut self.random, SECOND as f64 * 100.0 / (plan.capacity() * load as f64));
+            if self.left > 0 {
+                self.left -= 1;
+                return Some((self.at, self.job(plan)));
+            }
+            let rate = plan.rate.unwrap_or_else(|| plan.capacity()) / plan.at_once as f64;
+            let mean = SECOND as f64 * 100.0 / (rate * load as f64);
+            // What comes at once comes at even intervals.
+            let gap = if plan.at_once > 1 { mean as u64 } else { exponential(&mut self.random, mean) };
             if self.at + gap < until {
                 self.at += gap;
+                self.left = plan.at_once - 1;
                 return Some((self.at, self.job(plan)));
             }
             // The process has no memory: what is left of the gap is drawn again.
@@ -155,8 +182,12 @@ impl Arrivals {
     fn job(&mut self, plan: &Plan) -> Job {
         let is_top = self.random.below(100) < plan.top;
         // One tenant has 60 % of the offers, and nine share the rest.
-        let tenant = if unit(&mut self.random) <= 0.6 { 0 } else { 1 + self.random.below(9) as u8 };
-        let (work, is_io) = plan.mix.work(&mut self.random);
+        let greedy = if plan.mix == Mix::SlowTenant { 5.0 / 95.0 } else { 0.6 };
+        let tenant = if unit(&mut self.random) <= greedy { 0 } else { 1 + self.random.below(9) as u8 };
+        let (mut work, is_io) = plan.mix.work(&mut self.random);
+        if plan.mix == Mix::SlowTenant && tenant == 0 {
+            work *= 1_000;
+        }
         let parts = if plan.mix == Mix::LongBody { 10 } else { 1 };
         Job { work, is_io, parts, is_top, tenant }
     }

@@ -4,7 +4,7 @@ use crate::contenders::Contender;
 use crate::figures::{Span, Value};
 use crate::plan::{Abandoned, Mix, Plan};
 use crate::run::{Trace, run};
-use crate::time::SECOND;
+use crate::time::{MILLISECOND, SECOND};
 
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +72,7 @@ pub(crate) fn incident() -> Plan {
 
 /// All scenarios, in the order of the table.
 pub(crate) fn all() -> Vec<Scenario> {
-    [short_proof(), vec![long_proof()], curve(), traps()].into_iter().flatten().collect()
+    [short_proof(), few_requests(), vec![long_proof()], curve(), traps()].into_iter().flatten().collect()
 }
 
 /// Ten seconds in which the work takes three times as long.
@@ -93,6 +93,49 @@ pub(crate) fn cold_start() -> Scenario {
             figure("cold start: p99 in 5 s of 10 ×", trace.latency((0, 5), 99)),
         ]
     })
+}
+
+/// Bursts, slow requests, and few of them: a search that needs many requests finds nothing.
+pub(crate) fn few_requests() -> Vec<Scenario> {
+    let asleep = |rate, at_once, time| Plan {
+        rate: Some(rate),
+        at_once,
+        mix: Mix::Asleep(time * MILLISECOND),
+        patience: 5 * SECOND,
+        ..Plan::new(&[(120, 100)])
+    };
+    let work =
+        |patience| Plan { mix: Mix::Work(500 * MILLISECOND), patience: patience * SECOND, ..Plan::new(&[(240, 200)]) };
+    vec![
+        scenario(asleep(60.0, 60, 200), |trace| {
+            vec![share("60 at once each second, 200 ms asleep: shed", trace.shed((30, 120))).at_most(0.01)]
+        }),
+        scenario(asleep(300.0, 300, 50), |trace| {
+            vec![share("300 at once each second, 50 ms asleep: shed", trace.shed((30, 120))).at_most(0.01)]
+        }),
+        scenario(asleep(25.0, 1, 1_000), |trace| {
+            vec![share("25/s, 1 s asleep: shed", trace.shed((60, 120))).at_most(0.01)]
+        }),
+        scenario(asleep(500.0, 1, 1_000), |trace| {
+            vec![share("500/s, 1 s asleep: shed", trace.shed((60, 120))).at_most(0.01)]
+        }),
+        scenario(work(30), |trace| {
+            vec![
+                share("8/s of 500 ms at 2 ×: answered, of the capacity", trace.answered((120, 240), 4.0)).at_least(0.9),
+                figure("8/s of 500 ms at 2 ×: median", trace.median((120, 240))).at_most(1.0),
+            ]
+        }),
+        scenario(work(3), |trace| {
+            vec![share("the same, clients give up after 3 s: answered", trace.answered((120, 240), 4.0)).at_least(0.9)]
+        }),
+        scenario(
+            Plan { rate: Some(95.0), mix: Mix::SlowTenant, patience: 15 * SECOND, ..Plan::new(&[(180, 100)]) },
+            |trace| {
+                let others = trace.answered_of((60, 165), |record| record.job.tenant != 0);
+                vec![share("one key 5/s of 10 s, nine 10/s of 10 ms: shed of the nine", 1.0 - others).at_most(0.01)]
+            },
+        ),
+    ]
 }
 
 /// The scenarios whose figures have targets, except for the incident of ten minutes.

@@ -16,7 +16,7 @@ use crate::guide;
 use crate::picture::{Chart, Line, Mark};
 use crate::plan::{Abandoned, Mix, Plan};
 use crate::run::{Trace, run};
-use crate::scenarios::{Figure, Target, cold_start, no_overload, short_proof};
+use crate::scenarios::{Figure, Target, cold_start, few_requests, no_overload, short_proof};
 use crate::server::Server;
 use crate::table::{measure, table};
 use crate::time::{Epoch, MILLISECOND, SECOND, seconds};
@@ -34,7 +34,8 @@ fn assert_near(measured: f64, expected: f64, what: &str) {
 /// Without the incident of ten minutes, which takes too long unless optimised; `scripts/overload` shows it.
 #[test]
 fn ours_reaches_the_targets() {
-    let figures = measure(&Ours, &short_proof());
+    let scenarios: Vec<_> = short_proof().into_iter().chain(few_requests()).collect();
+    let figures = measure(&Ours, &scenarios);
     let missed: Vec<_> = figures.iter().filter(|figure| figure.misses_its_target()).collect();
     assert!(figures.iter().any(|figure| figure.target.is_some()) && missed.is_empty(), "{missed:?}");
 }

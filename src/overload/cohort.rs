@@ -1,0 +1,208 @@
+//! [`Cohort`]: requests that were admitted one after the other while the limit was full, and what became of them.
+//!
+//! Under a full limit, throughput is the limit divided by the mean time of a request (Little's law). So a few requests,
+//! each followed to its end, tell the throughput of a limit: also between the idle times of a server that gets bursts,
+//! and also of one that serves four requests in a second. All requests of a cohort are followed, since those that end
+//! first are the short ones.
+
+/// A request of a cohort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Followed {
+    /// Not zero, and below 2^63.
+    pub(super) cohort: u64,
+    /// When it was admitted, in nanoseconds.
+    pub(super) since: u64,
+}
+
+/// Times count by their logarithm, so that a few slow requests do not hide what happens to the others: if a server
+/// takes twice as long for nine of ten, the mean of the times may hardly change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cohort {
+    admitted: u64,
+    ended: u64,
+    served: u64,
+    /// The sum of the [logarithms](log2) of the times of those that have ended, and of their squares.
+    logs: u64,
+    squares: u64,
+    /// The sum of the admission times of those that have not ended, in nanoseconds.
+    began: u128,
+}
+
+/// One, in logarithms to the base 2.
+const ONE: u64 = 1 << 10;
+
+/// The least variance of a logarithm: requests of one length are no proof for the next one.
+const LEAST_VARIANCE: u64 = ONE * ONE / 24;
+
+impl Cohort {
+    pub(super) fn admit(&mut self, now: u64) {
+        self.admitted += 1;
+        self.began += u128::from(now);
+    }
+
+    /// A request is over.
+    pub(super) fn end(&mut self, since: u64, now: u64, is_served: bool) {
+        self.began = self.began.saturating_sub(since.into());
+        self.note(now.saturating_sub(since), 1);
+        self.served += u64::from(is_served);
+    }
+
+    fn note(&mut self, time: u64, requests: u64) {
+        let log = log2(time);
+        self.ended += requests;
+        self.logs += log * requests;
+        self.squares += log * log * requests;
+    }
+
+    /// A request was withdrawn before it began.
+    pub(super) fn forget(&mut self, since: u64) {
+        self.admitted = self.admitted.saturating_sub(1);
+        self.began = self.began.saturating_sub(since.into());
+    }
+
+    pub(super) const fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    pub(super) const fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// The usual time of a request, in nanoseconds: the geometric mean of those that have ended.
+    pub(super) fn usual_time(&self) -> u64 {
+        self.logs.checked_div(self.ended).map_or(0, exp2)
+    }
+
+    /// Returns the cohort as it is now. What has not ended counts with the time that it has taken so far, as served.
+    pub(super) fn closed(mut self, now: u64) -> Self {
+        let open = self.admitted.saturating_sub(self.ended);
+        let ages = (u128::from(now) * u128::from(open)).saturating_sub(self.began);
+        if let Some(age) = ages.checked_div(open.into()) {
+            self.note(u64::try_from(age).unwrap_or(u64::MAX), open);
+            self.served += open;
+        }
+        (self.admitted, self.began) = (self.ended, 0);
+        self
+    }
+
+    /// Adds another closed cohort.
+    pub(super) const fn add(&mut self, other: &Self) {
+        self.admitted += other.admitted;
+        self.ended += other.ended;
+        self.served += other.served;
+        self.logs += other.logs;
+        self.squares += other.squares;
+    }
+
+    /// The square of the standard error of [`time`](Self::time).
+    pub(super) fn error(&self) -> u64 {
+        let ended = self.ended.max(1);
+        let mean = self.logs / ended;
+        let variance = (self.squares / ended).saturating_sub(mean * mean).max(LEAST_VARIANCE);
+        // The error of a share, in natural logarithms, and one of those is twice as much in logarithms to the base 2.
+        let unserved = 2 * ONE * ONE * (ended - self.served) / ended;
+        // None served counts as half of one.
+        variance / ended + if self.served > 0 { unserved / self.served } else { 2 * unserved }
+    }
+
+    /// The logarithm of the time per served request.
+    fn time(&self) -> u64 {
+        let ended = self.ended.max(1);
+        let share = if self.served > 0 { log2(ended * ONE / self.served) } else { log2(ended * ONE * 2) };
+        (self.logs / ended + share).saturating_sub(log2(ONE))
+    }
+}
+
+/// The logarithm to the base 2, of which [`ONE`] is one: from the leading bit and the next ten, which is too small by
+/// 0.09 at most, and exact for the ratio of a number and its double.
+fn log2(number: u64) -> u64 {
+    let number = number.max(1);
+    let bit = u64::from(number.ilog2());
+    let rest = (u128::from(number) * u128::from(ONE)) >> bit;
+    bit * ONE + (u64::try_from(rest).unwrap_or(ONE) - ONE)
+}
+
+/// The number with this logarithm.
+fn exp2(log: u64) -> u64 {
+    let (bit, rest) = (log / ONE, log % ONE);
+    u64::try_from((u128::from(ONE + rest) << bit.min(63)) / u128::from(ONE)).unwrap_or(u64::MAX)
+}
+
+/// Whether the time per request grows from one limit to its double in proportion to it (`Some(true)`), or stays
+/// (`Some(false)`): by twice the standard error. `None` if neither is certain, unless there are enough requests.
+pub(super) fn grows(low: &Cohort, high: &Cohort, is_enough: bool) -> Option<bool> {
+    // The middle between the logarithms of one and two.
+    let middle = low.time() + ONE / 2;
+    let away = high.time().abs_diff(middle);
+    let is_certain = away * away >= 4 * (low.error() + high.error());
+    (is_certain || is_enough).then_some(high.time() > middle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn cohort(times: &[u64], served: usize) -> Cohort {
+        let mut cohort = Cohort::default();
+        for (index, time) in times.iter().enumerate() {
+            cohort.admit(MS);
+            cohort.end(MS, MS + time, index < served);
+        }
+        cohort
+    }
+
+    #[test]
+    fn a_few_equal_times_are_certain() {
+        let [low, same, double] = [5, 5, 10].map(|time| cohort(&[time * MS; 8], 8));
+        assert_eq!(grows(&low, &same, false), Some(false));
+        assert_eq!(grows(&low, &double, false), Some(true));
+    }
+
+    #[test]
+    fn logarithms_know_doubles() {
+        for number in [1, 2, 3, 5, 1_000, 1_000_000_007, u64::MAX / 4] {
+            assert_eq!(log2(2 * number), log2(number) + ONE);
+            assert!(exp2(log2(number)).abs_diff(number) <= number / 500, "{number}");
+        }
+    }
+
+    /// One in ten waits for another server, however many there are.
+    #[test]
+    fn slow_requests_do_not_hide_that_the_others_take_longer() {
+        let mixed = |time: u64| cohort(&[[time * MS; 9].as_slice(), &[1_000 * MS]].concat().repeat(64), 640);
+        assert_eq!(grows(&mixed(5), &mixed(10), false), Some(true));
+        assert_eq!(grows(&mixed(5), &mixed(5), false), Some(false));
+    }
+
+    #[test]
+    fn a_few_scattered_times_are_not() {
+        let scattered = |scale: u64| cohort(&[1, 1, 1, 1, 1, 1, 1, 20].map(|time| time * scale * MS), 8);
+        assert_eq!(grows(&scattered(1), &scattered(2), false), None);
+        assert_eq!(grows(&scattered(1), &scattered(2), true), Some(true));
+        assert_eq!(grows(&scattered(1), &scattered(1), true), Some(false));
+    }
+
+    /// Clients that give up after a time make all times equal: what counts is the time per answer.
+    #[test]
+    fn requests_that_were_not_served_count_with_their_time() {
+        let (low, high) = (cohort(&[1_000 * MS; 32], 32), cohort(&[1_000 * MS; 32], 8));
+        assert_eq!(grows(&low, &high, false), Some(true));
+        let none = cohort(&[3_000 * MS; 32], 0);
+        assert_eq!(grows(&low, &none, true), Some(true));
+    }
+
+    #[test]
+    fn what_has_not_ended_counts_with_its_age() {
+        let mut cohort = cohort(&[10 * MS; 3], 3);
+        cohort.admit(2 * MS);
+        let near = |time: u64, expected: u64| assert!(time.abs_diff(expected) < expected / 50, "{time}");
+        let closed = cohort.closed(162 * MS);
+        assert_eq!((closed.admitted(), closed.ended()), (4, 4));
+        // 10 ms, doubled once by 160 ms: one of four is sixteen times as long.
+        near(closed.usual_time(), 20 * MS);
+        cohort.forget(2 * MS);
+        near(cohort.closed(162 * MS).usual_time(), 10 * MS);
+    }
+}

@@ -1,0 +1,179 @@
+//! [`Doubling`]: finds the limit within a factor of two, from the times of few requests.
+//!
+//! It compares a limit with its half. If requests take as long under both, the limit costs nothing, and its double is
+//! tried; if they take twice as long, the half serves as many, and is compared with its own half. So a limit that is
+//! far too low or too high is left in steps of two, each of which takes some 16 requests if they are alike, and more if
+//! their times are scattered.
+//!
+//! A comparison of neighbours knows no normal time, which an incident or a slow start could spoil.
+
+use std::ops::RangeInclusive;
+
+use super::cohort::{Cohort, Followed, grows};
+
+#[derive(Debug)]
+pub(super) struct Doubling {
+    bounds: RangeInclusive<u64>,
+    /// The upper one of the two limits that are compared; the other is its half.
+    high: u64,
+    /// Whether the half is in force.
+    is_at_half: bool,
+    /// What is known of both.
+    of_high: Option<Cohort>,
+    of_half: Option<Cohort>,
+    /// The highest limit that costs nothing, and the lowest one that costs time.
+    free: u64,
+    dear: u64,
+    /// The requests that are followed now.
+    cohort: Cohort,
+    number: u64,
+    opened: Option<u64>,
+    /// The usual time of the requests of the last cohort.
+    time: Option<u64>,
+}
+
+/// A cohort has as many requests as the limit, and this many at least.
+const FEWEST: u64 = 16;
+
+/// A cohort lasts so long at least: in a shorter time, the scheduler decides how long requests take.
+const SHORTEST: u64 = 20_000_000;
+
+/// After this time, a cohort is closed although some of its requests go on: streams may take an hour.
+const LONGEST: u64 = 30_000_000_000;
+
+/// With so many requests, a comparison ends, however scattered their times are.
+const ENOUGH: u64 = 512;
+
+/// The same for the upper limit on the way up. A wrong step is found by the next comparison.
+const ENOUGH_UPWARDS: u64 = 128;
+
+impl Doubling {
+    /// Begins with a limit and its half. `cohort` numbers the first cohort.
+    pub(super) fn new(bounds: RangeInclusive<u64>, high: u64, is_at_half: bool, cohort: u64) -> Self {
+        Self {
+            bounds,
+            high,
+            is_at_half,
+            of_high: None,
+            of_half: None,
+            free: 0,
+            dear: u64::MAX,
+            cohort: Cohort::default(),
+            number: cohort,
+            opened: None,
+            time: None,
+        }
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        if self.is_at_half { self.half() } else { self.high }
+    }
+
+    fn half(&self) -> u64 {
+        (self.high / 2).max(*self.bounds.start())
+    }
+
+    /// The usual time of a request of the last cohort, in nanoseconds.
+    pub(super) const fn time(&self) -> Option<u64> {
+        self.time
+    }
+
+    /// The number of the cohort that is followed.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Follows a request that was admitted now, and has filled the limit.
+    pub(super) fn follow(&mut self, now: u64) -> Option<Followed> {
+        if self.is_complete(now) {
+            return None;
+        }
+        self.opened.get_or_insert(now);
+        self.cohort.admit(now);
+        Some(Followed { cohort: self.number, since: now })
+    }
+
+    /// A request was withdrawn.
+    pub(super) fn forget(&mut self, followed: Followed) {
+        if followed.cohort == self.number {
+            self.cohort.forget(followed.since);
+        }
+    }
+
+    /// A request is over. Returns the limit once it is found.
+    pub(super) fn end(&mut self, now: u64, followed: Followed, is_served: bool) -> Option<u64> {
+        if followed.cohort != self.number {
+            return None;
+        }
+        self.cohort.end(followed.since, now, is_served);
+        let has_ended = self.cohort.ended() * 16 >= self.cohort.admitted() * 15;
+        let is_late = self.age(now) >= LONGEST && self.cohort.ended() * 2 >= self.cohort.admitted();
+        if !(self.is_complete(now) && has_ended || is_late) {
+            return None;
+        }
+        self.compare(now)
+    }
+
+    /// Whether no more requests are followed. While the first ones are on their way, others are: they cost no time.
+    fn is_complete(&self, now: u64) -> bool {
+        let needed = self.limit().max(FEWEST);
+        self.cohort.admitted() >= needed && self.cohort.ended() * 2 >= needed && self.age(now) >= SHORTEST
+    }
+
+    fn age(&self, now: u64) -> u64 {
+        self.opened.map_or(0, |opened| now.saturating_sub(opened))
+    }
+
+    fn open(&mut self) {
+        self.number += 1;
+        (self.cohort, self.opened) = (Cohort::default(), None);
+    }
+
+    fn compare(&mut self, now: u64) -> Option<u64> {
+        self.time = Some(self.cohort.usual_time());
+        let closed = self.cohort.closed(now);
+        let known = if self.is_at_half { &mut self.of_half } else { &mut self.of_high };
+        known.get_or_insert_default().add(&closed);
+        self.open();
+        if self.half() == self.high {
+            return Some(self.high);
+        }
+        let (Some(low), Some(high)) = (&self.of_half, &self.of_high) else {
+            self.is_at_half = !self.is_at_half;
+            return None;
+        };
+        // To measure the half again, requests above it would have to end first, and none could begin meanwhile. So on the
+        // way up, the upper one decides alone.
+        let is_on_the_way_up = self.free >= self.half();
+        let is_enough =
+            if is_on_the_way_up { high.ended() >= ENOUGH_UPWARDS } else { low.ended().min(high.ended()) >= ENOUGH };
+        let Some(grows) = grows(low, high, is_enough) else {
+            // More of the less certain one.
+            self.is_at_half = !is_on_the_way_up && low.error() >= high.error();
+            return None;
+        };
+        if grows { self.go_down() } else { self.go_up() }
+    }
+
+    fn go_down(&mut self) -> Option<u64> {
+        self.dear = self.dear.min(self.high);
+        let half = self.half();
+        if half <= self.free || half == *self.bounds.start() {
+            return Some(half);
+        }
+        (self.of_high, self.of_half) = (self.of_half.take(), None);
+        (self.high, self.is_at_half) = (half, true);
+        None
+    }
+
+    fn go_up(&mut self) -> Option<u64> {
+        self.free = self.free.max(self.high);
+        let most = *self.bounds.end();
+        if self.high >= most || self.high.saturating_mul(2) >= self.dear {
+            return Some(self.high);
+        }
+        (self.of_half, self.of_high) = (self.of_high.take(), None);
+        (self.high, self.is_at_half) = (self.high.saturating_mul(2).min(most), false);
+        None
+    }
+}
