@@ -129,13 +129,13 @@ fn exp2(log: u64) -> u64 {
 }
 
 /// Whether the time per request grows from one limit to its double in proportion to it (`Some(true)`), or stays
-/// (`Some(false)`): by twice the standard error. `None` if neither is certain, unless there are enough requests.
-pub(super) fn grows(low: &Cohort, high: &Cohort, is_enough: bool) -> Option<bool> {
+/// (`Some(false)`), by twice the standard error. `None` if neither is certain.
+pub(super) fn grows(low: &Cohort, high: &Cohort) -> Option<bool> {
     // The middle between the logarithms of one and two.
     let middle = low.time() + ONE / 2;
     let away = high.time().abs_diff(middle);
     let is_certain = away * away >= 4 * (low.error() + high.error());
-    (is_certain || is_enough).then_some(high.time() > middle)
+    is_certain.then_some(high.time() > middle)
 }
 
 #[cfg(test)]
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn a_few_equal_times_are_certain() {
         let [low, same, double] = [5, 5, 10].map(|time| cohort(&[time * MS; 8], 8));
-        assert_eq!(grows(&low, &same, false), Some(false));
-        assert_eq!(grows(&low, &double, false), Some(true));
+        assert_eq!(grows(&low, &same), Some(false));
+        assert_eq!(grows(&low, &double), Some(true));
     }
 
     #[test]
@@ -172,25 +172,23 @@ mod tests {
     #[test]
     fn slow_requests_do_not_hide_that_the_others_take_longer() {
         let mixed = |time: u64| cohort(&[[time * MS; 9].as_slice(), &[1_000 * MS]].concat().repeat(64), 640);
-        assert_eq!(grows(&mixed(5), &mixed(10), false), Some(true));
-        assert_eq!(grows(&mixed(5), &mixed(5), false), Some(false));
+        assert_eq!(grows(&mixed(5), &mixed(10)), Some(true));
+        assert_eq!(grows(&mixed(5), &mixed(5)), Some(false));
     }
 
     #[test]
     fn a_few_scattered_times_are_not() {
         let scattered = |scale: u64| cohort(&[1, 1, 1, 1, 1, 1, 1, 20].map(|time| time * scale * MS), 8);
-        assert_eq!(grows(&scattered(1), &scattered(2), false), None);
-        assert_eq!(grows(&scattered(1), &scattered(2), true), Some(true));
-        assert_eq!(grows(&scattered(1), &scattered(1), true), Some(false));
+        assert_eq!(grows(&scattered(1), &scattered(2)), None);
     }
 
     /// Clients that give up after a time make all times equal: what counts is the time per answer.
     #[test]
     fn requests_that_were_not_served_count_with_their_time() {
         let (low, high) = (cohort(&[1_000 * MS; 32], 32), cohort(&[1_000 * MS; 32], 8));
-        assert_eq!(grows(&low, &high, false), Some(true));
+        assert_eq!(grows(&low, &high), Some(true));
         let none = cohort(&[3_000 * MS; 32], 0);
-        assert_eq!(grows(&low, &none, true), Some(true));
+        assert_eq!(grows(&low, &none), Some(true));
     }
 
     #[test]

@@ -42,21 +42,18 @@ const SHORTEST: u64 = 20_000_000;
 const LONGEST: u64 = 30_000_000_000;
 
 /// With so many requests, a comparison ends, however scattered their times are.
-const ENOUGH: u64 = 512;
-
-/// The same for the upper limit on the way up. A wrong step is found by the next comparison.
-const ENOUGH_UPWARDS: u64 = 128;
+const ENOUGH: u64 = 192;
 
 impl Doubling {
-    /// Begins with a limit and its half. `cohort` numbers the first cohort.
-    pub(super) fn new(bounds: RangeInclusive<u64>, high: u64, is_at_half: bool, cohort: u64) -> Self {
+    /// Begins with a limit and its half, which is first if it is known to be `free`. `cohort` numbers the first cohort.
+    pub(super) fn new(bounds: RangeInclusive<u64>, high: u64, free: u64, cohort: u64) -> Self {
         Self {
             bounds,
             high,
-            is_at_half,
+            is_at_half: free > 0,
             of_high: None,
             of_half: None,
-            free: 0,
+            free,
             dear: u64::MAX,
             cohort: Cohort::default(),
             number: cohort,
@@ -142,24 +139,28 @@ impl Doubling {
             self.is_at_half = !self.is_at_half;
             return None;
         };
+        match grows(low, high) {
+            Some(true) => return self.go_down(),
+            Some(false) => return self.go_up(),
+            None => {}
+        }
         // To measure the half again, requests above it would have to end first, and none could begin meanwhile. So on the
-        // way up, the upper one decides alone.
+        // way up, more is learned of the upper one alone.
         let is_on_the_way_up = self.free >= self.half();
-        let is_enough =
-            if is_on_the_way_up { high.ended() >= ENOUGH_UPWARDS } else { low.ended().min(high.ended()) >= ENOUGH };
-        let Some(grows) = grows(low, high, is_enough) else {
-            // More of the less certain one.
-            self.is_at_half = !is_on_the_way_up && low.error() >= high.error();
-            return None;
-        };
-        if grows { self.go_down() } else { self.go_up() }
+        let is_half_next = !is_on_the_way_up && low.error() >= high.error();
+        if (if is_half_next { low } else { high }).ended() >= ENOUGH {
+            // A limit that is too high costs time, and one that is too low costs answers.
+            return Some(self.high);
+        }
+        self.is_at_half = is_half_next;
+        None
     }
 
     fn go_down(&mut self) -> Option<u64> {
         self.dear = self.dear.min(self.high);
         let half = self.half();
         if half <= self.free || half == *self.bounds.start() {
-            return Some(half);
+            return Some(self.between(half));
         }
         (self.of_high, self.of_half) = (self.of_half.take(), None);
         (self.high, self.is_at_half) = (half, true);
@@ -170,10 +171,15 @@ impl Doubling {
         self.free = self.free.max(self.high);
         let most = *self.bounds.end();
         if self.high >= most || self.high.saturating_mul(2) >= self.dear {
-            return Some(self.high);
+            return Some(self.between(self.high));
         }
         (self.of_half, self.of_high) = (self.of_high.take(), None);
         (self.high, self.is_at_half) = (self.high.saturating_mul(2).min(most), false);
         None
+    }
+
+    /// A limit that costs nothing or little, since the next one that was tried costs more.
+    fn between(&self, free: u64) -> u64 {
+        if self.dear == u64::MAX { free } else { free + self.dear.saturating_sub(free) / 4 }
     }
 }

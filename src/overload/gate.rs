@@ -406,8 +406,8 @@ impl Line {
 
     /// Sheds the requests that have waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
-        // A wait as long as a request takes is no long wait.
-        let target = self.search.time_of_one().min(self.longest_target).max(self.queue_target);
+        // A wait of a quarter of what a request takes is no long wait.
+        let target = (self.search.time_of_one() / 4).min(self.longest_target).max(self.queue_target);
         self.delays.iter_mut().for_each(|delay| delay.set_target(target));
         for class in Priority::ALL {
             self.observe(now, class);

@@ -41,11 +41,10 @@ use crate::values::{
 ///    long, and the others do not notice;
 /// 3. within a key, the oldest; while the server is overloaded, the newest.
 ///
-/// Of the last quarter of the limit, no key holds more than its share, beside the keys that have used it within a
-/// second, but for one request. So a key whose requests take long does not hold all units.
+/// Of the last quarter of the limit, no key holds more than half if another key has used it within a second. So a key whose requests take long does not hold all units.
 ///
 /// The server counts as overloaded when, for 100 ms, there was at every instant a request that had waited for longer
-/// than [`queue_target`](Self::queue_target), or than a request usually takes, up to half of `max_wait`. Until a limit
+/// than [`queue_target`](Self::queue_target), or than a quarter of what a request usually takes. Until a limit
 /// was found, a queue only says that it is too low, so nothing is shed but by `max_wait` and `max_queue`. From then on,
 /// requests that have waited for twice that are shed, until the queue drains. If [`max_queue`](Self::max_queue)
 /// requests wait, the request that would be served last gives way to the newcomer: one of the lowest class, and of the
@@ -60,7 +59,7 @@ use crate::values::{
 ///
 /// First within a factor of two: requests that have filled the limit are followed to their end, under it and under its
 /// half. If they take as long under both, its double is tried; if they take twice as long, the half of its half. Some
-/// 16 requests are enough for a step if they are alike, and up to 512 if their times are scattered, so this works for
+/// 16 requests are enough for a step if they are alike, and up to 192 if their times are scattered, so this works for
 /// bursts, and for four requests in a second. Times are compared with each other and never with a normal one, so none
 /// can be learned from an incident.
 ///

@@ -1,9 +1,9 @@
-//! [`Reserve`]: the last quarter of the limit, of which no key has more than its share.
+//! [`Reserve`]: the last quarter of the limit, of which no key has more than half while others use it.
 //!
 //! A fair order among the requests that wait is not enough: a key whose requests take long holds units while others
 //! come and go, until it holds all of them. What is shared is time on the server, and units in flight are this time, by
-//! the second. So the first three quarters of the limit are for who comes first, and a key may hold of the last quarter
-//! what is left for it by the keys that have used it within a second: a unit at least.
+//! the second. So the first three quarters of the limit are for who comes first, and of the last quarter a key may hold
+//! half if another key has used it within a second. With smaller parts, units would stay free that nobody may use.
 
 use std::collections::HashMap;
 
@@ -43,8 +43,9 @@ impl Reserve {
     /// Whether the key may hold so many more units of the reserve.
     pub(super) fn has_room(&self, word: GateWord, key: &PartitionKey, cost: u64) -> bool {
         let held = self.keys.get(key);
-        let others = self.keys.len() - usize::from(held.is_some());
-        let share = (word.limit() / 4) / (others as u64 + 1);
+        let reserve = word.limit() / 4;
+        let is_alone = self.keys.len() == usize::from(held.is_some());
+        let share = if is_alone { reserve } else { reserve / 2 };
         // When units end that were open to all, those that were taken of the reserve take their place.
         let taken = word.units().saturating_sub(open_to_all(word)).min(self.units);
         let part = held.map_or(0, |held| (held.units * taken).div_ceil(self.units.max(1)));
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_all_of_it_alone_and_a_share_beside_others() {
+    fn a_key_has_all_of_it_alone_and_half_beside_others() {
         let at = |units| GateWord::new(20).with_units(units);
         let [slow, other] = ["slow", "other"].map(PartitionKey::from);
         let mut reserve = Reserve::default();
@@ -87,7 +88,7 @@ mod tests {
         }
         reserve.release(&slow, 2);
         reserve.take(5, &other, 1);
-        // Three and one: each may have two of five.
+        // Three and one, of five.
         assert!(!reserve.has_room(at(19), &slow, 1) && reserve.has_room(at(19), &other, 1));
         // Another second, and the other key is gone.
         reserve.release(&other, 1);

@@ -59,9 +59,10 @@ impl Search {
             self.is_known = true;
             return;
         }
-        let limit = self.exact.base();
-        let high = if is_upwards { limit.saturating_mul(2).min(*self.bounds.end()) } else { limit };
-        self.doubling = Some(Doubling::new(self.bounds.clone(), high, is_upwards, self.next));
+        let base = self.exact.base();
+        // That the present limit costs no throughput was found by more requests than are compared now.
+        let (high, free) = if is_upwards { (base.saturating_mul(2).min(*self.bounds.end()), base) } else { (base, 0) };
+        self.doubling = Some(Doubling::new(self.bounds.clone(), high, free, self.next));
     }
 
     pub(super) fn set_bounds(&mut self, bounds: RangeInclusive<u64>) {
@@ -129,7 +130,11 @@ impl Search {
         self.time = doubling.time().unwrap_or(self.time);
         if let Some(limit) = found {
             self.next = doubling.number() + 1;
-            self.exact = LimitSearch::new(self.bounds.clone(), limit);
+            // If the double is no better, the exact search goes on where it was.
+            let base = self.exact.base();
+            if !(self.is_known && (base..=base + base / 4).contains(&limit)) {
+                self.exact = LimitSearch::new(self.bounds.clone(), limit);
+            }
             (self.doubling, self.is_known, self.full) = (None, true, 0);
         }
     }
