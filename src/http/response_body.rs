@@ -70,6 +70,7 @@ type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error
 impl<B: Body> OpenBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled<B> {
         let mut this = self.project();
+        this.request.iter().for_each(|request| request.note_poll());
         let frame = ready!(this.body.as_mut().poll_frame(cx));
         let Some(request) = this.request.as_mut() else { return Poll::Ready(frame) };
         // Trailers, an error or the absence of a frame is the end. The last data frame is not, even if the body knows

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::controlled_delay::ControlledDelay;
 use super::fair_queue::{Arrival, Departure, FairQueue, Order, Ticket};
 use super::limit_search::LimitSearch;
+use super::stalled::{Bodies, StalledUnits};
 use super::word::GateWord;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
@@ -39,6 +40,8 @@ pub(super) struct GateSettings {
 pub(super) struct Gate {
     word: AtomicU64,
     line: Mutex<Line>,
+    /// The bodies whose requests hold units.
+    pub(super) bodies: Bodies,
     /// The number of the last change.
     changes: AtomicU64,
     /// Where its clock begins.
@@ -52,6 +55,8 @@ struct Line {
     /// Of each class: an important one is not overloaded because a lower one is.
     delays: [ControlledDelay; Priority::ALL.len()],
     search: LimitSearch,
+    /// The units that were taken back from bodies that stand still.
+    stalled: StalledUnits,
     /// The requests that have left the queue, and do not know it yet.
     decided: HashMap<Ticket, Turn>,
     wakers: HashMap<Ticket, Waker>,
@@ -93,6 +98,7 @@ impl Gate {
                 queue: FairQueue::default(),
                 delays: Priority::ALL.map(|_| ControlledDelay::new(nanos(settings.queue_target))),
                 search,
+                stalled: StalledUnits::default(),
                 decided: HashMap::new(),
                 wakers: HashMap::new(),
                 max_queue: settings.max_queue,
@@ -101,6 +107,7 @@ impl Gate {
                 shed: Default::default(),
                 shed_over_share: Default::default(),
             }),
+            bodies: Bodies::default(),
             changes: AtomicU64::new(0),
             origin: Instant::now(),
         }
@@ -220,12 +227,20 @@ impl Gate {
     pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
         let now = arrival.at;
         self.locked(now, |line, word, wakers| {
-            if line.queue.is_empty() && word.has_room(arrival.cost) {
+            let is_free = |line: &Line, word: &GateWord| line.queue.is_empty() && word.has_room(arrival.cost);
+            if !is_free(line, word) {
+                self.bodies.take_back(now, word, &mut line.stalled);
+            }
+            if is_free(line, word) {
                 *word = word.with_units(word.units() + arrival.cost);
                 return Err(Turn::Granted);
             }
             if line.is_closed {
                 return Err(Turn::Closed);
+            }
+            if line.stalled.is_full(&arrival.key, word.limit()) {
+                line.shed_over_share[arrival.priority as usize] += 1;
+                return Err(Turn::Shed(None));
             }
             let ticket = line.queue.push(arrival);
             if line.queue.len() <= line.max_queue {
@@ -270,6 +285,19 @@ impl Gate {
             (turn, waker)
         });
         turn
+    }
+
+    /// Takes back the units of bodies that stand still, for requests that wait.
+    pub(super) fn look_at_bodies(&self) {
+        let now = self.now();
+        if self.bodies.is_due(now) {
+            self.locked(now, |line, word, _| self.bodies.take_back(now, word, &mut line.stalled));
+        }
+    }
+
+    /// Changes the units that were taken back.
+    pub(super) fn change_stalled(&self, change: impl FnOnce(&mut StalledUnits)) {
+        change(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner).stalled);
     }
 
     /// Begins a change of the settings, which is later than all that were begun before.
@@ -321,7 +349,8 @@ impl Gate {
     #[cfg(all(test, not(sluice_loom)))]
     pub(super) fn is_empty(&self) -> bool {
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.queue.is_blank() && line.decided.is_empty() && line.wakers.is_empty()
+        let has_bodies = !self.bodies.is_empty() || !line.stalled.is_empty();
+        line.queue.is_blank() && line.decided.is_empty() && line.wakers.is_empty() && !has_bodies
     }
 
     /// Panics if an invariant is broken. No other thread must use the gate meanwhile.

@@ -265,6 +265,7 @@ impl Limiter for Overload {
             .holding()
             .delaying()
             .shedding()
+            .watching_bodies(Self::find_watcher)
             .answering(Mode::Peek)
             .answering(Mode::Shadow)
     }

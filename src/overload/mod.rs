@@ -1,8 +1,9 @@
 //! Protection from overload: [`Overload`] bounds the requests in flight of a server by a limit that it finds itself.
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
-//! key (`fair_queue`). `controlled_delay` decides when waiters are shed, and `limit_search` finds the limit. `waiting`
-//! is the future of a request that waits, and `limiter` puts them together.
+//! key (`fair_queue`). `controlled_delay` decides when waiters are shed, and `limit_search` finds the limit. `stalled`
+//! takes back the units of bodies that nobody reads. `waiting` is the future of a request that waits, and `limiter` puts
+//! them together.
 
 mod controlled_delay;
 mod fair_queue;
@@ -11,6 +12,7 @@ mod limit_search;
 mod limiter;
 #[cfg(all(test, sluice_loom))]
 mod models;
+mod stalled;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 mod waiting;

@@ -18,6 +18,7 @@ use crate::http::permits::{Held, Holds, Permits, release};
 use crate::http::policy::{NoteCharge, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::http::settlement::{Reports, Settlement};
+use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, RequestEnd};
 
@@ -77,7 +78,11 @@ impl OpenRequest {
         let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
         let reports = Some(Reports::for_policies(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
-        let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
+        let watcher = |hold: &Hold| {
+            let policy = scope.in_force.policies.iter().find(|policy| hold.is_of(&policy.limiter))?;
+            policy.description.watcher_of((*policy.limiter).as_any())
+        };
+        let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end, watcher)));
         Self {
             layer: Arc::clone(scope.layer),
             in_force: Arc::clone(scope.in_force),
@@ -120,6 +125,9 @@ impl OpenRequest {
         self.has_no_content |= matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let end = if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served };
         release(&mut self.until_head, end);
+        if let Some(held) = &self.held {
+            held.begin_body();
+        }
         self.bytes = Some(0);
         let by_head = |entry: &PolicyEntry| entry.is_open && self.scope().policy(entry).after.is_settled_by_head();
         if self.entries.iter().any(by_head) && grpc::has_status_in_trailers(response.headers()) {
@@ -171,6 +179,13 @@ impl OpenRequest {
         self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
     }
 
+    /// Notes that the server asks for the next frame of the body.
+    pub(crate) fn note_poll(&self) {
+        if let Some(held) = &self.held {
+            held.resume();
+        }
+    }
+
     /// Notes an error of the inner service, or of the body.
     pub(crate) const fn fail(&mut self) {
         self.has_failed = true;
@@ -202,8 +217,11 @@ impl OpenRequest {
         }
     }
 
-    /// Counts bytes of the body.
+    /// Counts the bytes of a frame of the body, which the server has now.
     pub(crate) fn note_bytes(&mut self, bytes: usize) {
+        if let Some(held) = &self.held {
+            held.hand_over();
+        }
         self.bytes = self.bytes.map(|before| before.saturating_add(bytes as u64));
     }
 
