@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::Extensions;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::limiter::{Hold, WatchedUnits};
 use crate::util::lock::Lock;
@@ -93,6 +93,12 @@ impl Held {
             Some((index, WatchedUnits::new(watcher(hold)?, hold.key().clone(), hold.units())))
         });
         Self { holds: Lock::new(HeldUnits { holds, place: None }), watched }
+    }
+
+    /// The units of one limiter.
+    pub(crate) fn of_one(hold: Hold, watcher: Option<Arc<dyn WatchesBodies>>) -> Self {
+        let watched = watcher.map(|watcher| (0, WatchedUnits::new(watcher, hold.key().clone(), hold.units())));
+        Self { holds: Lock::new(HeldUnits { holds: smallvec![hold], place: None }), watched }
     }
 
     /// Notes that the head of the response was handed over to the server, which now asks for the body. From now on, a

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::{Annotations, Evaluation, OpenRequest, WaitingRequest, evaluate};
+use crate::http::evaluate::{Annotations, Evaluation, StillOpen, WaitingRequest, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::preflight::has_no_body;
 use crate::http::reload::LayerState;
@@ -186,8 +186,11 @@ where
 /// The response to a request that is over when its body has ended.
 #[cold]
 #[inline(never)]
-fn still_open<B>(response: Response<B>, request: Box<OpenRequest>) -> Response<ResponseBody<B>> {
-    response.map(|body| ResponseBody::open(body, request))
+fn still_open<B>(response: Response<B>, request: StillOpen) -> Response<ResponseBody<B>> {
+    response.map(|body| match request {
+        StillOpen::Held(request) => ResponseBody::held(body, request),
+        StillOpen::Open(request) => ResponseBody::open(body, request),
+    })
 }
 
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use http::{Extensions, Method, Request, Response};
 
+use super::EndsWithBody;
 use super::entry::{PolicyEntry, Progress};
+use super::held_request::HeldRequest;
 use super::open_request::OpenRequest;
 use super::scope::Scope;
 use crate::http::headers::{self, PolicyReading, ResponseFields, Writer};
@@ -18,6 +20,11 @@ pub(crate) enum Annotations {
     Known {
         fields: Option<ResponseFields>,
         rare: Option<Box<Rare>>,
+    },
+    /// The request holds units until its response ends.
+    Held {
+        request: HeldRequest,
+        known: Option<Box<Annotations>>,
     },
     /// The request ends with its response, or its accounts depend on the response.
     Open(Box<OpenRequest>),
@@ -43,20 +50,55 @@ impl Annotations {
                 let is_head = *request.method() == Method::HEAD;
                 open.begin(is_head, request.extensions_mut());
             }
+            Self::Held { request: held, known } => {
+                let is_head = *request.method() == Method::HEAD;
+                let extensions = request.extensions_mut();
+                if let Some(known) = known {
+                    known.extend_extensions(extensions);
+                }
+                held.begin(is_head, extensions);
+            }
         }
+    }
+
+    #[cold]
+    fn extend_extensions(&self, extensions: &mut Extensions) {
+        if let Self::Known { rare: Some(rare), .. } = self {
+            rare.extend_request(extensions);
+        }
+    }
+
+    /// The annotations of a request that holds units, if these are the others.
+    pub(super) fn holding(self, request: HeldRequest) -> Self {
+        let is_bare = matches!(self, Self::Known { fields: None, rare: None });
+        Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
     }
 
     /// Ends a request to which the inner service has no response but an error.
     #[cold]
     pub(crate) fn fail(self) {
-        if let Self::Open(mut open) = self {
-            open.fail();
+        match self {
+            Self::Open(mut open) => open.fail(),
+            Self::Held { mut request, .. } => request.fail(),
+            Self::Known { .. } => {}
+        }
+    }
+
+    /// Annotates the response to a request that holds units.
+    fn write_known<B>(self: Box<Self>, response: &mut Response<B>) {
+        if let Self::Known { fields, rare } = *self {
+            if let Some(fields) = fields {
+                fields.write(response.status(), response.headers_mut());
+            }
+            if let Some(rare) = rare {
+                rare.write(response);
+            }
         }
     }
 
     /// Annotates the response. Returns the open request, if it ends with the body.
     #[inline(always)]
-    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
+    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<StillOpen> {
         match self {
             Self::Known { fields, rare } => {
                 if let Some(fields) = fields {
@@ -67,9 +109,22 @@ impl Annotations {
                 }
                 None
             }
-            Self::Open(open) => settle(open, response),
+            Self::Held { mut request, known } => {
+                request.note_head(&(&*response).into());
+                if let Some(known) = known {
+                    known.write_known(response);
+                }
+                Some(StillOpen::Held(request))
+            }
+            Self::Open(open) => settle(open, response).map(StillOpen::Open),
         }
     }
+}
+
+/// A request that ends with the body of its response.
+pub(crate) enum StillOpen {
+    Held(HeldRequest),
+    Open(Box<OpenRequest>),
 }
 
 #[cold]
