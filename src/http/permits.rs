@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::Extensions;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::limiter::{Hold, WatchedUnits};
 use crate::util::lock::Lock;
@@ -62,8 +62,10 @@ pub struct TakenPermits(Vec<Holds>);
 
 impl Permits {
     pub(crate) fn insert(held: &Arc<Held>, extensions: &mut Extensions) {
-        let outer = extensions.remove::<Self>().map(Arc::new);
-        extensions.insert(Self { held: Arc::clone(held), outer });
+        let outer = extensions.insert(Self { held: Arc::clone(held), outer: None });
+        if let Some((outer, inner)) = outer.zip(extensions.get_mut::<Self>()) {
+            inner.outer = Some(Arc::new(outer));
+        }
     }
 
     /// Takes all units that the request still holds, of all layers around the handler, except for units that are
@@ -96,9 +98,10 @@ impl Held {
     }
 
     /// The units of one limiter.
+    #[inline(always)]
     pub(crate) fn of_one(hold: Hold, watcher: Option<Arc<dyn WatchesBodies>>) -> Self {
         let watched = watcher.map(|watcher| (0, WatchedUnits::new(watcher, hold.key().clone(), hold.units())));
-        Self { holds: Lock::new(HeldUnits { holds: smallvec![hold], place: None }), watched }
+        Self { holds: Lock::new(HeldUnits { holds: Holds::from_buf([hold]), place: None }), watched }
     }
 
     /// Notes that the head of the response was handed over to the server, which now asks for the body. From now on, a

@@ -41,6 +41,14 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
         Self::keeping(limiter, key, admission, units, true)
     }
 
+    /// Holds the units of an admission of this key, until this is dropped.
+    #[cfg(feature = "http")]
+    #[inline(always)]
+    pub(crate) fn of_key(limiter: L, key: PartitionKey, admission: &Decision, units: u64) -> Self {
+        let end = HoldEnd::Released(RequestEnd::Served);
+        Self { limiter, key, receipt: admission.receipt(), units, end, releases: true }
+    }
+
     #[inline(always)]
     fn keeping(limiter: L, key: &PartitionKey, admission: &Decision, units: u64, releases: bool) -> Self {
         let end = HoldEnd::Released(RequestEnd::Served);

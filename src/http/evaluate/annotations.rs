@@ -43,32 +43,33 @@ impl Annotations {
     /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
     pub(crate) fn extend_request<B>(&mut self, request: &mut Request<B>) {
-        match self {
-            Self::Known { rare: None, .. } => {}
-            Self::Known { rare: Some(rare), .. } => rare.extend_request(request.extensions_mut()),
-            Self::Open(open) => {
-                let is_head = *request.method() == Method::HEAD;
-                open.begin(is_head, request.extensions_mut());
-            }
-            Self::Held { request: held, known } => {
-                let is_head = *request.method() == Method::HEAD;
-                let extensions = request.extensions_mut();
-                if let Some(known) = known {
-                    known.extend_extensions(extensions);
-                }
-                held.begin(is_head, extensions);
-            }
+        if !matches!(self, Self::Known { rare: None, .. }) {
+            let is_head = *request.method() == Method::HEAD;
+            self.extend(is_head, request.extensions_mut());
         }
     }
 
     #[cold]
-    fn extend_extensions(&self, extensions: &mut Extensions) {
-        if let Self::Known { rare: Some(rare), .. } = self {
-            rare.extend_request(extensions);
+    #[inline(never)]
+    fn extend(&mut self, is_head: bool, extensions: &mut Extensions) {
+        match self {
+            Self::Known { rare, .. } => {
+                if let Some(rare) = rare {
+                    rare.extend_request(extensions);
+                }
+            }
+            Self::Held { request, known } => {
+                if let Some(known) = known {
+                    known.extend(is_head, extensions);
+                }
+                request.begin(is_head, extensions);
+            }
+            Self::Open(open) => open.begin(is_head, extensions),
         }
     }
 
     /// The annotations of a request that holds units, if these are the others.
+    #[inline(always)]
     pub(super) fn holding(self, request: HeldRequest) -> Self {
         let is_bare = matches!(self, Self::Known { fields: None, rare: None });
         Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
@@ -84,21 +85,9 @@ impl Annotations {
         }
     }
 
-    /// Annotates the response to a request that holds units.
-    fn write_known<B>(self: Box<Self>, response: &mut Response<B>) {
-        if let Self::Known { fields, rare } = *self {
-            if let Some(fields) = fields {
-                fields.write(response.status(), response.headers_mut());
-            }
-            if let Some(rare) = rare {
-                rare.write(response);
-            }
-        }
-    }
-
-    /// Annotates the response. Returns the open request, if it ends with the body.
+    /// Annotates the response. Returns the annotations of a request that is [still open](Self::settle).
     #[inline(always)]
-    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<StillOpen> {
+    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Self> {
         match self {
             Self::Known { fields, rare } => {
                 if let Some(fields) = fields {
@@ -109,14 +98,29 @@ impl Annotations {
                 }
                 None
             }
+            open => Some(open),
+        }
+    }
+
+    /// Annotates the response to a request that was open until now. Returns the request, if it ends with the body.
+    #[inline(always)]
+    pub(crate) fn settle<B>(self, response: &mut Response<B>) -> Option<StillOpen> {
+        match self {
+            Self::Known { .. } => {
+                self.write(response);
+                None
+            }
             Self::Held { mut request, known } => {
                 request.note_head(&(&*response).into());
                 if let Some(known) = known {
-                    known.write_known(response);
+                    known.write(response);
                 }
                 Some(StillOpen::Held(request))
             }
-            Self::Open(open) => settle(open, response).map(StillOpen::Open),
+            Self::Open(mut open) => {
+                open.settle_head(&(&*response).into()).write(response);
+                open.lasts().then_some(StillOpen::Open(open))
+            }
         }
     }
 }
@@ -125,12 +129,6 @@ impl Annotations {
 pub(crate) enum StillOpen {
     Held(HeldRequest),
     Open(Box<OpenRequest>),
-}
-
-#[cold]
-fn settle<B>(mut open: Box<OpenRequest>, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
-    open.settle_head(&(&*response).into()).write(response);
-    Some(open).filter(|open| open.lasts())
 }
 
 impl Rare {

@@ -50,15 +50,16 @@ impl Scope<'_> {
         });
         match &answer {
             Answer::Ready(Ok(decision)) if decision.is_allowed() => {
+                // Before anything else, so that no panic loses the units.
+                let hold = Hold::of_key(Arc::clone(&policy.limiter), key, decision, cost);
                 policy.report_health(None);
                 if policy.description.sheds() {
                     policy.note_not_shed();
                 }
-                policy.note(Fate::from_admission(decision), Some(&key), Some(decision));
-                // Held before anything else is computed, so that no panic loses the units.
-                let held = HeldRequest::new(Hold::new(Arc::clone(&policy.limiter), &key, decision, cost), policy);
-                let decided = PlainDecision { policy: 0, key: &key, quota, decision };
-                Evaluation::Admitted(self.annotate_plain(std::iter::once(decided)).holding(held))
+                policy.note(Fate::from_admission(decision), Some(hold.key()), Some(decision));
+                let decided = PlainDecision { policy: 0, key: hold.key(), quota, decision };
+                let known = self.annotate_plain(std::iter::once(decided));
+                Evaluation::Admitted(known.holding(HeldRequest::new(hold, policy)))
             }
             _ => {
                 let mut entries = Entries::new();
@@ -71,6 +72,7 @@ impl Scope<'_> {
 }
 
 impl HeldRequest {
+    #[inline(always)]
     fn new(hold: Hold, policy: &Policy) -> Self {
         let watcher = policy.description.watcher_of((*policy.limiter).as_any());
         Self { held: Arc::new(Held::of_one(hold, watcher)), ending: Ending::default() }
@@ -112,6 +114,8 @@ impl EndsWithBody for HeldRequest {
 }
 
 impl Drop for HeldRequest {
+    // Not inlined, so that requests that hold nothing do not pay for the registers.
+    #[inline(never)]
     fn drop(&mut self) {
         self.held.release(self.ending.request_end());
     }
