@@ -41,8 +41,8 @@ pub struct Permits {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     holds: Lock<HeldUnits>,
-    /// The units that their limiter takes back while nobody reads the response, if it does so, and their index. If there
-    /// are several such limiters, the first of them.
+    /// The units that their limiter takes back while nobody reads the response, if it does so, and their index. If
+    /// there are several such limiters, the first of them.
     watched: Option<(usize, WatchedUnits)>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
 //! key (`fair_queue`). `controlled_delay` decides when waiters are shed, and `limit_search` finds the limit. `stalled`
-//! takes back the units of bodies that nobody reads. `waiting` is the future of a request that waits, and `limiter` puts
-//! them together.
+//! takes back the units of bodies that nobody reads. `waiting` is the future of a request that waits, and `limiter`
+//! puts them together.
 
 mod controlled_delay;
 mod fair_queue;

@@ -1,7 +1,7 @@
 //! Bodies whose reader does not take the next frame: their units stop counting against the limit.
 //!
-//! A server polls a body when it can send. To a client that lets it send nothing, the body stands still, nobody works on
-//! it, and yet it would hold its units until the client disconnects. So when a request has to wait, the gate looks at
+//! A server polls a body when it can send. To a client that lets it send nothing, the body stands still, nobody works
+//! on it, and yet it would hold its units until the client disconnects. So when a request has to wait, the gate looks at
 //! the bodies that hold units, and takes back the units of each whose reader has been silent for [`SILENCE`]. A body
 //! that is pending itself, since its handler still works, is not silent.
 //!
@@ -23,7 +23,8 @@ use crate::util::sync::{AtomicU64, Mutex, Ordering};
 use crate::values::{PartitionKey, WatchedBody, WatchesBodies};
 
 /// After this time, a reader is silent. As long as a queue may be too long before its class is
-/// [overloaded](super::controlled_delay::INTERVAL), so that bodies which stand still are found before requests are shed.
+/// [overloaded](super::controlled_delay::INTERVAL), so that bodies which stand still are found before requests are
+/// shed.
 /// Longer than the round trip in which a usual client opens its window, and than a worker lets a ready task wait.
 const SILENCE: u64 = super::controlled_delay::INTERVAL;
 
@@ -43,7 +44,8 @@ pub(super) struct Bodies {
     next_look: AtomicU64,
 }
 
-/// A part of the bodies. A place that is free is used again, so that nothing is allocated while as many bodies come as go.
+/// A part of the bodies. A place that is free is used again, so that nothing is allocated while as many bodies come as
+/// go.
 #[derive(Default)]
 struct Places {
     places: Vec<Option<Arc<dyn WatchedBody>>>,

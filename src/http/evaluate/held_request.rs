@@ -1,8 +1,8 @@
 //! The hot path of one policy whose requests hold units, and await nothing else of their responses. All other outcomes
 //! than an admission at once are left to a transaction, which goes on from the answer.
 //!
-//! An [open request](OpenRequest) keeps the entries of its transaction. A held one keeps its units alone: one allocation
-//! for them, which it shares with the [`Permits`] in the extensions of the request, and one for these.
+//! An [open request](OpenRequest) keeps the entries of its transaction. A held one keeps its units alone: one
+//! allocation for them, which it shares with the [`Permits`] in the extensions of the request, and one for these.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::http::policy::{Fate, Policy};
 use crate::limiter::Hold;
 use crate::values::{Answer, Ask};
 
-/// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response, until
-/// the client has disconnected or the service has failed.
+/// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
+/// until the client has disconnected or the service has failed.
 pub(crate) struct HeldRequest {
     held: Arc<Held>,
     ending: Ending,
