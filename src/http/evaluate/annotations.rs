@@ -24,7 +24,7 @@ pub(crate) enum Annotations {
     /// The request holds units until its response ends.
     Held {
         request: HeldRequest,
-        known: Option<Box<Annotations>>,
+        known: Option<Box<Self>>,
     },
     /// The request ends with its response, or its accounts depend on the response.
     Open(Box<OpenRequest>),
