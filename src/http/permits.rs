@@ -6,9 +6,9 @@ use std::sync::Arc;
 use http::Extensions;
 use smallvec::SmallVec;
 
-use crate::limiter::Hold;
+use crate::limiter::{Hold, WatchedUnits};
 use crate::util::lock::Lock;
-use crate::values::RequestEnd;
+use crate::values::{PartitionKey, RequestEnd, WatchedBody, WatchesBodies};
 
 /// The units of [`Concurrency`](crate::Concurrency) limits that a request holds, in its extensions.
 ///
@@ -39,7 +39,19 @@ pub struct Permits {
 
 /// The units of one layer's limits that a request holds, until they are released or taken.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Lock<Holds>);
+pub(crate) struct Held {
+    holds: Lock<HeldUnits>,
+    /// The units that their limiter takes back while nobody reads the response, if it does so, and their index. If
+    /// there are several such limiters, the first of them.
+    watched: Option<(usize, WatchedUnits)>,
+}
+
+#[derive(Debug, Default)]
+struct HeldUnits {
+    holds: Holds,
+    /// The place of the response's body in its watcher, once there is a response.
+    place: Option<usize>,
+}
 
 pub(crate) type Holds = SmallVec<[Hold; 1]>;
 
@@ -50,8 +62,10 @@ pub struct TakenPermits(Vec<Holds>);
 
 impl Permits {
     pub(crate) fn insert(held: &Arc<Held>, extensions: &mut Extensions) {
-        let outer = extensions.remove::<Self>().map(Arc::new);
-        extensions.insert(Self { held: Arc::clone(held), outer });
+        let outer = extensions.insert(Self { held: Arc::clone(held), outer: None });
+        if let Some((outer, inner)) = outer.zip(extensions.get_mut::<Self>()) {
+            inner.outer = Some(Arc::new(outer));
+        }
     }
 
     /// Takes all units that the request still holds, of all layers around the handler, except for units that are
@@ -75,18 +89,78 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Permits {
 }
 
 impl Held {
-    pub(crate) fn new(holds: Holds) -> Self {
-        Self(Lock::new(holds))
+    /// `watcher` returns the watcher of a hold's limiter, if it has one.
+    pub(crate) fn new(holds: Holds, watcher: impl Fn(&Hold) -> Option<Arc<dyn WatchesBodies>>) -> Self {
+        let watched = holds.iter().enumerate().find_map(|(index, hold)| {
+            Some((index, WatchedUnits::new(watcher(hold)?, hold.key().clone(), hold.units())))
+        });
+        Self { holds: Lock::new(HeldUnits { holds, place: None }), watched }
+    }
+
+    /// The units of one limiter.
+    #[inline(always)]
+    pub(crate) fn of_one(hold: Hold, watcher: Option<Arc<dyn WatchesBodies>>) -> Self {
+        let watched = watcher.map(|watcher| (0, WatchedUnits::new(watcher, hold.key().clone(), hold.units())));
+        Self { holds: Lock::new(HeldUnits { holds: Holds::from_buf([hold]), place: None }), watched }
+    }
+
+    /// Notes that the head of the response was handed over to the server, which now asks for the body. From now on, a
+    /// limiter may take the units back while the reader is silent.
+    pub(crate) fn begin_body(self: &Arc<Self>) {
+        let Some((_, watched)) = &self.watched else { return };
+        let mut held = self.holds.lock();
+        // Otherwise, the handler has taken them, and works on.
+        if !held.holds.is_empty() {
+            watched.hand_over();
+            held.place = Some(watched.watcher().watch(Arc::clone(self) as Arc<dyn WatchedBody>));
+        }
+    }
+
+    /// Notes that the server asks for the next frame of the body.
+    #[inline]
+    pub(crate) fn resume(&self) {
+        if let Some((_, watched)) = &self.watched {
+            watched.resume();
+        }
+    }
+
+    /// Notes that a frame of the body was handed over to the server.
+    #[inline]
+    pub(crate) fn hand_over(&self) {
+        if let Some((_, watched)) = &self.watched {
+            watched.hand_over();
+        }
     }
 
     /// Takes the units that are held. Dropping them releases them, and not under the lock.
     fn take(&self) -> Holds {
-        std::mem::take(&mut *self.0.lock())
+        let mut held = self.holds.lock();
+        if let Some((index, watched)) = &self.watched {
+            if let Some(hold) = held.holds.get_mut(*index) {
+                if watched.end() {
+                    hold.note_taken_back();
+                }
+            }
+            if let Some(place) = held.place.take() {
+                watched.watcher().forget(place, self);
+            }
+        }
+        std::mem::take(&mut held.holds)
     }
 
     /// Releases the units that the handler has not taken.
     pub(crate) fn release(&self, end: RequestEnd) {
         release(&mut self.take(), end);
+    }
+}
+
+impl WatchedBody for Held {
+    fn silent_since(&self) -> Option<u64> {
+        self.watched.as_ref()?.1.silent_since()
+    }
+
+    fn take_back(&self, since: u64) -> Option<(&PartitionKey, u64)> {
+        self.watched.as_ref()?.1.take_back(since)
     }
 }
 

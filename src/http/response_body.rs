@@ -9,7 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::OpenRequest;
+use crate::http::evaluate::{EndsWithBody, HeldRequest, OpenRequest};
 
 pin_project! {
     /// The body of a response: the inner service's body, or the body of a rejection.
@@ -29,6 +29,8 @@ pin_project! {
     #[project = KindProj]
     enum BodyKind<B> {
         Inner { #[pin] body: B },
+        // Not boxed, so that a request that holds units takes no allocation for its body. Two words more.
+        Held { #[pin] body: B, request: Option<HeldRequest> },
         Open { body: Pin<Box<OpenBody<B>>> },
         Rejection { body: RejectionBody },
     }
@@ -45,8 +47,8 @@ pin_project! {
     }
 }
 
-const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 3 * size_of::<usize>());
-const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usize>());
+const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 4 * size_of::<usize>());
+const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 10 * size_of::<usize>());
 
 impl<B> ResponseBody<B> {
     pub(crate) const fn inner(body: B) -> Self {
@@ -59,6 +61,11 @@ impl<B> ResponseBody<B> {
         Self { kind: BodyKind::Open { body: Box::pin(OpenBody { body, request: Some(request) }) } }
     }
 
+    /// The body of a request that holds units until it has ended.
+    pub(crate) const fn held(body: B, request: HeldRequest) -> Self {
+        Self { kind: BodyKind::Held { body, request: Some(request) } }
+    }
+
     pub(crate) const fn rejection(body: RejectionBody) -> Self {
         Self { kind: BodyKind::Rejection { body } }
     }
@@ -67,44 +74,45 @@ impl<B> ResponseBody<B> {
 /// The result of polling a body.
 type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
-impl<B: Body> OpenBody<B> {
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled<B> {
-        let mut this = self.project();
-        let frame = ready!(this.body.as_mut().poll_frame(cx));
-        let Some(request) = this.request.as_mut() else { return Poll::Ready(frame) };
-        // Trailers, an error or the absence of a frame is the end. The last data frame is not, even if the body knows
-        // that it is the last: over HTTP/2, a server keeps a frame, and the body, until the client's window lets it
-        // send. It drops the body then.
-        let is_over = match &frame {
-            Some(Ok(part)) => {
-                if let Some(data) = part.data_ref() {
-                    request.note_bytes(data.remaining());
-                }
-                if let Some(trailers) = part.trailers_ref() {
-                    request.note_trailers(trailers);
-                }
-                !part.is_data()
-            }
-            Some(Err(_)) => {
-                request.fail();
-                true
-            }
-            None => true,
-        };
-        if is_over || has_ended(&this.body) {
-            request.note_end();
-        }
-        if is_over {
-            *this.request = None;
-        }
-        Poll::Ready(frame)
+/// Polls a body whose request ends with it.
+fn poll_open<B: Body, R: EndsWithBody>(mut body: Pin<&mut B>, open: &mut Option<R>, cx: &mut Context<'_>) -> Polled<B> {
+    if let Some(request) = open {
+        request.note_poll();
     }
-
-    /// Notes that the body has ended, if it has: servers ask, and drop such a body without a last poll.
-    fn note_end(&self) {
-        if let Some(request) = self.request.as_ref().filter(|_| has_ended(&self.body)) {
-            request.note_end();
+    let frame = ready!(body.as_mut().poll_frame(cx));
+    let Some(request) = open.as_mut() else { return Poll::Ready(frame) };
+    // Trailers, an error or the absence of a frame is the end. The last data frame is not, even if the body knows that
+    // it is the last: over HTTP/2, a server keeps a frame, and the body, until the client's window lets it send. It
+    // drops the body then.
+    let is_over = match &frame {
+        Some(Ok(part)) => {
+            if let Some(data) = part.data_ref() {
+                request.note_bytes(data.remaining());
+            }
+            if let Some(trailers) = part.trailers_ref() {
+                request.note_trailers(trailers);
+            }
+            !part.is_data()
         }
+        Some(Err(_)) => {
+            request.fail();
+            true
+        }
+        None => true,
+    };
+    if is_over || has_ended(&*body) {
+        request.note_end();
+    }
+    if is_over {
+        *open = None;
+    }
+    Poll::Ready(frame)
+}
+
+/// Notes that a body has ended, if it has: servers ask, and drop such a body without a last poll.
+fn note_end(body: &impl Body, open: Option<&impl EndsWithBody>) {
+    if let Some(request) = open.filter(|_| has_ended(body)) {
+        request.note_end();
     }
 }
 
@@ -120,7 +128,11 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().kind.project() {
             KindProj::Inner { body } => body.poll_frame(cx),
-            KindProj::Open { body } => body.as_mut().poll_frame(cx),
+            KindProj::Held { body, request } => poll_open(body, request, cx),
+            KindProj::Open { body } => {
+                let open = body.as_mut().project();
+                poll_open(open.body, open.request, cx)
+            }
             KindProj::Rejection { body } => {
                 body.poll_frame(cx).map(|frame| frame.map(|frame| Ok(frame.map_data(B::Data::from))))
             }
@@ -130,8 +142,12 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             BodyKind::Inner { body } => body.is_end_stream(),
+            BodyKind::Held { body, request } => {
+                note_end(body, request.as_ref());
+                body.is_end_stream()
+            }
             BodyKind::Open { body } => {
-                body.note_end();
+                note_end(&body.body, body.request.as_deref());
                 body.body.is_end_stream()
             }
             BodyKind::Rejection { body } => body.is_end_stream(),
@@ -141,8 +157,12 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             BodyKind::Inner { body } => body.size_hint(),
+            BodyKind::Held { body, request } => {
+                note_end(body, request.as_ref());
+                body.size_hint()
+            }
             BodyKind::Open { body } => {
-                body.note_end();
+                note_end(&body.body, body.request.as_deref());
                 body.body.size_hint()
             }
             BodyKind::Rejection { body } => body.size_hint(),
@@ -160,7 +180,7 @@ impl<B: Default> Default for ResponseBody<B> {
 impl<B> fmt::Debug for ResponseBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            BodyKind::Inner { .. } | BodyKind::Open { .. } => "ResponseBody::Inner",
+            BodyKind::Inner { .. } | BodyKind::Held { .. } | BodyKind::Open { .. } => "ResponseBody::Inner",
             BodyKind::Rejection { .. } => "ResponseBody::Rejection",
         })
     }

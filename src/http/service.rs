@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::{Annotations, Evaluation, OpenRequest, WaitingRequest, evaluate};
+use crate::http::evaluate::{Annotations, Evaluation, StillOpen, WaitingRequest, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::preflight::has_no_body;
 use crate::http::reload::LayerState;
@@ -183,11 +183,15 @@ where
     }
 }
 
-/// The response to a request that is over when its body has ended.
+/// The response to a request that was open until now, and may be over only when the body has ended.
 #[cold]
 #[inline(never)]
-fn still_open<B>(response: Response<B>, request: Box<OpenRequest>) -> Response<ResponseBody<B>> {
-    response.map(|body| ResponseBody::open(body, request))
+fn still_open<B>(mut response: Response<B>, open: Annotations) -> Response<ResponseBody<B>> {
+    match open.settle(&mut response) {
+        Some(StillOpen::Held(request)) => response.map(|body| ResponseBody::held(body, request)),
+        Some(StillOpen::Open(request)) => response.map(|body| ResponseBody::open(body, request)),
+        None => response.map(ResponseBody::inner),
+    }
 }
 
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {

@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::limiter::Limiter;
+use crate::limiter::traits::Downcast;
 use crate::values::{Ask, Decision, PartitionKey, Receipt, RequestEnd};
 
 /// Units in flight, of a limiter whose requests [hold](crate::limiter::Description::holding) them. Dropped, it releases
@@ -18,10 +19,20 @@ pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
     key: PartitionKey,
     receipt: Receipt,
     units: u64,
-    /// How the request is over; `None`: as if it had never been charged.
-    end: Option<RequestEnd>,
+    end: HoldEnd,
     /// Whether to release the units when this is dropped.
     releases: bool,
+}
+
+/// What happens to the units at the end.
+#[derive(Clone, Copy)]
+enum HoldEnd {
+    /// They are released: this is how the request is over.
+    Released(RequestEnd),
+    /// The charge is taken back, as if it had never been made.
+    Refunded,
+    /// Their limiter has [taken them back](crate::values::WatchesBodies).
+    TakenBack,
 }
 
 impl<L: Deref<Target: Limiter>> Hold<L> {
@@ -30,9 +41,18 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
         Self::keeping(limiter, key, admission, units, true)
     }
 
+    /// Holds the units of an admission of this key, until this is dropped.
+    #[cfg(feature = "http")]
+    #[inline(always)]
+    pub(crate) fn of_key(limiter: L, key: PartitionKey, admission: &Decision, units: u64) -> Self {
+        let end = HoldEnd::Released(RequestEnd::Served);
+        Self { limiter, key, receipt: admission.receipt(), units, end, releases: true }
+    }
+
     #[inline(always)]
     fn keeping(limiter: L, key: &PartitionKey, admission: &Decision, units: u64, releases: bool) -> Self {
-        Self { limiter, key: key.clone(), receipt: admission.receipt(), units, end: Some(RequestEnd::Served), releases }
+        let end = HoldEnd::Released(RequestEnd::Served);
+        Self { limiter, key: key.clone(), receipt: admission.receipt(), units, end, releases }
     }
 }
 
@@ -40,7 +60,41 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
     /// Sets how the request is over: served, unless this is called. `None`: the charge is taken back, as if it had
     /// never been made.
     pub(crate) const fn end_as(&mut self, end: Option<RequestEnd>) {
-        self.end = end;
+        self.end = match (self.end, end) {
+            (HoldEnd::TakenBack, _) => HoldEnd::TakenBack,
+            (_, Some(end)) => HoldEnd::Released(end),
+            (_, None) => HoldEnd::Refunded,
+        };
+    }
+
+    /// Notes that the limiter has taken the units back.
+    #[cfg(feature = "http")]
+    pub(crate) const fn note_taken_back(&mut self) {
+        self.end = HoldEnd::TakenBack;
+    }
+
+    /// Whether these are units of this limiter.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_of(&self, limiter: &Arc<dyn Limiter>) -> bool {
+        std::ptr::addr_eq(&raw const *self.limiter, Arc::as_ptr(limiter))
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) const fn units(&self) -> u64 {
+        self.units
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) const fn key(&self) -> &PartitionKey {
+        &self.key
+    }
+
+    /// Ends a request whose units its limiter has taken back.
+    #[cold]
+    fn end_taken_back(&self) {
+        if let Some(watcher) = self.limiter.describe().watcher_of((*self.limiter).as_any()) {
+            watcher.end(&self.key, self.units, self.receipt);
+        }
     }
 }
 
@@ -49,8 +103,9 @@ impl<L: Deref<Target: Limiter>> Drop for Hold<L> {
         if self.releases {
             let charged = Ask::charge(&self.key, self.units);
             match self.end {
-                Some(end) => self.limiter.release(&charged, self.receipt, self.units, end),
-                None => self.limiter.refund(&charged, self.receipt, self.units),
+                HoldEnd::Released(end) => self.limiter.release(&charged, self.receipt, self.units, end),
+                HoldEnd::Refunded => self.limiter.refund(&charged, self.receipt, self.units),
+                HoldEnd::TakenBack => self.end_taken_back(),
             }
         }
     }
@@ -94,7 +149,7 @@ impl<L: Deref<Target: Limiter>> Permit<L> {
     /// Takes the charge back, as far as it is still owed: for work that was not done. Does nothing for a rejection.
     pub fn refund(mut self) {
         if let Some(charge) = &mut self.charge {
-            (charge.releases, charge.end) = (true, None);
+            (charge.releases, charge.end) = (true, HoldEnd::Refunded);
         }
     }
 
@@ -102,7 +157,7 @@ impl<L: Deref<Target: Limiter>> Permit<L> {
     /// is called. The units stay held until the permit is dropped.
     pub fn end_as(&mut self, end: RequestEnd) {
         if let Some(charge) = &mut self.charge {
-            charge.end = Some(end);
+            charge.end = HoldEnd::Released(end);
         }
     }
 

@@ -14,6 +14,8 @@ pub(crate) mod throttle;
 pub(crate) mod traits;
 #[cfg(feature = "queue")]
 mod wait_bounds;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "bodies are HTTP's"))]
+mod watched_units;
 
 pub use self::acquire::Acquire;
 pub use self::hold::Permit;
@@ -31,3 +33,5 @@ pub(crate) use self::rate_limiter::RateLimiter;
 pub(crate) use self::traits::Limiter;
 #[cfg(feature = "queue")]
 pub(crate) use self::wait_bounds::WaitBounds;
+#[cfg(any(feature = "http", test))]
+pub(crate) use self::watched_units::WatchedUnits;

@@ -82,6 +82,10 @@ impl Doubling {
 
     /// Follows a request that was admitted now, and has filled the limit.
     pub(super) fn follow(&mut self, now: u64) -> Option<Followed> {
+        if self.age(now) >= 2 * LONGEST {
+            // Half of it goes on, as streams do.
+            self.open();
+        }
         if self.is_complete(now) {
             return None;
         }

@@ -23,6 +23,7 @@ use super::controlled_delay::ControlledDelay;
 use super::fair_queue::{Arrival, Departure, FairQueue, Order, Ticket};
 use super::reserve::{self, Reserve};
 use super::search::Search;
+use super::stalled::{Bodies, StalledUnits};
 use super::word::GateWord;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
@@ -42,6 +43,8 @@ pub(super) struct GateSettings {
 pub(super) struct Gate {
     word: AtomicU64,
     line: Mutex<Line>,
+    /// The bodies whose requests hold units.
+    pub(super) bodies: Bodies,
     /// The number of the last change.
     changes: AtomicU64,
     /// Where its clock begins.
@@ -59,6 +62,8 @@ struct Line {
     longest_target: u64,
     search: Search,
     reserve: Reserve,
+    /// The units that were taken back from bodies that stand still.
+    stalled: StalledUnits,
     /// The requests that have left the queue, and do not know it yet.
     decided: HashMap<Ticket, Turn>,
     wakers: HashMap<Ticket, Waker>,
@@ -103,6 +108,7 @@ impl Gate {
                 longest_target: nanos(settings.max_wait / 2),
                 search,
                 reserve: Reserve::default(),
+                stalled: StalledUnits::default(),
                 decided: HashMap::new(),
                 wakers: HashMap::new(),
                 max_queue: settings.max_queue,
@@ -111,6 +117,7 @@ impl Gate {
                 shed: Default::default(),
                 shed_over_share: Default::default(),
             }),
+            bodies: Bodies::default(),
             changes: AtomicU64::new(0),
             origin: Instant::now(),
         }
@@ -239,11 +246,21 @@ impl Gate {
     pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
         let now = arrival.at;
         self.locked(now, |line, word, wakers| {
-            if line.queue.is_empty() && line.may_be_served(*word, &arrival.key, arrival.cost) {
+            let is_free = |line: &Line, word: &GateWord| {
+                line.queue.is_empty() && line.may_be_served(*word, &arrival.key, arrival.cost)
+            };
+            if !is_free(line, word) {
+                self.bodies.take_back(now, word, &mut line.stalled);
+            }
+            if is_free(line, word) {
                 return Err(Turn::Granted(line.grant(now, word, &arrival.key, arrival.cost)));
             }
             if line.is_closed {
                 return Err(Turn::Closed);
+            }
+            if line.stalled.is_full(&arrival.key, word.limit()) {
+                line.shed_over_share[arrival.priority as usize] += 1;
+                return Err(Turn::Shed(None));
             }
             let ticket = line.queue.push(arrival);
             if line.queue.len() <= line.max_queue {
@@ -288,6 +305,26 @@ impl Gate {
             (turn, waker)
         });
         turn
+    }
+
+    /// Takes back the units of bodies that stand still, for requests that wait.
+    pub(super) fn look_at_bodies(&self) {
+        let now = self.now();
+        if self.bodies.is_due(now) {
+            self.locked(now, |line, word, _| self.bodies.take_back(now, word, &mut line.stalled));
+        }
+    }
+
+    /// Ends a request whose units were taken back: they no longer count for the key.
+    pub(super) fn end_stalled(&self, key: &PartitionKey, units: u64, held: InFlight) {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        line.stalled.end(key, units);
+        if held.is_reserved {
+            line.reserve.release(key, units);
+        }
+        if let Some(followed) = held.followed {
+            line.search.forget(followed);
+        }
     }
 
     /// Begins a change of the settings, which is later than all that were begun before.
@@ -339,7 +376,8 @@ impl Gate {
     #[cfg(all(test, not(sluice_loom)))]
     pub(super) fn is_empty(&self) -> bool {
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.queue.is_blank() && line.decided.is_empty() && line.wakers.is_empty()
+        let has_bodies = !self.bodies.is_empty() || !line.stalled.is_empty();
+        line.queue.is_blank() && line.decided.is_empty() && line.wakers.is_empty() && !has_bodies
     }
 
     /// Panics if an invariant is broken. No other thread must use the gate meanwhile.

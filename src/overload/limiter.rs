@@ -55,6 +55,13 @@ use crate::values::{
 /// it is absent when that is not known, or below a second. (All other waits of this crate are promises.) In one layer
 /// with rate limits, a request that is shed is charged nowhere.
 ///
+/// # Bodies that nobody reads
+///
+/// In a layer, a request holds its units until the body of its response has ended. If the client does not read, and
+/// requests wait, they are taken back 100 ms after the last frame, and count for the key of the request from then on.
+/// A key with as many of them as the limit has does not wait: its requests pass only while units are free.
+/// The key that all clients share is excepted from this last rule.
+///
 /// # How the limit is found
 ///
 /// First within a factor of two: requests that have filled the limit are followed to their end, under it and under its
@@ -282,6 +289,7 @@ impl Limiter for Overload {
             .holding()
             .delaying()
             .shedding()
+            .watching_bodies(Self::find_watcher)
             .answering(Mode::Peek)
             .answering(Mode::Shadow)
     }

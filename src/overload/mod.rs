@@ -1,10 +1,10 @@
 //! Protection from overload: [`Overload`] bounds the requests in flight of a server by a limit that it finds itself.
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
-//! key (`fair_queue`), of which none holds more than its share of the `reserve`. `controlled_delay` decides when
-//! waiters are shed. `search` finds the limit: within a factor of two by `doubling`, from the times of a `cohort` of
-//! requests, and then exactly by `limit_search`. `waiting` is the future of a request that waits, and `limiter` puts
-//! them together.
+//! key (`fair_queue`), of which none holds more than half of the `reserve`. `controlled_delay` decides when waiters are
+//! shed. `search` finds the limit: within a factor of two by `doubling`, from the times of a `cohort` of requests, and
+//! then exactly by `limit_search`. `stalled` takes back the units of bodies that nobody reads. `waiting` is the future
+//! of a request that waits, and `limiter` puts them together.
 
 mod cohort;
 mod controlled_delay;
@@ -17,6 +17,7 @@ mod limiter;
 mod models;
 mod reserve;
 mod search;
+mod stalled;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 mod waiting;

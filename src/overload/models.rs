@@ -10,7 +10,8 @@ use loom::thread;
 use super::InFlight;
 use super::fair_queue::{Arrival, Ticket};
 use super::gate::{Gate, GateSettings, Turn};
-use crate::values::{Priority, RequestEnd};
+use crate::limiter::WatchedUnits;
+use crate::values::{PartitionKey, Priority, RequestEnd, WatchedBody, WatchesBodies};
 
 /// With a limit below four there is no reserve, and a fixed limit is not searched.
 const GRANTED: Turn = Turn::Granted(InFlight { followed: None, is_reserved: false });
@@ -191,5 +192,89 @@ fn no_request_waits_in_a_gate_that_was_closed() {
         }
         release(&gate);
         gate.check(0);
+    });
+}
+
+/// The units of a request whose head was sent, and that the gate watches.
+fn watched(gate: &Arc<Gate>) -> (std::sync::Arc<WatchedUnits>, usize) {
+    let watcher: std::sync::Arc<dyn WatchesBodies> = std::sync::Arc::new(Watcher(Arc::clone(gate)));
+    let units = std::sync::Arc::new(WatchedUnits::new(watcher, 8_u64.into(), 1));
+    units.hand_over();
+    let place = gate.bodies.watch(std::sync::Arc::clone(&units) as _);
+    (units, place)
+}
+
+/// Ends the request.
+fn end(gate: &Gate, units: &WatchedUnits, place: usize) {
+    let is_taken_back = units.end();
+    gate.bodies.forget(place, units);
+    if is_taken_back { WatchesBodies::end(gate, &8_u64.into(), 1, Receipt::default()) } else { release(gate) }
+}
+
+/// The gate, whose `Arc` is loom's.
+#[derive(Debug)]
+struct Watcher(Arc<Gate>);
+
+impl WatchesBodies for Watcher {
+    /// Long before the gate looks.
+    fn now(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: std::sync::Arc<dyn WatchedBody>) -> usize {
+        unreachable!("the model does")
+    }
+
+    fn forget(&self, _: usize, _: &dyn WatchedBody) {
+        unreachable!("the model does")
+    }
+
+    fn end(&self, _: &PartitionKey, _: u64) {
+        unreachable!("the model does")
+    }
+}
+
+/// An instant at which a body that is silent from zero on has been so for long enough.
+const LATER: u64 = 1_000_000_000;
+
+fn enter_later(gate: &Gate) -> Result<Ticket, Turn> {
+    gate.enter(Arrival { key: 7_u64.into(), priority: Priority::Normal, weight: NonZeroU32::MIN, cost: 1, at: LATER })
+}
+
+#[test]
+fn a_body_that_ends_beside_a_look_releases_once() {
+    model(|| {
+        let gate = gate(1);
+        assert_eq!(enter(&gate), Err(GRANTED));
+        let (units, place) = watched(&gate);
+        let other = beside(&gate, enter_later);
+        end(&gate, &units, place);
+        match other.join().unwrap() {
+            Err(Turn::Granted(_)) => {}
+            Ok(ticket) => assert_eq!(turn(&gate, ticket), Some(GRANTED)),
+            other => panic!("{other:?}"),
+        }
+        gate.check(1);
+        assert!(gate.bodies.is_empty());
+    });
+}
+
+#[test]
+fn a_reader_that_goes_on_beside_a_look_keeps_its_unit_or_has_lost_it() {
+    model(|| {
+        let gate = gate(1);
+        assert_eq!(enter(&gate), Err(GRANTED));
+        let (units, place) = watched(&gate);
+        let other = beside(&gate, enter_later);
+        units.resume();
+        match other.join().unwrap() {
+            Err(Turn::Granted(_)) => assert!(units.is_taken_back()),
+            Ok(ticket) => assert!(!units.is_taken_back() && turn(&gate, ticket).is_none()),
+            other => panic!("{other:?}"),
+        }
+        gate.check(1);
+        end(&gate, &units, place);
+        gate.check(1);
+        assert!(gate.bodies.is_empty());
     });
 }

@@ -25,8 +25,10 @@ pub(super) struct WaitForTurn {
     key: PartitionKey,
     cost: u64,
     since: Instant,
-    /// The end of the longest wait. Runs on the runtime on which the wait began.
-    timeout: Option<Pin<Box<Sleep>>>,
+    longest: Duration,
+    /// The end of the longest wait, or before it, the next look at the bodies that hold units. Runs on the runtime on
+    /// which the wait began.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl WaitForTurn {
@@ -42,18 +44,37 @@ impl WaitForTurn {
         longest: Duration,
     ) -> Result<Self, LimiterError> {
         // Made first, so that the request leaves if there is no runtime, or if tokio panics since it has no timer.
-        let mut waiting = Self { gate, ticket: Some(ticket), key, cost, since: Instant::now(), timeout: None };
+        let mut waiting = Self { gate, ticket: Some(ticket), key, cost, since: Instant::now(), longest, timer: None };
         if Handle::try_current().is_err() {
             return Err(LimiterError::new(
                 "a request that waits for an overloaded server needs tokio's timer: call it from within a tokio runtime",
             ));
         }
-        waiting.timeout = Some(Box::pin(sleep(longest)));
+        waiting.timer = Some(Box::pin(sleep(waiting.pause())));
         Ok(waiting)
     }
 
+    /// The time for which it sleeps, unless it is woken.
+    fn pause(&self) -> Duration {
+        let left = self.longest.saturating_sub(self.since.elapsed());
+        left.min(self.gate.bodies.next_look(self.gate.now()))
+    }
+
+    /// Whether the request may go on waiting. Looks at the bodies that hold units when it is time to: if nothing else
+    /// happens, no other request does.
     fn is_in_time(&mut self, context: &mut Context<'_>) -> bool {
-        self.timeout.as_mut().is_some_and(|timeout| timeout.as_mut().poll(context).is_pending())
+        while self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready()) {
+            if self.since.elapsed() >= self.longest {
+                return false;
+            }
+            // If this is its turn, it wakes itself.
+            self.gate.look_at_bodies();
+            let next = Instant::now() + self.pause();
+            if let Some(timer) = &mut self.timer {
+                timer.as_mut().reset(next);
+            }
+        }
+        true
     }
 }
 

@@ -1,10 +1,14 @@
 //! `Description`: a limiter's own declaration.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::values::time::Clock;
-use crate::values::{Adjusting, Batching, ChargingOnce, KeepsStanding, KeepsStates, Mode, SharesReports, Terms};
+use crate::values::{
+    Adjusting, Batching, ChargingOnce, FindWatcher, KeepsStanding, KeepsStates, Mode, SharesReports, Terms,
+    WatchesBodies,
+};
 
 /// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
 ///
@@ -26,6 +30,7 @@ pub struct Description {
     keeps_standing: Option<Arc<dyn KeepsStanding>>,
     adjusting: Option<Arc<dyn Adjusting>>,
     shares_reports: Option<Arc<dyn SharesReports>>,
+    find_watcher: Option<FindWatcher>,
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -46,6 +51,7 @@ impl Description {
             keeps_standing: None,
             adjusting: None,
             shares_reports: None,
+            find_watcher: None,
             clock: None,
         }
     }
@@ -146,6 +152,20 @@ impl Description {
     pub(crate) fn sharing_reports(mut self, limiter: impl SharesReports) -> Self {
         self.shares_reports = Some(Arc::new(limiter));
         self
+    }
+
+    /// Declares that the limiter watches the bodies of responses. A function, since limiters that inherit share a
+    /// watcher that they do not have when they are described.
+    #[cfg_attr(not(feature = "queue"), allow(dead_code, reason = "`Overload` is the one that does"))]
+    pub(crate) const fn watching_bodies(mut self, find: FindWatcher) -> Self {
+        self.find_watcher = Some(find);
+        self
+    }
+
+    /// The watcher of the bodies of responses, if `limiter`, which has this description, has one.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "bodies are HTTP's"))]
+    pub(crate) fn watcher_of(&self, limiter: &dyn Any) -> Option<Arc<dyn WatchesBodies>> {
+        (self.find_watcher?)(limiter)
     }
 
     /// Sets the clock by which it decides in this process.

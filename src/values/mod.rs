@@ -28,6 +28,7 @@ mod shares_reports;
 pub(crate) mod snapshot;
 mod terms;
 pub mod time;
+mod watches_bodies;
 
 pub(crate) use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
 pub use self::answer::{Answer, LimiterError, Pending};
@@ -72,3 +73,4 @@ pub use self::request_end::RequestEnd;
 pub(crate) use self::shares_reports::Report;
 pub(crate) use self::shares_reports::SharesReports;
 pub use self::terms::{Shape, Terms};
+pub(crate) use self::watches_bodies::{FindWatcher, WatchedBody, WatchesBodies};

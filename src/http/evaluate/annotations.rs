@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use http::{Extensions, Method, Request, Response};
 
+use super::EndsWithBody;
 use super::entry::{PolicyEntry, Progress};
+use super::held_request::HeldRequest;
 use super::open_request::OpenRequest;
 use super::scope::Scope;
 use crate::http::headers::{self, PolicyReading, ResponseFields, Writer};
@@ -18,6 +20,11 @@ pub(crate) enum Annotations {
     Known {
         fields: Option<ResponseFields>,
         rare: Option<Box<Rare>>,
+    },
+    /// The request holds units until its response ends.
+    Held {
+        request: HeldRequest,
+        known: Option<Box<Self>>,
     },
     /// The request ends with its response, or its accounts depend on the response.
     Open(Box<OpenRequest>),
@@ -36,27 +43,51 @@ impl Annotations {
     /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
     pub(crate) fn extend_request<B>(&mut self, request: &mut Request<B>) {
-        match self {
-            Self::Known { rare: None, .. } => {}
-            Self::Known { rare: Some(rare), .. } => rare.extend_request(request.extensions_mut()),
-            Self::Open(open) => {
-                let is_head = *request.method() == Method::HEAD;
-                open.begin(is_head, request.extensions_mut());
-            }
+        if !matches!(self, Self::Known { rare: None, .. }) {
+            let is_head = *request.method() == Method::HEAD;
+            self.extend(is_head, request.extensions_mut());
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn extend(&mut self, is_head: bool, extensions: &mut Extensions) {
+        match self {
+            Self::Known { rare, .. } => {
+                if let Some(rare) = rare {
+                    rare.extend_request(extensions);
+                }
+            }
+            Self::Held { request, known } => {
+                if let Some(known) = known {
+                    known.extend(is_head, extensions);
+                }
+                request.begin(is_head, extensions);
+            }
+            Self::Open(open) => open.begin(is_head, extensions),
+        }
+    }
+
+    /// The annotations of a request that holds units, if these are the others.
+    #[inline(always)]
+    pub(super) fn holding(self, request: HeldRequest) -> Self {
+        let is_bare = matches!(self, Self::Known { fields: None, rare: None });
+        Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
     }
 
     /// Ends a request to which the inner service has no response but an error.
     #[cold]
     pub(crate) fn fail(self) {
-        if let Self::Open(mut open) = self {
-            open.fail();
+        match self {
+            Self::Open(mut open) => open.fail(),
+            Self::Held { mut request, .. } => request.fail(),
+            Self::Known { .. } => {}
         }
     }
 
-    /// Annotates the response. Returns the open request, if it ends with the body.
+    /// Annotates the response. Returns the annotations of a request that is [still open](Self::settle).
     #[inline(always)]
-    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
+    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Self> {
         match self {
             Self::Known { fields, rare } => {
                 if let Some(fields) = fields {
@@ -67,15 +98,37 @@ impl Annotations {
                 }
                 None
             }
-            Self::Open(open) => settle(open, response),
+            open => Some(open),
+        }
+    }
+
+    /// Annotates the response to a request that was open until now. Returns the request, if it ends with the body.
+    #[inline(always)]
+    pub(crate) fn settle<B>(self, response: &mut Response<B>) -> Option<StillOpen> {
+        match self {
+            Self::Known { .. } => {
+                self.write(response);
+                None
+            }
+            Self::Held { mut request, known } => {
+                request.note_head(&(&*response).into());
+                if let Some(known) = known {
+                    known.write(response);
+                }
+                Some(StillOpen::Held(request))
+            }
+            Self::Open(mut open) => {
+                open.settle_head(&(&*response).into()).write(response);
+                open.lasts().then_some(StillOpen::Open(open))
+            }
         }
     }
 }
 
-#[cold]
-fn settle<B>(mut open: Box<OpenRequest>, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
-    open.settle_head(&(&*response).into()).write(response);
-    Some(open).filter(|open| open.lasts())
+/// A request that ends with the body of its response.
+pub(crate) enum StillOpen {
+    Held(HeldRequest),
+    Open(Box<OpenRequest>),
 }
 
 impl Rare {

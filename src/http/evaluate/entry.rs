@@ -155,6 +155,19 @@ impl PolicyEntry {
         }
     }
 
+    /// An entry with a precedence.
+    #[cold]
+    pub(super) fn preceding(
+        policy: u32,
+        key: PartitionKey,
+        cost: u64,
+        quota: Option<Quota>,
+        precedence: Option<Precedence>,
+    ) -> Self {
+        let stake = precedence.is_some().then(|| Box::new(Stake { precedence, ..Stake::default() }));
+        Self { stake, ..Self::new(policy, key, cost, quota) }
+    }
+
     /// The entry of a key that is allowed by hand.
     pub(super) fn allowed_by_hand(policy: u32, key: PartitionKey) -> Self {
         Self { progress: Progress::Exempt, ..Self::new(policy, key, 0, None) }

@@ -20,8 +20,9 @@
 //! only if there is no choice left, the transaction is rolled back.
 //!
 //! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
-//! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. In all other cases, the
-//! evaluation goes on as a transaction, from the answers that it has.
+//! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. One for a single policy whose
+//! requests hold units is in [`held_request`]. In all other cases, the evaluation goes on as a transaction, from the
+//! answers that it has.
 //!
 //! All entries are decided as of [one instant](crate::values::Now). After a wait, the next entries are decided as of a
 //! later one. Decisions are [counted](observe) in one place, and become [annotations] of the response in another; both
@@ -32,7 +33,9 @@
 
 mod alternatives;
 mod annotations;
+mod ending;
 mod entry;
+mod held_request;
 mod observe;
 mod open_request;
 mod rejected;
@@ -46,11 +49,12 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Response;
+use http::{HeaderMap, Response};
 
-pub(crate) use self::annotations::Annotations;
 use self::annotations::PlainDecision;
+pub(crate) use self::annotations::{Annotations, StillOpen};
 use self::entry::{Entries, NoKey, PolicyEntry};
+pub(crate) use self::held_request::HeldRequest;
 pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::scope::Scope;
@@ -74,6 +78,46 @@ pub(crate) enum Evaluation {
     Pending(Box<WaitingRequest>),
 }
 
+/// A request that is not over before the body of its response ends. Dropped, it ends.
+pub(crate) trait EndsWithBody {
+    /// Notes that the server asks for the next frame of the body.
+    fn note_poll(&self);
+
+    /// Counts the bytes of a frame of the body, which the server has now.
+    fn note_bytes(&mut self, bytes: usize);
+
+    /// Notes the trailers, in which gRPC has its status.
+    fn note_trailers(&mut self, trailers: &HeaderMap);
+
+    /// Notes an error of the body.
+    fn fail(&mut self);
+
+    /// Notes that the body has no more frames.
+    fn note_end(&self);
+}
+
+impl<R: EndsWithBody> EndsWithBody for Box<R> {
+    fn note_poll(&self) {
+        (**self).note_poll();
+    }
+
+    fn note_bytes(&mut self, bytes: usize) {
+        (**self).note_bytes(bytes);
+    }
+
+    fn note_trailers(&mut self, trailers: &HeaderMap) {
+        (**self).note_trailers(trailers);
+    }
+
+    fn fail(&mut self) {
+        (**self).fail();
+    }
+
+    fn note_end(&self) {
+        (**self).note_end();
+    }
+}
+
 /// Evaluates a request by the policies in force. `has_no_body` returns whether the request certainly has no body, which
 /// is asked of preflights only.
 #[inline]
@@ -92,6 +136,7 @@ pub(crate) fn evaluate(
     let policy = match &*in_force.policies {
         [policy] if in_force.is_plain() => policy,
         policies if in_force.is_plain() => return scope.evaluate_several(policies, head),
+        [policy] if in_force.is_held() => return scope.evaluate_held(policy, head),
         _ => return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
     };
     // The hot path: a single plain policy, as most layers have. Its charge needs no transaction. The key and the

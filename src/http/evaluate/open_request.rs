@@ -3,12 +3,13 @@
 
 use std::cmp;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap};
 
+use super::EndsWithBody;
 use super::annotations::Annotations;
+use super::ending::Ending;
 use super::entry::{Entries, PolicyEntry};
 use super::observe::{ChargeOf, note_crossings};
 use super::scope::Scope;
@@ -18,6 +19,7 @@ use crate::http::permits::{Held, Holds, Permits, release};
 use crate::http::policy::{NoteCharge, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::http::settlement::{Reports, Settlement};
+use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, RequestEnd};
 
@@ -42,15 +44,9 @@ pub(crate) struct OpenRequest {
     /// The units that the request holds until the head of its response has come, and until its body has ended.
     until_head: Holds,
     held: Option<Arc<Held>>,
-    /// Whether the response has no content, as any response to `HEAD`, so that its head is its end.
-    has_no_content: bool,
     /// The head of a gRPC response, if charges depend on its status, which comes in the trailers.
     awaiting_status: Option<Box<KeptHead>>,
-    /// Whether the response is a failure so far.
-    has_failed: bool,
-    /// Whether the body has said that it has no more frames. Set through a shared reference: a server that finds out
-    /// drops the body, without a last poll.
-    has_ended: AtomicBool,
+    ending: Ending,
 }
 
 impl OpenRequest {
@@ -77,7 +73,11 @@ impl OpenRequest {
         let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
         let reports = Some(Reports::for_policies(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
-        let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
+        let watcher = |hold: &Hold| {
+            let policy = scope.in_force.policies.iter().find(|policy| hold.is_of(&policy.limiter))?;
+            policy.description.watcher_of((*policy.limiter).as_any())
+        };
+        let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end, watcher)));
         Self {
             layer: Arc::clone(scope.layer),
             in_force: Arc::clone(scope.in_force),
@@ -87,17 +87,15 @@ impl OpenRequest {
             reports,
             until_head,
             held,
-            has_no_content: false,
             awaiting_status: None,
-            has_failed: false,
-            has_ended: AtomicBool::new(false),
+            ending: Ending::default(),
         }
     }
 
     /// Notes whether the method is `HEAD`. Lets the handler settle costs, take the units that the request holds, and
     /// see the verdict so far.
     pub(super) fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
-        self.has_no_content = is_head;
+        self.ending.begin(is_head);
         if let Some(verdict) = self.scope().verdict(&self.entries) {
             verdict.extend_request(extensions);
         }
@@ -116,10 +114,12 @@ impl OpenRequest {
     /// Settles the charges that depend on the head of the response, in reverse order: see
     /// [`Receipt`](crate::values::Receipt). Releases the units that are held until then.
     pub(super) fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
-        self.has_failed = response.status().is_server_error() || grpc::is_server_error(response.headers());
-        self.has_no_content |= matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        let end = if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served };
+        self.ending.note_head(response);
+        let end = self.ending.at_head();
         release(&mut self.until_head, end);
+        if let Some(held) = &self.held {
+            held.begin_body();
+        }
         self.bytes = Some(0);
         let by_head = |entry: &PolicyEntry| entry.is_open && self.scope().policy(entry).after.is_settled_by_head();
         if self.entries.iter().any(by_head) && grpc::has_status_in_trailers(response.headers()) {
@@ -171,42 +171,6 @@ impl OpenRequest {
         self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
     }
 
-    /// Notes an error of the inner service, or of the body.
-    pub(crate) const fn fail(&mut self) {
-        self.has_failed = true;
-    }
-
-    /// Notes the trailers, in which gRPC has its status.
-    pub(crate) fn note_trailers(&mut self, trailers: &HeaderMap) {
-        self.has_failed |= grpc::is_server_error(trailers);
-        if let Some(head) = self.awaiting_status.take() {
-            self.settle_by_head(&ResponseHead::from(&head.with(trailers)));
-        }
-    }
-
-    /// Notes that the body has no more frames.
-    pub(crate) fn note_end(&self) {
-        // A body is polled and dropped by one task at a time.
-        self.has_ended.store(true, Ordering::Relaxed);
-    }
-
-    /// How the request is over, if it is dropped now.
-    fn end(&self) -> RequestEnd {
-        let has_head = self.bytes.is_some();
-        if self.has_failed {
-            RequestEnd::Failed
-        } else if self.has_ended.load(Ordering::Relaxed) || (self.has_no_content && has_head) {
-            RequestEnd::Served
-        } else {
-            RequestEnd::Abandoned
-        }
-    }
-
-    /// Counts bytes of the body.
-    pub(crate) fn note_bytes(&mut self, bytes: usize) {
-        self.bytes = self.bytes.map(|before| before.saturating_add(bytes as u64));
-    }
-
     fn took(&self) -> Duration {
         Monotonic.now().saturating_since(self.since)
     }
@@ -220,10 +184,40 @@ impl OpenRequest {
     }
 }
 
+impl EndsWithBody for OpenRequest {
+    fn note_poll(&self) {
+        if let Some(held) = &self.held {
+            held.resume();
+        }
+    }
+
+    fn note_bytes(&mut self, bytes: usize) {
+        if let Some(held) = &self.held {
+            held.hand_over();
+        }
+        self.bytes = self.bytes.map(|before| before.saturating_add(bytes as u64));
+    }
+
+    fn note_trailers(&mut self, trailers: &HeaderMap) {
+        self.ending.note_trailers(trailers);
+        if let Some(head) = self.awaiting_status.take() {
+            self.settle_by_head(&ResponseHead::from(&head.with(trailers)));
+        }
+    }
+
+    fn fail(&mut self) {
+        self.ending.fail();
+    }
+
+    fn note_end(&self) {
+        self.ending.note_end();
+    }
+}
+
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         // Units are released first, so that a waiter need not wait for the settlements.
-        let end = self.end();
+        let end = self.ending.request_end();
         release(&mut self.until_head, end);
         if let Some(held) = &self.held {
             held.release(end);

@@ -249,7 +249,7 @@ fn a_settlement_after_a_change_goes_to_the_heir() {
     };
     let heir = Scripted { name: "heir", log: Arc::clone(&log), admits: [true; 2], fails: false };
     layer.replace(enforceable(unless_created(Policy::new("a", Arc::new(heir)))));
-    annotations.write(&mut Response::new(()));
+    annotations.settle(&mut Response::new(()));
     assert_eq!(taken(&log), ["a Charge 1", "heir refund 1"]);
 }
 

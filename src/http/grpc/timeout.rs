@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
+use http::HeaderName;
+
 use super::Protocol;
 use crate::http::head::{RequestHead, only_line, trimmed};
+
+/// A constant, since a name that is a string is parsed for each request.
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if the
 /// field is absent, repeated or unreadable, or the request is plain HTTP.
 pub(crate) fn timeout(head: &RequestHead<'_>) -> Option<Duration> {
-    let timeout = parse(trimmed(only_line(head.headers(), "grpc-timeout")?))?;
+    let timeout = parse(trimmed(only_line(head.headers(), GRPC_TIMEOUT)?))?;
     (Protocol::detect(head) != Protocol::Http).then_some(timeout)
 }
 

@@ -711,6 +711,19 @@ impl Policy {
             && !self.who.has_several_keys
     }
 
+    /// Whether requests hold the units of its limiter until they are over, and the policy is [plain](Self::is_plain)
+    /// otherwise.
+    pub(crate) fn is_plainly_held(&self) -> bool {
+        self.description.holds()
+            && !self.shadow
+            && !self.after.settles_later()
+            && !self.after.releases_at_head
+            && self.after.retries.is_none()
+            && self.heritage.penalty.is_none()
+            && !self.watches_shares()
+            && !self.who.has_several_keys
+    }
+
     /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.
     pub(crate) fn rejection_status(&self, is_due_to_others: bool) -> StatusCode {
         let usual = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };

@@ -419,6 +419,7 @@ impl LayerState {
             in_force.is_open_ended.store(true, Ordering::Relaxed);
         }
         in_force.is_plain.clear();
+        in_force.is_held.clear();
     }
 
     /// Makes requests look for debts. Called after some were made by hand.
@@ -438,12 +439,21 @@ impl InForce {
         self.is_plain.is_set()
     }
 
+    /// Whether the only limiter alone decides on each request, which then holds units.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held.is_set()
+    }
+
     /// Finds out whether the last ban or allowance by hand, and the last debt, is over. Called by each request that
     /// takes the longer path.
     #[inline]
     pub(crate) fn look_for_overrides(&self) {
         if self.may_be_plain {
             self.is_plain.set_if(|| !self.policies.iter().any(Policy::has_overrides));
+        }
+        if self.may_be_held {
+            self.is_held.set_if(|| !self.policies.iter().any(Policy::has_overrides));
         }
     }
 }

@@ -261,6 +261,10 @@ pub(crate) struct InForce {
     may_be_plain: bool,
     /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
     is_plain: IdleFlag,
+    /// Whether there is one policy, and requests [hold its units](Policy::is_plainly_held) until they are over.
+    may_be_held: bool,
+    /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
+    is_held: IdleFlag,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
     /// Whether a request may be [open](Policy::is_open_ended) once it is admitted, or its key may owe something.
@@ -293,9 +297,18 @@ impl InForce {
         let may_be_plain = formula.is_none() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
         let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
-        let is_plain = IdleFlag::new();
-        let policies = policies.into();
-        let in_force = Self { policies, formula, may_be_plain, is_plain, delays, is_open_ended, writer };
+        let may_be_held = formula.is_none() && is_one && policies.iter().all(Policy::is_plainly_held);
+        let in_force = Self {
+            policies: policies.into(),
+            formula,
+            may_be_plain,
+            is_plain: IdleFlag::new(),
+            may_be_held,
+            is_held: IdleFlag::new(),
+            delays,
+            is_open_ended,
+            writer,
+        };
         in_force.look_for_overrides();
         Arc::new(in_force)
     }

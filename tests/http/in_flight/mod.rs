@@ -5,6 +5,7 @@ mod ends;
 mod layers;
 mod leaving;
 mod schedules;
+mod silent_readers;
 mod slow_readers;
 mod streams;
 
