@@ -22,6 +22,7 @@ use super::controlled_delay::ControlledDelay;
 use super::fair_queue::{Arrival, Departure, FairQueue, Order, Ticket};
 use super::limit_search::LimitSearch;
 use super::word::GateWord;
+use super::worker_lag::WorkerLag;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
 use crate::util::wake::{let_others_take, wake_all};
@@ -38,6 +39,7 @@ pub(super) struct GateSettings {
 #[derive(Debug)]
 pub(super) struct Gate {
     word: AtomicU64,
+    pub(super) worker_lag: WorkerLag,
     line: Mutex<Line>,
     /// The number of the last change.
     changes: AtomicU64,
@@ -89,6 +91,7 @@ impl Gate {
         let search = LimitSearch::new(settings.bounds.clone(), start);
         Self {
             word: AtomicU64::new(GateWord::new(search.limit()).bits()),
+            worker_lag: WorkerLag::new(nanos(settings.queue_target)),
             line: Mutex::new(Line {
                 queue: FairQueue::default(),
                 delays: Priority::ALL.map(|_| ControlledDelay::new(nanos(settings.queue_target))),
@@ -218,7 +221,7 @@ impl Gate {
     #[cold]
     #[inline(never)]
     pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
-        let now = arrival.at;
+        let now = self.now();
         self.locked(now, |line, word, wakers| {
             if line.queue.is_empty() && word.has_room(arrival.cost) {
                 *word = word.with_units(word.units() + arrival.cost);
@@ -287,6 +290,7 @@ impl Gate {
             line.search.set_bounds(settings.bounds.clone());
             line.delays.iter_mut().for_each(|delay| delay.set_target(nanos(settings.queue_target)));
             line.max_queue = settings.max_queue;
+            self.worker_lag.set_target(nanos(settings.queue_target));
         });
     }
 
@@ -314,6 +318,7 @@ impl Gate {
             waiting: line.queue.lens(),
             shed: line.shed,
             shed_over_share: line.shed_over_share,
+            ..OverloadStats::default()
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::fair_queue::Arrival;
 use super::gate::{Gate, GateSettings};
 use super::waiting::WaitForTurn;
+use super::worker_lag::{Judgement, probe};
 use super::{InFlight, admitted, decided, shed, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
@@ -193,23 +194,48 @@ impl Overload {
 
     #[inline]
     fn charge(&self, ask: &Ask<'_>) -> Answer {
-        match self.take_at_once(ask.cost()) {
-            Ok(decision) => decision.into(),
-            Err(_) => self.wait(ask),
+        let cost = ask.cost();
+        if cost == 0 || cost > *self.bounds.end() {
+            return self.peek(cost).into();
+        }
+        let gate = self.gate();
+        if !gate.worker_lag.is_watched() {
+            if let Ok(word) = gate.take_at_once(cost) {
+                return admitted(word).into();
+            }
+        }
+        self.look_or_wait(gate, ask)
+    }
+
+    /// Sheds a request if its worker lags behind, and otherwise lets it wait for its turn, unless it has come by now.
+    #[cold]
+    #[inline(never)]
+    fn look_or_wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>) -> Answer {
+        let word = gate.word();
+        // A request that has to wait is the gate's: it knows shares, and hands out units in the order of the classes.
+        let can_shed = word.has_room(ask.cost());
+        let Judgement { starts_probe, is_shed, queued_at } =
+            gate.worker_lag.judge(gate.now(), ask.priority(), can_shed);
+        if starts_probe {
+            probe(gate);
+        }
+        if is_shed {
+            return shed(word, None).into();
+        }
+        match gate.take_at_once(ask.cost()) {
+            Ok(word) => admitted(word).into(),
+            Err(_) => self.wait(gate, ask, queued_at),
         }
     }
 
-    /// Lets a request wait for its turn, unless it has come by now.
-    #[cold]
-    #[inline(never)]
-    fn wait(&self, ask: &Ask<'_>) -> Answer {
-        let gate = self.gate();
+    /// Lets a request wait that has waited in the run queue since `at`, unless its turn has come by now.
+    fn wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>, at: u64) -> Answer {
         let arrival = Arrival {
             key: ask.key().clone(),
             priority: ask.priority(),
             weight: ask.weight(),
             cost: ask.cost(),
-            at: gate.now(),
+            at,
         };
         match gate.enter(arrival) {
             Err(turn) => Answer::Ready(decided(gate, turn)),
@@ -284,10 +310,16 @@ impl Limiter for Overload {
 
     fn stats(&self) -> Stats {
         let gate = self.gate();
+        gate.worker_lag.look_again();
+        let (worker_lag, sheds_for_lag, shed_for_lag) = gate.worker_lag.report(gate.now());
+        let mut overload = gate.stats();
+        overload.worker_lag = worker_lag;
+        overload.is_overloaded |= sheds_for_lag;
+        overload.shed.iter_mut().zip(shed_for_lag).for_each(|(shed, for_lag)| *shed += for_lag);
         Stats {
             in_flight: Some(gate.word().units()),
             backlog: Some(Backlog::new(gate.waiting(), None)),
-            overload: Some(gate.stats()),
+            overload: Some(overload),
             ..Stats::default()
         }
     }

@@ -1,8 +1,8 @@
 //! Protection from overload: [`Overload`] bounds the requests in flight of a server by a limit that it finds itself.
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
-//! key (`fair_queue`). `controlled_delay` decides when waiters are shed, and `limit_search` finds the limit. `waiting`
-//! is the future of a request that waits, and `limiter` puts them together.
+//! key (`fair_queue`). `controlled_delay` decides when waiters are shed, `worker_lag` when arrivals are, and
+//! `limit_search` finds the limit. `waiting` is the future of a request that waits, and `limiter` puts them together.
 
 mod controlled_delay;
 mod fair_queue;
@@ -15,6 +15,7 @@ mod models;
 mod tests;
 mod waiting;
 mod word;
+mod worker_lag;
 
 use std::time::Duration;
 

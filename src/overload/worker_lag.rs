@@ -1,0 +1,254 @@
+//! [`WorkerLag`]: how long tasks wait for a worker of the runtime, and which arrivals are shed for it.
+//!
+//! A handler that computes without yielding keeps its worker. Other requests then wait in the run queue, before any
+//! code of ours runs, so the gate never sees more requests than there are workers.
+//!
+//! While requests come, a task measures the lag: the *probe*. It goes to the back of the run queue and notes when it
+//! runs again. At most one probe is under way. Run queues are first in, first out, so a request that runs while the
+//! probe is queued was queued before it, and **has waited for at least the probe's age**. So no request is shed for
+//! a measurement that is out of date, and a worker is idle only when its queue is empty.
+//!
+//! The rule is controlled delay, as for the requests that wait in the gate: shedding begins when the lag was above the
+//! target in each probe of an interval. Then it goes on until no probe of an interval was late: while arrivals are
+//! shed, the lag is often short, and with a new interval of grace each time, requests would wait for five times the
+//! target.
+//!
+//! The probe begins to count when it runs first, and not when a request spawns it. The request may compute before it
+//! yields, and meanwhile another worker may be free.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::controlled_delay::INTERVAL;
+use super::gate::Gate;
+use crate::util::sync::{AtomicU32, Mutex, Ordering};
+use crate::values::Priority;
+
+/// The time between two probes while the workers keep up.
+const REST: Duration = Duration::from_millis(5);
+
+/// [`REST`] in nanoseconds. If nothing came for so long after a probe, a worker was idle.
+const IDLE: u64 = 5_000_000;
+
+pub(super) struct WorkerLag {
+    /// Not zero if an arrival has to look, because a probe is due or under way. Relaxed: a thread that reads an old value
+    /// looks too late or in vain.
+    watched: AtomicU32,
+    lag: Mutex<Lag>,
+}
+
+/// All times in nanoseconds.
+#[derive(Debug)]
+struct Lag {
+    target: u64,
+    probe: Probe,
+    /// The lag that the last probe has measured, and when it did.
+    measured: u64,
+    measured_at: u64,
+    /// Since when each probe was late.
+    late_since: Option<u64>,
+    /// When the last late probe ended.
+    late_at: u64,
+    is_shedding: bool,
+    shed: [u64; Priority::ALL.len()],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    /// The next arrival starts one.
+    Due,
+    /// It has not run yet.
+    Spawned,
+    /// It waits in the run queue since then.
+    Queued(u64),
+    /// It has measured, and the next one is not due yet.
+    Resting,
+    /// The runtime has no timer.
+    Off,
+}
+
+/// What an arrival does about the lag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Judgement {
+    pub(super) starts_probe: bool,
+    pub(super) is_shed: bool,
+    /// When the arrival was queued, at the latest.
+    pub(super) queued_at: u64,
+}
+
+impl WorkerLag {
+    pub(super) fn new(target: u64) -> Self {
+        let lag = Lag {
+            target,
+            probe: Probe::Due,
+            measured: 0,
+            measured_at: 0,
+            late_since: None,
+            late_at: 0,
+            is_shedding: false,
+            shed: Default::default(),
+        };
+        Self { watched: AtomicU32::new(1), lag: Mutex::new(lag) }
+    }
+
+    /// Whether an arrival has to look.
+    #[inline(always)]
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) != 0
+    }
+
+    fn watch(&self, is_watched: bool) {
+        self.watched.store(u32::from(is_watched), Ordering::Relaxed);
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Lag) -> T) -> T {
+        change(&mut self.lag.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn set_target(&self, target: u64) {
+        self.with(|lag| lag.target = target);
+    }
+
+    /// Judges an arrival, which is shed only if it `can_shed`. If it starts a probe, the caller calls [`probe`] next.
+    pub(super) fn judge(&self, now: u64, class: Priority, can_shed: bool) -> Judgement {
+        self.with(|lag| lag.judge(now, class, can_shed))
+    }
+
+    /// The present lag, whether arrivals are shed for it, and how many of each class were.
+    pub(super) fn report(&self, now: u64) -> (Duration, bool, [u64; Priority::ALL.len()]) {
+        self.with(|lag| (Duration::from_nanos(lag.present(now)), lag.is_shedding(now), lag.shed))
+    }
+
+    /// Lets the next arrival look again, if the last one had no runtime.
+    pub(super) fn look_again(&self) {
+        if self.with(|lag| lag.probe == Probe::Due) {
+            self.watch(true);
+        }
+    }
+}
+
+impl Lag {
+    fn judge(&mut self, now: u64, class: Priority, can_shed: bool) -> Judgement {
+        let starts_probe = self.probe == Probe::Due;
+        if starts_probe {
+            self.probe = Probe::Spawned;
+            if now.saturating_sub(self.measured_at) > IDLE {
+                self.late_since = None;
+            }
+        }
+        let queued_at = match self.probe {
+            Probe::Queued(since) => since.min(now),
+            _ => now,
+        };
+        let is_shed = can_shed && now - queued_at > self.patience(class) && self.is_shedding(now);
+        if is_shed {
+            self.shed[class as usize] += 1;
+        }
+        Judgement { starts_probe, is_shed, queued_at }
+    }
+
+    /// The age of the probe above which arrivals of a class are shed: the target, half of it for the lowest class, and
+    /// twice and four times of it for the higher ones.
+    const fn patience(&self, class: Priority) -> u64 {
+        self.target.saturating_mul(1 << class as u32) / 2
+    }
+
+    /// Whether arrivals that have waited for too long are shed.
+    fn is_shedding(&self, now: u64) -> bool {
+        let late_since = match self.probe {
+            Probe::Queued(since) => Some(self.late_since.unwrap_or(since.saturating_add(self.target))),
+            _ => self.late_since,
+        };
+        self.is_shedding && now.saturating_sub(self.late_at) <= INTERVAL
+            || late_since.is_some_and(|since| now >= since.saturating_add(INTERVAL))
+    }
+
+    fn queue(&mut self, now: u64) {
+        self.probe = Probe::Queued(now);
+    }
+
+    /// Notes the lag. Returns whether the next probe may come later.
+    fn measure(&mut self, now: u64) -> bool {
+        let Probe::Queued(since) = self.probe else { return true };
+        self.is_shedding = self.is_shedding(now);
+        (self.measured, self.measured_at) = (now.saturating_sub(since), now);
+        if self.measured > self.target {
+            self.late_since.get_or_insert(since.saturating_add(self.target));
+            self.late_at = now;
+        } else {
+            self.late_since = None;
+        }
+        let may_rest = self.late_since.is_none() && !self.is_shedding;
+        self.probe = if may_rest { Probe::Resting } else { Probe::Due };
+        may_rest
+    }
+
+    /// The lag that the last probe has measured, unless that was long ago, or the age of the probe that is queued.
+    fn present(&self, now: u64) -> u64 {
+        let measured = if now.saturating_sub(self.measured_at) <= INTERVAL { self.measured } else { 0 };
+        match self.probe {
+            Probe::Queued(since) => measured.max(now.saturating_sub(since)),
+            _ => measured,
+        }
+    }
+}
+
+impl fmt::Debug for WorkerLag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.with(|lag| lag.fmt(f))
+    }
+}
+
+/// Starts the probe that an arrival was told to start. Without a runtime there is none, and its worker cannot lag.
+pub(super) fn probe(gate: &Arc<Gate>) {
+    let under_way = UnderWay(Arc::clone(gate));
+    match Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(measure(under_way))),
+        Err(_) => {
+            drop(under_way);
+            // Otherwise each arrival would look.
+            gate.worker_lag.watch(false);
+        }
+    }
+}
+
+async fn measure(under_way: UnderWay) {
+    let gate = &under_way.0;
+    let mut is_queued = false;
+    // By its own waker, a task goes to the back of the run queue, from which an idle worker may take it. Tokio's
+    // `yield_now` would keep it on this worker until that has polled the driver.
+    poll_fn(|context| {
+        if is_queued {
+            return Poll::Ready(());
+        }
+        is_queued = true;
+        let now = gate.now();
+        gate.worker_lag.with(|lag| lag.queue(now));
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    let now = gate.now();
+    let may_rest = gate.worker_lag.with(|lag| lag.measure(now));
+    if may_rest {
+        gate.worker_lag.watch(false);
+        tokio::time::sleep(REST).await;
+    }
+}
+
+/// Makes the next probe due when this one is over, also if its runtime ends before.
+struct UnderWay(Arc<Gate>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        // Tokio panics if its timer is off.
+        let probe = if std::thread::panicking() { Probe::Off } else { Probe::Due };
+        self.0.worker_lag.with(|lag| lag.probe = probe);
+        self.0.worker_lag.watch(probe == Probe::Due);
+    }
+}
