@@ -252,3 +252,239 @@ impl Drop for UnderWay {
         self.0.worker_lag.watch(probe == Probe::Due);
     }
 }
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::Overload;
+    use crate::limiter::{Ask, Limiter};
+    use crate::values::PartitionKey;
+
+    const MS: u64 = 1_000_000;
+    const TARGET: u64 = 20 * MS;
+
+    /// A probe that is late by this, with an arrival just before it, and the next one at its end.
+    fn measure_lag(lag: &WorkerLag, now: &mut u64, late_by: u64) {
+        assert!(lag.judge(*now, Priority::Normal, true).starts_probe);
+        lag.with(|lag| lag.queue(*now));
+        *now += late_by;
+        lag.with(|lag| lag.measure(*now));
+        lag.with(|lag| lag.probe = Probe::Due);
+    }
+
+    /// Judges an arrival of the class behind a probe of this age. The probe stays queued.
+    fn is_shed(lag: &WorkerLag, now: u64, class: Priority, age: u64) -> bool {
+        lag.with(|lag| lag.queue(now - age));
+        lag.judge(now, class, true).is_shed
+    }
+
+    #[test]
+    fn a_lag_that_stands_sheds() {
+        let (lag, mut now) = (WorkerLag::new(TARGET), 0);
+        // Late since 20 ms: until 120 ms, the queue may still drain.
+        for _ in 0..4 {
+            measure_lag(&lag, &mut now, 25 * MS);
+            assert!(!is_shed(&lag, now, Priority::Normal, 0));
+            lag.with(|lag| lag.probe = Probe::Due);
+        }
+        measure_lag(&lag, &mut now, 25 * MS);
+        assert!(is_shed(&lag, now, Priority::Normal, TARGET + 1));
+        assert!(!is_shed(&lag, now, Priority::Normal, TARGET), "it has not waited for too long itself");
+        assert!(!lag.judge(now, Priority::Normal, false).is_shed);
+        assert_eq!(lag.report(now), (Duration::from_millis(25), true, [0, 1, 0, 0]));
+    }
+
+    #[test]
+    fn one_long_wait_sheds_before_the_probe_ends() {
+        let lag = WorkerLag::new(TARGET);
+        assert!(lag.judge(0, Priority::Normal, true).starts_probe);
+        lag.with(|lag| lag.queue(0));
+        let judge = |now| lag.judge(now, Priority::Normal, true);
+        assert!(!judge(119 * MS).is_shed && judge(120 * MS).is_shed);
+        assert_eq!(judge(120 * MS).queued_at, 0);
+    }
+
+    #[test]
+    fn higher_classes_are_shed_later() {
+        let (lag, mut now) = (WorkerLag::new(TARGET), 0);
+        measure_lag(&lag, &mut now, 200 * MS);
+        for (class, patience) in Priority::ALL.into_iter().zip([10, 20, 40, 80]) {
+            assert!(!is_shed(&lag, now, class, patience * MS), "{class:?}");
+            assert!(is_shed(&lag, now, class, patience * MS + 1), "{class:?}");
+        }
+        assert_eq!(lag.report(now).2, [1; 4]);
+    }
+
+    #[test]
+    fn an_idle_worker_ends_the_interval() {
+        let (lag, mut now) = (WorkerLag::new(TARGET), 0);
+        for _ in 0..100 {
+            measure_lag(&lag, &mut now, 60 * MS);
+            now += IDLE + 1;
+        }
+        measure_lag(&lag, &mut now, 60 * MS);
+        assert!(!lag.with(|lag| lag.is_shedding(now)));
+    }
+
+    #[test]
+    fn shedding_ends_an_interval_after_the_last_late_probe() {
+        let (lag, mut now) = (WorkerLag::new(TARGET), 0);
+        measure_lag(&lag, &mut now, 200 * MS);
+        let last_late = now;
+        while now < last_late + INTERVAL {
+            assert!(lag.with(|lag| lag.is_shedding(now)));
+            measure_lag(&lag, &mut now, 10 * MS);
+        }
+        measure_lag(&lag, &mut now, 10 * MS);
+        assert!(!lag.with(|lag| lag.is_shedding(now)));
+        assert!(!is_shed(&lag, now, Priority::Normal, TARGET + 1));
+    }
+
+    /// A task in the run queue of a simulated worker.
+    enum Task {
+        Request { came: u64 },
+        Probe { has_run: bool },
+    }
+
+    /// One worker that computes 5 ms for a request and rejects in 50 µs, for ten seconds. Returns how many requests were
+    /// served and shed after the first second, and the longest wait until the work began of those that were served.
+    fn simulate(between_arrivals: u64, is_protected: bool) -> (u64, u64, u64) {
+        let lag = WorkerLag::new(TARGET);
+        let mut queue = VecDeque::new();
+        let (mut now, mut next, mut rests_until) = (0, 0, None);
+        let (mut served, mut shed, mut longest) = (0, 0, 0);
+        while now < 10_000 * MS {
+            while next <= now {
+                queue.push_back(Task::Request { came: next });
+                next += between_arrivals;
+            }
+            if rests_until.is_some_and(|until| until <= now) {
+                rests_until = None;
+                lag.with(|lag| lag.probe = Probe::Due);
+            }
+            let counts = u64::from(now >= 1_000 * MS);
+            match queue.pop_front() {
+                None => now = next,
+                Some(Task::Request { came }) => {
+                    let judgement = lag.judge(now, Priority::Normal, is_protected);
+                    if judgement.starts_probe {
+                        // A task that was spawned runs next.
+                        queue.push_front(Task::Probe { has_run: false });
+                    }
+                    assert!(judgement.queued_at >= came, "no request has waited for less than its probe");
+                    if judgement.is_shed {
+                        (shed, now) = (shed + counts, now + MS / 20);
+                    } else {
+                        served += counts;
+                        longest = longest.max((now - came) * counts);
+                        now += 5 * MS;
+                    }
+                }
+                Some(Task::Probe { has_run: false }) => {
+                    lag.with(|lag| lag.queue(now));
+                    queue.push_back(Task::Probe { has_run: true });
+                }
+                Some(Task::Probe { has_run: true }) => {
+                    if lag.with(|lag| lag.measure(now)) {
+                        rests_until = Some(now + IDLE);
+                    }
+                }
+            }
+        }
+        (served, shed, longest)
+    }
+
+    #[test]
+    fn a_worker_stays_busy_and_its_queue_short() {
+        let capacity = 9 * 200;
+        for times in [2, 5, 10] {
+            let (served, shed, longest) = simulate(5 * MS / times, true);
+            // A tenth of the time goes into rejections at ten times the capacity.
+            assert!(served * 100 >= capacity * (99 - times), "{served} at {times} times the capacity");
+            assert!(served + shed + 20 >= capacity * times, "none is forgotten: {served} and {shed}");
+            assert!(longest <= 60 * MS, "{longest} at {times} times the capacity");
+        }
+        assert!(simulate(MS / 2, false).2 > 8_000 * MS, "without, requests wait for ever");
+    }
+
+    #[test]
+    fn nothing_is_shed_below_the_capacity() {
+        let (served, shed, _) = simulate(5 * MS * 10 / 8, true);
+        assert_eq!((served, shed), (1_440, 0));
+    }
+
+    fn pass(overload: &Overload) {
+        let (key, priority) = (PartitionKey::from("a"), Priority::Normal);
+        let decision = overload.decide(&Ask::charge(&key, 1).prioritized(priority)).at_once().unwrap();
+        assert!(decision.is_allowed());
+        overload.refund(&Ask::charge(&key, 1), decision.receipt(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_clock_measures_no_lag() {
+        let overload = Overload::new().queue_target(Duration::ZERO);
+        for _ in 0..1_000 {
+            pass(&overload);
+            tokio::time::advance(Duration::from_millis(500)).await;
+            pass(&overload);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(overload.stats().overload.unwrap().worker_lag, Duration::ZERO);
+        assert!(!overload.stats().overload.unwrap().is_overloaded);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_task_is_left_while_no_request_comes() {
+        let overload = Overload::new();
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        for _ in 0..3 {
+            assert!(overload.gate().worker_lag.is_watched());
+            pass(&overload);
+            pass(&overload);
+            assert_eq!(tasks(), 1);
+            tokio::time::sleep(REST / 2).await;
+            assert!(!overload.gate().worker_lag.is_watched());
+            pass(&overload);
+            assert_eq!(tasks(), 1, "it rests");
+            tokio::time::sleep(REST).await;
+            assert_eq!(tasks(), 0);
+        }
+    }
+
+    #[test]
+    fn the_next_runtime_measures() {
+        let overload = Overload::new();
+        let run = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(async { pass(&overload) });
+            assert!(overload.gate().worker_lag.with(|lag| lag.probe == Probe::Spawned));
+        };
+        for _ in 0..2 {
+            run();
+            assert!(overload.gate().worker_lag.is_watched(), "its runtime is gone, and the probe with it");
+        }
+        // Without a runtime, arrivals look once, until the statistics are read.
+        pass(&overload);
+        assert!(!overload.gate().worker_lag.is_watched());
+        let _ = overload.stats();
+        run();
+    }
+
+    #[test]
+    fn a_runtime_without_a_timer_measures_once() {
+        let overload = Overload::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for _ in 0..10 {
+                pass(&overload);
+                tokio::task::yield_now().await;
+                tokio::task::yield_now().await;
+            }
+        });
+        let _ = overload.stats();
+        assert!(!overload.gate().worker_lag.is_watched());
+        assert!(overload.gate().worker_lag.with(|lag| lag.probe == Probe::Off));
+    }
+}

@@ -40,6 +40,7 @@ mod suspended;
 mod transitions;
 mod true_waits;
 mod wide_units;
+mod worker_lag;
 mod wire;
 
 #[path = "../../examples/server/src/echo.rs"]
