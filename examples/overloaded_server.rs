@@ -62,17 +62,24 @@ fn run(kind: &'static str, limiter: &str) -> io::Result<Results> {
     let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let app = limited(limiter, Router::new().route("/", handler(kind)));
     let (bound, is_bound) = oneshot::channel();
-    server.spawn(async move {
+    let serve = async move {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let listener = socket.listen(BACKLOG)?;
         let _ = bound.send(listener.local_addr()?);
         axum::serve(listener, app).await
+    };
+    let (stop, is_stopped) = oneshot::channel::<()>();
+    // Connections are accepted on a thread that is none of the workers, as with `#[tokio::main]`.
+    let main = std::thread::spawn(move || {
+        server.block_on(async { tokio::select! { _ = serve => {} _ = is_stopped => {} } });
+        server.shutdown_background();
     });
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let address = is_bound.blocking_recv().map_err(io::Error::other)?;
     let results = tokio::task::LocalSet::new().block_on(&client, load(address));
-    server.shutdown_background();
+    drop(stop);
+    let _ = main.join();
     Ok(results)
 }
 

@@ -6,7 +6,8 @@
 //! While requests come, a task measures the lag: the *probe*. It goes to the back of the run queue and notes when it
 //! runs again. At most one probe is under way. Run queues are first in, first out, so a request that runs while the
 //! probe is queued was queued before it, and **has waited for at least the probe's age**. So no request is shed for
-//! a measurement that is out of date, and a worker is idle only when its queue is empty.
+//! a measurement that is out of date, and a worker is idle only when its queue is empty. The one exception are tasks
+//! that other threads spawn: they have a queue of their own, and the probe waits until that is empty, too.
 //!
 //! The rule is controlled delay, as for the requests that wait in the gate: shedding begins when the lag was above the
 //! target in each probe of an interval. Then it goes on until no probe of an interval was late: while arrivals are
@@ -219,26 +220,36 @@ pub(super) fn probe(gate: &Arc<Gate>) {
 
 async fn measure(under_way: UnderWay) {
     let gate = &under_way.0;
-    let mut is_queued = false;
-    // By its own waker, a task goes to the back of the run queue, from which an idle worker may take it. Tokio's
-    // `yield_now` would keep it on this worker until that has polled the driver.
-    poll_fn(|context| {
-        if is_queued {
-            return Poll::Ready(());
-        }
-        is_queued = true;
-        let now = gate.now();
-        gate.worker_lag.with(|lag| lag.queue(now));
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    let now = gate.now();
+    gate.worker_lag.with(|lag| lag.queue(now));
+    go_to_the_back().await;
+    // Tasks that other threads have spawned wait in a queue of the whole runtime: the first requests of connections, if
+    // `main` accepts them. If there are any, no worker is idle. Tokio wakes this task when its worker has found both
+    // queues empty, or after some 60 tasks.
+    while Handle::current().metrics().global_queue_depth() > 0 {
+        tokio::task::yield_now().await;
+    }
     let now = gate.now();
     let may_rest = gate.worker_lag.with(|lag| lag.measure(now));
     if may_rest {
         gate.worker_lag.watch(false);
         tokio::time::sleep(REST).await;
     }
+}
+
+/// Waits for the tasks that are ready on this worker. By its own waker, a task goes to the back of the run queue, from
+/// which an idle worker may take it. Tokio's `yield_now` keeps it on this worker until that has polled the driver.
+async fn go_to_the_back() {
+    let mut is_queued = false;
+    poll_fn(|context| {
+        if is_queued {
+            return Poll::Ready(());
+        }
+        is_queued = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Makes the next probe due when this one is over, also if its runtime ends before.
