@@ -45,7 +45,10 @@ const LIMITERS: [&str; 3] = ["nothing", "tower", "Overload"];
 
 fn main() -> io::Result<()> {
     let asked: Vec<_> = std::env::args().skip(1).collect();
-    println!("{:<16}{:<10}{:>12}{:>9}{:>9}{:>9}{:>9}", "handler", "limiter", "in time/s", "shed/s", "left/s", "p50 ms", "p99 ms");
+    println!(
+        "{:<16}{:<10}{:>12}{:>9}{:>9}{:>9}{:>9}",
+        "handler", "limiter", "in time/s", "shed/s", "left/s", "p50 ms", "p99 ms"
+    );
     for kind in KINDS {
         for limiter in LIMITERS {
             if asked.is_empty() || asked.iter().all(|it| it == kind || it == limiter) {
@@ -72,7 +75,9 @@ fn run(kind: &'static str, limiter: &str) -> io::Result<Results> {
     let (stop, is_stopped) = oneshot::channel::<()>();
     // Connections are accepted on a thread that is none of the workers, as with `#[tokio::main]`.
     let main = std::thread::spawn(move || {
-        server.block_on(async { tokio::select! { _ = serve => {} _ = is_stopped => {} } });
+        server.block_on(async {
+            tokio::select! { _ = serve => {} _ = is_stopped => {} }
+        });
         server.shutdown_background();
     });
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -176,9 +181,10 @@ async fn load(server: SocketAddr) -> Results {
             match answer {
                 Ok(Ok((status, connection))) => {
                     idle.borrow_mut().push(connection);
-                    if is_counted && status == 200 {
-                        results.served.borrow_mut().push(sent.elapsed());
-                    } else if is_counted {
+                    let took = sent.elapsed();
+                    if is_counted && status == 200 && took <= PATIENCE {
+                        results.served.borrow_mut().push(took);
+                    } else if is_counted && status != 200 {
                         results.shed.set(results.shed.get() + 1);
                     }
                 }

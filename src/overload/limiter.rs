@@ -52,6 +52,15 @@ use crate::values::{
 /// it is absent when that is not known, or below a second. (All other waits of this crate are promises.) In one layer
 /// with rate limits, a request that is shed is charged nowhere.
 ///
+/// # Handlers that compute
+///
+/// A handler that computes without an `.await` keeps its worker, and other requests wait in tokio's run queue, before
+/// this sees them. While requests come, a task measures this lag of the workers, at most every 5 ms unless they lag. It
+/// counts as a part of a request's wait. If the lag was above [`queue_target`](Self::queue_target) in all measurements of
+/// 100 ms, requests that have waited for longer in the run queue are shed; from half of the target on in the lowest class,
+/// and from twice and four times of it in the two highest. This needs tokio's timer: in a runtime without it, tokio reports
+/// a panic once, and nothing is measured.
+///
 /// # How the limit is found
 ///
 /// While requests wait, the limit alternates between two values, for some 50 ms or more each. If the server serves more
@@ -230,13 +239,8 @@ impl Overload {
 
     /// Lets a request wait that has waited in the run queue since `at`, unless its turn has come by now.
     fn wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>, at: u64) -> Answer {
-        let arrival = Arrival {
-            key: ask.key().clone(),
-            priority: ask.priority(),
-            weight: ask.weight(),
-            cost: ask.cost(),
-            at,
-        };
+        let arrival =
+            Arrival { key: ask.key().clone(), priority: ask.priority(), weight: ask.weight(), cost: ask.cost(), at };
         match gate.enter(arrival) {
             Err(turn) => Answer::Ready(decided(gate, turn)),
             Ok(ticket) => {

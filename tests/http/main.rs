@@ -40,8 +40,8 @@ mod suspended;
 mod transitions;
 mod true_waits;
 mod wide_units;
-mod worker_lag;
 mod wire;
+mod worker_lag;
 
 #[path = "../../examples/server/src/echo.rs"]
 #[allow(dead_code, unreachable_pub)]

@@ -84,7 +84,8 @@ const OWN_PATHS: [&str; 11] = [
     overload::STATE,
     overload::LOAD,
 ];
-const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL] [--admin ADDR:PORT] [--workers N]";
+const USAGE: &str =
+    "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL] [--admin ADDR:PORT] [--workers N]";
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
