@@ -187,8 +187,8 @@
 //!
 //! A handler that computes without an `.await` keeps its worker. Other requests then wait in the run queue of tokio,
 //! before any layer sees them, and no limit on requests in flight is ever reached. So `Overload` measures **the lag of
-//! the workers**: while requests come, a task goes to the back of the run queue every 5 ms or more, and notes when it runs
-//! again. If it was late by more than `queue_target` each time for 100 ms, requests behind it are shed, until the queue is
+//! the workers**: while requests come, a task goes to the back of the run queue, every 5 ms or more, and notes when it
+//! runs again. If it was late by more than `queue_target` each time for 100 ms, requests behind it are shed, until the queue is
 //! short. The lowest class is shed from half of the target on, and the higher ones from twice and four times of it.
 //! [`OverloadStats::worker_lag`](crate::store::OverloadStats::worker_lag) shows the lag.
 //!

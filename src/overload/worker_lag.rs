@@ -37,8 +37,8 @@ const REST: Duration = Duration::from_millis(5);
 const IDLE: u64 = 5_000_000;
 
 pub(super) struct WorkerLag {
-    /// Not zero if an arrival has to look, because a probe is due or under way. Relaxed: a thread that reads an old value
-    /// looks too late or in vain.
+    /// Not zero if an arrival has to look, because a probe is due or under way. Relaxed: a thread that reads an old
+    /// value looks too late or in vain.
     watched: AtomicU32,
     lag: Mutex<Lag>,
 }
@@ -359,8 +359,8 @@ mod tests {
         Probe { has_run: bool },
     }
 
-    /// One worker that computes 5 ms for a request and rejects in 50 µs, for ten seconds. Returns how many requests were
-    /// served and shed after the first second, and the longest wait until the work began of those that were served.
+    /// One worker that computes 5 ms for a request and rejects in 50 µs, for ten seconds. Returns how many requests
+    /// were served and shed after the first second, and the longest wait of the served ones until their work began.
     fn simulate(between_arrivals: u64, is_protected: bool) -> (u64, u64, u64) {
         let lag = WorkerLag::new(TARGET);
         let mut queue = VecDeque::new();
