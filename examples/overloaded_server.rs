@@ -1,8 +1,8 @@
 //! Measures how many requests an overloaded axum server answers in time: with nothing, with tower's limit, and with
 //! `Overload`.
 //!
-//! The server has one worker thread, and a request takes it for 5 ms, so it does 200 requests per second. A client sends
-//! 2,000, and gives up after a second.
+//! The server has one worker thread, and a request takes it for 5 ms, so it does 200 requests per second. A client
+//! sends 2,000, and gives up after a second.
 //!
 //! ```sh
 //! cargo run --release -p examples --features overload --bin overloaded_server              # all rows, two and a half minutes
@@ -34,8 +34,8 @@ const WORK: Duration = Duration::from_millis(5);
 const OFFERED: u32 = 2_000;
 const PATIENCE: Duration = Duration::from_secs(1);
 const SECONDS: u32 = 10;
-/// The connections that the kernel keeps until the server accepts them. With tokio's 128, no request waits for more than
-/// 640 ms there, and a server that sheds nothing answers most of what it gets in time.
+/// The connections that the kernel keeps until the server accepts them. With tokio's 128, no request waits there for
+/// more than 640 ms, and a server that sheds nothing answers most of what it gets in time.
 const BACKLOG: u32 = 1_024;
 /// A limit needs some time to find itself.
 const COUNTED_FROM: u32 = 3;
@@ -72,19 +72,12 @@ fn run(kind: &'static str, limiter: &str) -> io::Result<Results> {
         let _ = bound.send(listener.local_addr()?);
         axum::serve(listener, app).await
     };
-    let (stop, is_stopped) = oneshot::channel::<()>();
-    // Connections are accepted on a thread that is none of the workers, as with `#[tokio::main]`.
-    let main = std::thread::spawn(move || {
-        server.block_on(async {
-            tokio::select! { _ = serve => {} _ = is_stopped => {} }
-        });
-        server.shutdown_background();
-    });
+    // On the worker. If `main` accepts connections beside the workers, tokio happens to serve new ones before old ones.
+    server.spawn(serve);
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let address = is_bound.blocking_recv().map_err(io::Error::other)?;
     let results = tokio::task::LocalSet::new().block_on(&client, load(address));
-    drop(stop);
-    let _ = main.join();
+    server.shutdown_background();
     Ok(results)
 }
 
@@ -132,7 +125,7 @@ fn limited(limiter: &str, app: Router) -> Router {
     match limiter {
         "tower" => {
             let shed = HandleErrorLayer::new(|_: BoxError| async { StatusCode::SERVICE_UNAVAILABLE });
-            // One for all connections: `ConcurrencyLimitLayer` would be one for each, since axum lays a router anew for them.
+            // One for all connections: axum applies a layer for each, and `ConcurrencyLimitLayer` would be one for each.
             let limit = GlobalConcurrencyLimitLayer::new(20);
             app.layer(ServiceBuilder::new().layer(shed).load_shed().layer(limit))
         }
