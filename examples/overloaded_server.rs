@@ -72,7 +72,7 @@ fn run(kind: &'static str, limiter: &str) -> io::Result<Results> {
         let _ = bound.send(listener.local_addr()?);
         axum::serve(listener, app).await
     };
-    // On the worker. If `main` accepts connections beside the workers, tokio happens to serve new ones before old ones.
+    // On the worker. If `main` accepts connections beside it, tokio happens to serve new ones before old ones.
     server.spawn(serve);
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let address = is_bound.blocking_recv().map_err(io::Error::other)?;
@@ -125,7 +125,7 @@ fn limited(limiter: &str, app: Router) -> Router {
     match limiter {
         "tower" => {
             let shed = HandleErrorLayer::new(|_: BoxError| async { StatusCode::SERVICE_UNAVAILABLE });
-            // One for all connections: axum applies a layer for each, and `ConcurrencyLimitLayer` would be one for each.
+            // One for all connections: axum applies a layer for each, and `ConcurrencyLimitLayer` would count each.
             let limit = GlobalConcurrencyLimitLayer::new(20);
             app.layer(ServiceBuilder::new().layer(shed).load_shed().layer(limit))
         }
