@@ -6,7 +6,11 @@
 //     cargo run --release -p tower-sluice-server -- --config k6/limits.toml
 //     k6 run --log-output=none k6/overload.js
 //
-// Without the option, k6 logs each client that gives up. With `-e CURVE=FILE`, the goodput by load is written to that file.
+// With `-e INLINE=1`, requests compute on the worker of the runtime itself, which is the server's only one:
+//
+//     cargo run --release -p tower-sluice-server -- --config k6/inline.toml --workers 1
+//
+// Without the option of the log, k6 logs each client that gives up. With `-e CURVE=FILE`, the goodput by load is written to that file.
 //
 // A request is 20 ms of work: at ten times the capacity, k6 and the rejections then need less than the other processor of a
 // machine with two. A machine with other things to do is slower, and so the checks of time are three times as generous, and
@@ -18,7 +22,9 @@ import http from 'k6/http';
 import { Counter, Gauge, Rate, Trend } from 'k6/metrics';
 import { Client, SERVERS, summaryOf, testOptions } from './lib.js';
 
-const PATHS = { bare: '/overload/bare', protected: '/overload' };
+const PATHS = __ENV.INLINE
+  ? { bare: '/overload/inline/bare', protected: '/overload/inline' }
+  : { bare: '/overload/bare', protected: '/overload' };
 const TIMES = [1, 2, 5, 10];
 const MOST = TIMES[TIMES.length - 1];
 const PROMPT_MS = 100;
@@ -209,7 +215,7 @@ function checkRejection({ status, headers, body }) {
   });
 }
 
-const summary = summaryOf('overload', clients.bare, clients.protected);
+const summary = summaryOf(__ENV.INLINE ? 'overload_inline' : 'overload', clients.bare, clients.protected);
 
 export function handleSummary(data) {
   const { metrics } = data;

@@ -25,6 +25,7 @@ use super::reserve::{self, Reserve};
 use super::search::Search;
 use super::stalled::{Bodies, StalledUnits};
 use super::word::GateWord;
+use super::worker_lag::WorkerLag;
 use crate::store::OverloadStats;
 use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
 use crate::util::wake::{let_others_take, wake_all};
@@ -42,6 +43,7 @@ pub(super) struct GateSettings {
 #[derive(Debug)]
 pub(super) struct Gate {
     word: AtomicU64,
+    pub(super) worker_lag: WorkerLag,
     line: Mutex<Line>,
     /// The bodies whose requests hold units.
     pub(super) bodies: Bodies,
@@ -101,6 +103,7 @@ impl Gate {
         let search = Search::new(settings.bounds.clone(), start);
         Self {
             word: AtomicU64::new(GateWord::new(search.limit()).bits()),
+            worker_lag: WorkerLag::new(nanos(settings.queue_target)),
             line: Mutex::new(Line {
                 queue: FairQueue::default(),
                 delays: Priority::ALL.map(|_| ControlledDelay::new(nanos(settings.queue_target))),
@@ -244,7 +247,7 @@ impl Gate {
     #[cold]
     #[inline(never)]
     pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
-        let now = arrival.at;
+        let now = self.now();
         self.locked(now, |line, word, wakers| {
             let is_free = |line: &Line, word: &GateWord| {
                 line.queue.is_empty() && line.may_be_served(*word, &arrival.key, arrival.cost)
@@ -342,6 +345,7 @@ impl Gate {
             line.search.set_bounds(settings.bounds.clone());
             (line.queue_target, line.longest_target) = (nanos(settings.queue_target), nanos(settings.max_wait / 2));
             line.max_queue = settings.max_queue;
+            self.worker_lag.set_target(nanos(settings.queue_target));
         });
     }
 
@@ -369,6 +373,7 @@ impl Gate {
             waiting: line.queue.lens(),
             shed: line.shed,
             shed_over_share: line.shed_over_share,
+            ..OverloadStats::default()
         }
     }
 

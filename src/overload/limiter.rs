@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::fair_queue::Arrival;
 use super::gate::{Gate, GateSettings};
 use super::waiting::WaitForTurn;
+use super::worker_lag::{Judgement, probe};
 use super::{InFlight, admitted, decided, shed, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
@@ -61,6 +62,15 @@ use crate::values::{
 /// requests wait, they are taken back 100 ms after the last frame, and count for the key of the request from then on.
 /// A key with as many of them as the limit has does not wait: its requests pass only while units are free.
 /// The key that all clients share is excepted from this last rule.
+///
+/// # Handlers that compute
+///
+/// A handler that computes without an `.await` keeps its worker, and other requests wait in tokio's run queue, before
+/// this sees them. While requests come, a task measures this lag of the workers, at most every 5 ms unless they lag. It
+/// counts as a part of a request's wait. If the lag was above [`queue_target`](Self::queue_target) in all measurements of
+/// 100 ms, requests that have waited for longer in the run queue are shed; from half of the target on in the lowest class,
+/// and from twice and four times of it in the two highest. This needs tokio's timer: in a runtime without it, tokio reports
+/// a panic once, and nothing is measured.
 ///
 /// # How the limit is found
 ///
@@ -217,24 +227,44 @@ impl Overload {
 
     #[inline]
     fn charge(&self, ask: &Ask<'_>) -> Answer {
-        match self.take_at_once(ask.cost()) {
-            Ok(decision) => decision.into(),
-            Err(_) => self.wait(ask),
+        let cost = ask.cost();
+        if cost == 0 || cost > *self.bounds.end() {
+            return self.peek(cost).into();
+        }
+        let gate = self.gate();
+        if !gate.worker_lag.is_watched() {
+            if let Ok(word) = gate.take_at_once(cost) {
+                return admitted(word).into();
+            }
+        }
+        self.look_or_wait(gate, ask)
+    }
+
+    /// Sheds a request if its worker lags behind, and otherwise lets it wait for its turn, unless it has come by now.
+    #[cold]
+    #[inline(never)]
+    fn look_or_wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>) -> Answer {
+        let word = gate.word();
+        // A request that has to wait is the gate's: it knows shares, and hands out units in the order of the classes.
+        let can_shed = word.has_room(ask.cost());
+        let Judgement { starts_probe, is_shed, queued_at } =
+            gate.worker_lag.judge(gate.now(), ask.priority(), can_shed);
+        if starts_probe {
+            probe(gate);
+        }
+        if is_shed {
+            return shed(word, None).into();
+        }
+        match gate.take_at_once(ask.cost()) {
+            Ok(word) => admitted(word).into(),
+            Err(_) => self.wait(gate, ask, queued_at),
         }
     }
 
-    /// Lets a request wait for its turn, unless it has come by now.
-    #[cold]
-    #[inline(never)]
-    fn wait(&self, ask: &Ask<'_>) -> Answer {
-        let gate = self.gate();
-        let arrival = Arrival {
-            key: ask.key().clone(),
-            priority: ask.priority(),
-            weight: ask.weight(),
-            cost: ask.cost(),
-            at: gate.now(),
-        };
+    /// Lets a request wait that has waited in the run queue since `at`, unless its turn has come by now.
+    fn wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>, at: u64) -> Answer {
+        let arrival =
+            Arrival { key: ask.key().clone(), priority: ask.priority(), weight: ask.weight(), cost: ask.cost(), at };
         match gate.enter(arrival) {
             Err(turn) => Answer::Ready(decided(gate, turn)),
             Ok(ticket) => {
@@ -309,10 +339,16 @@ impl Limiter for Overload {
 
     fn stats(&self) -> Stats {
         let gate = self.gate();
+        gate.worker_lag.look_again();
+        let (worker_lag, sheds_for_lag, shed_for_lag) = gate.worker_lag.report(gate.now());
+        let mut overload = gate.stats();
+        overload.worker_lag = worker_lag;
+        overload.is_overloaded |= sheds_for_lag;
+        overload.shed.iter_mut().zip(shed_for_lag).for_each(|(shed, for_lag)| *shed += for_lag);
         Stats {
             in_flight: Some(gate.word().units()),
             backlog: Some(Backlog::new(gate.waiting(), None)),
-            overload: Some(gate.stats()),
+            overload: Some(overload),
             ..Stats::default()
         }
     }

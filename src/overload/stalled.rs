@@ -476,9 +476,9 @@ mod tests {
                     let held: u64 = bodies.iter().filter(|body| !body.units.is_taken_back()).map(|body| body.cost).sum();
                     gate.check(held);
                 }
-                for (ticket, _, cost) in waiting {
-                    if gate.leave(ticket, false) == Some(Turn::Granted) {
-                        gate.refund(cost);
+                for (ticket, key, cost) in waiting {
+                    if let Some(Turn::Granted(held)) = gate.leave(ticket, false) {
+                        gate.refund(&key, cost, held);
                     }
                 }
                 bodies.into_iter().for_each(|body| body.end(&gate));

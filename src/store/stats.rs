@@ -1,6 +1,7 @@
 //! Figures of stores and queues, for gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::health::NodeHealth;
 use crate::values::{Backlog, Priority};
@@ -80,6 +81,8 @@ pub struct OverloadStats {
     pub limit: u64,
     /// Whether requests have waited for too long lately, so that it sheds those that do.
     pub is_overloaded: bool,
+    /// How long tasks wait for a worker of the runtime, measured while requests come.
+    pub worker_lag: Duration,
     /// The requests of each class that wait, the lowest [`Priority`] first.
     pub waiting: [u64; Priority::ALL.len()],
     /// The requests of each class that were shed, of keys that had no more than their share of the queue.

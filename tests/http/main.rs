@@ -41,6 +41,7 @@ mod transitions;
 mod true_waits;
 mod wide_units;
 mod wire;
+mod worker_lag;
 
 #[path = "../../examples/server/src/echo.rs"]
 #[allow(dead_code, unreachable_pub)]

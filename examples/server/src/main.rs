@@ -25,10 +25,13 @@
 //! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds,
 //! writes a last snapshot, and exits with 0.
 //!
+//! `--workers N` sets the worker threads of the runtime; one for each processor unless given.
+//!
 //! The responses of `/in-flight` take three seconds; `/in-flight/open` counts them.
 //!
 //! `/overload` and `/overload/bare` burn processor time, with and without protection from overload: see
-//! <http://127.0.0.1:3000/page/overload>.
+//! <http://127.0.0.1:3000/page/overload>. `/overload/inline` and `/overload/inline/bare`, if the configuration has them,
+//! compute on the workers of the runtime: see `k6/inline.toml`.
 //!
 //! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `echo.proto`.
 
@@ -44,6 +47,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -80,11 +84,12 @@ const OWN_PATHS: [&str; 11] = [
     overload::STATE,
     overload::LOAD,
 ];
-const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL] [--admin ADDR:PORT]";
+const USAGE: &str =
+    "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL] [--admin ADDR:PORT] [--workers N]";
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let SetUp { listen, limits, file, admin } = match set_up() {
+    let SetUp { listen, limits, file, admin, workers } = match set_up() {
         Ok(Some(set_up)) => set_up,
         Ok(None) => {
             println!("{USAGE}");
@@ -98,7 +103,9 @@ fn main() -> ExitCode {
     // Before the first request.
     let saving = Saving::restore(&limits);
     let limits = Arc::new(RwLock::new(limits));
-    let runtime = match tokio::runtime::Runtime::new() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    workers.map(|workers| runtime.worker_threads(workers.get()));
+    let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("the runtime does not start: {error}");
@@ -133,6 +140,7 @@ struct SetUp {
     /// The file and its text, if there is one.
     file: Option<(String, String)>,
     admin: Option<admin::Settings>,
+    workers: Option<NonZeroUsize>,
 }
 
 /// Parses the arguments and the configuration; `None` for `--help`. An error is the message to print.
@@ -141,6 +149,7 @@ fn set_up() -> Result<Option<SetUp>, String> {
     let mut file = None;
     let mut redis = None;
     let mut admin = None;
+    let mut workers = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
@@ -150,11 +159,14 @@ fn set_up() -> Result<Option<SetUp>, String> {
             "--help" | "-h" => return Ok(None),
             "--redis" => redis = Some(value()?),
             "--admin" => admin = Some(value()?),
+            "--workers" => workers = Some(value()?),
             _ => return Err(format!("unknown argument {argument}\n{USAGE}")),
         }
     }
     let listen = listen.parse().map_err(|_| format!("--listen {listen}: write an address such as 127.0.0.1:3000"))?;
     let admin = admin.map(|address| admin::Settings::read(&address)).transpose()?;
+    let workers = workers.map(|it| it.parse().map_err(|_| format!("--workers {it}: write a number above zero")));
+    let workers = workers.transpose()?;
     let read = |file: String| match watch::read(&file) {
         Ok(text) => Ok((file, text)),
         Err(error) => Err(format!("--config {file}: {error}")),
@@ -174,7 +186,7 @@ fn set_up() -> Result<Option<SetUp>, String> {
             return Err(ConfigError::new(name, route.line(), problem).to_string());
         }
     }
-    Ok(Some(SetUp { listen, limits, file, admin }))
+    Ok(Some(SetUp { listen, limits, file, admin, workers }))
 }
 
 /// Returns whether the server itself answers at this path.
@@ -275,6 +287,13 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
                     let worker = Arc::clone(&worker);
                     any(move || async move {
                         worker.work().await;
+                        Json(answer())
+                    })
+                }
+                overload::INLINE | overload::INLINE_BARE => {
+                    let worker = Arc::clone(&worker);
+                    any(move || async move {
+                        worker.work_inline();
                         Json(answer())
                     })
                 }

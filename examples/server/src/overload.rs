@@ -30,6 +30,10 @@ use crate::work::{CAPACITY, WORK, Worker};
 pub(crate) const PROTECTED: &str = "/overload";
 pub(crate) const BARE: &str = "/overload/bare";
 
+/// The same, with the work on a worker of the runtime.
+pub(crate) const INLINE: &str = "/overload/inline";
+pub(crate) const INLINE_BARE: &str = "/overload/inline/bare";
+
 /// The paths that the page calls.
 pub(crate) const STATE: &str = "/overload/state";
 pub(crate) const LOAD: &str = "/overload/load";
@@ -61,7 +65,7 @@ const LARGEST: usize = 1 << 20;
 
 /// Returns whether a route is shown on a page of its own, and gets its own loads.
 pub(crate) fn has_own_page(route: &Route) -> bool {
-    route.paths().iter().any(|path| path == PROTECTED || path == BARE)
+    route.paths().iter().any(|path| [PROTECTED, BARE, INLINE, INLINE_BARE].contains(&path.as_str()))
 }
 
 /// Routes [`STATE`] and [`LOAD`]. `routes` are those of the configuration.

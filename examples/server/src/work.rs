@@ -48,9 +48,23 @@ impl Worker {
         let _ = is_done.await;
     }
 
+    /// Does the work of one request on this thread, which should be one of the runtime's: as a handler that computes.
+    pub(crate) fn work_inline(&self) {
+        static ROUNDS: OnceLock<u64> = OnceLock::new();
+        self.counts.time(*ROUNDS.get_or_init(measure));
+    }
+
     /// Returns how many requests the worker has done, and the microseconds that it took for them.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.counts.done.load(Ordering::Relaxed), self.counts.busy.load(Ordering::Relaxed))
+    }
+}
+
+impl Counts {
+    fn time(&self, rounds: u64) {
+        let took = u64::try_from(time(rounds).as_micros()).unwrap_or(u64::MAX);
+        self.done.fetch_add(1, Ordering::Relaxed);
+        self.busy.fetch_add(took, Ordering::Relaxed);
     }
 }
 
@@ -61,9 +75,7 @@ fn begin(counts: Arc<Counts>) -> mpsc::Sender<oneshot::Sender<()>> {
         for request in requests {
             // When a client disconnects, its request is dropped, and with it what waits here.
             if !request.is_closed() {
-                let took = u64::try_from(time(rounds).as_micros()).unwrap_or(u64::MAX);
-                counts.done.fetch_add(1, Ordering::Relaxed);
-                counts.busy.fetch_add(took, Ordering::Relaxed);
+                counts.time(rounds);
                 let _ = request.send(());
             }
         }
