@@ -492,9 +492,9 @@ tables! {
         step: Option<Spanned<String>> = time("\"200ms\"",
             "slow-down: by how much each further unit lengthens the delay.").default("\"1s\"").aside();
         max_delay: Option<Spanned<String>> = time("\"10s\"", "slow-down: the longest delay.").default("\"30s\"").aside();
-        limits: Option<Spanned<Vec<i64>>> = list("[4, 1024]",
+        limits: Option<Spanned<Vec<i64>>> = list("[2, 1024]",
             "overload: the lowest and the highest limit of units in flight that it may find, for the route.").aside()
-            .schema("\"minItems\": 2, \"maxItems\": 2, \"items\": { \"type\": \"integer\", \"minimum\": 1, \"maximum\": 2147483647 }, \"default\": [4, 1024]");
+            .schema("\"minItems\": 2, \"maxItems\": 2, \"items\": { \"type\": \"integer\", \"minimum\": 1, \"maximum\": 2147483647 }, \"default\": [2, 1024]");
         starting_at: Option<Spanned<i64>> = number(KeyKind::Number(1, MOST_IN_FLIGHT), "20",
             "overload: the limit at first.").default("20").aside();
         queue_target: Option<Spanned<String>> = time("\"20ms\"",

@@ -399,7 +399,7 @@ fn limits(source: &SourceText<'_>, limits: &Spanned<Vec<i64>>) -> Result<RangeIn
     };
     range.map(|(least, most)| least..=most).ok_or_else(|| {
         let problem = format!(
-            "limits = {:?}: write the lowest and the highest limit, from 1 to {MOST_IN_FLIGHT}, such as [4, 1024]",
+            "limits = {:?}: write the lowest and the highest limit, from 1 to {MOST_IN_FLIGHT}, such as [2, 1024]",
             limits.get_ref()
         );
         source.error(&limits.span(), problem)
@@ -445,7 +445,7 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
 }
 
 /// The limits of [`Overload::new`].
-const DEFAULT_LIMITS: RangeInclusive<u64> = 4..=1_024;
+const DEFAULT_LIMITS: RangeInclusive<u64> = 2..=1_024;
 
 /// See [`RedisConcurrency::lease`](crate::RedisConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);

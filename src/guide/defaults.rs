@@ -126,7 +126,7 @@
 //! | [`Concurrency::max_waiters`](crate::Concurrency::max_waiters) | 65,536 over all keys |
 //! | [`Concurrency::max_keys`](crate::Concurrency::max_keys) | 65,536 |
 //! | [`Balance::max_keys`](crate::Balance::max_keys) | 1,048,576 |
-//! | [`Overload::limits`](crate::Overload::limits) | 4 to 1,024 units in flight, over all keys |
+//! | [`Overload::limits`](crate::Overload::limits) | 2 to 1,024 units in flight, over all keys |
 //! | [`Overload::starting_at`](crate::Overload::starting_at) | 20 |
 //! | [`Overload::queue_target`](crate::Overload::queue_target) | 20 ms |
 //! | [`Overload::max_wait`](crate::Overload::max_wait) | 500 ms |

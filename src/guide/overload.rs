@@ -48,7 +48,7 @@
 //! name = "overload"
 //! algorithm = "overload"
 //! # All of these have defaults:
-//! limits = [4, 1024]
+//! limits = [2, 1024]
 //! starting-at = 20
 //! queue-target = "20ms"
 //! max-wait = "500ms"
@@ -150,8 +150,8 @@
 //! # How the limit is found
 //!
 //! In steps of two at first: it compares how long requests take under a limit and under its half. If they take as long
-//! under both, the double is tried; if they take twice as long, the half of the half. A few requests tell, so this works
-//! for bursts, and for four requests in a second.
+//! under both, the double is tried; if they take twice as long, the half of the half. A few requests tell, so this
+//! works for bursts, and for four requests in a second.
 //!
 //! Then exactly. While requests wait, the limit alternates between two values. If the server serves more under the
 //! greater one, the limit grows. If it does not, the added requests have only waited inside the server, and the limit
@@ -161,8 +161,8 @@
 //! [design notes](https://github.com/tower-sluice/tower-sluice/tree/main/docs/design/overload.md) say why, and
 //! [`Overload`] states how exact it is.
 //!
-//! A step of two takes about as long as two requests, one after the other, on a server whose requests are alike. An exact
-//! step takes a second on a busy server, and minutes at ten requests per second.
+//! A step of two takes about as long as two requests, one after the other, on a server whose requests are alike. An
+//! exact step takes a second on a busy server, and minutes at ten requests per second.
 //!
 //! # Try it as a shadow
 //!

@@ -91,6 +91,7 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
 
     /// Ends a request whose units its limiter has taken back.
     #[cold]
+    #[inline(never)]
     fn end_taken_back(&self) {
         if let Some(watcher) = self.limiter.describe().watcher_of((*self.limiter).as_any()) {
             watcher.end(&self.key, self.units, self.receipt);

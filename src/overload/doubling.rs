@@ -148,8 +148,8 @@ impl Doubling {
             Some(false) => return self.go_up(),
             None => {}
         }
-        // To measure the half again, requests above it would have to end first, and none could begin meanwhile. So on the
-        // way up, more is learned of the upper one alone.
+        // To measure the half again, requests above it would have to end first, and none could begin meanwhile. So on
+        // the way up, more is learned of the upper one alone.
         let is_on_the_way_up = self.free >= self.half();
         let is_half_next = !is_on_the_way_up && low.error() >= high.error();
         if (if is_half_next { low } else { high }).ended() >= ENOUGH {

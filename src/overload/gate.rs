@@ -148,9 +148,19 @@ impl Gate {
     /// Takes `cost` units, if they are free without the reserve, and nobody waits. Otherwise returns the word.
     #[inline]
     pub(super) fn take_at_once(&self, cost: u64) -> Result<GateWord, GateWord> {
+        self.take_if(cost, |word| !reserve::is_needed(word, cost))
+    }
+
+    /// Takes `cost` units for a request that waits for none, if they are free and nobody waits.
+    pub(super) fn take_in_shadow(&self, cost: u64) -> Result<GateWord, GateWord> {
+        self.take_if(cost, |word| word.has_room(cost))
+    }
+
+    #[inline(always)]
+    fn take_if(&self, cost: u64, is_free: impl Fn(GateWord) -> bool) -> Result<GateWord, GateWord> {
         let mut word = self.word();
         loop {
-            if word.is_queued() || reserve::is_needed(word, cost) {
+            if word.is_queued() || !is_free(word) {
                 return Err(word);
             }
             let taken = word.with_units(word.units() + cost);
@@ -230,10 +240,10 @@ impl Gate {
         self.locked(now, |line, word, _| {
             let is_binding = !line.queue.is_empty();
             *word = word.with_units(word.units().saturating_sub(units));
-            if held.is_reserved {
+            if held.is_reserved() {
                 line.reserve.release(key, units);
             }
-            match (end, held.followed) {
+            match (end, held.followed()) {
                 (Some(end), followed) => {
                     line.search.count(now, (units, followed), end == RequestEnd::Served, is_binding);
                 }
@@ -322,10 +332,10 @@ impl Gate {
     pub(super) fn end_stalled(&self, key: &PartitionKey, units: u64, held: InFlight) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         line.stalled.end(key, units);
-        if held.is_reserved {
+        if held.is_reserved() {
             line.reserve.release(key, units);
         }
-        if let Some(followed) = held.followed {
+        if let Some(followed) = held.followed() {
             line.search.forget(followed);
         }
     }
@@ -444,7 +454,7 @@ impl Line {
         // The limit binds: it is full, or others wait that have their share of the reserve.
         let is_full = !word.has_room(1) || !self.queue.is_empty();
         let followed = if is_full { self.search.follow(now) } else { None };
-        InFlight { followed, is_reserved }
+        InFlight::new(followed, is_reserved)
     }
 
     /// Sheds the requests that have waited for too long, and then hands out the units that are free.

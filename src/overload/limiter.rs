@@ -207,13 +207,15 @@ impl Overload {
         self.gate.get_or_init(|| Arc::new(Gate::new(&self.settings(), self.start)))
     }
 
-    /// Takes units that are free now, or returns the decision on a request that cannot.
-    #[inline(always)]
-    fn take_at_once(&self, cost: u64) -> Result<Decision, Decision> {
+    /// Takes units that are free now, in a shadow.
+    fn take_in_shadow(&self, cost: u64) -> Decision {
         if cost == 0 || cost > *self.bounds.end() {
-            return Ok(self.peek(cost));
+            return self.peek(cost);
         }
-        self.gate().take_at_once(cost).map(|word| admitted(word, InFlight::default())).map_err(|word| shed(word, None))
+        match self.gate().take_in_shadow(cost) {
+            Ok(word) => admitted(word, InFlight::default()),
+            Err(word) => shed(word, None),
+        }
     }
 
     /// The decision, without a charge, on a request that may wait: only one beyond the bounds never passes.
@@ -234,7 +236,7 @@ impl Overload {
         let gate = self.gate();
         if !gate.worker_lag.is_watched() {
             if let Ok(word) = gate.take_at_once(cost) {
-                return admitted(word).into();
+                return admitted(word, InFlight::default()).into();
             }
         }
         self.look_or_wait(gate, ask)
@@ -256,7 +258,7 @@ impl Overload {
             return shed(word, None).into();
         }
         match gate.take_at_once(ask.cost()) {
-            Ok(word) => admitted(word).into(),
+            Ok(word) => admitted(word, InFlight::default()).into(),
             Err(_) => self.wait(gate, ask, queued_at),
         }
     }
@@ -290,9 +292,7 @@ impl Limiter for Overload {
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Charge => self.charge(ask),
-            Mode::Shadow => match self.take_at_once(ask.cost()) {
-                Ok(decision) | Err(decision) => decision.into(),
-            },
+            Mode::Shadow => self.take_in_shadow(ask.cost()).into(),
             Mode::Peek => self.peek(ask.cost()).into(),
             mode @ (Mode::UpTo | Mode::Fallback | Mode::Reset) => LimiterError::unsupported(mode).into(),
         }

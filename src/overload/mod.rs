@@ -2,9 +2,9 @@
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
 //! key (`fair_queue`), of which none holds more than half of the `reserve`. `controlled_delay` decides when waiters are
-//! shed, and `worker_lag` when arrivals are. `search` finds the limit: within a factor of two by `doubling`, from the times of a `cohort` of requests, and
-//! then exactly by `limit_search`. `stalled` takes back the units of bodies that nobody reads. `waiting` is the future
-//! of a request that waits, and `limiter` puts them together.
+//! shed, and `worker_lag` when arrivals are. `search` finds the limit: within a factor of two by `doubling`, from the
+//! times of a `cohort` of requests, and then exactly by `limit_search`. `stalled` takes back the units of bodies that
+//! nobody reads. `waiting` is the future of a request that waits, and `limiter` puts them together.
 
 mod cohort;
 mod controlled_delay;
@@ -32,21 +32,32 @@ pub use self::limiter::Overload;
 use self::word::GateWord;
 use crate::values::{Decision, Issuer, LimiterError, Proof, Receipt};
 
-/// The receipt of units in flight.
+/// The receipt of units in flight: zero, unless the request is [followed](Followed) to its end, or its units are of the
+/// [reserve].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct InFlight {
-    /// The request is followed to its end.
-    followed: Option<Followed>,
-    /// Its units are of the [reserve].
-    is_reserved: bool,
-}
+struct InFlight(u128);
 
 const RESERVED: u128 = 1 << 127;
 
 impl InFlight {
+    fn new(followed: Option<Followed>, is_reserved: bool) -> Self {
+        let followed = followed.map(|Followed { cohort, since }| u128::from(cohort) << 64 | u128::from(since));
+        Self(followed.unwrap_or(0) | if is_reserved { RESERVED } else { 0 })
+    }
+
     /// Whether its end matters for more than the units.
     const fn is_marked(self) -> bool {
-        self.is_reserved || self.followed.is_some()
+        self.0 != 0
+    }
+
+    const fn is_reserved(self) -> bool {
+        self.0 & RESERVED != 0
+    }
+
+    fn followed(self) -> Option<Followed> {
+        let halves = [(self.0 & !RESERVED) >> 64, self.0 & u128::from(u64::MAX)];
+        let [cohort, since] = halves.map(|half| u64::try_from(half).unwrap_or(0));
+        (cohort > 0).then_some(Followed { cohort, since })
     }
 }
 
@@ -54,15 +65,11 @@ impl Proof for InFlight {
     const ISSUER: Issuer = Issuer::Overload;
 
     fn into_value(self) -> u128 {
-        let followed = self.followed.map(|Followed { cohort, since }| u128::from(cohort) << 64 | u128::from(since));
-        followed.unwrap_or(0) | if self.is_reserved { RESERVED } else { 0 }
+        self.0
     }
 
     fn from_value(value: u128) -> Self {
-        let halves = [(value & !RESERVED) >> 64, value & u128::from(u64::MAX)];
-        let [cohort, since] = halves.map(|half| u64::try_from(half).unwrap_or(0));
-        let followed = (cohort > 0).then_some(Followed { cohort, since });
-        Self { followed, is_reserved: value & RESERVED != 0 }
+        Self(value)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::limiter::WatchedUnits;
 use crate::values::{PartitionKey, Priority, RequestEnd, WatchedBody, WatchesBodies};
 
 /// With a limit below four there is no reserve, and a fixed limit is not searched.
-const GRANTED: Turn = Turn::Granted(InFlight { followed: None, is_reserved: false });
+const GRANTED: Turn = Turn::Granted(InFlight(0));
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -68,18 +68,18 @@ fn every_mistake_in_an_overload_is_reported() {
         ("max-keys = 4".to_owned(), "f.toml:6: max-keys is for policies in memory, except for overload; remove it"),
         (
             "limits = [4]".to_owned(),
-            "f.toml:6: limits = [4]: write the lowest and the highest limit, from 1 to 2147483647, such as [4, 1024]",
+            "f.toml:6: limits = [4]: write the lowest and the highest limit, from 1 to 2147483647, such as [2, 1024]",
         ),
         ("limits = [9, 4]".to_owned(), "f.toml:6: limits = [9, 4]: write the lowest and the highest limit"),
         ("limits = [0, 4]".to_owned(), "f.toml:6: limits = [0, 4]: write the lowest and the highest limit"),
-        ("limits = 4".to_owned(), "f.toml:6: limits = 4: write a list in brackets, such as [4, 1024]"),
+        ("limits = 4".to_owned(), "f.toml:6: limits = 4: write a list in brackets, such as [2, 1024]"),
         (
             "starting-at = 0".to_owned(),
             "f.toml:6: starting-at = 0 is out of range; write a number from 1 to 2147483647",
         ),
         (
-            "starting-at = 3".to_owned(),
-            "f.toml:6: starting-at = 3 is not in limits = [4, 1024]; choose a limit between them",
+            "starting-at = 1".to_owned(),
+            "f.toml:6: starting-at = 1 is not in limits = [2, 1024]; choose a limit between them",
         ),
         ("limits = [30, 40]\nstarting-at = 41".to_owned(), "f.toml:7: starting-at = 41 is not in limits = [30, 40]"),
         (

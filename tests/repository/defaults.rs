@@ -38,7 +38,7 @@ fn the_guide_has_the_defaults_of_the_source() {
         ("`Concurrency::max_wait`", "30 s", "src/limiter/wait_bounds.rs", "max_wait: Duration::from_secs(30)"),
         ("`Concurrency::max_waiters`", "65,536", "src/limiter/wait_bounds.rs", "max_waiters: 65_536"),
         ("`Balance::max_keys`", "1,048,576", "src/balance/limiter.rs", "const DEFAULT_MAX_KEYS: usize = 1_048_576;"),
-        ("`Overload::limits`", "4 to 1,024", "src/overload/limiter.rs", "bounds: 4..=1_024,"),
+        ("`Overload::limits`", "2 to 1,024", "src/overload/limiter.rs", "bounds: 2..=1_024,"),
         ("`Overload::starting_at`", "20", "src/overload/limiter.rs", "start: 20,"),
         ("`Overload::queue_target`", "20 ms", "src/overload/limiter.rs", "queue_target: Duration::from_millis(20),"),
         ("`Overload::max_wait`", "500 ms", "src/overload/limiter.rs", "max_wait: Duration::from_millis(500),"),

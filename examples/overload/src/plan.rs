@@ -62,7 +62,8 @@ pub(crate) enum Mix {
     Work(u64),
     /// All wait for so many nanoseconds, without a worker.
     Asleep(u64),
-    /// Those of the first tenant wait for 10 s, and all others for 10 ms, without a worker. The first one sends 5 of 95.
+    /// Those of the first tenant wait for 10 s, and all others for 10 ms, without a worker. The first one sends 5 of
+    /// 95.
     SlowTenant,
 }
 
