@@ -32,7 +32,7 @@ const ENDED: u64 = u64::MAX;
 impl WatchedUnits {
     /// The units of a request that its handler works on.
     #[inline(always)]
-    pub(crate) const fn new(watcher: Arc<dyn WatchesBodies>, key: PartitionKey, units: u64) -> Self {
+    pub(crate) fn new(watcher: Arc<dyn WatchesBodies>, key: PartitionKey, units: u64) -> Self {
         Self { watcher, key, units, progress: AtomicU64::new(WORKING) }
     }
 

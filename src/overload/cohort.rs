@@ -102,14 +102,14 @@ impl Cohort {
         // The error of a share, in natural logarithms, and one of those is twice as much in logarithms to the base 2.
         let unserved = 2 * ONE * ONE * (ended - self.served) / ended;
         // None served counts as half of one.
-        variance / ended + if self.served > 0 { unserved / self.served } else { 2 * unserved }
+        variance / ended + unserved.checked_div(self.served).unwrap_or(2 * unserved)
     }
 
     /// The logarithm of the time per served request.
     fn time(&self) -> u64 {
         let ended = self.ended.max(1);
-        let share = if self.served > 0 { log2(ended * ONE / self.served) } else { log2(ended * ONE * 2) };
-        (self.logs / ended + share).saturating_sub(log2(ONE))
+        let share = (ended * ONE).checked_div(self.served).unwrap_or(2 * ended * ONE);
+        (self.logs / ended + log2(share)).saturating_sub(log2(ONE))
     }
 }
 

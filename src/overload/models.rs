@@ -11,7 +11,7 @@ use super::InFlight;
 use super::fair_queue::{Arrival, Ticket};
 use super::gate::{Gate, GateSettings, Turn};
 use crate::limiter::WatchedUnits;
-use crate::values::{PartitionKey, Priority, RequestEnd, WatchedBody, WatchesBodies};
+use crate::values::{PartitionKey, Priority, Receipt, RequestEnd, WatchedBody, WatchesBodies};
 
 /// With a limit below four there is no reserve, and a fixed limit is not searched.
 const GRANTED: Turn = Turn::Granted(InFlight(0));
@@ -229,7 +229,7 @@ impl WatchesBodies for Watcher {
         unreachable!("the model does")
     }
 
-    fn end(&self, _: &PartitionKey, _: u64) {
+    fn end(&self, _: &PartitionKey, _: u64, _: Receipt) {
         unreachable!("the model does")
     }
 }
