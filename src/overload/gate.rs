@@ -330,14 +330,16 @@ impl Gate {
 
     /// Ends a request whose units were taken back: they no longer count for the key.
     pub(super) fn end_stalled(&self, key: &PartitionKey, units: u64, held: InFlight) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.stalled.end(key, units);
-        if held.is_reserved() {
-            line.reserve.release(key, units);
-        }
-        if let Some(followed) = held.followed() {
-            line.search.forget(followed);
-        }
+        // With this, the key may have its part of the reserve again.
+        self.locked(self.now(), |line, _, _| {
+            line.stalled.end(key, units);
+            if held.is_reserved() {
+                line.reserve.release(key, units);
+            }
+            if let Some(followed) = held.followed() {
+                line.search.forget(followed);
+            }
+        });
     }
 
     /// Begins a change of the settings, which is later than all that were begun before.
@@ -403,7 +405,10 @@ impl Gate {
         assert_eq!(word.units(), units, "units in flight");
         assert_eq!(word.limit(), line.search.limit());
         assert_eq!(word.is_queued(), !line.queue.is_empty() || line.search.is_counting());
-        assert!(line.next_to_serve(0, word).is_none(), "there is room for the next request");
+        // The order may have changed with the time since the line was settled.
+        let orders = [Order::OldestFirst, Order::NewestFirst];
+        let has_room = |order| line.next_in(order, word).is_some();
+        assert!(!orders.into_iter().all(has_room), "there is room for the next request");
     }
 }
 
@@ -422,21 +427,18 @@ impl Line {
         self.search.is_known() && self.delays[class as usize].is_overloaded(now)
     }
 
-    /// The request that is served next, and its cost.
-    fn next(&self, now: u64) -> Option<(Ticket, u64)> {
-        let class = self.queue.highest()?;
-        self.queue.next(class, self.order(now, class))
-    }
-
     /// The request that may be served now: of the highest class, and of the key whose turn it is, unless that has its
     /// share of the reserve.
     fn next_to_serve(&self, now: u64, word: GateWord) -> Option<(Ticket, u64, PartitionKey)> {
+        self.next_in(self.order(now, self.queue.highest()?), word)
+    }
+
+    fn next_in(&self, order: Order, word: GateWord) -> Option<(Ticket, u64, PartitionKey)> {
         let class = self.queue.highest()?;
-        let may_be = |key: &PartitionKey, cost| self.may_be_served(word, key, cost);
         // A dear request is not passed over by cheap ones, or it would wait for ever.
-        let (_, first) = self.next(now).filter(|(_, cost)| word.has_room(*cost))?;
-        debug_assert!(first > 0, "a request has a cost");
-        let (ticket, cost, key) = self.queue.next_of(class, self.order(now, class), may_be)?;
+        self.queue.next(class, order).filter(|(_, cost)| word.has_room(*cost))?;
+        let may_be = |key: &PartitionKey, cost| self.may_be_served(word, key, cost);
+        let (ticket, cost, key) = self.queue.next_of(class, order, may_be)?;
         Some((ticket, cost, key.clone()))
     }
 

