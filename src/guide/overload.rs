@@ -189,6 +189,13 @@
 //!
 //! [`on_transition`]: crate::layer::RateLimitLayerBuilder::on_transition
 //!
+//! # Clients that do not read
+//!
+//! A request holds its units until the body of its response has ended. A client that reads nothing would keep them:
+//! with one HTTP/2 connection, sixty streams and a window of zero, all of a server. So when requests wait, the units of
+//! a body that its client has left unread for 100 ms are taken back. They count for the key of the request until it
+//! ends, and a key with as many as the limit waits for no more. A body whose handler still works keeps its units.
+//!
 //! # Handlers that compute
 //!
 //! A handler that computes without an `.await` keeps its worker. Other requests then wait in the run queue of tokio,

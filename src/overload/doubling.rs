@@ -82,8 +82,8 @@ impl Doubling {
 
     /// Follows a request that was admitted now, and has filled the limit.
     pub(super) fn follow(&mut self, now: u64) -> Option<Followed> {
-        if self.age(now) >= 2 * LONGEST {
-            // Half of it goes on, as streams do.
+        if self.age(now) >= 2 * LONGEST && self.cohort.ended() * 2 < self.cohort.admitted() {
+            // More than half go on, as streams do.
             self.open();
         }
         if self.is_complete(now) {
@@ -108,7 +108,8 @@ impl Doubling {
         }
         self.cohort.end(followed.since, now, is_served);
         let has_ended = self.cohort.ended() * 16 >= self.cohort.admitted() * 15;
-        let is_late = self.age(now) >= LONGEST && self.cohort.ended() * 2 >= self.cohort.admitted();
+        let are_enough = self.cohort.ended() >= FEWEST && self.cohort.ended() * 2 >= self.cohort.admitted();
+        let is_late = self.age(now) >= LONGEST && are_enough;
         if !(self.is_complete(now) && has_ended || is_late) {
             return None;
         }

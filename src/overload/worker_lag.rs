@@ -14,8 +14,8 @@
 //! shed, the lag is often short, and with a new interval of grace each time, requests would wait for five times the
 //! target.
 //!
-//! The probe begins to count when it runs first, and not when a request spawns it. The request may compute before it
-//! yields, and meanwhile another worker may be free.
+//! With several workers, the probe begins to count when it runs first, and not when a request spawns it. The request
+//! may compute before it yields, and meanwhile another worker may be free.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::controlled_delay::INTERVAL;
 use super::gate::Gate;
@@ -209,7 +209,14 @@ impl fmt::Debug for WorkerLag {
 pub(super) fn probe(gate: &Arc<Gate>) {
     let under_way = UnderWay(Arc::clone(gate));
     match Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn(measure(under_way))),
+        Ok(runtime) => {
+            // With one worker, the spawned task goes to the back of its queue at once.
+            if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
+                let now = gate.now();
+                gate.worker_lag.with(|lag| lag.queue(now));
+            }
+            drop(runtime.spawn(measure(under_way)));
+        }
         Err(_) => {
             drop(under_way);
             // Otherwise each arrival would look.
@@ -221,8 +228,16 @@ pub(super) fn probe(gate: &Arc<Gate>) {
 async fn measure(under_way: UnderWay) {
     let gate = &under_way.0;
     let now = gate.now();
-    gate.worker_lag.with(|lag| lag.queue(now));
-    go_to_the_back().await;
+    let is_at_the_back = gate.worker_lag.with(|lag| {
+        let is_queued = matches!(lag.probe, Probe::Queued(_));
+        if !is_queued {
+            lag.queue(now);
+        }
+        is_queued
+    });
+    if !is_at_the_back {
+        go_to_the_back().await;
+    }
     // Tasks that other threads have spawned wait in a queue of the whole runtime: the first requests of connections, if
     // `main` accepts them. If there are any, no worker is idle. Tokio wakes this task when its worker has found both
     // queues empty, or after some 60 tasks.
@@ -438,6 +453,7 @@ mod tests {
         let overload = Overload::new().queue_target(Duration::ZERO);
         for _ in 0..1_000 {
             pass(&overload);
+            tokio::task::yield_now().await;
             tokio::time::advance(Duration::from_millis(500)).await;
             pass(&overload);
             tokio::task::yield_now().await;
@@ -470,7 +486,7 @@ mod tests {
         let run = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             runtime.block_on(async { pass(&overload) });
-            assert!(overload.gate().worker_lag.with(|lag| lag.probe == Probe::Spawned));
+            assert!(overload.gate().worker_lag.with(|lag| matches!(lag.probe, Probe::Queued(_))));
         };
         for _ in 0..2 {
             run();
