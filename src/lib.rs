@@ -33,8 +33,8 @@
 //! - [`algorithm`]: token bucket, leaky bucket, fixed, sliding and calendar window, or
 //!   [your own](algorithm::Algorithm).
 //! - [`Limiter`]: keeps a state per key, and decides on requests. A [`RateLimiter`] is an algorithm with a table of
-//!   states; a [`LeakyQueue`] and a [`SlowDown`] delay requests, in FIFO order; a [`Concurrency`] limits the requests in
-//!   flight; or write your own. To write a limiter, or to call one without a layer, see [`limiter`].
+//!   states; a [`LeakyQueue`] and a [`SlowDown`] delay requests, in FIFO order; a [`Concurrency`] limits the requests
+//!   in flight; or write your own. To write a limiter, or to call one without a layer, see [`limiter`].
 //! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on Redis.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions. Its parts are in [`policy`].
 //! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
@@ -57,7 +57,8 @@
 //!    response names every policy that would reject it.
 //! 3. Then each policy is charged in turn. If a concurrent request has used up the units that the precheck saw, the
 //!    charges made so far are refunded, and the request is rejected.
-//! 4. A [`LeakyQueue`] or [`SlowDown`] is charged last, so that a request waits only after all other policies have admitted it.
+//! 4. A [`LeakyQueue`] or [`SlowDown`] is charged last, so that a request waits only after all other policies have
+//!    admitted it.
 //! 5. The inner service is called. The charge stays, even if the client disconnects, unless it
 //!    [depends on the response](Policy::charge_when).
 //! 6. When the body of the response has ended, the units that the request [held](Concurrency) are released, and charges

@@ -56,9 +56,9 @@ use crate::values::{
 ///
 /// A request is admitted if the key has its whole cost. A rejection has no time to retry after: none helps. The
 /// [limit](crate::Decision::limit) of a decision is the number of units that the key had before it, and its
-/// [reset](crate::Decision::reset_after) is the time until so many of these have expired that they would not pay for the
-/// request any more; zero if they do not expire. So if another policy rejects a request for longer than that, no wait is
-/// advertised. A balance differs by key, so response fields do not advertise it.
+/// [reset](crate::Decision::reset_after) is the time until so many of these have expired that they would not pay for
+/// the request any more; zero if they do not expire. So if another policy rejects a request for longer than that, no
+/// wait is advertised. A balance differs by key, so response fields do not advertise it.
 ///
 /// # Accuracy
 ///

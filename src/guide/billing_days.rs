@@ -74,8 +74,8 @@
 //! - A window has its limit, so there is no [`quota_fn`](crate::Policy::quota_fn) beside it. With `quota_fn` alone, all
 //!   customers have the policy's window, and their own limits in it.
 //! - [`LimitsHandle::peek`](crate::LimitsHandle::peek) shows a key in the window of its last request. On Redis and in
-//!   other stores on servers, it shows the units that are left, and the end of the policy's own window: a state does not
-//!   name its calendar.
+//!   other stores on servers, it shows the units that are left, and the end of the policy's own window: a state does
+//!   not name its calendar.
 //! - A file cannot say which window a customer has, so there is nothing of this in TOML.
 //!
 //! # When a customer moves

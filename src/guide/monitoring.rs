@@ -144,8 +144,8 @@
 //! # }
 //! ```
 //!
-//! The list has the rejections of the present hour and the one before, in UTC. Counts have a stated error of less than 1
-//! % of all rejections: a sketch of fixed size keeps them, and only rejections touch it. [`ShowKey::hash`] shows a
+//! The list has the rejections of the present hour and the one before, in UTC. Counts have a stated error of less than
+//! 1 % of all rejections: a sketch of fixed size keeps them, and only rejections touch it. [`ShowKey::hash`] shows a
 //! pseudonym: support finds a client that it knows, by `printf %s ADDRESS | sha256sum`. With a limiter on Redis, any
 //! process lists the rejections of all.
 //!
@@ -154,17 +154,17 @@
 //! # Events
 //!
 //! [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition) calls a function of yours when a key begins to
-//! be limited, is banned, or is let in again, and when a limiter fails or works again: to write to a customer before she
-//! calls, for example. So is a [crossing](super::warnings). Admitted requests look for no other events, and clients cause
-//! at most ten per second and policy.
+//! be limited, is banned, or is let in again, and when a limiter fails or works again: to write to a customer before
+//! she calls, for example. So is a [crossing](super::warnings). Admitted requests look for no other events, and clients
+//! cause at most ten per second and policy.
 //!
 //! # What is logged
 //!
 //! Through `tracing` (a default feature): [mistakes in the set-up](super::misconfigured), each once, outages, one
-//! line as they begin and one as they end, and bans. Never a key or a client's address, and no line per rejection: otherwise
-//! rejected clients could fill your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision,
-//! with a hash of the key that stays the same until the process ends, and one per request that lacks the extension of
-//! an [`ExtensionKey`](crate::key::ExtensionKey), with its type.
+//! line as they begin and one as they end, and bans. Never a key or a client's address, and no line per rejection:
+//! otherwise rejected clients could fill your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per
+//! decision, with a hash of the key that stays the same until the process ends, and one per request that lacks the
+//! extension of an [`ExtensionKey`](crate::key::ExtensionKey), with its type.
 //!
 //! Outages are warnings, as most mistakes are. `EnvFilter::from_default_env()` without `RUST_LOG` shows errors
 //! only, and hides them; these two lines show them (`tracing-subscriber` with the feature `env-filter`):

@@ -125,7 +125,8 @@
 //!
 //! # Several machines
 //!
-//! On one Redis, a request takes one round trip, whether it is charged to the first member or to a later one: the script
-//! decides between them. The policies of one layer may be in memory and on Redis; then each store is asked in turn.
+//! On one Redis, a request takes one round trip, whether it is charged to the first member or to a later one: the
+//! script decides between them. The policies of one layer may be in memory and on Redis; then each store is asked in
+//! turn.
 //!
 //! Next: [a pool for a team](super::pool).

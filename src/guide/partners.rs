@@ -33,9 +33,9 @@
 //! It is a Tower layer, too: `PacerLayer::reqwest().layer(reqwest::Client::new())` is a service of `reqwest::Request`,
 //! with `oneshot(request)`. A body that is a stream cannot be sent again. After a redirect, the answer is booked on the
 //! host that gave it. A call that was not sent fails with a [`PacerError`](crate::layer::PacerError), which
-//! [`PacerError::find`](crate::layer::PacerError::find) returns, also from inside of `reqwest-retry`. The feature adds `reqwest` without its
-//! default features (no TLS: your program chooses), `reqwest-middleware` and `async-trait`, and to a program that has
-//! these nothing.
+//! [`PacerError::find`](crate::layer::PacerError::find) returns, also from inside of `reqwest-retry`. The feature adds
+//! `reqwest` without its default features (no TLS: your program chooses), `reqwest-middleware` and `async-trait`, and
+//! to a program that has these nothing.
 //!
 //! With reqwest 0.12, convert the requests in a `tower::service_fn`: `reqwest::Request::try_from(request)`, and
 //! `http::Response::from(response)`.
@@ -115,9 +115,9 @@
 //!
 //! # A partner that only rejects
 //!
-//! From rejections, the layer learns a pace, as TCP does: slower with each rejection, and a little faster with each call
-//! that is accepted. At first and after each pause, one call goes alone; at first, two follow, then four, and so on. So
-//! 200 calls at once to a partner of 20 per second are all served, and about 20 of them are rejected once
+//! From rejections, the layer learns a pace, as TCP does: slower with each rejection, and a little faster with each
+//! call that is accepted. At first and after each pause, one call goes alone; at first, two follow, then four, and so
+//! on. So 200 calls at once to a partner of 20 per second are all served, and about 20 of them are rejected once
 //! (`tests/http/pacer_wave.rs`).
 //!
 //! Processes that know nothing of each other share the partner's quota in this way. Rejections per thousand calls that
@@ -136,8 +136,8 @@
 //!
 //! # When a partner fails
 //!
-//! No pace helps against a partner that is down: each call fails, and most fail late, with their timeout. Have the layer
-//! reject them at once, and send it just enough to notice that it is back:
+//! No pace helps against a partner that is down: each call fails, and most fail late, with their timeout. Have the
+//! layer reject them at once, and send it just enough to notice that it is back:
 //!
 //! ```
 //! use tower_sluice::PacerLayer;
@@ -154,10 +154,11 @@
 //! partner is judged by itself. Failures are 429, 5xx, errors and timeouts: the table is at
 //! [`AdaptiveThrottle`](crate::layer::AdaptiveThrottle).
 //!
-//! It is off unless set. A program that does not expect this error treats it as the partner's, and would retry the more.
+//! It is off unless set. A program that does not expect this error treats it as the partner's, and would retry the
+//! more.
 //!
-//! A timeout belongs *inside* of the layer (reqwest's own, for example): the wait in line is not the partner's fault. One
-//! around it works as well: a call that is dropped after it was sent counts as failed.
+//! A timeout belongs *inside* of the layer (reqwest's own, for example): the wait in line is not the partner's fault.
+//! One around it works as well: a call that is dropped after it was sent counts as failed.
 //!
 //! # A short burst is spread, too
 //!

@@ -152,8 +152,8 @@
 //!
 //! # A pace per customer
 //!
-//! [`quota_fn`](crate::Policy::quota_fn) gives each key a line at the rate of its own plan. Each response advertises that
-//! quota.
+//! [`quota_fn`](crate::Policy::quota_fn) gives each key a line at the rate of its own plan. Each response advertises
+//! that quota.
 //!
 //! ```
 //! use std::time::Duration;

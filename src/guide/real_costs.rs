@@ -81,8 +81,8 @@
 //! With windows, to the unit: what is charged in the end is what was reported, in the window in which the request came,
 //! as far as that still counts. A bucket refills while a response runs, and so refunds what is not refilled yet. If the
 //! client disconnects or the service fails, what was reported until then counts; without a report, the estimate stays.
-//! Of bytes, those count that were handed to the connection; without a response, the estimate. A client that disconnects
-//! while its request waits in a queue is charged nothing, since no handler has seen it.
+//! Of bytes, those count that were handed to the connection; without a response, the estimate. A client that
+//! disconnects while its request waits in a queue is charged nothing, since no handler has seen it.
 //!
 //! The response's own fields are written with its head, and so show the estimate, or what was reported until then.
 //!

@@ -86,8 +86,8 @@
 //! | milliseconds: `retry-after-ms` | [`WaitFields::retry_after_ms`](crate::headers::WaitFields::retry_after_ms) |
 //! | clients that do not all return at one instant | [`retry_jitter`](crate::layer::RateLimitLayerBuilder::retry_jitter) |
 //!
-//! The fields have the syntax of draft-ietf-httpapi-ratelimit-headers-11, which expired on 2026-11-24 without a successor
-//! known on 2026-11-26; clients that want certainty read `Retry-After`, which is a standard (RFC 9110).
+//! The fields have the syntax of draft-ietf-httpapi-ratelimit-headers-11, which expired on 2026-11-24 without a
+//! successor known on 2026-11-26; clients that want certainty read `Retry-After`, which is a standard (RFC 9110).
 //!
 //! A handler that asks a limiter itself answers by [`Rejection::unless_allowed`](super::direct#a-handler).
 //!

@@ -84,9 +84,9 @@
 //! | `free` + *k* | waits for *k* × [`step`](crate::SlowDown::step), and at most for [`max_delay`](crate::SlowDown::max_delay) |
 //! | above the [burst](crate::Quota::burst): 100 | is rejected, with the time after which a retry is accepted |
 //!
-//! So the quota's rate is what a client may send for ever at full speed, evenly; `free` is what it may send at once at full
-//! speed; and the burst is the level at which patience ends. Without a burst, that is the limit, and `free` is half of
-//! it unless set.
+//! So the quota's rate is what a client may send for ever at full speed, evenly; `free` is what it may send at once at
+//! full speed; and the burst is the level at which patience ends. Without a burst, that is the limit, and `free` is
+//! half of it unless set.
 //!
 //! A script that waits for each response before it sends the next request is slowed down to the quota's rate, and never
 //! rejected, if two things hold: `max_delay` is at least the time per unit (1.2 s here), and so is the delay at the
@@ -116,9 +116,9 @@
 //! level has leaked meanwhile, still departs after those of the same client that wait. No request waits for longer than
 //! `max_delay`, and none waits for another client.
 //!
-//! The turn of a request is fixed on arrival. A client that disconnects leaves, and what has not leaked of its charge is
-//! returned; those behind it keep their turns. In a [shadow](super::shadow), nothing waits. Waiting requests and their
-//! times are in the same [metrics](super::monitoring) as those of a queue, and a delayed request counts as
+//! The turn of a request is fixed on arrival. A client that disconnects leaves, and what has not leaked of its charge
+//! is returned; those behind it keep their turns. In a [shadow](super::shadow), nothing waits. Waiting requests and
+//! their times are in the same [metrics](super::monitoring) as those of a queue, and a delayed request counts as
 //! `result="delayed"`.
 //!
 //! # Slow down, queue or reject?
@@ -130,14 +130,14 @@
 //! | to let the client decide: it learns at once when to come again | a [bucket or a window](super::choosing) |
 //! | to make guesses of passwords expensive | a bucket with a [penalty](super::login): a guesser with many connections does not mind waiting |
 //!
-//! A `SlowDown` delays requests and does not space them out: fifty requests that came at once depart one step apart, but
-//! all those at `max_delay` depart as close together as they came. A waiting request holds its connection and memory, up
-//! to [`max_waiters`](crate::SlowDown::max_waiters) over all clients. What the [page on queues](super::queue) says about
-//! proxies and disconnects holds here, too.
+//! A `SlowDown` delays requests and does not space them out: fifty requests that came at once depart one step apart,
+//! but all those at `max_delay` depart as close together as they came. A waiting request holds its connection and
+//! memory, up to [`max_waiters`](crate::SlowDown::max_waiters) over all clients. What the [page on
+//! queues](super::queue) says about proxies and disconnects holds here, too.
 //!
 //! Levels and waiters are in this process. There is no counterpart on Redis: on several machines, a client has a level
-//! at each. To reject by a limit that machines share, add a policy on a [`RedisStore`](super::machines) to the layer; it
-//! is charged first.
+//! at each. To reject by a limit that machines share, add a policy on a [`RedisStore`](super::machines) to the layer;
+//! it is charged first.
 //!
 //! # Coming from `express-slow-down`
 //!

@@ -156,9 +156,9 @@
 //!
 //! # Which key
 //!
-//! [Text](crate::policy::KeyOf) is read as the policy's key extractor does, and a text that is no key is an error that says
-//! what the keys are. A request may stand for its key, too. A `PartitionKey` is taken as it is: if it is not the one that the
-//! policy makes of a request, `peek` shows a full budget and `reset` resets nothing.
+//! [Text](crate::policy::KeyOf) is read as the policy's key extractor does, and a text that is no key is an error that
+//! says what the keys are. A request may stand for its key, too. A `PartitionKey` is taken as it is: if it is not the
+//! one that the policy makes of a request, `peek` shows a full budget and `reset` resets nothing.
 //!
 //! | the key of the policy | the key of a customer |
 //! |---|---|

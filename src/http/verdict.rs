@@ -41,7 +41,8 @@ use crate::values::{Decision, Exception, PartitionKey};
 /// delaying policies after rejecting ones, and shadows last. Policies that one call to Redis decides are next to one
 /// another, in any order. Only policies that have decided appear. A policy is missing if it was skipped, if its
 /// limiter failed without a [local fallback](crate::FailureMode::LocalFallback), if it was not asked since the
-/// request was rejected before, or if an [alternative](crate::policy::Policies) before it was charged. No policy appears if the request lacks a key, or is an exempt CORS preflight.
+/// request was rejected before, or if an [alternative](crate::policy::Policies) before it was charged. No policy
+/// appears if the request lacks a key, or is an exempt CORS preflight.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     // Most layers have one policy, and a verdict is behind a pointer wherever it waits for its response.
@@ -155,8 +156,8 @@ impl PolicyVerdict {
         &self.decision
     }
 
-    /// The ban of the key, if it is banned: [by hand](crate::LimitsHandle::ban), with the operator's reason, or due to a
-    /// [penalty](crate::Policy::penalty).
+    /// The ban of the key, if it is banned: [by hand](crate::LimitsHandle::ban), with the operator's reason, or due to
+    /// a [penalty](crate::Policy::penalty).
     #[must_use]
     pub fn ban(&self) -> Option<Exception> {
         self.decision.ban()

@@ -5,6 +5,8 @@
 //! and also of one that serves four requests in a second. All requests of a cohort are followed, since those that end
 //! first are the short ones.
 
+use crate::values::RequestEnd;
+
 /// A request of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Followed {
@@ -21,6 +23,8 @@ pub(super) struct Cohort {
     admitted: u64,
     ended: u64,
     served: u64,
+    /// Those whose client gave up before there was a response.
+    abandoned: u64,
     /// The sum of the [logarithms](log2) of the times of those that have ended, and of their squares.
     logs: u64,
     squares: u64,
@@ -41,10 +45,11 @@ impl Cohort {
     }
 
     /// A request is over.
-    pub(super) fn end(&mut self, since: u64, now: u64, is_served: bool) {
+    pub(super) fn end(&mut self, since: u64, now: u64, end: RequestEnd) {
         self.began = self.began.saturating_sub(since.into());
         self.note(now.saturating_sub(since), 1);
-        self.served += u64::from(is_served);
+        self.served += u64::from(end == RequestEnd::Served);
+        self.abandoned += u64::from(end == RequestEnd::Abandoned);
     }
 
     fn note(&mut self, time: u64, requests: u64) {
@@ -66,6 +71,11 @@ impl Cohort {
 
     pub(super) const fn ended(&self) -> u64 {
         self.ended
+    }
+
+    /// Whether most were abandoned: their times tell how patient clients are.
+    pub(super) const fn is_lost(&self) -> bool {
+        are_most(self.abandoned, self.ended)
     }
 
     /// The usual time of a request, in nanoseconds: the geometric mean of those that have ended.
@@ -90,6 +100,7 @@ impl Cohort {
         self.admitted += other.admitted;
         self.ended += other.ended;
         self.served += other.served;
+        self.abandoned += other.abandoned;
         self.logs += other.logs;
         self.squares += other.squares;
     }
@@ -111,6 +122,10 @@ impl Cohort {
         let share = (ended * ONE).checked_div(self.served).unwrap_or(2 * ended * ONE);
         (self.logs / ended + log2(share)).saturating_sub(log2(ONE))
     }
+}
+
+pub(super) const fn are_most(abandoned: u64, ended: u64) -> bool {
+    ended > 0 && abandoned * 4 >= ended * 3
 }
 
 /// The logarithm to the base 2, of which [`ONE`] is one: from the leading bit and the next ten, which is too small by
@@ -148,7 +163,7 @@ mod tests {
         let mut cohort = Cohort::default();
         for (index, time) in times.iter().enumerate() {
             cohort.admit(MS);
-            cohort.end(MS, MS + time, index < served);
+            cohort.end(MS, MS + time, if index < served { RequestEnd::Served } else { RequestEnd::Failed });
         }
         cohort
     }

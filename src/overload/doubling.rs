@@ -10,6 +10,7 @@
 use std::ops::RangeInclusive;
 
 use super::cohort::{Cohort, Followed, grows};
+use crate::values::RequestEnd;
 
 #[derive(Debug)]
 pub(super) struct Doubling {
@@ -102,11 +103,11 @@ impl Doubling {
     }
 
     /// A request is over. Returns the limit once it is found.
-    pub(super) fn end(&mut self, now: u64, followed: Followed, is_served: bool) -> Option<u64> {
+    pub(super) fn end(&mut self, now: u64, followed: Followed, end: RequestEnd) -> Option<u64> {
         if followed.cohort != self.number {
             return None;
         }
-        self.cohort.end(followed.since, now, is_served);
+        self.cohort.end(followed.since, now, end);
         let has_ended = self.cohort.ended() * 16 >= self.cohort.admitted() * 15;
         let are_enough = self.cohort.ended() >= FEWEST && self.cohort.ended() * 2 >= self.cohort.admitted();
         let is_late = self.age(now) >= LONGEST && are_enough;
@@ -134,6 +135,9 @@ impl Doubling {
     fn compare(&mut self, now: u64) -> Option<u64> {
         self.time = Some(self.cohort.usual_time());
         let closed = self.cohort.closed(now);
+        if closed.is_lost() {
+            return self.lose();
+        }
         let known = if self.is_at_half { &mut self.of_half } else { &mut self.of_high };
         known.get_or_insert_default().add(&closed);
         self.open();
@@ -158,6 +162,19 @@ impl Doubling {
             return Some(self.high);
         }
         self.is_at_half = is_half_next;
+        None
+    }
+
+    /// Clients give up before the server answers, however long it takes: with less in it, it may answer in time.
+    fn lose(&mut self) -> Option<u64> {
+        self.high = self.limit();
+        (self.of_high, self.of_half, self.is_at_half) = (None, None, false);
+        self.open();
+        let half = self.half();
+        if half <= self.free || half == self.high {
+            return Some(half);
+        }
+        (self.dear, self.high) = (self.dear.min(self.high), half);
         None
     }
 

@@ -60,8 +60,7 @@ struct Line {
     /// Of each class: an important one is not overloaded because a lower one is.
     delays: [ControlledDelay; Priority::ALL.len()],
     queue_target: u64,
-    /// A target above half of the longest wait would never be reached.
-    longest_target: u64,
+    longest_wait: u64,
     search: Search,
     reserve: Reserve,
     /// The units that were taken back from bodies that stand still.
@@ -106,9 +105,10 @@ impl Gate {
             worker_lag: WorkerLag::new(nanos(settings.queue_target)),
             line: Mutex::new(Line {
                 queue: FairQueue::default(),
-                delays: Priority::ALL.map(|_| ControlledDelay::new(nanos(settings.queue_target))),
+                delays: Priority::ALL
+                    .map(|_| ControlledDelay::new(nanos(settings.queue_target), nanos(settings.max_wait))),
                 queue_target: nanos(settings.queue_target),
-                longest_target: nanos(settings.max_wait / 2),
+                longest_wait: nanos(settings.max_wait),
                 search,
                 reserve: Reserve::default(),
                 stalled: StalledUnits::default(),
@@ -174,7 +174,7 @@ impl Gate {
     /// Releases units of a request that is over.
     #[inline]
     pub(super) fn release(&self, key: &PartitionKey, units: u64, held: InFlight, end: RequestEnd) {
-        if held.is_marked() || !self.release_at_once(units) {
+        if held.is_marked() || end == RequestEnd::Abandoned || !self.release_at_once(units) {
             self.release_and_count(key, (units, held), Some(end));
         }
     }
@@ -239,13 +239,16 @@ impl Gate {
         let now = self.now();
         self.locked(now, |line, word, _| {
             let is_binding = !line.queue.is_empty();
+            if let Some(end) = end {
+                line.search.note_end(word.units(), end);
+            }
             *word = word.with_units(word.units().saturating_sub(units));
             if held.is_reserved() {
                 line.reserve.release(key, units);
             }
             match (end, held.followed()) {
                 (Some(end), followed) => {
-                    line.search.count(now, (units, followed), end == RequestEnd::Served, is_binding);
+                    line.search.count(now, (units, followed), end, is_binding);
                 }
                 (None, Some(followed)) => line.search.forget(followed),
                 (None, None) => {}
@@ -275,6 +278,7 @@ impl Gate {
                 line.shed_over_share[arrival.priority as usize] += 1;
                 return Err(Turn::Shed(None));
             }
+            line.delay(arrival.priority).join();
             let ticket = line.queue.push(arrival);
             if line.queue.len() <= line.max_queue {
                 return Ok(ticket);
@@ -355,7 +359,8 @@ impl Gate {
             }
             line.change = change.0;
             line.search.set_bounds(settings.bounds.clone());
-            (line.queue_target, line.longest_target) = (nanos(settings.queue_target), nanos(settings.max_wait / 2));
+            (line.queue_target, line.longest_wait) = (nanos(settings.queue_target), nanos(settings.max_wait));
+            line.delays.iter_mut().for_each(|delay| delay.set_longest_wait(nanos(settings.max_wait)));
             line.max_queue = settings.max_queue;
             self.worker_lag.set_target(nanos(settings.queue_target));
         });
@@ -419,10 +424,10 @@ impl Line {
 
     /// The order in which a class is served: the newest first while it is overloaded.
     fn order(&self, now: u64, class: Priority) -> Order {
-        if self.is_overloaded(now, class) { Order::NewestFirst } else { Order::OldestFirst }
+        if self.delays[class as usize].is_overloaded(now) { Order::NewestFirst } else { Order::OldestFirst }
     }
 
-    /// While no limit is known, a queue may also say that the limit is too low.
+    /// While no limit is known, a queue may also say that the limit is too low, so nothing is shed.
     fn is_overloaded(&self, now: u64, class: Priority) -> bool {
         self.search.is_known() && self.delays[class as usize].is_overloaded(now)
     }
@@ -461,8 +466,9 @@ impl Line {
 
     /// Sheds the requests that have waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
-        // A wait of a quarter of what a request takes is no long wait.
-        let target = (self.search.time_of_one() / 4).min(self.longest_target).max(self.queue_target);
+        // A wait of a quarter of what a request takes is no long wait; and above half of the longest wait, few would be
+        // found that have waited for twice the target.
+        let target = (self.search.time_of_one() / 4).min(self.longest_wait / 2).max(self.queue_target);
         self.delays.iter_mut().for_each(|delay| delay.set_target(target));
         for class in Priority::ALL {
             self.observe(now, class);
@@ -474,6 +480,7 @@ impl Line {
         *word = word.with_limit(self.search.limit());
         while let Some((ticket, cost, key)) = self.next_to_serve(now, *word) {
             self.queue.serve(ticket);
+            self.delay(ticket.priority).serve();
             let held = self.grant(now, word, &key, cost);
             self.decide(ticket, Turn::Granted(held), wakers);
             self.observe(now, ticket.priority);

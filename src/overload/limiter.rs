@@ -40,16 +40,19 @@ use crate::values::{
 /// 2. within a class, one of the key whose turn it is: each key of the policy has the same share of what the server can
 ///    do, or a share in proportion to its weight. A key that sends a hundred times as much waits a hundred times as
 ///    long, and the others do not notice;
-/// 3. within a key, the oldest; while the server is overloaded, the newest.
+/// 3. within a key, the oldest; while requests wait for too long, the newest.
 ///
-/// Of the last quarter of the limit, no key holds more than half if another key has used it within a second. So a key whose requests take long does not hold all units.
+/// Of the last quarter of the limit, no key holds more than half if another key has used it within a second. So a key
+/// whose requests take long does not hold all units.
 ///
-/// The server counts as overloaded when, for 100 ms, there was at every instant a request that had waited for longer
-/// than [`queue_target`](Self::queue_target), or than a quarter of what a request usually takes. Until a limit
-/// was found, a queue only says that it is too low, so nothing is shed but by `max_wait` and `max_queue`. From then on,
-/// requests that have waited for twice that are shed, until the queue drains. If [`max_queue`](Self::max_queue)
-/// requests wait, the request that would be served last gives way to the newcomer: one of the lowest class, and of the
-/// key with the longest queue.
+/// Requests wait for too long when, for 100 ms, there was at every instant one that had waited for longer than
+/// [`queue_target`](Self::queue_target), or than a quarter of what a request usually takes. A burst may do that, so the
+/// others go on waiting, for `max_wait` at most. When it has lasted for `max_wait`, and more requests come than are
+/// served, requests that have waited for twice the target are shed at once, so that their clients need not wait for an
+/// answer. Until a limit was found, a queue only says that the limit is too low, and none are shed for this reason.
+///
+/// If [`max_queue`](Self::max_queue) requests wait, the request that would be served last gives way to the newcomer:
+/// one of the lowest class, and of the key with the longest queue.
 ///
 /// A request that is shed is answered **503** (in gRPC UNAVAILABLE), since it is not the client's fault. `Retry-After`
 /// is an **estimate**, the time in which the server would have served what was before the request, 30 seconds at most;
@@ -67,10 +70,10 @@ use crate::values::{
 ///
 /// A handler that computes without an `.await` keeps its worker, and other requests wait in tokio's run queue, before
 /// this sees them. While requests come, a task measures this lag of the workers, at most every 5 ms unless they lag. It
-/// counts as a part of a request's wait. If the lag was above [`queue_target`](Self::queue_target) in all measurements of
-/// 100 ms, requests that have waited for longer in the run queue are shed; from half of the target on in the lowest class,
-/// and from twice and four times of it in the two highest. This needs tokio's timer: in a runtime without it, tokio reports
-/// a panic once, and nothing is measured.
+/// counts as a part of a request's wait. If the lag was above [`queue_target`](Self::queue_target) in all measurements
+/// of 100 ms, requests that have waited for longer in the run queue are shed; from half of the target on in the lowest
+/// class, and from twice and four times of it in the two highest. This needs tokio's timer: in a runtime without it,
+/// tokio reports a panic once, and nothing is measured.
 ///
 /// # How the limit is found
 ///
@@ -85,8 +88,10 @@ use crate::values::{
 /// not, it shrinks: a few requests more only wait inside the server. If it has grown twice in a row, or has found
 /// nothing for 20 seconds in which the limit was full, the first comparison is made again, with the double.
 ///
-/// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. While the
-/// server is idle, the limit does not drift.
+/// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. If most
+/// of 16 requests are given up before they have a response, the limit is lowered to those in flight and then by half at
+/// a time, also if it is never reached: a server that works on for clients that have left catches up. While the server
+/// is idle, the limit does not drift.
 ///
 /// # Accuracy
 ///
@@ -99,7 +104,8 @@ use crate::values::{
 ///
 /// While nobody waits, to take units and to release them is one compare-and-swap each, for any number of keys, and
 /// nothing is allocated here. Else, and for the last quarter of the limit, a lock is taken, and each request that waits
-/// takes some 700 bytes. A key that holds units of that quarter, or did within a second, takes some 100 bytes; nothing
+/// takes some 700 bytes. When a request is given up before it has a response, the next 15 that end take the lock. A key
+/// that holds units of that quarter, or did within a second, takes some 100 bytes; nothing
 /// else is kept of keys that do not wait.
 ///
 /// # Live change
@@ -172,15 +178,16 @@ impl Overload {
     }
 
     /// Sets the wait of a request that is too long if there is always one that has waited for so long; 20 ms unless
-    /// set, as in WeChat's servers. If requests are found to take longer than that, it is their usual time, up to half
-    /// of [`max_wait`](Self::max_wait).
+    /// set, as in WeChat's servers. If a quarter of what requests usually take is longer than that, it counts instead,
+    /// up to half of [`max_wait`](Self::max_wait).
     pub const fn queue_target(mut self, target: Duration) -> Self {
         self.queue_target = target;
         self
     }
 
-    /// Sets the longest wait of a request, which is shed then; 500 ms unless set. A shorter deadline that the request
-    /// brings along (gRPC) counts instead.
+    /// Sets the longest wait of a request, which is shed then; 500 ms unless set. Set it to what your clients wait for,
+    /// less the time of a request: a burst that the server can answer in this time is not shed. A shorter deadline that
+    /// the request brings along (gRPC) counts instead.
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self

@@ -2,9 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::cohort::Followed;
+use super::cohort::{Followed, are_most};
 use super::doubling::Doubling;
 use super::limit_search::LimitSearch;
+use crate::values::RequestEnd;
 
 /// All times in nanoseconds.
 #[derive(Debug)]
@@ -24,7 +25,21 @@ pub(super) struct Search {
     next: u64,
     /// How long a request takes under this limit.
     time: u64,
+    /// While requests are abandoned, all that end.
+    losses: Option<Losses>,
 }
+
+/// Requests that have ended, and what has become of them.
+#[derive(Debug, Default)]
+struct Losses {
+    ended: u64,
+    abandoned: u64,
+    /// The most units in flight.
+    most: u64,
+}
+
+/// After so many requests, most of which were abandoned, the limit is too high.
+const MANY: u64 = 16;
 
 /// After so many rises in a row, the limit is far away.
 const FAR: u32 = 2;
@@ -47,6 +62,7 @@ impl Search {
             full_since: 0,
             next: 1,
             time: 0,
+            losses: None,
         };
         search.begin(false);
         search
@@ -83,7 +99,7 @@ impl Search {
 
     /// Whether each end of a request must be [counted](Self::count).
     pub(super) const fn is_counting(&self) -> bool {
-        self.doubling.is_none() && self.exact.is_counting()
+        self.losses.is_some() || (self.doubling.is_none() && self.exact.is_counting())
     }
 
     pub(super) const fn is_known(&self) -> bool {
@@ -121,12 +137,14 @@ impl Search {
         &mut self,
         now: u64,
         (units, followed): (u64, Option<Followed>),
-        is_served: bool,
+        end: RequestEnd,
         is_binding: bool,
     ) {
-        let Some(doubling) = &mut self.doubling else { return self.count_exactly(now, units, is_served, is_binding) };
+        let Some(doubling) = &mut self.doubling else {
+            return self.count_exactly(now, units, end == RequestEnd::Served, is_binding);
+        };
         let Some(followed) = followed else { return };
-        let found = doubling.end(now, followed, is_served);
+        let found = doubling.end(now, followed, end);
         self.time = doubling.time().unwrap_or(self.time);
         if let Some(limit) = found {
             self.next = doubling.number() + 1;
@@ -136,6 +154,31 @@ impl Search {
                 self.exact = LimitSearch::new(self.bounds.clone(), limit);
             }
             (self.doubling, self.is_known, self.full) = (None, true, 0);
+        }
+    }
+
+    /// Counts a request that is over, of `in_flight` units with its own, if requests are abandoned.
+    ///
+    /// If clients give up before they get a response, the limit may be too high although it is never reached: the
+    /// server may work for those who have left.
+    pub(super) fn note_end(&mut self, in_flight: u64, end: RequestEnd) {
+        if self.losses.is_none() && end != RequestEnd::Abandoned {
+            return;
+        }
+        let losses = self.losses.get_or_insert_default();
+        losses.ended += 1;
+        losses.abandoned += u64::from(end == RequestEnd::Abandoned);
+        losses.most = losses.most.max(in_flight);
+        if losses.ended < MANY {
+            return;
+        }
+        let (is_lost, most) = (are_most(losses.abandoned, losses.ended), losses.most);
+        self.losses = None;
+        if is_lost && most < self.limit() {
+            let high = most.clamp(*self.bounds.start(), *self.bounds.end());
+            self.next = self.doubling.as_ref().map_or(self.next, |doubling| doubling.number() + 1);
+            self.exact = LimitSearch::new(self.bounds.clone(), high);
+            self.doubling = Some(Doubling::new(self.bounds.clone(), high, 0, self.next));
         }
     }
 
@@ -150,6 +193,44 @@ impl Search {
         let is_idle = self.full >= OFTEN && now.saturating_sub(self.full_since) > IDLE;
         if self.rises >= FAR || is_idle {
             self.begin(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Eight requests are in the server at any time, below the limit, and each ends after a second.
+    fn limit_after(requests: u64, end: RequestEnd) -> u64 {
+        let mut search = Search::new(2..=1_024, 20);
+        let mut running = std::collections::VecDeque::new();
+        for number in 0..requests {
+            let now = number * 125 * MS;
+            while running.len() as u64 >= search.limit().min(8) {
+                let followed = running.pop_front().unwrap();
+                search.note_end(running.len() as u64 + 1, end);
+                search.count(now, (1, followed), end, true);
+            }
+            let is_full = running.len() as u64 + 1 >= search.limit();
+            running.push_back(if is_full { search.follow(now) } else { None });
+        }
+        search.limit()
+    }
+
+    #[test]
+    fn trap_a_limit_that_is_never_reached_while_clients_give_up() {
+        assert_eq!(limit_after(10, RequestEnd::Abandoned), 20);
+        assert_eq!(limit_after(26, RequestEnd::Abandoned), 8);
+        assert_eq!(limit_after(400, RequestEnd::Abandoned), 2);
+    }
+
+    #[test]
+    fn streams_that_clients_leave_and_failures_say_nothing_of_a_limit_that_is_not_reached() {
+        for end in [RequestEnd::Served, RequestEnd::Failed, RequestEnd::CutOff] {
+            assert_eq!(limit_after(400, end), 20);
         }
     }
 }

@@ -375,8 +375,8 @@ impl Limiter for LeakyQueue {
     /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, but excludes its
     /// own end: a turn that comes at the instant at which the patience ends comes too late.
     ///
-    /// A [shadow](crate::limiter::Mode::Shadow) joins without a future, so that the waiters behind it wait exactly as they
-    /// would behind a request.
+    /// A [shadow](crate::limiter::Mode::Shadow) joins without a future, so that the waiters behind it wait exactly as
+    /// they would behind a request.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         self.queue.decide(ask)
     }

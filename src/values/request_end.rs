@@ -12,6 +12,8 @@ pub enum RequestEnd {
     Served,
     /// The server has failed: a status from 500 on, an error of the inner service or of the body.
     Failed,
-    /// It was dropped before its end: the client has disconnected, or has waited too long.
+    /// It was dropped before it had a response: the client has disconnected, or has waited for too long.
     Abandoned,
+    /// It was dropped before the end of its body, as happens to streams whose clients leave.
+    CutOff,
 }

@@ -10,13 +10,15 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
-use tower::{Layer, Service, service_fn};
+use tower::limit::ConcurrencyLimit;
+use tower::load_shed::LoadShed;
+use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::PeerIp;
 use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{Concurrency, Limiter, Overload, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Concurrency, Limiter, LimiterExt, Overload, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::decision::clock;
 use crate::{Call, Row};
@@ -54,7 +56,36 @@ pub fn rows() -> Vec<Row> {
         layer("layer: overload, while nobody waits", || {
             admitted(RateLimitLayer::new([Policy::new("a", Overload::new()).key(PeerIp::new())]))
         }),
+        layer("layer: shed, since the server is overloaded", || {
+            repeat(full_overload().layer(service_fn(hello)), StatusCode::SERVICE_UNAVAILABLE)
+        }),
+        layer("tower: shed by LoadShed and ConcurrencyLimit", || {
+            repeat(full_tower(), StatusCode::SERVICE_UNAVAILABLE)
+        }),
     ]
+}
+
+/// All units are held, and nobody may wait.
+fn full_overload() -> RateLimitLayer {
+    let overload: Arc<dyn Limiter> = Arc::new(Overload::new().limits(1..=1).max_queue(0));
+    let permit = pin!(overload.acquire(&"somebody".into(), 1)).poll(&mut Context::from_waker(Waker::noop()));
+    std::mem::forget(permit);
+    RateLimitLayer::new([Policy::new("a", overload).key(PeerIp::new())])
+}
+
+/// The same by tower, with an empty response for its error.
+fn full_tower() -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible> {
+    let limit = ConcurrencyLimit::new(service_fn(hello), 1);
+    let mut holder = limit.clone();
+    assert!(holder.poll_ready(&mut Context::from_waker(Waker::noop())).is_ready());
+    std::mem::forget(holder);
+    LoadShed::new(limit).map_result(|answer: Result<_, BoxError>| {
+        Ok(answer.unwrap_or_else(|_| {
+            let mut response = Response::new(Full::default());
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            response
+        }))
+    })
 }
 
 /// The diagnostics look at the first 1,000 requests of a layer, and at the first 512 of a process from a public

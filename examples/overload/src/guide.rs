@@ -11,9 +11,9 @@ use crate::table::each;
 pub(crate) fn draw() -> Vec<(&'static str, String)> {
     let contenders: Vec<Box<dyn Contender>> = vec![
         Box::new(Nothing),
-        Box::new(Fixed::new("limit 100", 100)),
+        Box::new(Fixed::new("limit 80", 80)),
         Box::new(Fixed::new("limit 20", 20)),
-        Box::new(Ours),
+        Box::new(Ours::default()),
     ];
     let traces = each(&contenders, |contender| LOADS.map(|load| run(&steady(load), contender, 1)));
     let [nothing, high, right, ours] = &traces[..] else { unreachable!("there are four") };
@@ -34,7 +34,7 @@ fn goodput(nothing: &[Trace], high: &[Trace], right: &[Trace], ours: &[Trace]) -
         unit: " %",
         lines: vec![
             line("no limit", "none", Mark::Line, points(nothing)),
-            line("a fixed limit of 100", "fixed", Mark::Dashes, points(high)),
+            line("a fixed limit of 80", "fixed", Mark::Dashes, points(high)),
             line("a fixed limit of 20", "fixed", Mark::Line, points(right)),
             line("Overload", "ours", Mark::Line, points(ours)),
         ],
@@ -79,7 +79,7 @@ pub(crate) fn tenants() -> Chart {
         unit: " %",
         lines: vec![
             line("a fixed limit of 20", "fixed", Mark::Bars, bars(&Fixed::new("limit 20", 20), -0.016)),
-            line("Overload", "ours", Mark::Bars, bars(&Ours, 0.016)),
+            line("Overload", "ours", Mark::Bars, bars(&Ours::default(), 0.016)),
         ],
     }
 }

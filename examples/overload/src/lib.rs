@@ -6,6 +6,7 @@
 //! cargo run --release -p tower-sluice-overload -- --only ours       # one column
 //! cargo run --release -p tower-sluice-overload -- --pictures DIR    # curves, as SVG
 //! cargo run --release -p tower-sluice-overload -- --guide DIR       # the pictures of the guide: src/guide/overload
+//! cargo run --release -p tower-sluice-overload -- --random 100      # random scenarios, against the best fixed limit
 //! scripts/overload                                                  # with the crates of others
 //! ```
 //!
@@ -62,6 +63,7 @@ mod guide;
 mod job;
 mod picture;
 mod plan;
+mod random;
 mod run;
 mod scenarios;
 mod server;
@@ -78,7 +80,7 @@ pub use self::job::Job;
 pub use self::server::{Head, Server, ServerBody};
 use contenders::Contender;
 
-const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR | --guide DIR]";
+const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR | --guide DIR | --random SEEDS]";
 
 /// Runs the program: prints the table, or draws pictures.
 ///
@@ -95,6 +97,7 @@ pub fn main(
         let value = arguments.next().ok_or(USAGE)?;
         match argument.as_str() {
             "--only" => contenders.retain(|contender| contender.name().contains(&value)),
+            "--random" => return random::report(&value),
             "--pictures" | "--guide" => folder = Some((PathBuf::from(value), argument == "--guide")),
             _ => return Err(USAGE.into()),
         }

@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) rate: Option<f64>,
     /// So many requests come at once, and not one after the other.
     pub(crate) at_once: u64,
+    /// Earlier requests are left out.
+    pub(crate) since: u64,
 }
 
 /// What a server does with a request whose client has given up. Work that has begun is finished in any case.
@@ -65,6 +67,27 @@ pub(crate) enum Mix {
     /// Those of the first tenant wait for 10 s, and all others for 10 ms, without a worker. The first one sends 5 of
     /// 95.
     SlowTenant,
+    /// Work of a drawn length, in so many percent of the requests without a worker.
+    Drawn { mean: u64, shape: Shape, asleep: u64 },
+}
+
+/// How the times of requests vary about their mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Shape {
+    Fixed,
+    Exponential,
+    /// Nine of ten take half of the mean, and one takes 5.5 times as long.
+    Bimodal,
+}
+
+impl Shape {
+    fn draw(self, random: &mut Random, mean: u64) -> u64 {
+        match self {
+            Self::Fixed => mean,
+            Self::Exponential => exponential(random, mean as f64),
+            Self::Bimodal => (if random.below(10) == 0 { 11 * mean } else { mean }) / 2,
+        }
+    }
 }
 
 const FIXED: u64 = 5 * MILLISECOND;
@@ -84,6 +107,7 @@ impl Plan {
             patience: SECOND,
             rate: None,
             at_once: 1,
+            since: 0,
         }
     }
 
@@ -120,6 +144,7 @@ impl Mix {
             Self::Long => 10.0 * fixed,
             Self::Work(work) => work as f64,
             Self::Asleep(_) | Self::SlowTenant => 0.0,
+            Self::Drawn { mean, asleep, .. } => mean as f64 * (100 - asleep) as f64 / 100.0,
         }
     }
 
@@ -127,8 +152,8 @@ impl Mix {
     fn work(self, random: &mut Random) -> (u64, bool) {
         match self {
             Self::Fixed | Self::LongBody => (FIXED, false),
-            Self::Exponential => (exponential(random, FIXED as f64), false),
-            Self::Bimodal => (if random.below(10) == 0 { 11 * FIXED / 2 } else { FIXED / 2 }, false),
+            Self::Exponential => (Shape::Exponential.draw(random, FIXED), false),
+            Self::Bimodal => (Shape::Bimodal.draw(random, FIXED), false),
             Self::SlowRoute => {
                 let is_slow = random.below(10) == 0;
                 (if is_slow { 20 * FIXED } else { FIXED }, is_slow)
@@ -138,6 +163,7 @@ impl Mix {
             Self::Work(work) => (work, false),
             Self::Asleep(time) => (time, true),
             Self::SlowTenant => (10 * MILLISECOND, true),
+            Self::Drawn { mean, shape, asleep } => (shape.draw(random, mean), random.below(100) < asleep),
         }
     }
 }
@@ -159,6 +185,15 @@ impl Arrivals {
 
     /// Returns the next arrival, or `None` after the last phase.
     pub(crate) fn next(&mut self, plan: &Plan) -> Option<(u64, Job)> {
+        loop {
+            let arrival = self.draw(plan)?;
+            if arrival.0 >= plan.since {
+                return Some(arrival);
+            }
+        }
+    }
+
+    fn draw(&mut self, plan: &Plan) -> Option<(u64, Job)> {
         loop {
             let (until, load) = *plan.phases.get(self.phase)?;
             if self.left > 0 {

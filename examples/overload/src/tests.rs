@@ -15,8 +15,9 @@ use crate::figures::{Value, jain};
 use crate::guide;
 use crate::picture::{Chart, Line, Mark};
 use crate::plan::{Abandoned, Mix, Plan};
+use crate::random;
 use crate::run::{Trace, run};
-use crate::scenarios::{Figure, Target, cold_start, few_requests, no_overload, short_proof};
+use crate::scenarios::{Figure, Target, clients_that_leave, cold_start, few_requests, no_overload, short_proof};
 use crate::server::Server;
 use crate::table::{measure, table};
 use crate::time::{Epoch, MILLISECOND, SECOND, seconds};
@@ -34,8 +35,8 @@ fn assert_near(measured: f64, expected: f64, what: &str) {
 /// Without the incident of ten minutes, which takes too long unless optimised; `scripts/overload` shows it.
 #[test]
 fn ours_reaches_the_targets() {
-    let scenarios: Vec<_> = short_proof().into_iter().chain(few_requests()).collect();
-    let figures = measure(&Ours, &scenarios);
+    let scenarios: Vec<_> = short_proof().into_iter().chain(few_requests()).chain(clients_that_leave()).collect();
+    let figures = measure(&Ours::default(), &scenarios);
     let missed: Vec<_> = figures.iter().filter(|figure| figure.misses_its_target()).collect();
     assert!(figures.iter().any(|figure| figure.target.is_some()) && missed.is_empty(), "{missed:?}");
 }
@@ -123,7 +124,7 @@ fn abandoned_requests_are_skipped_or_done() {
 fn the_body_counts() {
     let plan = Plan { mix: Mix::LongBody, ..Plan::new(&[(20, 200)]) };
     let [tower, ours] =
-        [&Fixed::new("limit", 20) as &dyn Contender, &Ours].map(|it| run(&plan, it, 1).goodput((10, 20)));
+        [&Fixed::new("limit", 20) as &dyn Contender, &Ours::default()].map(|it| run(&plan, it, 1).goodput((10, 20)));
     assert!(tower < 0.5 && ours > 0.9, "{tower}, {ours}");
 }
 
@@ -233,5 +234,15 @@ fn the_pictures_of_the_guide_are_up_to_date() {
     );
     for svg in ["goodput", "classes", "tenants"].map(kept) {
         assert!(svg.contains("</desc>") && !svg.contains("\n\n") && svg.len() < 10_000, "{svg}");
+    }
+}
+
+#[test]
+fn a_scenario_that_is_drawn_again_is_the_same_one() {
+    let of_seed = |seed| (0..10).map(move |number| format!("{:?}", random::draw(seed, number)));
+    assert!(of_seed(3).eq(of_seed(3)) && of_seed(3).ne(of_seed(4)));
+    for plan in (0..100).map(|number| random::draw(number / 10, number % 10)) {
+        let Mix::Drawn { mean, .. } = plan.mix else { panic!("{plan:?}") };
+        assert!(plan.patience > 2 * mean && plan.end() >= 180 * SECOND, "{plan:?}");
     }
 }

@@ -24,16 +24,16 @@
 //! - serve it on an address of its own, `127.0.0.1` or a private network, and never nest it in the router of the app;
 //! - on a network, put a guard before it: a proxy with mTLS or single sign-on, or a layer of yours that checks a token,
 //!   with [a limit on wrong ones](crate::guide::support) that a right one does not meet;
-//! - keep the log: each reset, ban, allowance, unban, credit and charge is a line at `warn`, with a keyed hash of the key
-//!   and the reason, or the units and the reference.
+//! - keep the log: each reset, ban, allowance, unban, credit and charge is a line at `warn`, with a keyed hash of the
+//!   key and the reason, or the units and the reference.
 //!   Who did it is known to your guard only, so let it log, too.
 //!
 //! Against pages of other sites that an operator has open, it guards itself:
 //!
 //! - Calls that a page of another site has a browser send are answered 403, by `Sec-Fetch-Site` and `Origin`.
 //! - Calls that do something are `POST` with `content-type: application/json`, which no form can send.
-//! - `Host` must be an address or `localhost` (421 otherwise), so that no site can make its own name that of this server
-//!   (DNS rebinding). For a name of your own, call [`Admin::host`].
+//! - `Host` must be an address or `localhost` (421 otherwise), so that no site can make its own name that of this
+//!   server (DNS rebinding). For a name of your own, call [`Admin::host`].
 //! - A token in a cookie would need more: send it as a bearer token, or have the proxy ask.
 //!
 //! Keys are personal data in most cases. They are never part of an address, so that no access log and no history has
@@ -56,10 +56,10 @@
 //! | `POST /api/credit` | `policy`, `key`, `units`, `reference`, perhaps `layer` and `expires_in` | the state afterwards, and `repeated`: [the reference](crate::limiter::Credit::reference) was used before, and nothing was done |
 //! | `POST /api/charge` | `policy`, `key`, `units`, `reference`, perhaps `layer` | the same, after a [charge by hand](crate::LimitsHandle::charge) |
 //!
-//! `key` is text [as an operator types it](crate::policy::KeyOf), and each answer shows keys as such text, so that the key that is
-//! shown is the one that is acted on, whatever its bytes. `for`, as `expires_in`, is a text with units as in a configuration
-//! (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`). `layer` may be left out where one
-//! layer only has a policy of this name. In answers, times are milliseconds, rounded up.
+//! `key` is text [as an operator types it](crate::policy::KeyOf), and each answer shows keys as such text, so that the
+//! key that is shown is the one that is acted on, whatever its bytes. `for`, as `expires_in`, is a text with units as
+//! in a configuration (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`). `layer`
+//! may be left out where one layer only has a policy of this name. In answers, times are milliseconds, rounded up.
 //!
 //! ```text
 //! $ curl -H 'content-type: application/json' -d '{"key": "203.0.113.7"}' http://127.0.0.1:3001/api/key
@@ -78,12 +78,12 @@
 //! | `no-key` | the text is no key of this policy; `keys` says what its keys are |
 //! | `unknown` | the store fails, say: see `error` |
 //!
-//! If the policy tracks its offenders, `rejections` says since when the key is rejected and how often, in this hour and the
-//! one before; null if it is not among those that are rejected most.
+//! If the policy tracks its offenders, `rejections` says since when the key is rejected and how often, in this hour and
+//! the one before; null if it is not among those that are rejected most.
 //!
 //! A call that is not carried out is answered with problem details (RFC 9457), whose `detail` says what to do: 400 (no
-//! JSON), 403 and 421 (see above), 404 (no such call, layer or policy), 405, 413 (more than 16 KiB), 415 (not declared as
-//! JSON), 422 (a member is missing, unknown or wrong, or the policy cannot do this), and 503 (the store fails).
+//! JSON), 403 and 421 (see above), 404 (no such call, layer or policy), 405, 413 (more than 16 KiB), 415 (not declared
+//! as JSON), 422 (a member is missing, unknown or wrong, or the policy cannot do this), and 503 (the store fails).
 
 mod answers;
 mod body;

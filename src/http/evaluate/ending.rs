@@ -61,6 +61,8 @@ impl Ending {
             RequestEnd::Failed
         } else if self.has_ended.load(Ordering::Relaxed) || (self.has_no_content && self.has_head) {
             RequestEnd::Served
+        } else if self.has_head {
+            RequestEnd::CutOff
         } else {
             RequestEnd::Abandoned
         }

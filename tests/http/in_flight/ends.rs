@@ -137,7 +137,7 @@ async fn a_body_that_panics() {
         handled.step(Step::Panic);
         read(response).await.unwrap_err();
         server.limits.are_over((6, 5)).await;
-        assert_eq!(server.limits.end(), Some(RequestEnd::Abandoned));
+        assert_eq!(server.limits.end(), Some(RequestEnd::CutOff));
     }
 }
 
@@ -163,7 +163,7 @@ async fn a_body_that_is_dropped_half_way() {
         assert_eq!(limits.in_flight(), 1);
         drop(response);
         assert_eq!(limits.in_flight(), 0);
-        assert_eq!(limits.end(), Some(RequestEnd::Abandoned));
+        assert_eq!(limits.end(), Some(RequestEnd::CutOff));
     }
     assert_eq!(limits.charged(), (3, 3 + 6));
 }
@@ -174,7 +174,7 @@ async fn a_body_that_is_dropped_after_its_last_frame() {
     let limits = Limits::new(Concurrency::new(1));
     let service = RateLimitLayer::new(limits.policies());
     let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, Failed>(Response::new(Full::from("hello")))));
-    for (frames, end) in [(0, RequestEnd::Abandoned), (1, RequestEnd::Served)] {
+    for (frames, end) in [(0, RequestEnd::CutOff), (1, RequestEnd::Served)] {
         let mut response = service.clone().oneshot(Request::new(())).await.unwrap();
         for _ in 0..frames {
             let _: Frame<Bytes> = response.body_mut().frame().await.unwrap().unwrap();
@@ -239,7 +239,7 @@ async fn a_request_that_another_policy_stops() {
     drop(second);
     assert_eq!(ends.take(), [None]);
     drop(first);
-    assert_eq!(ends.take(), [Some(RequestEnd::Abandoned)]);
+    assert_eq!(ends.take(), [Some(RequestEnd::CutOff)]);
 }
 
 #[tokio::test]
@@ -306,7 +306,7 @@ async fn a_client_that_disconnects_within_the_body() {
             assert_eq!(server.limits.in_flight(), 1);
             drop(response);
             server.limits.are_over((7 * requests, 5 * requests)).await;
-            assert_eq!(server.limits.end(), Some(RequestEnd::Abandoned));
+            assert_eq!(server.limits.end(), Some(RequestEnd::CutOff));
         }
     }
 }

@@ -187,7 +187,7 @@ async fn a_grpc_stream_of_the_server() {
     soon(stream.message()).await.unwrap();
     drop(stream);
     limits.are_over((units + 25, bytes + length)).await;
-    assert_eq!(limits.end(), Some(RequestEnd::Abandoned));
+    assert_eq!(limits.end(), Some(RequestEnd::CutOff));
 
     // The server fails before it streams: its status is in the head.
     assert_eq!(call_with("fail").await.unwrap_err().code(), Code::Unavailable);

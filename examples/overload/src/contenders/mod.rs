@@ -54,11 +54,12 @@ where
 pub fn contenders() -> Vec<Box<dyn Contender>> {
     vec![
         Box::new(Nothing),
+        Box::new(Fixed::new("tower, limit 5", 5)),
         Box::new(Fixed::new("tower, limit 20", 20)),
-        Box::new(Fixed::new("tower, limit 100", 100)),
+        Box::new(Fixed::new("tower, limit 80", 80)),
         Box::new(Gradient2),
         Box::new(Failsafe::rejecting()),
         Box::new(Failsafe::queueing()),
-        Box::new(Ours),
+        Box::new(Ours::default()),
     ]
 }

@@ -1,5 +1,7 @@
 //! Our limiter.
 
+use std::time::Duration;
+
 use tower::Layer;
 use tower_sluice::key::HeaderKey;
 use tower_sluice::limiter::Priority;
@@ -10,8 +12,11 @@ use crate::job::Job;
 use crate::server::Server;
 
 /// The limiter of this project, with its defaults.
-#[derive(Clone, Copy, Debug)]
-pub struct Ours;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ours {
+    /// The longest wait, unless it is the default.
+    pub(crate) max_wait: Option<Duration>,
+}
 
 impl Contender for Ours {
     fn name(&self) -> &str {
@@ -19,8 +24,12 @@ impl Contender for Ours {
     }
 
     fn protect(&self, server: Server) -> Entrance {
+        let limiter = match self.max_wait {
+            Some(max_wait) => Overload::new().max_wait(max_wait),
+            None => Overload::new(),
+        };
         let overload =
-            Policy::new("overload", Overload::new()).key(HeaderKey::from_static("x-api-key")).priority_fn(|request| {
+            Policy::new("overload", limiter).key(HeaderKey::from_static("x-api-key")).priority_fn(|request| {
                 match request.extensions().get::<Job>() {
                     Some(job) if job.is_top() => Priority::High,
                     _ => Priority::Normal,

@@ -28,7 +28,9 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    pub(crate) const fn new(name: &'static str, limit: usize) -> Self {
+    /// A limit of so many requests.
+    #[must_use]
+    pub const fn new(name: &'static str, limit: usize) -> Self {
         Self { name, limit }
     }
 }

@@ -1,0 +1,188 @@
+//! Random scenarios, in each of which our limiter is compared with the best fixed limit.
+//!
+//! A seed draws ten scenarios: workers, times, arrivals, load, and the patience of clients. All requests of a scenario
+//! compute, or all wait for another server, since a mix of both needs two limits. Ours has two minutes to find its
+//! limit. Its longest wait is set as its documentation advises: the patience of the clients, less the time of a
+//! request. The fixed limits are the powers of two up to 1,024, behind `LoadShed`. All contenders meet the same
+//! requests in the minute that is measured, and a request counts if it is answered before its client gives up.
+
+use std::cmp::Reverse;
+use std::error::Error;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tower_sluice::testing::Random;
+
+use crate::contenders::{Contender, Fixed, Ours};
+use crate::draw::unit;
+use crate::plan::{Abandoned, Mix, Plan, Shape};
+use crate::run::{Fate, run};
+use crate::time::{MILLISECOND, SECOND, seconds};
+
+const SCENARIOS: u64 = 10;
+
+/// The requests of this time count.
+const COUNTED: Range<u64> = 120 * SECOND..180 * SECOND;
+
+/// The run of a fixed limit begins this much earlier, so that its queues are full.
+const EARLIER: u64 = 60 * SECOND;
+
+/// Our target, as a share of the requests that the best fixed limit serves.
+const ENOUGH: f64 = 0.9;
+
+/// The percentage of scenarios that may miss the target.
+const MOST_MISSED: usize = 6;
+
+struct Outcome {
+    seed: u64,
+    number: u64,
+    ours: usize,
+    best: usize,
+    limit: usize,
+}
+
+impl Outcome {
+    fn share(&self) -> f64 {
+        if self.best == 0 { 1.0 } else { self.ours as f64 / self.best as f64 }
+    }
+
+    fn print(&self) {
+        let Self { seed, number, ours, best, limit } = self;
+        let what = describe(&draw(*seed, *number));
+        println!("{:.2}  {seed}:{number}  {ours} served, and {best} by a limit of {limit}: {what}", self.share());
+    }
+}
+
+/// Given a number of seeds, runs their scenarios on two threads, and prints those below the target. Given
+/// `SEED:NUMBER`, prints the course of one scenario.
+///
+/// # Errors
+///
+/// If too many scenarios are below the target, or the argument makes no sense.
+pub(crate) fn report(argument: &str) -> Result<(), Box<dyn Error>> {
+    if let Some((seed, number)) = argument.split_once(':') {
+        print_one(seed.parse()?, number.parse()?);
+        return Ok(());
+    }
+    let mut outcomes = compare_all(argument.parse::<u64>()? * SCENARIOS);
+    outcomes.sort_by(|one, other| one.share().total_cmp(&other.share()));
+    let missed = outcomes.iter().filter(|outcome| outcome.share() < ENOUGH).count();
+    outcomes.iter().take(missed).for_each(Outcome::print);
+    let below = |percent: usize| outcomes.get(outcomes.len() * percent / 100).map_or(1.0, Outcome::share);
+    let [worst, one, ten, half] = [0, 1, 10, 50].map(below);
+    println!("{} scenarios, {missed} of them below {ENOUGH} of the best fixed limit", outcomes.len());
+    println!("the worst: {worst:.2}; 1 % are below {one:.2}, 10 % below {ten:.2}, and half below {half:.2}");
+    if missed * 100 > outcomes.len() * MOST_MISSED {
+        return Err(format!("more than {MOST_MISSED} % are below the target").into());
+    }
+    Ok(())
+}
+
+fn compare_all(scenarios: u64) -> Vec<Outcome> {
+    let next = AtomicU64::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= scenarios {
+                return;
+            }
+            let outcome = compare(number / SCENARIOS, number % SCENARIOS);
+            outcomes.lock().expect("no thread panics with the lock").push(outcome);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
+    outcomes.into_inner().expect("no thread panics with the lock")
+}
+
+fn compare(seed: u64, number: u64) -> Outcome {
+    let plan = draw(seed, number);
+    let later = Plan { since: COUNTED.start - EARLIER, ..plan.clone() };
+    let (best, limit) = (0..=10)
+        .map(|power| 1_usize << power)
+        .map(|limit| (served(&later, &Fixed::new("a fixed limit", limit), seed), limit))
+        .max_by_key(|(served, limit)| (*served, Reverse(*limit)))
+        .expect("there are limits");
+    Outcome { seed, number, ours: served(&plan, &ours(&plan), seed), best, limit }
+}
+
+/// How many of the requests that count are answered.
+fn served(plan: &Plan, contender: &dyn Contender, seed: u64) -> usize {
+    let trace = run(plan, contender, seed);
+    trace.records.iter().filter(|it| COUNTED.contains(&it.arrived) && it.fate == Fate::Answered).count()
+}
+
+fn ours(plan: &Plan) -> Ours {
+    let Mix::Drawn { mean, .. } = plan.mix else { return Ours::default() };
+    Ours { max_wait: Some(Duration::from_nanos(plan.patience - 2 * mean)) }
+}
+
+fn print_one(seed: u64, number: u64) {
+    let plan = draw(seed, number);
+    compare(seed, number).print();
+    let trace = run(&plan, &ours(&plan), seed);
+    for (second, inside) in trace.inside.iter().enumerate().step_by(5) {
+        let came = |fate| {
+            let fates = trace.records.iter().filter(|it| it.arrived / SECOND == second as u64 && it.fate == fate);
+            fates.count()
+        };
+        let [answered, refused, given_up] = [Fate::Answered, Fate::Refused, Fate::GivenUp].map(came);
+        println!("{second:>4} s: {inside:.1} inside; answered {answered}, refused {refused}, given up {given_up}");
+    }
+}
+
+/// Draws a scenario.
+pub(crate) fn draw(seed: u64, number: u64) -> Plan {
+    let random = &mut Random::new(seed.wrapping_mul(SCENARIOS).wrapping_add(number));
+    loop {
+        let workers = random.pick(&[1, 2, 4, 8, 16, 64]);
+        let mean = between(random, 2.0 * MILLISECOND as f64, SECOND as f64);
+        let rate = between(random, 4.0, 300.0);
+        let asleep = random.pick(&[0, 0, 100]);
+        let shape = random.pick(&[Shape::Fixed, Shape::Exponential, Shape::Bimodal]);
+        let mix = Mix::Drawn { mean: mean as u64, shape, asleep };
+        let load = rate * mean * (100 - asleep) as f64 / 100.0 / f64::from(workers) / SECOND as f64;
+        if asleep < 100 && !(0.3..10.0).contains(&load) {
+            continue;
+        }
+        let longest = if shape == Shape::Bimodal { 5.5 * mean } else { 4.0 * mean };
+        let patience = between(random, longest.max(0.3 * SECOND as f64), 20.0 * SECOND as f64) as u64;
+        let abandoned = random.pick(&[Abandoned::Skipped, Abandoned::Done]);
+        let mut plan = Plan { workers, mix, rate: Some(rate), patience, abandoned, ..Plan::new(&[(180, 100)]) };
+        match random.below(4) {
+            0 => plan.at_once = ((rate * between(random, 0.1, 5.0)) as u64).max(1),
+            1 => plan.phases = on_and_off(random),
+            _ => {}
+        }
+        return plan;
+    }
+}
+
+/// A load that comes in a part of each period, and stops in the rest.
+fn on_and_off(random: &mut Random) -> Vec<(u64, u64)> {
+    let period = between(random, 2.0 * SECOND as f64, 30.0 * SECOND as f64) as u64;
+    let percent = 20 + random.below(61);
+    let starts = (0..COUNTED.end).step_by(period as usize);
+    starts.flat_map(|at| [(at + period * percent / 100, 100 * 100 / percent), (at + period, 1)]).collect()
+}
+
+/// Draws a number whose logarithm is spread evenly.
+fn between(random: &mut Random, low: f64, high: f64) -> f64 {
+    low * (high / low).powf(unit(random))
+}
+
+fn describe(plan: &Plan) -> String {
+    let Plan { workers, mix, rate, patience, abandoned, at_once, phases, .. } = plan;
+    let mut text = format!("{workers} workers, {mix:?}, {:.1}/s, ", rate.unwrap_or_default());
+    text += &format!("patience {:.1} s, abandoned work {abandoned:?}, {at_once} at once", seconds(*patience));
+    if let [(on, load), (off, _), ..] = &phases[..] {
+        text += &format!(", {load} % for {:.1} of {:.1} s", seconds(*on), seconds(*off));
+    }
+    text
+}
