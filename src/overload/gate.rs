@@ -278,6 +278,10 @@ impl Gate {
                 line.shed_over_share[arrival.priority as usize] += 1;
                 return Err(Turn::Shed(None));
             }
+            if line.max_queue == 0 {
+                line.shed[arrival.priority as usize] += 1;
+                return Err(Turn::Shed(None));
+            }
             line.delay(arrival.priority).join();
             let ticket = line.queue.push(arrival);
             if line.queue.len() <= line.max_queue {

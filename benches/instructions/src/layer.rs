@@ -74,7 +74,7 @@ fn full_overload() -> RateLimitLayer {
 }
 
 /// The same by tower, with an empty response for its error.
-fn full_tower() -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible> {
+fn full_tower() -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = BoxError> {
     let limit = ConcurrencyLimit::new(service_fn(hello), 1);
     let mut holder = limit.clone();
     assert!(holder.poll_ready(&mut Context::from_waker(Waker::noop())).is_ready());
@@ -138,7 +138,7 @@ fn request() -> Request<()> {
 /// Makes a request, has it answered, and drops the answer, as often as it is called for.
 fn repeat<S, B>(mut service: S, expected: StatusCode) -> Call
 where
-    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + 'static,
+    S: Service<Request<()>, Response = Response<B>> + 'static,
 {
     let mut call = move || {
         let mut context = Context::from_waker(Waker::noop());

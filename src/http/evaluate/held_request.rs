@@ -1,5 +1,5 @@
-//! The hot path of one policy whose requests hold units, and await nothing else of their responses. All other outcomes
-//! than an admission at once are left to a transaction, which goes on from the answer.
+//! The hot path of one policy whose requests hold units, and await nothing else of their responses. If the request has
+//! to wait, or the limiter has failed, a transaction goes on from the answer.
 //!
 //! An [open request](OpenRequest) keeps the entries of its transaction. A held one keeps its units alone: one
 //! allocation for them, which it shares with the [`Permits`] in the extensions of the request, and one for these.
@@ -60,6 +60,11 @@ impl Scope<'_> {
                 let decided = PlainDecision { policy: 0, key: hold.key(), quota, decision };
                 let known = self.annotate_plain(std::iter::once(decided));
                 Evaluation::Admitted(known.holding(HeldRequest::new(hold, policy)))
+            }
+            Answer::Ready(Ok(decision)) if decision.ban().is_none() => {
+                policy.report_health(None);
+                let decided = PlainDecision { policy: 0, key: &key, quota, decision };
+                self.respond(self.reject_plain(policy, decided), head)
             }
             _ => {
                 let mut entries = Entries::new();

@@ -107,18 +107,23 @@ impl Scope<'_> {
         Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
     }
 
-    /// Rejects a request by the only policy of a [plain](crate::http::reload::InForce::is_plain) layer, as
-    /// [`reject`](Self::reject) would: the policy has no penalty, and nothing else was charged.
+    /// Rejects a request by the only policy of a [plain](crate::http::reload::InForce::is_plain) layer, or of one whose
+    /// requests [hold](crate::http::reload::InForce::is_held) units, as [`reject`](Self::reject) would: the policy has
+    /// no penalty, and nothing else was charged.
     #[cold]
     pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
         self.note_rejected(policy, Fate::Rejected, decided.key, decided.decision);
         let is_suspended = decided.decision.is_suspended();
         let is_shared = is_shared(policy, decided.key);
-        let wait = Wait::of(decided.decision, false);
+        let wait = Wait::of(decided.decision, policy.description.sheds());
+        // An estimate is that of an overloaded server.
+        let is_overloaded = wait < Wait::After(Duration::ZERO);
         let decided = std::iter::once(decided);
         let verdict = self.plain_verdict(decided.clone());
         let rejection = if is_suspended {
             Rejection::suspended(policy.suspended_status(), verdict)
+        } else if is_overloaded {
+            Rejection::overloaded(policy.rejection_status(true), wait, verdict)
         } else {
             Rejection::limit_exceeded(policy.rejection_status(is_shared), wait, verdict)
         };

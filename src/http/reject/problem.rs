@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::rejection::{BANNED, EXCEEDED, OVERLOADED, Reason, Rejection};
+use super::rejection::{BANNED, EXCEEDED, OVERLOADED, OVERLOADED_LATER, Reason, Rejection};
 
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
@@ -18,6 +18,8 @@ pub(crate) struct Problem {
     base: Option<Box<str>>,
     /// The beginnings of most bodies, up to the number of the wait.
     beginnings: [(Reason, StatusCode, Box<[u8]>); 4],
+    /// The same of an overloaded server that knows no wait.
+    overloaded: Box<[u8]>,
 }
 
 impl Problem {
@@ -30,7 +32,8 @@ impl Problem {
             (Reason::Banned, StatusCode::TOO_MANY_REQUESTS, BANNED),
         ]
         .map(|(reason, status, before)| (reason, status, beginning(base, reason, status, before).into()));
-        Self { base: base.map(Box::from), beginnings }
+        let overloaded = beginning(base, Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE, OVERLOADED_LATER);
+        Self { base: base.map(Box::from), beginnings, overloaded: overloaded.into() }
     }
 
     /// Writes the body of a rejection.
@@ -40,8 +43,11 @@ impl Problem {
         let detail = rejection.pieces();
         let mut known = self.beginnings.iter().filter(|_| detail.seconds.is_some());
         let made;
-        let begin = match known.find(|(its_reason, its_status, _)| (*its_reason, *its_status) == (reason, status)) {
+        let known = known.find(|(its_reason, its_status, _)| (*its_reason, *its_status) == (reason, status));
+        let is_usual = (reason, status) == (Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE);
+        let begin = match known {
             Some((_, _, begin)) => begin,
+            None if is_usual && detail.seconds.is_none() && detail.before == OVERLOADED_LATER => &self.overloaded,
             None => {
                 made = beginning(self.base.as_deref(), reason, status, detail.before);
                 &*made

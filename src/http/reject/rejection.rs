@@ -88,6 +88,8 @@ pub(crate) struct Sentence<'a> {
 pub(super) const EXCEEDED: &str = "The limit is used up; retry in ";
 pub(super) const BANNED: &str = "Too many retries before the advertised wait was over; retry in ";
 pub(super) const OVERLOADED: &str = "The server is overloaded; retry in ";
+/// If no wait is known.
+pub(super) const OVERLOADED_LATER: &str = "The server is overloaded; retry later.";
 pub(super) const BANNED_BY_HAND: &str = "Access is suspended; retry in ";
 /// Without a wait.
 const SUSPENDED: &str = "The quota is suspended; do not retry.";
@@ -235,9 +237,7 @@ impl Rejection {
             GrpcRetry::Never => {
                 Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into())
             }
-            GrpcRetry::Unknown if reason == Reason::Overloaded => {
-                Detail::Plain("The server is overloaded; retry later.".into())
-            }
+            GrpcRetry::Unknown if reason == Reason::Overloaded => Detail::Plain(OVERLOADED_LATER.into()),
             GrpcRetry::Unknown => {
                 Detail::Plain("Too many requests are in flight; retry when one of them has ended.".into())
             }
