@@ -33,6 +33,17 @@ fn links_lead_to_files_headings_and_pages_that_exist() {
     assert!(checked > 20, "{checked} links: they were not found");
 }
 
+/// A compiler refuses them in code.
+#[test]
+fn no_document_has_the_markers_of_a_conflict() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for page in PAGES.iter().map(PathBuf::from).chain(documents(root)) {
+        let text = fs::read_to_string(root.join(&page)).unwrap();
+        let marker = text.lines().find(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
+        assert_eq!(marker, None, "{}", page.display());
+    }
+}
+
 /// The README is read before the first release, too, when docs.rs and crates.io have nothing of this crate.
 #[test]
 fn the_readme_links_to_nothing_that_only_a_release_makes() {
