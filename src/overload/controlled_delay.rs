@@ -134,7 +134,7 @@ mod tests {
                 (0..2).for_each(|_| delay.join());
                 (0..served).for_each(|_| delay.serve());
                 delay.observe(now, Some(0));
-                now += 10;
+                now += INTERVAL / 100;
             }
             delay.observe(now, Some(0));
             assert_eq!(delay.shed_before(now), sheds.then_some(now - 2 * TARGET), "{served}");

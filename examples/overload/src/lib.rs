@@ -86,7 +86,7 @@ const USAGE: &str = "usage: overload [--only NAME] [--pictures DIR | --guide DIR
 ///
 /// # Errors
 ///
-/// If the arguments make no sense, or a picture cannot be written.
+/// If the arguments make no sense, a picture cannot be written, or our limiter misses a target.
 pub fn main(
     arguments: impl IntoIterator<Item = String>,
     mut contenders: Vec<Box<dyn Contender>>,
@@ -103,8 +103,9 @@ pub fn main(
         }
     }
     let Some((folder, is_guide)) = folder else {
-        print!("{}", table::table(&contenders, &scenarios::all()));
-        return Ok(());
+        let (table, missed) = table::table(&contenders, &scenarios::all());
+        print!("{table}");
+        return if missed.is_empty() { Ok(()) } else { Err(format!("ours misses its targets: {missed:?}").into()) };
     };
     fs::create_dir_all(&folder)?;
     let pictures = if is_guide { guide::draw() } else { picture::draw(&contenders) };

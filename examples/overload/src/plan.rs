@@ -115,6 +115,14 @@ impl Plan {
         self.phases.last().expect("a run has a phase").0
     }
 
+    /// How many requests come, on average.
+    #[cfg(test)]
+    pub(crate) fn requests(&self) -> f64 {
+        let rate = self.rate.unwrap_or_else(|| self.capacity());
+        let ends = self.phases.iter().scan(0, |begin, (end, load)| Some((std::mem::replace(begin, *end), *end, *load)));
+        ends.map(|(begin, end, load)| rate * load as f64 / 100.0 * (end - begin) as f64 / SECOND as f64).sum()
+    }
+
     /// The requests per second that the server can answer, at the start.
     pub(crate) fn capacity(&self) -> f64 {
         f64::from(self.workers) * SECOND as f64 / self.mix.mean_worker_time()

@@ -4,14 +4,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::contenders::Contender;
+use crate::contenders::{Contender, OURS};
 use crate::figures::Value;
 use crate::scenarios::{Figure, Scenario, Target};
 
-/// Measures the contenders, on two threads, and returns the table in Markdown.
-pub(crate) fn table(contenders: &[Box<dyn Contender>], scenarios: &[Scenario]) -> String {
+/// Measures the contenders, on two threads. Returns the table in Markdown, and the figures of our limiter that miss
+/// their targets.
+pub(crate) fn table(contenders: &[Box<dyn Contender>], scenarios: &[Scenario]) -> (String, Vec<Figure>) {
     let columns = each(contenders, |contender| measure(contender, scenarios));
-    let Some(first) = columns.first() else { return String::new() };
+    let ours = contenders.iter().zip(&columns).filter(|(contender, _)| contender.name() == OURS);
+    let missed = ours.flat_map(|(_, column)| column.iter().filter(|figure| figure.misses_its_target())).cloned();
+    let missed = missed.collect();
+    let Some(first) = columns.first() else { return (String::new(), missed) };
     let head = ["", "target"].into_iter().map(str::to_owned).chain(contenders.iter().map(|it| it.name().to_owned()));
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
     for (row, figure) in first.iter().enumerate() {
@@ -19,7 +23,7 @@ pub(crate) fn table(contenders: &[Box<dyn Contender>], scenarios: &[Scenario]) -
         let cells = columns.iter().map(|column| cell(&column[row]));
         rows.push([figure.name.to_owned(), target].into_iter().chain(cells).collect());
     }
-    markdown(&rows)
+    (markdown(&rows), missed)
 }
 
 /// The figures of a contender.

@@ -17,7 +17,7 @@ use crate::picture::{Chart, Line, Mark};
 use crate::plan::{Abandoned, Mix, Plan};
 use crate::random;
 use crate::run::{Trace, run};
-use crate::scenarios::{Figure, Target, clients_that_leave, cold_start, few_requests, no_overload, short_proof};
+use crate::scenarios::{Figure, Target, cold_start, few_requests, no_overload, short_proof};
 use crate::server::Server;
 use crate::table::{measure, table};
 use crate::time::{Epoch, MILLISECOND, SECOND, seconds};
@@ -32,10 +32,11 @@ fn assert_near(measured: f64, expected: f64, what: &str) {
     assert!((measured - expected).abs() < 0.05 * expected, "{what}: {measured}, not {expected}");
 }
 
-/// Without the incident of ten minutes, which takes too long unless optimised; `scripts/overload` shows it.
+/// Without the scenarios that take long unless optimised: `scripts/overload` has all.
 #[test]
 fn ours_reaches_the_targets() {
-    let scenarios: Vec<_> = short_proof().into_iter().chain(few_requests()).chain(clients_that_leave()).collect();
+    let few = few_requests().into_iter().filter(|scenario| scenario.plan.requests() < 20_000.0);
+    let scenarios: Vec<_> = short_proof().into_iter().chain(few).collect();
     let figures = measure(&Ours::default(), &scenarios);
     let missed: Vec<_> = figures.iter().filter(|figure| figure.misses_its_target()).collect();
     assert!(figures.iter().any(|figure| figure.target.is_some()) && missed.is_empty(), "{missed:?}");
@@ -173,7 +174,7 @@ fn leaked_permits_are_noticed() {
 #[test]
 fn the_same_run_prints_the_same_bytes() {
     let scenarios = [cold_start()];
-    let [first, second] = [(); 2].map(|()| table(&contenders(), &scenarios));
+    let [first, second] = [(); 2].map(|()| table(&contenders(), &scenarios).0);
     assert_eq!(first, second);
     assert!(first.lines().count() == 4 && first.contains("| ours"), "{first}");
 }

@@ -17,7 +17,7 @@ use tower::{BoxError, Service, ServiceExt};
 
 pub use self::failsafe::Failsafe;
 pub use self::gradient2::Gradient2;
-pub use self::ours::Ours;
+pub use self::ours::{OURS, Ours};
 pub use self::permits::{Permits, Queue, Rule, Sample};
 pub use self::plain::{Fixed, Nothing};
 use crate::server::Server;

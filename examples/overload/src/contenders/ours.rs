@@ -11,6 +11,9 @@ use super::{Contender, Entrance, entrance};
 use crate::job::Job;
 use crate::server::Server;
 
+/// The name of our limiter.
+pub const OURS: &str = "ours";
+
 /// The limiter of this project, with its defaults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ours {
@@ -20,7 +23,7 @@ pub struct Ours {
 
 impl Contender for Ours {
     fn name(&self) -> &str {
-        "ours"
+        OURS
     }
 
     fn protect(&self, server: Server) -> Entrance {
