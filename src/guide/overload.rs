@@ -1,8 +1,9 @@
 //! Overload: keep a server fast when more requests arrive than it can serve.
 //!
 //! **You want** a server that still works at full speed when the load is ten times its capacity. [`Overload`] bounds
-//! the requests in flight by one limit for the whole server, which it finds itself. A few requests wait for their turn,
-//! and the others are rejected while there is still time to ask another server:
+//! the requests in flight by one limit for the whole server, which it finds itself. It counts **units**: one for each
+//! request, or its [cost](crate::Policy::cost_fn). A few requests wait for their turn, and the others are rejected
+//! (*shed*) while there is still time to ask another server:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -94,8 +95,9 @@
 //! - The status is **503**, since the client has done nothing wrong. A load balancer may send the request to another
 //!   machine, once.
 //! - `Retry-After` is an **estimate**: the time in which the server would have served the requests that were before
-//!   this one, 30 seconds at most. It is absent if that time is below a second or unknown. All other waits of this
-//!   crate are exact.
+//!   this one, 30 seconds at most. It is absent if that time is below a second or unknown: until the
+//!   [exact search](#how-the-limit-is-found) has measured it, and if a [worker lags](#handlers-that-compute). All other
+//!   waits of this crate are exact.
 //! - gRPC clients get UNAVAILABLE, with `grpc-retry-pushback-ms` if there is an estimate.
 //! - [A response of your own](super::rejections) recognises it by
 //!   [`Reason::Overloaded`](crate::rejection::Reason::Overloaded).
@@ -139,7 +141,7 @@
 //!
 //! | setting | default | change it if |
 //! |---|---|---|
-//! | [`queue_target`](crate::Overload::queue_target) | 20 ms, or a quarter of the usual time of a request | a queue may stand for longer: work that nobody waits for |
+//! | [`queue_target`](crate::Overload::queue_target) | 20 ms, or a quarter of the usual time of a request | a queue may stand for longer: work that nobody waits for. Or handlers [compute](#handlers-that-compute) for more than 5 ms |
 //! | [`max_wait`](crate::Overload::max_wait) | 500 ms | clients give up earlier: set their timeout less the time of a request |
 //! | [`limits`](crate::Overload::limits) | 2 to 1,024 | the server has more than two processors: begin there. Or something else is scarce (connections to a database, memory): end there |
 //! | [`starting_at`](crate::Overload::starting_at) | 20 | you know the limit from `overload_limit`: the server protects itself from the first second on |
@@ -203,7 +205,11 @@
 //! of the workers**: while requests come, a task goes to the back of the run queue, every 5 ms or more, and notes
 //! when it runs again. If it was late by more than `queue_target` each time for 100 ms, requests behind it are shed,
 //! until the queue is short. The lowest class is shed from half of the target on, and the higher ones from twice and
-//! four times of it. [`OverloadStats::worker_lag`](crate::store::OverloadStats::worker_lag) shows the lag.
+//! four times of it. [`stats`](crate::Limiter::stats) of an `Arc<Overload>` that you keep shows the lag, as
+//! [`overload.worker_lag`](crate::store::OverloadStats::worker_lag).
+//!
+//! A handler that computes for 20 ms delays the next one by as much. Three clients that each send one request at a time
+//! are then above a target of 20 ms, and lose requests. Set `queue_target` to several times what a handler computes.
 //!
 //! At ten times the capacity of a real axum server (one worker, 5 ms of computing for each request, clients that
 //! give up after a second), of 200 requests per second in time:
@@ -234,7 +240,9 @@
 //! after 50 ms, at twice the capacity, and the server works on for those that have left. `Overload` then lowers its
 //! limit until clients are answered in time, and 99 % of the capacity go into answers. But it needs a while to find
 //! out, in which nobody is served: seconds at 400 requests per second, a minute or more if requests take a second. If
-//! handlers take their units along, the limiter counts the work to its end, and it never comes to that:
+//! handlers take their units along ([`Permits`](crate::Permits)), the limiter counts the work to its end, and no more
+//! than the limit runs. Where the first limit is too high for your clients, set `starting_at`, too: 20 requests of
+//! 20 ms on one worker take 400 ms, and clients that wait for 250 ms get almost nothing for some seconds.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -262,7 +270,8 @@
 //! [`Concurrency`](super::in_flight).
 //!
 //! **Start at full speed on a large server.** With 64 workers and 50 ms per request, the limit grows from 20 to 64 in
-//! steps, which takes some ten seconds. Set `starting_at`.
+//! steps, which takes some ten seconds. With 500 requests of 1 s per second, it takes 14 s, and until then more than a
+//! third is shed. Set `starting_at`.
 //!
 //! **Stop floods.** A request that is shed was still received and parsed. Against floods of packets or of connections,
 //! use the network in front. Against one client that sends too much, use a rate limit, which is cheaper. Against
@@ -296,7 +305,8 @@
 //! *Goodput* is the share of the workers' time that went into answers within 100 ms. The fixed limits are tower's
 //! `ConcurrencyLimit`, which releases a unit at the head of the response. A limit of 20 is exactly right for this
 //! server and these clients. The nine tenants get no more than 79.8 %, since the greedy one's requests of the high
-//! class come before their others.
+//! class come before their others. The last three rows leave out the time in which the limit is found: the first 30, 60
+//! and 120 s. In it, of the bursts 5 % are shed in the first two seconds and 26 % in the next two, and none later.
 //!
 //! The pictures are drawn by `cargo run --release -p tower-sluice-overload -- --guide src/guide/overload`.
 //!

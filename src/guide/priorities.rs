@@ -59,7 +59,9 @@
 //! | [`Low`](crate::limiter::Priority::Low) | work that can be done at any time: batches, crawlers, prefetching |
 //!
 //! The order is **strict**: while requests of a class wait, none of a lower class is served. If the queue is full, a
-//! request of the lowest class leaves it. A request that runs is never interrupted.
+//! request of the lowest class leaves it. A request that runs is never interrupted. Of requests that wait for a
+//! [worker that computes](super::overload#handlers-that-compute), the lower classes are shed at a shorter lag, and the
+//! order is not strict.
 //!
 #![doc = include_str!("overload/classes.svg")]
 //!

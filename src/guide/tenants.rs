@@ -41,7 +41,7 @@
 //! fn app() -> Router {
 //!     let overload = Policy::new("overload", Overload::new())
 //!         .key(User::key())
-//!         .on_missing_key(MissingKey::Share) // all requests without an account together have one share
+//!         .on_missing_key(MissingKey::Share) // One share for all without an account. The default is 400.
 //!         .weight_fn(|request| request.extensions().get::<Plan>().map_or(NonZeroU32::MIN, |plan| plan.weight));
 //!     Router::new()
 //!         .route("/report", get(|| async { "a long table" }))
@@ -90,8 +90,11 @@
 //!   with the longest queue for its weight loses its newest request, and not the key that comes next.
 //! - **A key whose requests take long does not hold all units.** Of the last quarter of the limit, no key holds more
 //!   than half while another key uses it. In the simulation, one key sends five requests of 10 s per second, and nine
-//!   keys ten of 10 ms each: none of the nine is shed, where a fixed limit of 20 sheds 63 % of their requests. On a
-//!   server that is full, the slow key still holds most units, since nothing tells how long a request will take.
+//!   keys ten of 10 ms each: once the limit is found, none of the nine is shed, where a fixed limit of 20 sheds 63 % of
+//!   their requests. But while it is sought, the limit may be halved below what the slow key holds. Then nobody is
+//!   served until its requests end: in this case, from the 4th second to the 10th.
+//!   [`starting_at`](crate::Overload::starting_at) avoids it, above what is in flight. On a server that is full, the
+//!   slow key still holds most units, since nothing tells how long a request will take.
 //! - **Nothing is remembered.** A key that has used the whole server while it was alone owes nothing. To bound the use
 //!   of a customer per day, add a [quota](super::plans) to the layer.
 //! - **A weight is the weight of the key**, and not of a request. Weight 10 beside ten keys of weight 1 gets half of
@@ -124,6 +127,10 @@
 //! the others are `within`. If only `over` grows, the shares do their work, and one customer sends too much.
 //! [`track_offenders`](crate::Policy::track_offenders) lists [who it is](super::monitoring#who-is-limited). If `within`
 //! grows, the server is too small for all together.
+//!
+//! The labels count requests in the queue, and not units. If one customer's requests take long, it has few in the
+//! queue, and the others may be `over`. Requests that are shed because a
+//! [worker lags](super::overload#handlers-that-compute) are all `within`.
 //!
 //! # Or a limit in flight per customer?
 //!

@@ -27,6 +27,7 @@ use crate::values::{
 /// use tower_sluice::key::HeaderKey;
 /// use tower_sluice::{Overload, Policy, RateLimitLayer};
 ///
+/// // Without `on_missing_key`, a request without the header gets 400.
 /// let policy = Policy::new("overload", Overload::new()).key(HeaderKey::from_static("x-tenant"));
 /// let layer = RateLimitLayer::new(policy);
 /// ```
@@ -43,7 +44,7 @@ use crate::values::{
 /// 3. within a key, the oldest; while requests wait for too long, the newest.
 ///
 /// Of the last quarter of the limit, no key holds more than half if another key has used it within a second. So a key
-/// whose requests take long does not hold all units.
+/// whose requests take long does not hold all units, unless the limit shrinks below what it holds.
 ///
 /// Requests wait for too long when, for 100 ms, there was at every instant one that had waited for longer than
 /// [`queue_target`](Self::queue_target), or than a quarter of what a request usually takes. A burst may do that, so the
@@ -56,8 +57,8 @@ use crate::values::{
 ///
 /// A request that is shed is answered **503** (in gRPC UNAVAILABLE), since it is not the client's fault. `Retry-After`
 /// is an **estimate**, the time in which the server would have served what was before the request, 30 seconds at most;
-/// it is absent when that is not known, or below a second. (All other waits of this crate are promises.) In one layer
-/// with rate limits, a request that is shed is charged nowhere.
+/// it is absent when that is below a second or not known, as for a request shed because its worker lags. (All other
+/// waits of this crate are promises.) In one layer with rate limits, a request that is shed is charged nowhere.
 ///
 /// # Bodies that nobody reads
 ///
