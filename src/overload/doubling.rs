@@ -81,6 +81,11 @@ impl Doubling {
         self.number
     }
 
+    /// The upper limit, if its half is in force.
+    pub(super) fn above_half(&self) -> Option<u64> {
+        self.is_at_half.then_some(self.high)
+    }
+
     /// Follows a request that was admitted now, and has filled the limit.
     pub(super) fn follow(&mut self, now: u64) -> Option<Followed> {
         if self.age(now) >= 2 * LONGEST && self.cohort.ended() * 2 < self.cohort.admitted() {

@@ -481,6 +481,9 @@ impl Line {
                 self.observe(now, class);
             }
         }
+        if !self.queue.is_empty() {
+            self.search.look(now, self.longest_wait / 2);
+        }
         *word = word.with_limit(self.search.limit());
         while let Some((ticket, cost, key)) = self.next_to_serve(now, *word) {
             self.queue.serve(ticket);

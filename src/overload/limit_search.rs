@@ -120,6 +120,15 @@ impl LimitSearch {
         self.base
     }
 
+    /// Moves the base up to the limit that was in force before.
+    pub(super) fn go_back_up(&mut self, now: u64) {
+        if !self.is_raised {
+            self.go(Direction::Up);
+            self.first = None;
+            self.open(now, self.limit());
+        }
+    }
+
     fn step(&self) -> u64 {
         (self.base / self.divisor).max(1)
     }

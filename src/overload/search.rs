@@ -25,6 +25,8 @@ pub(super) struct Search {
     next: u64,
     /// How long a request takes under this limit.
     time: u64,
+    /// When the limit was lowered, if no request was admitted since.
+    lowered: Option<u64>,
     /// While requests are abandoned, all that end.
     losses: Option<Losses>,
 }
@@ -62,6 +64,7 @@ impl Search {
             full_since: 0,
             next: 1,
             time: 0,
+            lowered: None,
             losses: None,
         };
         search.begin(false);
@@ -118,6 +121,7 @@ impl Search {
 
     /// A request was admitted, and has filled the limit. Returns whether it is followed.
     pub(super) fn follow(&mut self, now: u64) -> Option<Followed> {
+        self.lowered = None;
         if self.full == 0 {
             self.full_since = now;
         }
@@ -140,20 +144,49 @@ impl Search {
         end: RequestEnd,
         is_binding: bool,
     ) {
-        let Some(doubling) = &mut self.doubling else {
-            return self.count_exactly(now, units, end == RequestEnd::Served, is_binding);
-        };
-        let Some(followed) = followed else { return };
+        let before = self.limit();
+        match &self.doubling {
+            Some(_) => self.count_followed(now, followed, end),
+            None => self.count_exactly(now, units, end == RequestEnd::Served, is_binding),
+        }
+        if self.limit() < before {
+            self.lowered = Some(now);
+        }
+    }
+
+    fn count_followed(&mut self, now: u64, followed: Option<Followed>, end: RequestEnd) {
+        let (Some(doubling), Some(followed)) = (&mut self.doubling, followed) else { return };
         let found = doubling.end(now, followed, end);
         self.time = doubling.time().unwrap_or(self.time);
         if let Some(limit) = found {
-            self.next = doubling.number() + 1;
-            // If the double is no better, the exact search goes on where it was.
-            let base = self.exact.base();
-            if !(self.is_known && (base..=base + base / 4).contains(&limit)) {
-                self.exact = LimitSearch::new(self.bounds.clone(), limit);
-            }
-            (self.doubling, self.is_known, self.full) = (None, true, 0);
+            self.find(limit);
+        }
+    }
+
+    /// The doubling has found a limit.
+    fn find(&mut self, limit: u64) {
+        let Some(doubling) = self.doubling.take() else { return };
+        self.next = doubling.number() + 1;
+        // If the double is no better, the exact search goes on where it was.
+        let base = self.exact.base();
+        if !(self.is_known && (base..=base + base / 4).contains(&limit)) {
+            self.exact = LimitSearch::new(self.bounds.clone(), limit);
+        }
+        (self.is_known, self.full) = (true, 0);
+    }
+
+    /// Goes back to the limit before, if nothing was admitted for `longest` since the limit was lowered, and for twice
+    /// what a request takes. Then requests that take much longer than others hold more units than the limit has, and all
+    /// others wait for them. To be called while requests wait.
+    pub(super) fn look(&mut self, now: u64, longest: u64) {
+        let longest = longest.max(self.time.saturating_mul(2));
+        if self.lowered.is_none_or(|since| now.saturating_sub(since) <= longest) {
+            return;
+        }
+        self.lowered = None;
+        match &self.doubling {
+            Some(doubling) => doubling.above_half().into_iter().for_each(|limit| self.find(limit)),
+            None => self.exact.go_back_up(now),
         }
     }
 
