@@ -317,11 +317,16 @@ impl Gate {
     /// Takes a request out of the queue that does not wait any longer, and counts it as shed if it was not dropped.
     /// Returns how its wait has ended: perhaps its turn has come meanwhile.
     pub(super) fn leave(&self, ticket: Ticket, is_shed: bool) -> Option<Turn> {
-        let (turn, _waker) = self.locked(self.now(), |line, _, _| {
+        let now = self.now();
+        let (turn, _waker) = self.locked(now, |line, _, _| {
             let waker = line.wakers.remove(&ticket);
             let turn = line.decided.remove(&ticket).or_else(|| {
                 let left = line.queue.remove(ticket)?;
-                is_shed.then(|| Turn::Shed(line.note_shed(&left)))
+                if is_shed {
+                    return Some(Turn::Shed(line.note_shed(&left)));
+                }
+                line.delay(ticket.priority).withdraw(now, left.arrived);
+                None
             });
             (turn, waker)
         });

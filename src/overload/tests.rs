@@ -617,3 +617,25 @@ async fn a_permit_without_a_layer_releases_its_units() {
     drop(permit);
     overload.gate().check(0);
 }
+
+/// As many requests come as are served, and one client joins the queue and leaves it again all the time.
+#[tokio::test(start_paused = true)]
+async fn requests_that_leave_the_queue_at_once_do_not_shed_others() {
+    let overload = overload(1).max_wait(Duration::from_millis(400));
+    let mut running = take(&overload);
+    let _first = wait(&overload, "a", Priority::Normal);
+    let mut _second = None;
+    for now in (0..600).step_by(20) {
+        if now == 200 {
+            _second = Some(wait(&overload, "a", Priority::Normal));
+        }
+        let mut next = wait(&overload, "b", Priority::High);
+        for _ in 0..5 {
+            drop(wait(&overload, "a", Priority::Normal));
+        }
+        release(&overload, &running);
+        running = ready(&mut next);
+        tokio::time::advance(Duration::from_millis(20)).await;
+    }
+    assert_eq!(overload.stats().overload.unwrap().shed, [0; 4]);
+}
