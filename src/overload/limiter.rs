@@ -193,8 +193,8 @@ impl Overload {
         self
     }
 
-    /// Sets how many requests wait, over all keys; 1,024 unless set. With zero, none waits, and the limit stays as it
-    /// begins: only requests that wait show that it binds.
+    /// Sets how many requests wait, over all keys; 1,024 unless set. With zero, none waits, and the limit is found
+    /// within a factor of two only: for the exact search, requests that wait show that it binds.
     pub const fn max_queue(mut self, waiters: usize) -> Self {
         self.max_queue = waiters;
         self
