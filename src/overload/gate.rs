@@ -153,7 +153,20 @@ impl Gate {
 
     /// Takes `cost` units for a request that waits for none, if they are free and nobody waits.
     pub(super) fn take_in_shadow(&self, cost: u64) -> Result<GateWord, GateWord> {
-        self.take_if(cost, |word| word.has_room(cost))
+        let taken = self.take_if(cost, |word| word.has_room(cost));
+        // Perhaps nobody waits, and the search counts: for a limiter that others enforce.
+        taken.or_else(|word| if word.is_queued() { self.take_in_turn(cost) } else { Err(word) })
+    }
+
+    #[cold]
+    fn take_in_turn(&self, cost: u64) -> Result<GateWord, GateWord> {
+        self.locked(self.now(), |line, word, _| {
+            if !line.queue.is_empty() || !word.has_room(cost) {
+                return Err(*word);
+            }
+            *word = word.with_units(word.units() + cost);
+            Ok(*word)
+        })
     }
 
     #[inline(always)]
@@ -239,8 +252,9 @@ impl Gate {
         let now = self.now();
         self.locked(now, |line, word, _| {
             let is_binding = !line.queue.is_empty();
+            let end = end.filter(|_| held != InFlight::SHADOW);
             if let Some(end) = end {
-                line.search.note_end(word.units(), end);
+                line.search.note_end(now, word.units(), held.followed(), end);
             }
             *word = word.with_units(word.units().saturating_sub(units));
             if held.is_reserved() {
@@ -469,7 +483,7 @@ impl Line {
         *word = word.with_units(word.units() + cost);
         // The limit binds: it is full, or others wait that have their share of the reserve.
         let is_full = !word.has_room(1) || !self.queue.is_empty();
-        let followed = if is_full { self.search.follow(now) } else { None };
+        let followed = self.search.follow(now, is_full);
         InFlight::new(followed, is_reserved)
     }
 
