@@ -16,6 +16,16 @@ pub(super) struct Followed {
     pub(super) since: u64,
 }
 
+/// In a shorter time, no server makes a client impatient: it resets streams, or only looks whether the server answers.
+const HASTY: u64 = 20_000_000;
+
+impl Followed {
+    /// Whether the request was given up so soon that this says nothing of the server.
+    pub(super) fn is_hasty(self, now: u64, end: RequestEnd) -> bool {
+        end == RequestEnd::Abandoned && now.saturating_sub(self.since) < HASTY
+    }
+}
+
 /// Times count by their logarithm, so that a few slow requests do not hide what happens to the others: if a server
 /// takes twice as long for nine of ten, the mean of the times may hardly change.
 #[derive(Clone, Copy, Debug, Default)]

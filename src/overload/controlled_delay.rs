@@ -52,6 +52,13 @@ impl ControlledDelay {
         self.flow.joined += 1;
     }
 
+    /// A request leaves on its own. If it has not waited for too long by then, the queue is no longer for it.
+    pub(super) const fn withdraw(&mut self, now: u64, arrived: u64) {
+        if now < arrived.saturating_add(self.target) {
+            self.flow.joined = self.flow.joined.saturating_sub(1);
+        }
+    }
+
     /// A request that has waited is served.
     pub(super) const fn serve(&mut self) {
         self.flow.served += 1;

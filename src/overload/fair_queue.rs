@@ -37,6 +37,7 @@ pub(super) struct Arrival {
 pub(super) struct Departure {
     pub(super) ticket: Ticket,
     pub(super) cost: u64,
+    pub(super) arrived: u64,
     /// Whether its key had more than its share of the class when it left.
     pub(super) is_over_share: bool,
 }
@@ -264,7 +265,7 @@ impl Class {
 
     /// Removes a request, if it is still there.
     fn take(&mut self, ticket: Ticket, is_served: bool) -> Option<Departure> {
-        let Waiter { flow: id, cost, span, .. } = self.waiters.remove(&ticket)?;
+        let Waiter { flow: id, cost, span, arrived, .. } = self.waiters.remove(&ticket)?;
         let keys = self.by_start.len() as VirtualTime;
         let flow = self.flows.get_mut(&id)?;
         let is_over_share = (flow.finish - flow.start) * keys > self.backlog;
@@ -287,7 +288,7 @@ impl Class {
         self.backlog -= span;
         self.units -= cost;
         self.forget();
-        Some(Departure { ticket, cost, is_over_share })
+        Some(Departure { ticket, cost, arrived, is_over_share })
     }
 
     /// Forgets the keys that have no requests and no lead. Without any request, nobody has a lead.

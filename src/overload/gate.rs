@@ -153,7 +153,20 @@ impl Gate {
 
     /// Takes `cost` units for a request that waits for none, if they are free and nobody waits.
     pub(super) fn take_in_shadow(&self, cost: u64) -> Result<GateWord, GateWord> {
-        self.take_if(cost, |word| word.has_room(cost))
+        let taken = self.take_if(cost, |word| word.has_room(cost));
+        // Perhaps nobody waits, and the search counts: for a limiter that others enforce.
+        taken.or_else(|word| if word.is_queued() { self.take_in_turn(cost) } else { Err(word) })
+    }
+
+    #[cold]
+    fn take_in_turn(&self, cost: u64) -> Result<GateWord, GateWord> {
+        self.locked(self.now(), |line, word, _| {
+            if !line.queue.is_empty() || !word.has_room(cost) {
+                return Err(*word);
+            }
+            *word = word.with_units(word.units() + cost);
+            Ok(*word)
+        })
     }
 
     #[inline(always)]
@@ -239,8 +252,9 @@ impl Gate {
         let now = self.now();
         self.locked(now, |line, word, _| {
             let is_binding = !line.queue.is_empty();
+            let end = end.filter(|_| held != InFlight::SHADOW);
             if let Some(end) = end {
-                line.search.note_end(word.units(), end);
+                line.search.note_end(now, word.units(), held.followed(), end);
             }
             *word = word.with_units(word.units().saturating_sub(units));
             if held.is_reserved() {
@@ -317,11 +331,16 @@ impl Gate {
     /// Takes a request out of the queue that does not wait any longer, and counts it as shed if it was not dropped.
     /// Returns how its wait has ended: perhaps its turn has come meanwhile.
     pub(super) fn leave(&self, ticket: Ticket, is_shed: bool) -> Option<Turn> {
-        let (turn, _waker) = self.locked(self.now(), |line, _, _| {
+        let now = self.now();
+        let (turn, _waker) = self.locked(now, |line, _, _| {
             let waker = line.wakers.remove(&ticket);
             let turn = line.decided.remove(&ticket).or_else(|| {
                 let left = line.queue.remove(ticket)?;
-                is_shed.then(|| Turn::Shed(line.note_shed(&left)))
+                if is_shed {
+                    return Some(Turn::Shed(line.note_shed(&left)));
+                }
+                line.delay(ticket.priority).withdraw(now, left.arrived);
+                None
             });
             (turn, waker)
         });
@@ -464,7 +483,7 @@ impl Line {
         *word = word.with_units(word.units() + cost);
         // The limit binds: it is full, or others wait that have their share of the reserve.
         let is_full = !word.has_room(1) || !self.queue.is_empty();
-        let followed = if is_full { self.search.follow(now) } else { None };
+        let followed = self.search.follow(now, is_full);
         InFlight::new(followed, is_reserved)
     }
 

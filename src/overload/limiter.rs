@@ -91,8 +91,9 @@ use crate::values::{
 ///
 /// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. If most
 /// of 16 requests are given up before they have a response, the limit is lowered to those in flight and then by half at
-/// a time, also if it is never reached: a server that works on for clients that have left catches up. While the server
-/// is idle, the limit does not drift.
+/// a time, also if it is never reached: a server that works on for clients that have left catches up. Requests that are
+/// given up within 20 ms do not count for this: no server is slow for such a client. While the server is idle, the
+/// limit does not drift.
 ///
 /// # Accuracy
 ///
@@ -105,7 +106,8 @@ use crate::values::{
 ///
 /// While nobody waits, to take units and to release them is one compare-and-swap each, for any number of keys, and
 /// nothing is allocated here. Else, and for the last quarter of the limit, a lock is taken, and each request that waits
-/// takes some 700 bytes. When a request is given up before it has a response, the next 15 that end take the lock. A key
+/// takes some 700 bytes. When a request is given up before it has a response, others take the lock until the next 16
+/// have ended, for 30 seconds at most. A key
 /// that holds units of that quarter, or did within a second, takes some 100 bytes; nothing
 /// else is kept of keys that do not wait.
 ///
@@ -194,8 +196,8 @@ impl Overload {
         self
     }
 
-    /// Sets how many requests wait, over all keys; 1,024 unless set. With zero, none waits, and the limit stays as it
-    /// begins: only requests that wait show that it binds.
+    /// Sets how many requests wait, over all keys; 1,024 unless set. With zero, none waits, and the limit is found
+    /// within a factor of two only: for the exact search, requests that wait show that it binds.
     pub const fn max_queue(mut self, waiters: usize) -> Self {
         self.max_queue = waiters;
         self
@@ -221,7 +223,7 @@ impl Overload {
             return self.peek(cost);
         }
         match self.gate().take_in_shadow(cost) {
-            Ok(word) => admitted(word, InFlight::default()),
+            Ok(word) => admitted(word, InFlight::SHADOW),
             Err(word) => shed(word, None),
         }
     }

@@ -32,14 +32,18 @@ pub use self::limiter::Overload;
 use self::word::GateWord;
 use crate::values::{Decision, Issuer, LimiterError, Proof, Receipt};
 
-/// The receipt of units in flight: zero, unless the request is [followed](Followed) to its end, or its units are of the
-/// [reserve].
+/// The receipt of units in flight: zero, unless the request is [followed](Followed) to its end, its units are of the
+/// [reserve], or it is a request in a [shadow](Self::SHADOW).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct InFlight(u128);
 
 const RESERVED: u128 = 1 << 127;
 
 impl InFlight {
+    /// Of a request in a shadow, which shows nothing: none waits for its units, so a limit that went down would stay
+    /// there. The time of a request that is not followed.
+    const SHADOW: Self = Self(1);
+
     fn new(followed: Option<Followed>, is_reserved: bool) -> Self {
         let followed = followed.map(|Followed { cohort, since }| u128::from(cohort) << 64 | u128::from(since));
         Self(followed.unwrap_or(0) | if is_reserved { RESERVED } else { 0 })
@@ -47,7 +51,7 @@ impl InFlight {
 
     /// Whether its end matters for more than the units.
     const fn is_marked(self) -> bool {
-        self.0 != 0
+        self.0 > Self::SHADOW.0
     }
 
     const fn is_reserved(self) -> bool {

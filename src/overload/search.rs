@@ -27,21 +27,32 @@ pub(super) struct Search {
     time: u64,
     /// When the limit was lowered, if no request was admitted since.
     lowered: Option<u64>,
-    /// While requests are abandoned, all that end.
+    /// While requests are abandoned, those that were admitted since, and how often there were some.
     losses: Option<Losses>,
+    losses_before: u64,
 }
 
-/// Requests that have ended, and what has become of them.
-#[derive(Debug, Default)]
+/// Requests that are followed to their end although they do not fill the limit.
+#[derive(Debug)]
 struct Losses {
-    ended: u64,
+    /// The number of their cohort, which no cohort of a [`Doubling`] has.
+    number: u64,
+    since: u64,
+    followed: u64,
     abandoned: u64,
+    others: u64,
     /// The most units in flight.
     most: u64,
 }
 
-/// After so many requests, most of which were abandoned, the limit is too high.
+/// The numbers of the cohorts of [`Losses`] begin here.
+const LOSSES: u64 = 1 << 62;
+
+/// If most of so many requests were abandoned, the limit is too high.
 const MANY: u64 = 16;
+
+/// After this time, nothing can be told from them: some of them last.
+const LONGEST: u64 = 30_000_000_000;
 
 /// After so many rises in a row, the limit is far away.
 const FAR: u32 = 2;
@@ -66,6 +77,7 @@ impl Search {
             time: 0,
             lowered: None,
             losses: None,
+            losses_before: 0,
         };
         search.begin(false);
         search
@@ -119,20 +131,29 @@ impl Search {
         self.exact.time_of(units)
     }
 
-    /// A request was admitted, and has filled the limit. Returns whether it is followed.
-    pub(super) fn follow(&mut self, now: u64) -> Option<Followed> {
+    /// A request was admitted. Returns whether it is followed.
+    pub(super) fn follow(&mut self, now: u64, has_filled: bool) -> Option<Followed> {
         self.lowered = None;
-        if self.full == 0 {
-            self.full_since = now;
+        self.losses.take_if(|losses| losses.is_late(now));
+        if has_filled {
+            if self.full == 0 {
+                self.full_since = now;
+            }
+            self.full += 1;
+            if let Some(followed) = self.doubling.as_mut().and_then(|doubling| doubling.follow(now)) {
+                return Some(followed);
+            }
         }
-        self.full += 1;
-        self.doubling.as_mut()?.follow(now)
+        self.losses.as_mut()?.follow(now)
     }
 
     /// A request was withdrawn before it began.
     pub(super) fn forget(&mut self, followed: Followed) {
         if let Some(doubling) = &mut self.doubling {
             doubling.forget(followed);
+        }
+        if let Some(losses) = self.losses.as_mut().filter(|losses| losses.number == followed.cohort) {
+            losses.followed -= 1;
         }
     }
 
@@ -156,6 +177,10 @@ impl Search {
 
     fn count_followed(&mut self, now: u64, followed: Option<Followed>, end: RequestEnd) {
         let (Some(doubling), Some(followed)) = (&mut self.doubling, followed) else { return };
+        if followed.is_hasty(now, end) {
+            doubling.forget(followed);
+            return;
+        }
         let found = doubling.end(now, followed, end);
         self.time = doubling.time().unwrap_or(self.time);
         if let Some(limit) = found {
@@ -190,25 +215,33 @@ impl Search {
         }
     }
 
-    /// Counts a request that is over, of `in_flight` units with its own, if requests are abandoned.
+    /// Notes a request that is over, of `in_flight` units with its own, if requests are abandoned.
     ///
     /// If clients give up before they get a response, the limit may be too high although it is never reached: the
     /// server may work for those who have left.
-    pub(super) fn note_end(&mut self, in_flight: u64, end: RequestEnd) {
-        if self.losses.is_none() && end != RequestEnd::Abandoned {
-            return;
+    ///
+    /// Nothing is known of the time of a request that is not followed. So the first one that is abandoned tells nothing
+    /// itself, and those that are admitted after it are followed.
+    pub(super) fn note_end(&mut self, now: u64, in_flight: u64, followed: Option<Followed>, end: RequestEnd) {
+        if self.losses.is_none() {
+            if end != RequestEnd::Abandoned || self.bounds.start() == self.bounds.end() {
+                return;
+            }
+            self.losses_before += 1;
         }
-        let losses = self.losses.get_or_insert_default();
-        losses.ended += 1;
-        losses.abandoned += u64::from(end == RequestEnd::Abandoned);
+        let number = LOSSES + self.losses_before;
+        let losses = self.losses.get_or_insert_with(|| Losses::new(number, now));
         losses.most = losses.most.max(in_flight);
-        if losses.ended < MANY {
+        if let Some(followed) = followed.filter(|followed| followed.cohort == number) {
+            losses.end(now, followed, end);
+        }
+        let (is_lost, most) = (are_most(losses.abandoned, MANY), losses.most);
+        if !is_lost && !losses.is_refuted() && !losses.is_late(now) {
             return;
         }
-        let (is_lost, most) = (are_most(losses.abandoned, losses.ended), losses.most);
         self.losses = None;
-        if is_lost && most < self.limit() {
-            let high = most.clamp(*self.bounds.start(), *self.bounds.end());
+        let high = most.clamp(*self.bounds.start(), *self.bounds.end());
+        if is_lost && high < self.limit() {
             self.next = self.doubling.as_ref().map_or(self.next, |doubling| doubling.number() + 1);
             self.exact = LimitSearch::new(self.bounds.clone(), high);
             self.doubling = Some(Doubling::new(self.bounds.clone(), high, 0, self.next));
@@ -230,6 +263,38 @@ impl Search {
     }
 }
 
+impl Losses {
+    const fn new(number: u64, now: u64) -> Self {
+        Self { number, since: now, followed: 0, abandoned: 0, others: 0, most: 0 }
+    }
+
+    fn follow(&mut self, now: u64) -> Option<Followed> {
+        (self.followed < MANY).then(|| {
+            self.followed += 1;
+            Followed { cohort: self.number, since: now }
+        })
+    }
+
+    fn end(&mut self, now: u64, followed: Followed, end: RequestEnd) {
+        if followed.is_hasty(now, end) {
+            self.followed -= 1;
+        } else if end == RequestEnd::Abandoned {
+            self.abandoned += 1;
+        } else {
+            self.others += 1;
+        }
+    }
+
+    /// Whether too few can still be abandoned.
+    const fn is_refuted(&self) -> bool {
+        !are_most(MANY - self.others, MANY)
+    }
+
+    const fn is_late(&self, now: u64) -> bool {
+        now.saturating_sub(self.since) > LONGEST
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,11 +309,11 @@ mod tests {
             let now = number * 125 * MS;
             while running.len() as u64 >= search.limit().min(8) {
                 let followed = running.pop_front().unwrap();
-                search.note_end(running.len() as u64 + 1, end);
+                search.note_end(now, running.len() as u64 + 1, followed, end);
                 search.count(now, (1, followed), end, true);
             }
             let is_full = running.len() as u64 + 1 >= search.limit();
-            running.push_back(if is_full { search.follow(now) } else { None });
+            running.push_back(search.follow(now, is_full));
         }
         search.limit()
     }
@@ -256,7 +321,7 @@ mod tests {
     #[test]
     fn trap_a_limit_that_is_never_reached_while_clients_give_up() {
         assert_eq!(limit_after(10, RequestEnd::Abandoned), 20);
-        assert_eq!(limit_after(26, RequestEnd::Abandoned), 8);
+        assert_eq!(limit_after(32, RequestEnd::Abandoned), 8);
         assert_eq!(limit_after(400, RequestEnd::Abandoned), 2);
     }
 

@@ -617,3 +617,97 @@ async fn a_permit_without_a_layer_releases_its_units() {
     drop(permit);
     overload.gate().check(0);
 }
+
+fn limit_of(overload: &Overload) -> u64 {
+    overload.stats().overload.unwrap().limit
+}
+
+/// A shadow is never reached by a request that waits, so a limit that went down would not come back.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_learns_nothing_from_clients_that_give_up() {
+    let (overload, name) = (Overload::new(), key("a"));
+    for _ in 0..100 {
+        let shadow = overload.decide(&Ask::charge(&name, 1).to(Mode::Shadow)).at_once().unwrap();
+        assert!(shadow.is_allowed());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        overload.release(&Ask::charge(&name, 1), shadow.receipt(), 1, RequestEnd::Abandoned);
+    }
+    assert_eq!(limit_of(&overload), 20);
+    overload.gate().check(0);
+}
+
+/// A server that sleeps for 50 ms has ten requests in flight, and a client resets two streams in each millisecond.
+#[tokio::test(start_paused = true)]
+async fn streams_that_are_reset_at_once_do_not_lower_the_limit() {
+    let (overload, name) = (Overload::new(), key("a"));
+    let ask = Ask::charge(&name, 1);
+    let mut running = VecDeque::new();
+    for now in 0..5_000 {
+        for _ in 0..2 {
+            let reset = take(&overload);
+            overload.release(&ask, reset.receipt(), 1, RequestEnd::Abandoned);
+        }
+        if now % 5 == 0 {
+            running.push_back((now + 50, take(&overload)));
+        }
+        while running.front().is_some_and(|(end, _)| *end <= now) {
+            release(&overload, &running.pop_front().unwrap().1);
+        }
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    assert_eq!(limit_of(&overload), 20);
+}
+
+/// The probe of a load balancer that waits for a millisecond, on a server that has nothing else to do.
+#[tokio::test(start_paused = true)]
+async fn health_checks_that_give_up_early_do_not_lower_the_limit() {
+    let (overload, name) = (Overload::new(), key("a"));
+    for _ in 0..200 {
+        let check = take(&overload);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        overload.release(&Ask::charge(&name, 1), check.receipt(), 1, RequestEnd::Abandoned);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(limit_of(&overload), 20);
+}
+
+/// One request after the other is given up, and then a stream lasts: nothing else ends.
+#[tokio::test(start_paused = true)]
+async fn while_nothing_ends_the_fast_path_comes_back() {
+    let (overload, name) = (Overload::new(), key("a"));
+    let lost = take(&overload);
+    overload.release(&Ask::charge(&name, 1), lost.receipt(), 1, RequestEnd::Abandoned);
+    assert!(overload.gate().word().is_queued());
+    // Nobody waits, so a shadow of the same limiter need not, either.
+    let shadow = overload.decide(&Ask::charge(&name, 1).to(Mode::Shadow)).at_once().unwrap();
+    assert!(shadow.is_allowed());
+    release(&overload, &shadow);
+    let _streams: Vec<_> = (0..10).map(|_| take(&overload)).collect();
+    tokio::time::advance(Duration::from_secs(3_600)).await;
+    let one = take(&overload);
+    assert!(!overload.gate().word().is_queued());
+    release(&overload, &one);
+    overload.gate().check(10);
+}
+
+/// As many requests come as are served, and one client joins the queue and leaves it again all the time.
+#[tokio::test(start_paused = true)]
+async fn requests_that_leave_the_queue_at_once_do_not_shed_others() {
+    let overload = overload(1).max_wait(Duration::from_millis(400));
+    let mut running = take(&overload);
+    let _first = wait(&overload, "a", Priority::Normal);
+    let mut _second = None;
+    for now in (0..600).step_by(20) {
+        if now == 200 {
+            _second = Some(wait(&overload, "a", Priority::Normal));
+        }
+        let mut next = wait(&overload, "b", Priority::High);
+        for _ in 0..5 {
+            drop(wait(&overload, "a", Priority::Normal));
+        }
+        release(&overload, &running);
+        running = ready(&mut next);
+        tokio::time::advance(Duration::from_millis(20)).await;
+    }
+    assert_eq!(overload.stats().overload.unwrap().shed, [0; 4]);
+}

@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use super::controlled_delay::INTERVAL;
 use super::gate::Gate;
@@ -48,6 +48,8 @@ pub(super) struct WorkerLag {
 struct Lag {
     target: u64,
     probe: Probe,
+    /// The runtime of the probe: it tells nothing of the queues of others.
+    runtime: Option<Id>,
     /// The lag that the last probe has measured, and when it did.
     measured: u64,
     measured_at: u64,
@@ -87,6 +89,7 @@ impl WorkerLag {
         let lag = Lag {
             target,
             probe: Probe::Due,
+            runtime: None,
             measured: 0,
             measured_at: 0,
             late_since: None,
@@ -138,12 +141,13 @@ impl Lag {
         let starts_probe = self.probe == Probe::Due;
         if starts_probe {
             self.probe = Probe::Spawned;
+            self.runtime = present_runtime();
             if now.saturating_sub(self.measured_at) > IDLE {
                 self.late_since = None;
             }
         }
         let queued_at = match self.probe {
-            Probe::Queued(since) => since.min(now),
+            Probe::Queued(since) if self.runtime == present_runtime() => since.min(now),
             _ => now,
         };
         let is_shed = can_shed && now - queued_at > self.patience(class) && self.is_shedding(now);
@@ -203,6 +207,10 @@ impl fmt::Debug for WorkerLag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.with(|lag| lag.fmt(f))
     }
+}
+
+fn present_runtime() -> Option<Id> {
+    Some(Handle::try_current().ok()?.id())
 }
 
 /// Starts the probe that an arrival was told to start. Without a runtime there is none, and its worker cannot lag.
@@ -497,6 +505,21 @@ mod tests {
         assert!(!overload.gate().worker_lag.is_watched());
         let _ = overload.stats();
         run();
+    }
+
+    /// The probe waits in the queue of a runtime that is busy.
+    #[test]
+    fn the_lag_of_another_runtime_sheds_nothing() {
+        let overload = Overload::new();
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let (busy, idle) = (runtime(), runtime());
+        busy.block_on(async { pass(&overload) });
+        idle.block_on(async {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            pass(&overload);
+        });
+        drop(busy);
     }
 
     #[test]

@@ -449,3 +449,73 @@ fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
     let in_one_call = ["b Peek 1", "a charged in a batch", "c read in a batch"];
     assert_eq!(questions, [&in_one_call[..], &["b Charge 1", "a refund 1", "c Charge 1"]].concat());
 }
+
+/// Two requests in a layer of one policy: the first holds the only unit. Returns the response to the second with its
+/// body, its verdict and all that was reported. `is_short` is whether they take the path of a single policy.
+#[cfg(feature = "queue")]
+fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> String {
+    use super::scope::Scope;
+    use super::transaction::Transaction;
+
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::clone(&events);
+    let hook = move |event: &crate::policy::Event<'_>| reported.lock().unwrap().push(format!("{event:?}"));
+    let settings =
+        LayerSettings { adds_verdict: true, adds_timing: true, hook: Some(Arc::new(hook)), ..LayerSettings::default() };
+    let layer = LayerState::new(enforceable(policy), settings);
+    let in_force = layer.load();
+    assert!(in_force.is_held());
+    let evaluate_one = || {
+        let head = RequestHead::from(request);
+        if is_short {
+            return evaluate(&layer, &in_force, &head, || true);
+        }
+        let scope = Scope { layer: &layer, in_force: &in_force };
+        scope.evaluate_transaction(Transaction::with_patience(scope.patience(&head)), None, &head)
+    };
+    let first = evaluate_one();
+    let Evaluation::Rejected(response) = evaluate_one() else { panic!("the first one has the unit") };
+    let (parts, body) = response.into_parts();
+    let body =
+        tokio_test::assert_ready_ok!(tokio_test::task::spawn(http_body_util::BodyExt::collect(body)).poll()).to_bytes();
+    let verdict = format!("{:?}", parts.extensions.get::<crate::Verdict>());
+    let stats = in_force.policies[0].stats();
+    let counted = format!("{:?} {:?}", stats.in_flight, stats.overload);
+    let headers = format!("{:?}", parts.headers);
+    drop(first);
+    drop(evaluate_one());
+    let events = events.lock().unwrap();
+    format!("{} {headers}\n{body:?}\n{verdict}\n{events:?}\n{counted}", parts.status)
+}
+
+#[cfg(feature = "queue")]
+#[tokio::test(start_paused = true)]
+async fn the_path_of_a_policy_that_holds_units_rejects_as_a_transaction_does() {
+    use crate::key::HeaderKey;
+    use crate::{Concurrency, Overload};
+
+    let overload = || Policy::new("o", Overload::new().limits(1..=1).max_queue(0));
+    let policies: [(&str, &dyn Fn() -> Policy); 8] = [
+        ("overload", &overload),
+        ("with a key", &|| overload().key(HeaderKey::from_static("x-tenant"))),
+        ("with a status", &|| overload().status(StatusCode::TOO_MANY_REQUESTS)),
+        ("too dear", &|| overload().cost_fn(|_| 2)),
+        ("concurrency", &|| Policy::new("c", Concurrency::new(1))),
+        ("concurrency with a key", &|| Policy::new("c", Concurrency::new(1)).key(HeaderKey::from_static("x-tenant"))),
+        ("concurrency with a status", &|| Policy::new("c", Concurrency::new(1)).status(StatusCode::IM_A_TEAPOT)),
+        ("concurrency, too dear", &|| Policy::new("c", Concurrency::new(1)).cost_fn(|_| 2)),
+    ];
+    let json = Request::get("/").header("x-tenant", "a").body(()).unwrap();
+    let head = Request::head("/").header("x-tenant", "a").body(()).unwrap();
+    let grpc = Request::post("/a.B/C")
+        .version(http::Version::HTTP_2)
+        .header("x-tenant", "a")
+        .header("content-type", "application/grpc");
+    let requests = [json, head, grpc.header("te", "trailers").body(()).unwrap()];
+    for (name, policy) in policies {
+        for request in &requests {
+            let [short, whole] = [true, false].map(|is_short| second_of_two(policy(), request, is_short));
+            assert_eq!(short, whole, "{name}");
+        }
+    }
+}
