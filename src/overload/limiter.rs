@@ -44,7 +44,8 @@ use crate::values::{
 /// 3. within a key, the oldest; while requests wait for too long, the newest.
 ///
 /// Of the last quarter of the limit, no key holds more than half if another key has used it within a second. So a key
-/// whose requests take long does not hold all units, unless the limit shrinks below what it holds.
+/// whose requests take long does not hold all units, except for a moment in which the limit shrinks below what it
+/// holds.
 ///
 /// Requests wait for too long when, for 100 ms, there was at every instant one that had waited for longer than
 /// [`queue_target`](Self::queue_target), or than a quarter of what a request usually takes. A burst may do that, so the

@@ -201,8 +201,8 @@ impl Search {
     }
 
     /// Goes back to the limit before, if nothing was admitted for `longest` since the limit was lowered, and for twice
-    /// what a request takes. Then requests that take much longer than others hold more units than the limit has, and all
-    /// others wait for them. To be called while requests wait.
+    /// what a request takes. Then requests that take much longer than others hold more units than the limit has, and
+    /// all others wait for them. To be called while requests wait.
     pub(super) fn look(&mut self, now: u64, longest: u64) {
         let longest = longest.max(self.time.saturating_mul(2));
         if self.lowered.is_none_or(|since| now.saturating_sub(since) <= longest) {

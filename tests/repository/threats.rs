@@ -200,8 +200,9 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     assert!(guesses <= 50 + 500, "{guesses} guesses in ten seconds");
 }
 
-/// With refunds, a client has a burst at one instant if its charges end in the order in which they began, or in reverse.
-/// In other orders, it may have more: 12 of a burst of 5 were the most in 60 million random schedules, of up to 390 steps.
+/// With refunds, a client has a burst at one instant if its charges end in the order in which they began, or in
+/// reverse. In other orders, it may have more: 12 of a burst of 5 were the most in 60 million random schedules, of up
+/// to 390 steps.
 #[test]
 fn refunds_of_charges_that_were_held_open_give_less_than_two_bursts_beyond_the_burst() {
     const BURST: u64 = 5;
