@@ -308,6 +308,10 @@
 //! class come before their others. The last three rows leave out the time in which the limit is found: the first 30, 60
 //! and 120 s. In it, of the bursts 5 % are shed in the first two seconds and 26 % in the next two, and none later.
 //!
+//! In 1,000 random scenarios of computing or sleeping servers (`--random 100`), `Overload` served at least 90 % of what
+//! the best fixed limit of each did, after two minutes, except for 48 of them. Most of these have clients that give up
+//! while the server works on, or loads that come and go in periods of ten seconds and that only a long queue evens out.
+//!
 //! The pictures are drawn by `cargo run --release -p tower-sluice-overload -- --guide src/guide/overload`.
 //!
 //! Next: [shares between tenants](super::tenants).
