@@ -216,12 +216,13 @@
 //!
 //! | | nothing | tower's `ConcurrencyLimit(20)` and `LoadShed` | `Overload` |
 //! |---|---|---|---|
-//! | in time | 105 | 85 | 191 |
-//! | median latency | 950 ms | 955 ms | 40 ms |
+//! | in time | 74 | 81 | 192 |
+//! | median latency | 969 ms | 964 ms | 40 ms |
 //!
 //! `cargo run --release -p examples --features overload --bin overloaded_server` measures it, on a machine with two
-//! processors that does nothing else. For other handlers, which tower's limit protects as well, it measures 190 for
-//! tower and 184 for `Overload` if they yield, 163 and 158 if they sleep, and 197 and 191 in `spawn_blocking`.
+//! processors that does nothing else. For other handlers, which tower's limit protects as well, it measures 193 for
+//! tower and 189 for `Overload` if they yield, 163 and 164 if they sleep (5 ms take 6), and 198 and 196 in
+//! `spawn_blocking`.
 //!
 //! # What it cannot do
 //!
