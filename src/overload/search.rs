@@ -96,9 +96,15 @@ impl Search {
         self.doubling = Some(Doubling::new(self.bounds.clone(), high, free, self.next));
     }
 
+    /// Ends the doubling, so that its cohorts are not taken for those of the next one.
+    fn end_doubling(&mut self) -> Option<Doubling> {
+        let doubling = self.doubling.take()?;
+        self.next = doubling.number() + 1;
+        Some(doubling)
+    }
+
     pub(super) fn set_bounds(&mut self, bounds: RangeInclusive<u64>) {
-        if let Some(doubling) = self.doubling.take() {
-            self.next = doubling.number() + 1;
+        if let Some(doubling) = self.end_doubling() {
             self.exact = LimitSearch::new(self.bounds.clone(), doubling.limit());
         }
         self.exact.set_bounds(bounds.clone());
@@ -190,8 +196,7 @@ impl Search {
 
     /// The doubling has found a limit.
     fn find(&mut self, limit: u64) {
-        let Some(doubling) = self.doubling.take() else { return };
-        self.next = doubling.number() + 1;
+        self.end_doubling();
         // If the double is no better, the exact search goes on where it was.
         let base = self.exact.base();
         if !(self.is_known && (base..=base + base / 4).contains(&limit)) {
@@ -229,10 +234,9 @@ impl Search {
             }
             self.losses_before += 1;
         }
-        let number = LOSSES + self.losses_before;
-        let losses = self.losses.get_or_insert_with(|| Losses::new(number, now));
+        let losses = self.losses.get_or_insert_with(|| Losses::new(LOSSES + self.losses_before, now));
         losses.most = losses.most.max(in_flight);
-        if let Some(followed) = followed.filter(|followed| followed.cohort == number) {
+        if let Some(followed) = followed.filter(|followed| followed.cohort == losses.number) {
             losses.end(now, followed, end);
         }
         let (is_lost, most) = (are_most(losses.abandoned, MANY), losses.most);
@@ -242,7 +246,7 @@ impl Search {
         self.losses = None;
         let high = most.clamp(*self.bounds.start(), *self.bounds.end());
         if is_lost && high < self.limit() {
-            self.next = self.doubling.as_ref().map_or(self.next, |doubling| doubling.number() + 1);
+            self.end_doubling();
             self.exact = LimitSearch::new(self.bounds.clone(), high);
             self.doubling = Some(Doubling::new(self.bounds.clone(), high, 0, self.next));
         }

@@ -15,7 +15,7 @@ pub(crate) fn draw() -> Vec<(&'static str, String)> {
         Box::new(Fixed::new("limit 20", 20)),
         Box::new(Ours::default()),
     ];
-    let traces = each(&contenders, |contender| LOADS.map(|load| run(&steady(load), contender, 1)));
+    let traces = each(&contenders, |contender| LOADS.map(|load| run(&steady(load), contender.as_ref(), 1)));
     let [nothing, high, right, ours] = &traces[..] else { unreachable!("there are four") };
     [goodput(nothing, high, right, ours), classes(right, ours), tenants()].map(|chart| (chart.name, chart.svg())).into()
 }

@@ -58,8 +58,8 @@ const ROW: usize = 22;
 
 /// Returns the pictures, each with its name.
 pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, String)> {
-    let traces = each(contenders, |contender| LOADS.map(|load| run(&steady(load), contender, 1)));
-    let incidents = each(contenders, |contender| run(&incident(), contender, 1));
+    let traces = each(contenders, |contender| LOADS.map(|load| run(&steady(load), contender.as_ref(), 1)));
+    let incidents = each(contenders, |contender| run(&incident(), contender.as_ref(), 1));
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
     let by_load = |value: &dyn Fn(&Trace) -> f64| -> Vec<Vec<(f64, f64)>> {
         traces.iter().map(|traces| by_load(traces, value)).collect()

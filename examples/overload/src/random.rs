@@ -9,9 +9,6 @@
 use std::cmp::Reverse;
 use std::error::Error;
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use tower_sluice::testing::Random;
@@ -20,6 +17,7 @@ use crate::contenders::{Contender, Fixed, Ours};
 use crate::draw::unit;
 use crate::plan::{Abandoned, Mix, Plan, Shape};
 use crate::run::{Fate, run};
+use crate::table::each;
 use crate::time::{MILLISECOND, SECOND, seconds};
 
 const SCENARIOS: u64 = 10;
@@ -67,7 +65,8 @@ pub(crate) fn report(argument: &str) -> Result<(), Box<dyn Error>> {
         print_one(seed.parse()?, number.parse()?);
         return Ok(());
     }
-    let mut outcomes = compare_all(argument.parse::<u64>()? * SCENARIOS);
+    let numbers: Vec<_> = (0..argument.parse::<u64>()? * SCENARIOS).collect();
+    let mut outcomes = each(&numbers, |number| compare(number / SCENARIOS, number % SCENARIOS));
     outcomes.sort_by(|one, other| one.share().total_cmp(&other.share()));
     let missed = outcomes.iter().filter(|outcome| outcome.share() < ENOUGH).count();
     outcomes.iter().take(missed).for_each(Outcome::print);
@@ -79,26 +78,6 @@ pub(crate) fn report(argument: &str) -> Result<(), Box<dyn Error>> {
         return Err(format!("more than {MOST_MISSED} % are below the target").into());
     }
     Ok(())
-}
-
-fn compare_all(scenarios: u64) -> Vec<Outcome> {
-    let next = AtomicU64::new(0);
-    let outcomes = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= scenarios {
-                return;
-            }
-            let outcome = compare(number / SCENARIOS, number % SCENARIOS);
-            outcomes.lock().expect("no thread panics with the lock").push(outcome);
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(work);
-        scope.spawn(work);
-    });
-    outcomes.into_inner().expect("no thread panics with the lock")
 }
 
 fn compare(seed: u64, number: u64) -> Outcome {

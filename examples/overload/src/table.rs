@@ -11,7 +11,7 @@ use crate::scenarios::{Figure, Scenario, Target};
 /// Measures the contenders, on two threads. Returns the table in Markdown, and the figures of our limiter that miss
 /// their targets.
 pub(crate) fn table(contenders: &[Box<dyn Contender>], scenarios: &[Scenario]) -> (String, Vec<Figure>) {
-    let columns = each(contenders, |contender| measure(contender, scenarios));
+    let columns = each(contenders, |contender| measure(contender.as_ref(), scenarios));
     let ours = contenders.iter().zip(&columns).filter(|(contender, _)| contender.name() == OURS);
     let missed = ours.flat_map(|(_, column)| column.iter().filter(|figure| figure.misses_its_target())).cloned();
     let missed = missed.collect();
@@ -31,15 +31,15 @@ pub(crate) fn measure(contender: &dyn Contender, scenarios: &[Scenario]) -> Vec<
     scenarios.iter().flat_map(|scenario| scenario.measure(contender)).collect()
 }
 
-/// Calls a function for each contender, on two threads, and returns the results in order.
-pub(crate) fn each<T: Send>(contenders: &[Box<dyn Contender>], measure: impl Fn(&dyn Contender) -> T + Sync) -> Vec<T> {
+/// Calls a function for each item, on two threads, and returns the results in order.
+pub(crate) fn each<I: Sync, T: Send>(items: &[I], measure: impl Fn(&I) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
     let work = || {
-        while let Some((number, contender)) = Some(next.fetch_add(1, Ordering::Relaxed))
-            .and_then(|number| contenders.get(number).map(|contender| (number, contender)))
+        while let Some((number, item)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|number| items.get(number).map(|item| (number, item)))
         {
-            let result = measure(contender.as_ref());
+            let result = measure(item);
             results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
         }
     };

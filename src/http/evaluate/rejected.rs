@@ -68,7 +68,7 @@ impl Scope<'_> {
         // One policy sets the status and the reason: a suspended quota goes first, since no wait helps; then a ban, so
         // that the response names it; then a rate limit, before an overloaded server; then a policy that no wait helps;
         // then a policy whose wait is not known; then the longest wait.
-        let is_shed = |entry: &PolicyEntry| wait_of(policies, entry) < Wait::After(Duration::ZERO);
+        let is_shed = |entry: &PolicyEntry| wait_of(policies, entry).is_estimate();
         let rank = |entry: &PolicyEntry| {
             let is_suspended = entry.decision.is_some_and(|decision| decision.is_suspended());
             (is_suspended, entry.ban.is_some(), wait_of(policies, entry))
@@ -116,13 +116,11 @@ impl Scope<'_> {
         let is_suspended = decided.decision.is_suspended();
         let is_shared = is_shared(policy, decided.key);
         let wait = Wait::of(decided.decision, policy.description.sheds());
-        // An estimate is that of an overloaded server.
-        let is_overloaded = wait < Wait::After(Duration::ZERO);
         let decided = std::iter::once(decided);
         let verdict = self.plain_verdict(decided.clone());
         let rejection = if is_suspended {
             Rejection::suspended(policy.suspended_status(), verdict)
-        } else if is_overloaded {
+        } else if wait.is_estimate() {
             Rejection::overloaded(policy.rejection_status(true), wait, verdict)
         } else {
             Rejection::limit_exceeded(policy.rejection_status(is_shared), wait, verdict)

@@ -16,24 +16,22 @@ const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduce
 pub(crate) struct Problem {
     /// The address of the types. `None` to write `about:blank`, which stands for the status alone.
     base: Option<Box<str>>,
-    /// The beginnings of most bodies, up to the number of the wait.
-    beginnings: [(Reason, StatusCode, Box<[u8]>); 4],
-    /// The same of an overloaded server that knows no wait.
-    overloaded: Box<[u8]>,
+    /// The beginnings of most bodies, up to the number of the wait, and whether there is a wait.
+    beginnings: [(Reason, StatusCode, bool, Box<[u8]>); 5],
 }
 
 impl Problem {
     /// Writes types under the address `base`, or no types.
     pub(crate) fn new(base: Option<&str>) -> Self {
         let beginnings = [
-            (Reason::LimitExceeded, StatusCode::TOO_MANY_REQUESTS, EXCEEDED),
-            (Reason::LimitExceeded, StatusCode::SERVICE_UNAVAILABLE, EXCEEDED),
-            (Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE, OVERLOADED),
-            (Reason::Banned, StatusCode::TOO_MANY_REQUESTS, BANNED),
+            (Reason::LimitExceeded, StatusCode::TOO_MANY_REQUESTS, true, EXCEEDED),
+            (Reason::LimitExceeded, StatusCode::SERVICE_UNAVAILABLE, true, EXCEEDED),
+            (Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE, true, OVERLOADED),
+            (Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE, false, OVERLOADED_LATER),
+            (Reason::Banned, StatusCode::TOO_MANY_REQUESTS, true, BANNED),
         ]
-        .map(|(reason, status, before)| (reason, status, beginning(base, reason, status, before).into()));
-        let overloaded = beginning(base, Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE, OVERLOADED_LATER);
-        Self { base: base.map(Box::from), beginnings, overloaded: overloaded.into() }
+        .map(|(reason, status, waits, before)| (reason, status, waits, beginning(base, reason, status, before).into()));
+        Self { base: base.map(Box::from), beginnings }
     }
 
     /// Writes the body of a rejection.
@@ -41,13 +39,11 @@ impl Problem {
         let reason = rejection.reason();
         let status = rejection.status();
         let detail = rejection.pieces();
-        let mut known = self.beginnings.iter().filter(|_| detail.seconds.is_some());
+        let wanted = (reason, status, detail.seconds.is_some());
+        let known = self.beginnings.iter().find(|(reason, status, waits, _)| (*reason, *status, *waits) == wanted);
         let made;
-        let known = known.find(|(its_reason, its_status, _)| (*its_reason, *its_status) == (reason, status));
-        let is_usual = (reason, status) == (Reason::Overloaded, StatusCode::SERVICE_UNAVAILABLE);
         let begin = match known {
-            Some((_, _, begin)) => begin,
-            None if is_usual && detail.seconds.is_none() && detail.before == OVERLOADED_LATER => &self.overloaded,
+            Some((.., begin)) => begin,
             None => {
                 made = beginning(self.base.as_deref(), reason, status, detail.before);
                 &*made

@@ -32,6 +32,11 @@ impl Wait {
             None => Self::Never,
         }
     }
+
+    /// Whether it is the wait of an overloaded server, and no promise.
+    pub(crate) fn is_estimate(self) -> bool {
+        matches!(self, Self::Estimate(_) | Self::UnknownEstimate)
+    }
 }
 
 impl From<Wait> for GrpcRetry {

@@ -29,8 +29,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tower::ServiceBuilder;
 use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_sluice::algorithm::{Algorithm, FixedWindow};
 use tower_sluice::limiter::{Answer, Ask, Description, IntoLimiter, Mode, Receipt, RequestEnd};
@@ -210,18 +210,7 @@ impl Server {
             let catching = ServiceBuilder::new().map_response(boxed).layer(CatchPanicLayer::new()).service(service);
             service = BoxCloneSyncService::new(catching);
         }
-        let (listener, address) = listen().await;
-        tokio::spawn(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                let service = TowerToHyperService::new(service.clone());
-                tokio::spawn(async move {
-                    let _ =
-                        auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await;
-                });
-            }
-        });
-        Self { address, limits, handled }
+        Self { address: serve(service).await, limits, handled }
     }
 
     async fn get(&self, protocol: Protocol, path: &str) -> Response<Incoming> {
@@ -320,6 +309,26 @@ fn written(steps: UnboundedReceiver<Step>, taken: Arc<AtomicUsize>) -> BoxBody {
         }
     });
     StreamBody::new(frames).boxed_unsync()
+}
+
+/// Serves HTTP/1 and HTTP/2 on a port of its own. A panic ends the connection.
+async fn serve<S, B>(service: S) -> SocketAddr
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Future: Send> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(service.clone());
+            tokio::spawn(async move {
+                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await;
+            });
+        }
+    });
+    address
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {

@@ -11,35 +11,22 @@ use h2::client::Builder;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::client::conn::http1;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower::{ServiceBuilder, service_fn};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::{Limiter, Overload, Policy, Quota, RateLimitLayer};
 
-use super::{in_flight, listen};
+use super::{in_flight, serve};
 use crate::wire::{soon, until};
 
 const STREAMS: usize = 60;
 const OTHERS: usize = 1_000;
 
 /// A server that answers with a body of one frame.
-async fn serve(layer: RateLimitLayer) -> SocketAddr {
+async fn answering(layer: RateLimitLayer) -> SocketAddr {
     let answer = async |_| Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello"))));
-    let service = ServiceBuilder::new().layer(layer).service(service_fn(answer));
-    let (listener, address) = listen().await;
-    tokio::spawn(async move {
-        loop {
-            let (socket, _) = listener.accept().await.unwrap();
-            let service = TowerToHyperService::new(service.clone());
-            tokio::spawn(async move {
-                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await;
-            });
-        }
-    });
-    address
+    serve(ServiceBuilder::new().layer(layer).service(service_fn(answer))).await
 }
 
 /// Opens streams of one connection, whose window of zero lets the server send no body. Returns their number of 200s,
@@ -91,7 +78,7 @@ async fn streams_that_read_nothing_do_not_shut_out_others() {
     ] {
         let limiter = Arc::new(Overload::new());
         let layer = RateLimitLayer::new(policies(Policy::new("overload", Arc::clone(&limiter))));
-        let address = serve(layer).await;
+        let address = answering(layer).await;
         let streams = tokio::spawn(open_streams(address));
         until(|| in_flight(&*limiter) == 20).await;
         let served = get_all(address).await;
