@@ -82,15 +82,15 @@ struct ReplayArguments {
 enum Failure {
     /// A file cannot be read or written.
     Io(String),
-    /// A configuration has a mistake.
-    Config(ConfigError),
+    /// A configuration has mistakes.
+    Config(Vec<ConfigError>),
     /// The arguments have a mistake.
     Usage(String),
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::Config(error)
+        Self::Config(vec![error])
     }
 }
 
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
     let output = match Arguments::parse().command {
         Command::Check { file } if file.is_dir() => check_folder(&file),
         Command::Check { file } => {
-            read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::from))
+            read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::Config))
         }
         Command::Replay(arguments) => run::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments).map(|()| String::new()),
@@ -109,8 +109,8 @@ fn main() -> ExitCode {
             eprintln!("sluice: {problem}");
             ExitCode::FAILURE
         }
-        Err(Failure::Config(error)) => {
-            eprintln!("{error}");
+        Err(Failure::Config(problems)) => {
+            eprint!("{}", check::listed(&problems, "mistake"));
             ExitCode::from(2)
         }
         Err(Failure::Usage(problem)) => {
@@ -131,7 +131,7 @@ fn print(output: &str) -> Result<(), Failure> {
 fn check_folder(folder: &Path) -> Result<String, Failure> {
     let files = rules::files(folder).map_err(Failure::Io)?;
     let texts = files.iter().map(|file| read_config(file)).collect::<Result<Vec<_>, _>>()?;
-    Ok(check::check_folder(&folder.display().to_string(), &texts)?)
+    check::check_folder(&folder.display().to_string(), &texts).map_err(Failure::Config)
 }
 
 /// Reads a configuration. Returns its name for messages, too.

@@ -20,20 +20,34 @@ impl Routes {
         let mut matcher = matchit::Router::new();
         for (index, route) in config.routes().iter().enumerate() {
             for path in route.paths() {
-                let refused = |problem: String| {
-                    ConfigError::new(file, route.line(), format!("path `{path}`: {problem}; change one of the paths"))
-                };
-                let matched = matched_path(path).ok_or_else(|| refused("no router matches it".to_owned()))?;
-                matcher.insert(path, (index, matched)).map_err(|error| refused(error.to_string()))?;
+                let refused = |problem: &str| refused(file, route.line(), path, problem);
+                let matched = matched_path(path).ok_or_else(|| refused("no router matches it"))?;
+                matcher.insert(path, (index, matched)).map_err(|error| refused(&error.to_string()))?;
             }
         }
         Ok(Self(matcher))
+    }
+
+    /// Checks that a router can have these paths together. Each has the line of its route.
+    pub(crate) fn check<'a>(
+        file: &str,
+        paths: impl IntoIterator<Item = (&'a str, usize)>,
+    ) -> Result<(), ConfigError> {
+        let mut matcher = matchit::Router::new();
+        for (path, line) in paths {
+            matcher.insert(path, ()).map_err(|error| refused(file, line, path, &error.to_string()))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn find(&self, path: &str) -> Option<(usize, &MatchedPath)> {
         let (index, matched) = self.0.at(path).ok()?.value;
         Some((*index, matched))
     }
+}
+
+fn refused(file: &str, line: usize, path: &str, problem: &str) -> ConfigError {
+    ConfigError::new(file, line, format!("path `{path}`: {problem}; change one of the paths"))
 }
 
 /// Lets a router match a path, since it alone makes a [`MatchedPath`].

@@ -10,7 +10,8 @@ use super::super::yaml::{self, Fields, Node, Shape};
 use super::super::{Algorithm, Domain, Limit, Rule, Unit};
 use super::tree::{Branch, Level, Replacement, Tree};
 
-const FILE: Shape = Shape { what: "the file", fields: &["domain", "descriptors"] };
+// `name` is that of Envoy Gateway, whose dumps have it beside the domain.
+const FILE: Shape = Shape { what: "the file", fields: &["domain", "descriptors", "name"] };
 const DESCRIPTOR: Shape = Shape {
     what: "a descriptor",
     // The last three concern the metrics and the dynamic metadata of the file's own server.
@@ -32,10 +33,14 @@ const RATE_LIMIT: Shape = Shape {
     fields: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst"],
 };
 const REPLACED: Shape = Shape { what: "an element of replaces", fields: &["name"] };
-const FORMAT: [Shape; 4] = [FILE, DESCRIPTOR, RATE_LIMIT, REPLACED];
+const FORMAT: [Shape; 4] = [DESCRIPTOR, RATE_LIMIT, REPLACED, FILE];
 
-/// Reads a file.
-pub(super) fn domain(file: &str, text: &str) -> Result<Domain, ConfigError> {
+/// Reads a file. Adds the first mistake of each descriptor to `problems`, and leaves such descriptors out.
+///
+/// # Errors
+///
+/// If there is no domain to read.
+pub(super) fn domain(file: &str, text: &str, problems: &mut Vec<ConfigError>) -> Result<Domain, ConfigError> {
     let Some(root) = yaml::parse(file, text)? else {
         return Err(ConfigError::new(file, 1, "the file is empty; begin with `domain: NAME`"));
     };
@@ -43,10 +48,21 @@ pub(super) fn domain(file: &str, text: &str) -> Result<Domain, ConfigError> {
     let Some(name) = fields.text("domain")?.filter(|name| !name.is_empty()) else {
         return Err(fields.error("domain", "there is no domain; add `domain: NAME`, with the domain that Envoy sends"));
     };
-    let mut reader =
-        Reader { file, names: Names::default(), rules: Vec::new(), replacements: Vec::new(), replaced: Vec::new() };
+    fields.text("name")?;
+    let mut reader = Reader {
+        file,
+        names: Names::default(),
+        rules: Vec::new(),
+        replacements: Vec::new(),
+        replaced: Vec::new(),
+        problems: Vec::new(),
+    };
     let root = reader.level(&NameText::new(), &fields)?;
-    reader.check_replaced_names()?;
+    // A name may be that of a descriptor with a mistake.
+    if reader.problems.is_empty() {
+        reader.check_replaced_names()?;
+    }
+    problems.append(&mut reader.problems);
     let Reader { rules, replacements, .. } = reader;
     let select = Box::new(Tree { root, replacements });
     Ok(Domain { name: name.to_owned(), rules, select, file: file.to_owned(), line: fields.line_of("domain") })
@@ -60,6 +76,8 @@ struct Reader<'a> {
     replacements: Vec<Replacement>,
     /// Names in `replaces`, with their lines.
     replaced: Vec<(String, usize)>,
+    /// The mistakes that were found so far.
+    problems: Vec<ConfigError>,
 }
 
 impl<'a> Reader<'a> {
@@ -79,7 +97,8 @@ impl<'a> Reader<'a> {
     fn level(&mut self, parent: &NameText, fields: &Fields<'a>) -> Result<Level, ConfigError> {
         let mut level = Level::default();
         for node in fields.list("descriptors")? {
-            self.descriptor(parent, &mut level, node)?;
+            let read = self.descriptor(parent, &mut level, node);
+            self.problems.extend(read.err());
         }
         Ok(level)
     }
