@@ -8,7 +8,9 @@
 #[path = "../../tests/support/cases.rs"]
 mod cases;
 mod check;
+mod init;
 mod log;
+mod manual;
 mod replay;
 mod report;
 mod rules;
@@ -24,7 +26,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use tower_sluice::config::ConfigError;
 
+use self::init::InitArguments;
 use self::log::Format;
+use self::manual::Shell;
 use self::rules::toml_file;
 use self::serve::ServeArguments;
 
@@ -41,6 +45,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write a first configuration for a task, with comments
+    Init(InitArguments),
     /// Check a configuration, and print its routes and policies in words
     Check {
         /// The configuration in TOML, a file of envoyproxy/ratelimit or Limitador (.yaml, .yml), or a folder of files
@@ -51,6 +57,12 @@ enum Command {
     Replay(ReplayArguments),
     /// Serve the limits to proxies: Envoy's rate limit service, and HTTP for nginx, Traefik, Caddy and HAProxy
     Serve(ServeArguments),
+    /// Print the completions of a shell: of options, tasks and formats
+    Completions {
+        shell: Shell,
+    },
+    /// Print the manual page
+    Man,
 }
 
 #[derive(Args, Debug)]
@@ -96,12 +108,15 @@ impl From<ConfigError> for Failure {
 
 fn main() -> ExitCode {
     let output = match Arguments::parse().command {
+        Command::Init(arguments) => init::run(&arguments),
         Command::Check { file } if file.is_dir() => check_folder(&file),
         Command::Check { file } => {
             read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::Config))
         }
         Command::Replay(arguments) => run::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments).map(|()| String::new()),
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man => manual::page(),
     };
     match output.and_then(|output| print(&output)) {
         Ok(()) => ExitCode::SUCCESS,
