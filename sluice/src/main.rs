@@ -107,6 +107,9 @@ impl From<ConfigError> for Failure {
 }
 
 fn main() -> ExitCode {
+    // Fails if there is one already, which would do as well.
+    #[cfg(feature = "redis-tls")]
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let output = match Arguments::parse().command {
         Command::Init(arguments) => init::run(&arguments),
         Command::Check { file } if file.is_dir() => check_folder(&file),
