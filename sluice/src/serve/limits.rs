@@ -48,12 +48,17 @@ pub(crate) struct Domain {
     pub(crate) selector: Option<Selector>,
 }
 
-/// A domain of another service's file that is not in force.
+/// A domain of another service's file that is valid, and not in force.
 struct Prepared {
     name: String,
-    line: usize,
-    policies: Vec<Policy>,
+    layer: PreparedLayer,
     selector: Selector,
+}
+
+enum PreparedLayer {
+    New(RateLimitLayer),
+    /// Policies for the layer that the domain has.
+    Changed(RateLimitLayer, Vec<Policy>),
 }
 
 impl Domain {
@@ -98,7 +103,7 @@ impl Limits {
             Some((file, text)) => Some(Toml::parse(reader, file, text)?),
         };
         let limits = Self { toml, domains: ArcSwap::default(), store };
-        limits.apply(limits.prepare(texts)?)?;
+        limits.apply(limits.prepare(texts)?);
         warn_of_policies_without_effect(texts);
         Ok(limits)
     }
@@ -128,11 +133,16 @@ impl Limits {
         toml.routes[*toml.by_path.get(name)?].clone()
     }
 
+    /// The name of a domain that a file has; empty for another, since callers choose its name.
+    pub(crate) fn known_domain<'a>(&self, name: &'a str) -> &'a str {
+        if self.domain(name).is_some() { name } else { "" }
+    }
+
     /// Puts changed texts in force. Returns what has happened, for the log.
     ///
     /// # Errors
     ///
-    /// If a file has a mistake. Then nothing has changed.
+    /// If a file has a mistake. Then nothing has changed: whatever may fail is done before anything is put in force.
     pub(crate) fn change(&self, texts: &Texts) -> Result<String, ConfigError> {
         let prepared = self.prepare(texts)?;
         let mut changes = Vec::new();
@@ -142,7 +152,7 @@ impl Limits {
             changes.push(format!("{file}: {changed}"));
         }
         let before = self.domain_names();
-        self.apply(prepared)?;
+        self.apply(prepared);
         let after = self.domain_names();
         if !after.is_empty() || !before.is_empty() {
             changes.push(format!("domains: {}", if after.is_empty() { "none".to_owned() } else { after.join(", ") }));
@@ -167,29 +177,38 @@ impl Limits {
         if let Some((file, text)) = &texts.config {
             check_domains(file, text)?;
         }
+        let before = self.domains.load();
         let mut prepared = Vec::new();
         for domain in texts.domains()? {
             let (name, line) = (domain.name.clone(), domain.line);
-            let (policies, selector) = rls::policies(domain, &self.store)?;
-            prepared.push(Prepared { name, line, policies, selector });
+            let before = before.get(&name);
+            let selector = Selector::new(domain, &self.store, before.and_then(|domain| domain.selector.as_ref()))?;
+            // Also for a layer that there is: only this tells whether the policies can be in force together.
+            let layer = rls::layer(&name, selector.policies());
+            let layer = layer.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
+            let layer = match before {
+                None => PreparedLayer::New(layer),
+                Some(domain) => PreparedLayer::Changed(domain.layer.clone(), selector.policies()),
+            };
+            prepared.push(Prepared { name, layer, selector });
         }
         Ok(prepared)
     }
 
     /// Domains that were there before keep what was used of their limits.
-    fn apply(&self, prepared: Vec<Prepared>) -> Result<(), ConfigError> {
-        let before = self.domains.load();
+    fn apply(&self, prepared: Vec<Prepared>) {
         let mut after = HashMap::new();
-        for Prepared { name, line, policies, selector } in prepared {
-            let layer = match before.get(&name) {
-                Some(domain) => domain.layer.handle().replace(policies).map(|_| domain.layer.clone()),
-                None => rls::layer(&name, policies),
+        for Prepared { name, layer, selector } in prepared {
+            let layer = match layer {
+                PreparedLayer::New(layer) => layer,
+                PreparedLayer::Changed(layer, policies) => {
+                    layer.handle().replace(policies).expect("a layer of these policies was made before");
+                    layer
+                }
             };
-            let layer = layer.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
             after.insert(name, Arc::new(Domain::new(layer, Some(selector))));
         }
         self.domains.store(Arc::new(after));
-        Ok(())
     }
 
     /// Calls `act` with the configuration in TOML, if there is one.
