@@ -17,6 +17,7 @@ use super::check::{check_domains, without_effect};
 use super::pass::Pass;
 use super::rls::{self, Asked, CurrentLimits, Selector, Store};
 use super::sources::Texts;
+use crate::path::Target;
 use crate::replay::Routes;
 
 /// All limits.
@@ -109,16 +110,21 @@ impl Limits {
     }
 
     /// Decides on a request by the route of its path. A request to no route, or to one without a policy, passes.
-    pub(crate) async fn decide(&self, mut request: Request<Body>) -> Response<Body> {
+    pub(crate) async fn decide(&self, mut request: Request<Body>, target: &[u8]) -> Response<Body> {
         let Some(toml) = &self.toml else {
             let problem = "there are no routes; start the service with --config and a file that has them\n";
             return (StatusCode::NOT_FOUND, problem).into_response();
         };
-        let Some((index, matched)) = toml.paths.find(request.uri().path()) else {
+        let Some(target) = Target::read(if target == b"*" { b"/" } else { target }) else {
+            let problem = "X-Forwarded-Uri is no path with a query, such as /search?q=tea\n";
+            return (StatusCode::BAD_REQUEST, problem).into_response();
+        };
+        let Some((index, matched)) = toml.paths.find(&target) else {
             metrics::counter!("sluice.requests.without_route").increment(1);
             return Response::default();
         };
         let Some(domain) = &toml.routes[index] else { return Response::default() };
+        *request.uri_mut() = target.uri();
         request.extensions_mut().insert(MatchedPath::clone(matched));
         domain.decide_on(request).await
     }
@@ -249,7 +255,7 @@ fn warn_of_policies_without_effect(texts: &Texts) {
 impl Toml {
     fn parse(reader: ConfigReader, file: &str, text: &str) -> Result<Self, ConfigError> {
         let config = reader.layers(|layer| layer.verdict()).keys(rls::read_key).parse(file, text)?;
-        let paths = Routes::new(file, &config)?;
+        let paths = Routes::new(file, text, &config)?;
         let mut routes = Vec::new();
         let mut by_path = HashMap::new();
         for (index, route) in config.routes().iter().enumerate() {

@@ -6,7 +6,6 @@ mod health;
 mod limits;
 mod notify;
 mod pass;
-mod path;
 mod reload;
 mod rls;
 mod sources;
@@ -161,6 +160,8 @@ fn router(limits: Arc<Limits>) -> Router {
         .route(auth::PATH, any(auth::decide))
         .route("/auth/{*path}", any(auth::decide))
         .route("/auth/", any(auth::decide))
+        .route(auth::PATH_WITH_401, any(auth::decide_with_401))
+        .route(auth::PATH_WITH_403, any(auth::decide_with_403))
         .route(rls::PATH, post(rls::should_rate_limit))
         .with_state(Arc::clone(&limits))
         .route("/metrics", get(scrape).with_state((metrics, limits)))
