@@ -71,9 +71,8 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
     serve::check_domains(file, text).map_err(|problem| vec![problem])?;
     let routes = PolicyWords::of_file(text);
     let lines = path_lines(text);
-    let paths = routes.iter().zip(lines);
-    let paths = paths.flat_map(|(route, line)| route.paths.iter().map(move |path| (path.as_str(), line)));
-    Routes::check(file, paths).map_err(|problem| vec![problem])?;
+    let paths = routes.iter().zip(lines).map(|(route, line)| (route.paths.as_slice(), line));
+    Routes::check(file, text, paths).map_err(|problem| vec![problem])?;
 
     let mut rows = vec![["route", "policy", "who", "what", "when full"].map(str::to_owned)];
     let mut policies = 0;

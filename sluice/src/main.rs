@@ -11,6 +11,7 @@ mod check;
 mod init;
 mod log;
 mod manual;
+mod path;
 mod replay;
 mod report;
 mod rules;
@@ -58,9 +59,7 @@ enum Command {
     /// Serve the limits to proxies: Envoy's rate limit service, and HTTP for nginx, Traefik, Caddy and HAProxy
     Serve(ServeArguments),
     /// Print the completions of a shell: of options, tasks and formats
-    Completions {
-        shell: Shell,
-    },
+    Completions { shell: Shell },
     /// Print the manual page
     Man,
 }

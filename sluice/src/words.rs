@@ -38,7 +38,10 @@ impl PolicyWords {
         let table: Table = text.parse().unwrap_or_default();
         let routes = tables(&table, "route");
         let policies = |route| tables(route, "policy").into_iter().map(Self::of).collect();
-        routes.into_iter().map(|route| RouteWords { paths: texts(route.get("path")), policies: policies(route) }).collect()
+        routes
+            .into_iter()
+            .map(|route| RouteWords { paths: texts(route.get("path")), policies: policies(route) })
+            .collect()
     }
 
     fn of(policy: &Table) -> Self {

@@ -69,9 +69,9 @@ fn rejected(name: &str, task: &str, requests: impl IntoIterator<Item = Logged>) 
     fs::remove_file(config).unwrap();
     fs::remove_file(log).unwrap();
     let policies = report["configurations"][0]["policies"].as_array().unwrap();
-    let rejected = policies.iter().map(|policy| {
-        (policy["policy"].as_str().unwrap().to_owned(), policy["rejected"].as_u64().unwrap())
-    });
+    let rejected = policies
+        .iter()
+        .map(|policy| (policy["policy"].as_str().unwrap().to_owned(), policy["rejected"].as_u64().unwrap()));
     rejected.filter(|(_, rejected)| *rejected > 0).collect()
 }
 

@@ -149,6 +149,8 @@ pub struct Route {
     raw_response: Option<RawResponse>,
     /// Its `exempt-preflights` as in the file: a change must not alter it.
     raw_preflights: Option<RawBudget>,
+    /// Its `path-ignores` as in the file: a change must not alter it.
+    raw_ignores: Option<Vec<String>>,
     /// `None` if the route has no policy.
     layer: Option<RateLimitLayer>,
     optional_fields: OptionalFields,
@@ -171,6 +173,8 @@ struct Draft {
     raw_preflights: Option<RawBudget>,
     /// The parsed `raw_preflights`.
     preflight_budget: Option<Quota>,
+    /// As in [`Route`].
+    raw_ignores: Option<Vec<String>>,
     /// `None` if the route has no policy.
     policies: Option<Enforceable>,
     optional_fields: OptionalFields,
@@ -323,6 +327,7 @@ impl Route {
             paths: draft.paths,
             raw_response: draft.raw_response,
             raw_preflights: draft.raw_preflights,
+            raw_ignores: draft.raw_ignores,
             layer,
             optional_fields: draft.optional_fields,
         }
@@ -345,6 +350,7 @@ impl SharedSettings<'_> {
         let span = raw.path.span();
         let paths = raw.path.get_ref().as_slice().to_vec();
         check_paths(source, &paths, &span, lines)?;
+        check_ignored(source, &raw)?;
         if raw.policy.is_empty() {
             check_without_policy(source, &raw)?;
         }
@@ -364,6 +370,7 @@ impl SharedSettings<'_> {
             response,
             raw_preflights: raw.exempt_preflights.map(Spanned::into_inner),
             preflight_budget,
+            raw_ignores: raw.path_ignores.map(Spanned::into_inner),
             policies,
             optional_fields,
         })
@@ -461,6 +468,20 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Checks what an app does not distinguish in paths.
+fn check_ignored(source: &SourceText<'_>, route: &RawRoute) -> Result<(), ConfigError> {
+    let Some(ignored) = &route.path_ignores else { return Ok(()) };
+    let known = ["case", "trailing-slash", "parameters"];
+    match ignored.get_ref().iter().find(|part| !known.contains(&part.as_str())) {
+        None => Ok(()),
+        Some(part) => {
+            let problem =
+                format!("path-ignores has `{part}`; write some of \"case\", \"trailing-slash\", \"parameters\"");
+            Err(source.error(&ignored.span(), problem))
+        }
+    }
 }
 
 /// Checks that a router accepts a path, and matches it literally, except for whole segments of the form `{name}`, and

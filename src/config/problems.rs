@@ -17,7 +17,9 @@ use super::snapshot::SnapshotFile;
 use super::source::SourceText;
 use super::store::{self, Stores};
 use super::value::{duration, number_in};
-use super::{NO_ROUTE, SharedSettings, check_paths, check_without_policy, client_ip, combine, read_preflights};
+use super::{
+    NO_ROUTE, SharedSettings, check_ignored, check_paths, check_without_policy, client_ip, combine, read_preflights,
+};
 use crate::http::key::ClientIp;
 
 /// After so many mistakes, reading stops.
@@ -103,6 +105,7 @@ impl<'t> Finder<'_, 't> {
                 if policies.is_empty() {
                     self.note(check_without_policy(self.source, raw));
                 }
+                self.note(check_ignored(self.source, raw));
                 self.note(shared.read_response(self.source, raw));
                 self.note(read_preflights(self.source, raw));
             }

@@ -232,7 +232,9 @@ impl StoreSpec {
     /// Makes balances, in memory for up to this number of keys.
     pub(super) fn balance(self, max_keys: Option<usize>) -> Arc<dyn Limiter> {
         match self {
-            Self::Memory | Self::Checked { .. } => set_if_some(Balance::new(), max_keys, Balance::max_keys).into_limiter(),
+            Self::Memory | Self::Checked { .. } => {
+                set_if_some(Balance::new(), max_keys, Balance::max_keys).into_limiter()
+            }
             Self::Replay { clock, .. } => {
                 set_if_some(Balance::new().with_clock(clock), max_keys, Balance::max_keys).into_limiter()
             }
