@@ -6,7 +6,7 @@ use crate::replay::Routes;
 use crate::rules::{Domain, Kind, is_yaml};
 use crate::table::table;
 use crate::words::PolicyWords;
-use crate::{rules, serve};
+use crate::{notes, rules, serve};
 
 /// Checks a file. Returns the table.
 ///
@@ -72,7 +72,11 @@ fn check_routes(file: &str, text: &str) -> Result<String, ConfigError> {
         }
     }
     let routes = count(config.routes().len(), "route");
-    Ok(format!("{file} is valid: {routes}, {}\n\n{}", count(policies, "policy"), table(&rows)))
+    let mut text = format!("{file} is valid: {routes}, {}\n\n{}", count(policies, "policy"), table(&rows));
+    for note in notes::of_paths(&config).into_iter().chain(notes::of_heads(&config)) {
+        text.push_str(&format!("\n{file}:{note}\n"));
+    }
+    Ok(text)
 }
 
 fn count(count: usize, what: &str) -> String {

@@ -9,6 +9,7 @@
 mod cases;
 mod check;
 mod log;
+mod notes;
 mod path;
 mod replay;
 mod report;
