@@ -80,6 +80,7 @@ mod key;
 mod parser_errors;
 mod policy;
 mod precedence;
+mod problems;
 mod reader;
 mod response;
 #[cfg(feature = "axum")]
@@ -104,7 +105,7 @@ pub use self::reader::ConfigReader;
 pub use self::snapshot::SnapshotFile;
 
 use self::change::FixedTables;
-use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
+use self::format::{RawBudget, RawClientIp, RawConfig, RawPolicy, RawResponse, RawRoute};
 use self::key::CustomKeys;
 use self::response::ResponseSettings;
 use self::source::SourceText;
@@ -119,6 +120,9 @@ use crate::values::Quota;
 /// the tables, their keys, the type of each value and the ranges of numbers. Times, paths, addresses and combinations
 /// are checked by [`Config::parse`] only.
 pub const SCHEMA: &str = include_str!("schema.json");
+
+const NO_ROUTE: &str = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a \
+                        [[route.policy]] for each limit";
 
 /// A parsed configuration, with a layer for each limited route.
 #[doc(alias = "toml")]
@@ -227,8 +231,7 @@ impl Config {
         };
         let snapshot = raw.snapshot.map(|raw| SnapshotFile::parse(&source, raw.into_inner())).transpose()?;
         if raw.route.is_empty() {
-            let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
-            return Err(source.error(&source.end(), problem));
+            return Err(source.error(&source.end(), NO_ROUTE));
         }
         let custom_keys = reader.custom_keys;
         let shared =
@@ -347,35 +350,15 @@ impl SharedSettings<'_> {
         let span = raw.path.span();
         let paths = raw.path.get_ref().as_slice().to_vec();
         check_paths(source, &paths, &span, lines)?;
-        if let Some(ignored) = &raw.path_ignores {
-            check_ignored(ignored.get_ref()).map_err(|problem| source.error(&ignored.span(), problem))?;
-        }
+        check_ignored(source, &raw)?;
         if raw.policy.is_empty() {
             check_without_policy(source, &raw)?;
         }
-        let response = match &raw.response {
-            Some(raw) => ResponseSettings::parse(source, raw.get_ref())?.or(self.response),
-            None => self.response,
-        };
-        let preflight_budget = match &raw.exempt_preflights {
-            Some(raw) => Some(policy::budget(source, raw.get_ref())?),
-            None => None,
-        };
-        let exemptions = match &raw.exempt {
-            Some(raw) => Some(exempt::add(source, Exemptions::new(), raw, self.client_ip)?),
-            None => None,
-        };
+        let response = self.read_response(source, &raw)?;
+        let preflight_budget = read_preflights(source, &raw)?;
+        let exemptions = self.read_exemptions(source, &raw)?;
         let policies = self.read_policies(source, &raw, exemptions.as_ref())?;
-        let policies = if policies.is_empty() {
-            None
-        } else {
-            let policies = match &raw.alternatives {
-                Some(alternatives) => alternatives::combine(source, policies, alternatives)?,
-                None => policies.into_policies(),
-            };
-            // Returns no error: each policy and the names are checked above, where their lines are known.
-            Some(Enforceable::new(policies).map_err(|error| source.error(&span, error))?)
-        };
+        let policies = if policies.is_empty() { None } else { Some(combine(source, &raw, policies)?) };
         let mut optional_fields = Vec::new();
         for raw in &raw.policy {
             optional_fields.push((raw.name.get_ref().clone(), change::optional_fields(raw, exemptions.is_some())));
@@ -393,6 +376,18 @@ impl SharedSettings<'_> {
         })
     }
 
+    fn read_response(&self, source: &SourceText<'_>, route: &RawRoute) -> Result<ResponseSettings, ConfigError> {
+        match &route.response {
+            Some(raw) => Ok(ResponseSettings::parse(source, raw.get_ref())?.or(self.response)),
+            None => Ok(self.response),
+        }
+    }
+
+    fn read_exemptions(&self, source: &SourceText<'_>, route: &RawRoute) -> Result<Option<Exemptions>, ConfigError> {
+        let exempt = route.exempt.as_ref();
+        exempt.map(|raw| exempt::add(source, Exemptions::new(), raw, self.client_ip)).transpose()
+    }
+
     /// Builds the policies of a route, with the `exemptions` of the route.
     fn read_policies(
         &self,
@@ -401,18 +396,41 @@ impl SharedSettings<'_> {
         exemptions: Option<&Exemptions>,
     ) -> Result<Vec<Policy>, ConfigError> {
         let first_path = &route.path.get_ref().as_slice()[0];
-        let mut policies = Vec::new();
         let mut names = HashSet::new();
-        for raw in &route.policy {
-            let store = StoreSpec::read(source, raw, first_path, self.stores)?;
-            policies.push(policy::build(source, raw, self.client_ip, self.custom_keys, store, exemptions.cloned())?);
-            let name = raw.name.get_ref();
-            if !names.insert(name) {
-                return Err(source.error(&raw.name.span(), PolicyError::DuplicateName { name: name.clone() }));
-            }
-        }
-        Ok(policies)
+        route.policy.iter().map(|raw| self.read_policy(source, raw, first_path, exemptions, &mut names)).collect()
     }
+
+    /// Builds a policy of the route that has `first_path` first. Adds its name to those of its route.
+    fn read_policy(
+        &self,
+        source: &SourceText<'_>,
+        raw: &RawPolicy,
+        first_path: &str,
+        exemptions: Option<&Exemptions>,
+        names: &mut HashSet<String>,
+    ) -> Result<Policy, ConfigError> {
+        let store = StoreSpec::read(source, raw, first_path, self.stores)?;
+        let policy = policy::build(source, raw, self.client_ip, self.custom_keys, store, exemptions.cloned())?;
+        let name = raw.name.get_ref();
+        if !names.insert(name.clone()) {
+            return Err(source.error(&raw.name.span(), PolicyError::DuplicateName { name: name.clone() }));
+        }
+        Ok(policy)
+    }
+}
+
+fn read_preflights(source: &SourceText<'_>, route: &RawRoute) -> Result<Option<Quota>, ConfigError> {
+    route.exempt_preflights.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()
+}
+
+/// Combines the policies of a route.
+fn combine(source: &SourceText<'_>, route: &RawRoute, policies: Vec<Policy>) -> Result<Enforceable, ConfigError> {
+    let policies = match &route.alternatives {
+        Some(alternatives) => alternatives::combine(source, policies, alternatives)?,
+        None => policies.into_policies(),
+    };
+    // Returns no error: each policy and the names are checked before, where their lines are known.
+    Enforceable::new(policies).map_err(|error| source.error(&route.path.span(), error))
 }
 
 /// Checks the paths of a route, which are at `span`, and adds them to `lines`, which maps the paths of the earlier
@@ -452,12 +470,16 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
     Ok(())
 }
 
-/// Checks what an app does not distinguish in paths.
-fn check_ignored(ignored: &[String]) -> Result<(), String> {
+/// Checks what the app of a route does not distinguish in paths.
+fn check_ignored(source: &SourceText<'_>, route: &RawRoute) -> Result<(), ConfigError> {
+    let Some(ignored) = &route.path_ignores else { return Ok(()) };
     let known = ["case", "trailing-slash", "parameters"];
-    match ignored.iter().find(|part| !known.contains(&part.as_str())) {
+    match ignored.get_ref().iter().find(|part| !known.contains(&part.as_str())) {
         None => Ok(()),
-        Some(part) => Err(format!("path-ignores has `{part}`; write some of \"case\", \"trailing-slash\", \"parameters\"")),
+        Some(part) => {
+            let cure = "write some of \"case\", \"trailing-slash\" and \"parameters\"";
+            Err(source.error(&ignored.span(), format_args!("path-ignores has `{part}`; {cure}")))
+        }
     }
 }
 

@@ -116,8 +116,8 @@
 //! # Files of other services
 //!
 //! `--envoy-config FILE` reads a file of envoyproxy/ratelimit, or a folder of them, as it is; `--limitador-config FILE`
-//! reads the limits of Limitador, if their conditions are plain comparisons. So a change of the service needs no change
-//! of its files:
+//! reads the limits of Limitador, whose conditions and variables are CEL. So a change of the service needs no change of
+//! its files:
 //!
 //! ```yaml
 //! domain: shop
