@@ -63,7 +63,9 @@ mod tests {
 
     fn notes(paths: &[&str], name: &str, policies: usize) -> [Vec<String>; 2] {
         let policy = |number| {
-            format!("[[route.policy]]\nname = \"{name}{number}\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n")
+            format!(
+                "[[route.policy]]\nname = \"{name}{number}\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n"
+            )
         };
         let policies: String = (0..policies).map(policy).collect();
         let text: String = paths.iter().map(|path| format!("[[route]]\npath = \"{path}\"\n{policies}")).collect();
@@ -73,7 +75,9 @@ mod tests {
 
     #[test]
     fn routes_that_are_alike_are_noted() {
-        for (first, second) in [("/export", "/Export"), ("/export", "/export/"), ("/a/{id}", "/A/{name}/"), ("/a;x", "/a")] {
+        for (first, second) in
+            [("/export", "/Export"), ("/export", "/export/"), ("/a/{id}", "/A/{name}/"), ("/a;x", "/a")]
+        {
             let [notes, _] = notes(&[first, second], "all", 0);
             assert_eq!(notes.len(), 1, "{first} {second}");
             assert!(notes[0].starts_with(&format!("4: path `{second}` is `{first}` of line 2")), "{notes:?}");

@@ -18,7 +18,7 @@ use super::source::SourceText;
 use super::store::{self, Stores};
 use super::value::{duration, number_in};
 use super::{
-    NO_ROUTE, SharedSettings, check_ignored, check_ignored, check_paths, check_without_policy, client_ip, combine, read_preflights,
+    NO_ROUTE, SharedSettings, check_ignored, check_paths, check_without_policy, client_ip, combine, read_preflights,
 };
 use crate::http::key::ClientIp;
 
@@ -105,7 +105,6 @@ impl<'t> Finder<'_, 't> {
                 if policies.is_empty() {
                     self.note(check_without_policy(self.source, raw));
                 }
-                self.note(check_ignored(self.source, raw));
                 self.note(check_ignored(self.source, raw));
                 self.note(shared.read_response(self.source, raw));
                 self.note(read_preflights(self.source, raw));
