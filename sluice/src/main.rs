@@ -11,6 +11,7 @@ mod check;
 mod init;
 mod log;
 mod manual;
+mod notes;
 mod path;
 mod replay;
 mod report;

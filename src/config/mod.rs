@@ -151,6 +151,8 @@ pub struct Route {
     raw_preflights: Option<RawBudget>,
     /// Its `path-ignores` as in the file: a change must not alter it.
     raw_ignores: Option<Vec<String>>,
+    /// All of it as in the file: a change does nothing if this is the same.
+    written: toml::Value,
     /// `None` if the route has no policy.
     layer: Option<RateLimitLayer>,
     optional_fields: OptionalFields,
@@ -175,9 +177,18 @@ struct Draft {
     preflight_budget: Option<Quota>,
     /// As in [`Route`].
     raw_ignores: Option<Vec<String>>,
-    /// `None` if the route has no policy.
-    policies: Option<Enforceable>,
+    /// As in [`Route`].
+    written: toml::Value,
+    policies: DraftPolicies,
     optional_fields: OptionalFields,
+}
+
+/// The policies of a draft.
+enum DraftPolicies {
+    None,
+    New(Enforceable),
+    /// The route is unchanged, so that its limiters need no tables beside those in force.
+    InForce,
 }
 
 /// The settings that the routes of a file share.
@@ -236,7 +247,7 @@ impl Config {
         let custom_keys = reader.custom_keys;
         let shared =
             SharedSettings { client_ip: &client_ip, custom_keys: custom_keys.as_deref(), response, stores: &stores };
-        let drafts = shared.read_routes(&source, raw.route)?;
+        let drafts = shared.read_routes(&source, raw.route, |_, _| false)?;
         let routes = drafts.into_iter().map(|draft| Route::from_draft(&source, draft, &*reader.set_up)).collect();
         Ok(Self {
             #[cfg(feature = "axum")]
@@ -316,7 +327,11 @@ impl Route {
 
     /// Puts a draft in force. `set_up` applies the settings in code: see [`ConfigReader::layers`].
     fn from_draft(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
-        let layer = draft.policies.map(|policies| {
+        let policies = match draft.policies {
+            DraftPolicies::New(policies) => Some(policies),
+            DraftPolicies::None | DraftPolicies::InForce => None,
+        };
+        let layer = policies.map(|policies| {
             let builder = RateLimitLayer::builder(policies).route(draft.paths[0].as_str());
             let builder = draft.response.apply_to(builder);
             let builder = set_if_some(builder, draft.preflight_budget, RateLimitLayerBuilder::exempt_preflights);
@@ -328,6 +343,7 @@ impl Route {
             raw_response: draft.raw_response,
             raw_preflights: draft.raw_preflights,
             raw_ignores: draft.raw_ignores,
+            written: draft.written,
             layer,
             optional_fields: draft.optional_fields,
         }
@@ -335,16 +351,26 @@ impl Route {
 }
 
 impl SharedSettings<'_> {
-    fn read_routes(&self, source: &SourceText<'_>, routes: Vec<RawRoute>) -> Result<Vec<Draft>, ConfigError> {
+    /// `is_in_force` says whether a route with these paths and this text is in force.
+    fn read_routes(
+        &self,
+        source: &SourceText<'_>,
+        routes: Vec<RawRoute>,
+        is_in_force: impl Fn(&[String], &toml::Value) -> bool,
+    ) -> Result<Vec<Draft>, ConfigError> {
         let mut lines = HashMap::new();
-        routes.into_iter().map(|raw| self.read_route(source, raw, &mut lines)).collect()
+        let written = source.parse_toml::<toml::Table>()?.remove("route");
+        let Some(toml::Value::Array(written)) = written else { return Ok(Vec::new()) };
+        let routes = routes.into_iter().zip(written);
+        routes.map(|(raw, written)| self.read_route(source, (raw, written), &is_in_force, &mut lines)).collect()
     }
 
     /// Parses and checks a route. `lines` maps the paths of the earlier routes to their lines; this route's are added.
     fn read_route(
         &self,
         source: &SourceText<'_>,
-        raw: RawRoute,
+        (raw, written): (RawRoute, toml::Value),
+        is_in_force: &impl Fn(&[String], &toml::Value) -> bool,
         lines: &mut HashMap<String, usize>,
     ) -> Result<Draft, ConfigError> {
         let span = raw.path.span();
@@ -357,8 +383,14 @@ impl SharedSettings<'_> {
         let response = self.read_response(source, &raw)?;
         let preflight_budget = read_preflights(source, &raw)?;
         let exemptions = self.read_exemptions(source, &raw)?;
-        let policies = self.read_policies(source, &raw, exemptions.as_ref())?;
-        let policies = if policies.is_empty() { None } else { Some(combine(source, &raw, policies)?) };
+        let policies = if is_in_force(&paths, &written) {
+            DraftPolicies::InForce
+        } else if raw.policy.is_empty() {
+            DraftPolicies::None
+        } else {
+            let policies = self.read_policies(source, &raw, exemptions.as_ref())?;
+            DraftPolicies::New(combine(source, &raw, policies)?)
+        };
         let mut optional_fields = Vec::new();
         for raw in &raw.policy {
             optional_fields.push((raw.name.get_ref().clone(), change::optional_fields(raw, exemptions.is_some())));
@@ -371,6 +403,7 @@ impl SharedSettings<'_> {
             raw_preflights: raw.exempt_preflights.map(Spanned::into_inner),
             preflight_budget,
             raw_ignores: raw.path_ignores.map(Spanned::into_inner),
+            written,
             policies,
             optional_fields,
         })
@@ -470,16 +503,15 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
     Ok(())
 }
 
-/// Checks what an app does not distinguish in paths.
+/// Checks what the app of a route does not distinguish in paths.
 fn check_ignored(source: &SourceText<'_>, route: &RawRoute) -> Result<(), ConfigError> {
     let Some(ignored) = &route.path_ignores else { return Ok(()) };
     let known = ["case", "trailing-slash", "parameters"];
     match ignored.get_ref().iter().find(|part| !known.contains(&part.as_str())) {
         None => Ok(()),
         Some(part) => {
-            let problem =
-                format!("path-ignores has `{part}`; write some of \"case\", \"trailing-slash\", \"parameters\"");
-            Err(source.error(&ignored.span(), problem))
+            let cure = "write some of \"case\", \"trailing-slash\" and \"parameters\"";
+            Err(source.error(&ignored.span(), format_args!("path-ignores has `{part}`; {cure}")))
         }
     }
 }
