@@ -95,8 +95,8 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
     Ok(format!("{summary}\n\n{}{}", table(&rows), notes(file, text, &notes_of_routes)))
 }
 
-/// What is no mistake, and may surprise: the policies that have no effect in the service, since the file may be for an app
-/// as well; and routes behind a proxy.
+/// What is no mistake, and may surprise: the policies that have no effect in the service, since the file may be for an
+/// app as well; and routes behind a proxy.
 fn notes(file: &str, text: &str, of_routes: &[String]) -> String {
     let mut notes = String::new();
     let without_effect = serve::without_effect(file, text);

@@ -155,8 +155,8 @@ impl ConfigReader {
         Config::read(file, text, self)
     }
 
-    /// Returns the mistakes of a file in the order of their lines, for a program that checks files. There is none if and
-    /// only if [`parse`](Self::parse) reads the file. No budget is made, so a check takes little memory.
+    /// Returns the mistakes of a file in the order of their lines, for a program that checks files. There is none if
+    /// and only if [`parse`](Self::parse) reads the file. No budget is made, so a check takes little memory.
     ///
     /// If the text is not TOML, that is the only mistake. Otherwise these are all fields that are unknown, missing, or
     /// of the wrong type or range, and of the tables without such fields the first mistake of each: of a policy, of the
@@ -175,8 +175,8 @@ impl ConfigReader {
     ///       limit = 0
     ///       per = "1 fortnight"
     /// "#;
-    /// let lines: Vec<_> = Config::reader().problems("limits.toml", text).iter().map(|problem| problem.line()).collect();
-    /// assert_eq!(lines, [3, 7, 8]);
+    /// let problems = Config::reader().problems("limits.toml", text);
+    /// assert_eq!(problems.iter().map(|problem| problem.line()).collect::<Vec<_>>(), [3, 7, 8]);
     /// ```
     #[must_use]
     #[doc(alias("check", "lint", "validate"))]

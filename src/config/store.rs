@@ -36,8 +36,8 @@ pub(super) enum Stores {
     InForce(Option<Redis>),
     /// In memory, on this clock. `has_redis` says whether the file has a Redis.
     Replay { clock: ReplayClock, has_redis: bool },
-    /// To find mistakes only: in memory, without room for keys, and on Redis if its settings are right. `has_redis` says
-    /// whether the file has a Redis.
+    /// To find mistakes only: in memory, without room for keys, and on Redis if its settings are right. `has_redis`
+    /// says whether the file has a Redis.
     Checked { redis: Option<Redis>, has_redis: bool },
 }
 

@@ -1,5 +1,5 @@
-//! Plain conditions and variables: an entry, and its comparison with a text. They are the fast path of the expressions in
-//! a file, since they need no interpreter.
+//! Plain conditions and variables: an entry, and its comparison with a text. They are the fast path of the expressions
+//! in a file, since they need no interpreter.
 
 use super::super::Descriptor;
 

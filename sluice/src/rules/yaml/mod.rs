@@ -64,8 +64,8 @@ impl Node {
     }
 }
 
-/// Reads a file, which has one document beside empty ones: tools that join files write `---` at the ends. Returns `None`
-/// if all are empty.
+/// Reads a file, which has one document beside empty ones: tools that join files write `---` at the ends. Returns
+/// `None` if all are empty.
 ///
 /// # Errors
 ///
