@@ -30,7 +30,7 @@ use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
 pub(crate) use self::request::{Needs, Requests};
 pub(crate) use self::routes::Routes;
-use crate::log::{Entry, Unreadable};
+use crate::log::{Entry, Place, Unreadable};
 use crate::report::{LogReport, PolicyReport};
 use crate::serve;
 use crate::words::PolicyWords;
@@ -76,7 +76,7 @@ impl Limits {
 #[derive(Clone, Copy)]
 struct Arrival {
     nanos: u64,
-    line: u64,
+    place: Place,
 }
 
 /// A request on its arrival.
@@ -209,7 +209,7 @@ fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
 /// Counts a request with each policy of its route.
 fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrived, answered: &Answered, now: u64) {
     let Some(verdict) = answered.extensions.get::<Verdict>() else { return };
-    let Arrival { nanos, line } = arrived.arrival;
+    let Arrival { nanos, place } = arrived.arrival;
     for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
         let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
         let Some(key) = key else {
@@ -231,7 +231,7 @@ fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrive
                 policy.note_admitted(decision.delay(), now);
             }
         } else {
-            policy.note_rejected(key, now, line, |policy| handle.key_text(policy, key).ok());
+            policy.note_rejected(key, now, place, |policy| handle.key_text(policy, key).ok());
         }
     }
 }
@@ -292,7 +292,7 @@ impl Session {
     /// # Errors
     ///
     /// If it is no request of HTTP.
-    pub(crate) fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<(), Unreadable> {
+    pub(crate) fn replay(&mut self, entry: &Entry<'_>, place: Place) -> Result<(), Unreadable> {
         let request = self.requests.build(entry)?;
         if self.log.requests == 0 {
             self.start(entry.nanos);
@@ -300,9 +300,10 @@ impl Session {
         if entry.nanos > self.now {
             self.advance(entry.nanos);
         } else if entry.nanos < self.now {
-            self.log.note_past(entry.nanos, self.now);
+            // Requests come in order, unless memory was short.
+            self.log.disorder.late.note(self.now - entry.nanos);
         }
-        let arrival = Arrival { nanos: self.now, line };
+        let arrival = Arrival { nanos: self.now, place };
         for index in 1..self.replays.len() {
             self.send(index, entry, request.clone(), arrival);
         }
@@ -315,7 +316,7 @@ impl Session {
         match self.replays[index].send(&mut self.requests, entry, request, arrival) {
             Sent::Answered(_status) => {
                 #[cfg(test)]
-                self.note_answer(index, arrival.line, _status);
+                self.note_answer(index, arrival.place.line, _status);
             }
             Sent::Unlimited => {}
             Sent::Waiting(waiting) => {
@@ -364,7 +365,7 @@ impl Session {
     fn record(&mut self, (index, arrived, answered): &(usize, Arrived, Answered)) {
         let now = self.clock.nanos();
         #[cfg(test)]
-        self.note_answer(*index, arrived.arrival.line, answered.status);
+        self.note_answer(*index, arrived.arrival.place.line, answered.status);
         let RouteReplay { limits, policies, .. } = &mut self.replays[*index].limited[arrived.route];
         let Some(limits) = limits else { return };
         record(policies, &limits.handle, arrived, answered, now);

@@ -9,6 +9,7 @@ use tower_sluice::limiter::Terms;
 use super::demand::{Measure, quantile};
 use super::keys::{self, Keys, Offenders};
 use super::timeline::{Timeline, WorstMinutes};
+use crate::log::Place;
 use crate::words::PolicyWords;
 
 /// The counts of one policy.
@@ -29,7 +30,7 @@ pub(crate) struct PolicyReport {
 
 pub(crate) struct FirstRejection {
     pub(crate) nanos: u64,
-    pub(crate) line: u64,
+    pub(crate) place: Place,
     pub(crate) key: String,
 }
 
@@ -91,14 +92,14 @@ impl PolicyReport {
         &mut self,
         key: &PartitionKey,
         now: u64,
-        line: u64,
+        place: Place,
         text: impl Fn(&str) -> Option<String>,
     ) {
         let text = || text(&self.words.name).unwrap_or_else(|| HASHED.to_owned());
         self.rejected += 1;
         self.timeline.bin(now).rejected += 1;
         self.minutes.note(now);
-        self.first.get_or_insert_with(|| FirstRejection { nanos: now, line, key: text() });
+        self.first.get_or_insert_with(|| FirstRejection { nanos: now, place, key: text() });
         let hash = keys::hash(key);
         if let Some(record) = self.keys.record(hash) {
             record.rejected += 1;

@@ -31,7 +31,7 @@ pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> St
 }
 
 fn print_log(text: &mut String, log: &LogReport) {
-    line(text, format_args!("{}: {}", log.files().collect::<Vec<_>>().join(", "), count(log.lines, "line", "lines")));
+    line(text, format_args!("{}: {}", log.files.join(", "), count(log.lines, "line", "lines")));
     match log.span {
         Some((first, last)) => line(text, format_args!("  from {} to {} UTC", instant(first), instant(last))),
         None => line(text, format_args!("  no request")),
@@ -40,17 +40,21 @@ fn print_log(text: &mut String, log: &LogReport) {
         let count = count(log.unreadable, "line is", "lines are");
         line(
             text,
-            format_args!("  {count} unreadable; the first is {}: {}", log.place_in_words(first.line), first.problem),
+            format_args!("  {count} unreadable; the first is {}: {}", log.place_in_words(first.place), first.problem),
         );
         line(text, format_args!("    {}", first.text));
     }
-    if log.past > 0 {
-        let count = count(log.past, "line is", "lines are");
-        let furthest = span(log.furthest_past / 1_000);
+    let sorted = log.disorder.sorted;
+    if sorted.lines > 0 {
+        let (count, furthest) = (count(sorted.lines, "line was", "lines were"), span(sorted.furthest / 1_000));
+        let window = span(log.window / 1_000);
         line(
             text,
-            format_args!("  {count} older than one before, by up to {furthest}, and counted at the time of that one"),
+            format_args!("  {count} out of order, by up to {furthest}, and put in order (the window is {window})"),
         );
+    }
+    for warning in log.warnings() {
+        line(text, format_args!("  WARNING: {warning}"));
     }
 }
 
@@ -89,7 +93,7 @@ fn print_policy(
         line(text, format_args!("  {label:<15}{value}"));
     }
     if let Some(first) = &policy.first {
-        let (time, place) = (instant(first.nanos), log.place_in_words(first.line));
+        let (time, place) = (instant(first.nanos), log.place_in_words(first.place));
         line(text, format_args!("  first rejected {time}, {place}: {}", first.key));
         line(text, format_args!("  worst minutes  {}", worst_minutes(policy)));
         print_offenders(text, policy);
