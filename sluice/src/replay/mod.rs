@@ -31,9 +31,9 @@ pub(crate) use self::clock::LogClock;
 pub(crate) use self::request::{Needs, Requests};
 pub(crate) use self::routes::Routes;
 use crate::log::{Entry, Place, Unreadable};
-use crate::report::{LogReport, PolicyReport};
+use crate::report::{LogReport, PolicyReport, WithoutKey};
 use crate::serve;
-use crate::words::PolicyWords;
+use crate::words::{self, PolicyWords};
 
 /// The layers of one configuration, and what they did.
 pub(crate) struct Replay {
@@ -107,17 +107,18 @@ impl Replay {
             Config::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
         let routes = Routes::new(file, &config)?;
         let words = PolicyWords::of_file(text);
+        let keys = keys_of_file(text);
         let mut delays = false;
         let mut limited = Vec::new();
-        for (route, words) in config.routes().iter().zip(words) {
+        for ((route, words), keys) in config.routes().iter().zip(words).zip(keys) {
             let limits = route.layer().map(Limits::new);
             let statuses = limits.as_ref().map(|limits| limits.handle.policies()).unwrap_or_default();
             delays |= statuses.iter().any(|status| status.delays());
             // In the order of the file.
-            let policies = words.policies.into_iter().map(|words| {
+            let policies = words.policies.into_iter().zip(keys).map(|(words, keys)| {
                 let terms =
                     statuses.iter().find(|status| status.name() == words.name).and_then(|status| status.terms());
-                PolicyReport::new(words, terms)
+                PolicyReport::new(words, terms, keys)
             });
             limited.push(RouteReplay { paths: route.paths().to_vec(), limits, policies: policies.collect() });
         }
@@ -149,6 +150,9 @@ impl Replay {
         }
         keys.clear();
         keys.extend(policies.iter().map(|policy| handle.key(policy.name(), &request).ok()));
+        if keys.iter().any(Option::is_none) {
+            note_missing_parts(policies, keys, entry);
+        }
         let answer = service.get_mut();
         (answer.status, answer.length) = (entry.status, entry.length);
         let mut response = service.call(request);
@@ -197,6 +201,27 @@ impl Answered {
     }
 }
 
+/// The keys of all policies, by route.
+fn keys_of_file(text: &str) -> Vec<Vec<Vec<String>>> {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let routes = words::tables(&table, "route").into_iter();
+    routes.map(|route| words::tables(route, "policy").into_iter().map(words::keys).collect()).collect()
+}
+
+/// Notes what a line lacks for the keys of the policies that can make none.
+#[cold]
+fn note_missing_parts(policies: &mut [PolicyReport], keys: &[Option<PartitionKey>], entry: &Entry<'_>) {
+    let has_header = |name: &str| entry.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+    for (policy, _) in policies.iter_mut().zip(keys).filter(|(_, key)| key.is_none()) {
+        policy.note_missing_parts(|part| match part.strip_prefix("header:") {
+            Some(name) => !has_header(name.trim()),
+            None if part == "client-ip" => entry.client.is_none(),
+            None if part == "user" => entry.user.is_none(),
+            None => !matches!(part, "global" | "path"),
+        });
+    }
+}
+
 /// Sets up a layer: a replay reads verdicts, and nobody reads the rest of its responses.
 fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
     layer
@@ -213,10 +238,13 @@ fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrive
     for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
         let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
         let Some(key) = key else {
-            // A policy that skips such requests is not the one that rejects them.
-            if !verdict.is_allowed() && answered.status == 400 && verdict.policies().is_empty() {
-                policy.note_missing_key();
-            }
+            let WithoutKey { rejected, not_limited, without_address } = &mut policy.without_key;
+            let is_rejected = !verdict.is_allowed() && verdict.policies().is_empty();
+            *match answered.status {
+                400 if is_rejected => rejected,
+                _ if is_rejected => without_address,
+                _ => not_limited,
+            } += 1;
             continue;
         };
         // A policy that did not decide on an admitted request does not apply to it.

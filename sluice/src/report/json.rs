@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::hints::hints;
 use super::policy::PolicyReport;
 use super::text::{Options, TOP, longest, quantiles};
 use super::{LogReport, units};
@@ -28,6 +29,7 @@ pub(crate) fn to_json(log: &LogReport, replays: &[Replay], options: Options) -> 
             "late_beyond_window": misplaced(log.disorder.late),
             "ahead_beyond_window": misplaced(log.disorder.ahead),
             "warnings": log.warnings(),
+            "hints": hints(replays),
         },
         "configurations": replays.iter().map(|replay| of_replay(log, replay, options)).collect::<Vec<_>>(),
     })
@@ -66,7 +68,8 @@ fn of_policy(log: &LogReport, paths: &[String], policy: &PolicyReport, options: 
         "requests": policy.requests(),
         "admitted": policy.admitted,
         "rejected": policy.rejected,
-        "without_key": policy.without_key,
+        "without_key": policy.without_key.total(),
+        "without_key_rejected": policy.without_key.rejected,
         "delayed": policy.waits.len(),
         "wait_micros": { "p50": p50, "p95": p95, "p99": p99, "max": longest(policy) },
         "clients": clients,

@@ -3,6 +3,7 @@
 mod compare;
 mod demand;
 mod disorder;
+mod hints;
 mod json;
 mod keys;
 mod plot;
@@ -13,7 +14,7 @@ mod timeline;
 mod units;
 
 pub(crate) use self::json::to_json;
-pub(crate) use self::policy::PolicyReport;
+pub(crate) use self::policy::{PolicyReport, WithoutKey};
 pub(crate) use self::svg::to_svg;
 pub(crate) use self::text::{Options, print};
 
