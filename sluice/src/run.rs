@@ -1,5 +1,8 @@
 //! `sluice replay`: reads the logs, and prints the report.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};

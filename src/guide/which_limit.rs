@@ -35,7 +35,7 @@
 //!   from 2026-03-02 08:01:00 to 2026-03-02 09:54:05 UTC
 //!   1 line is unreadable; the first is line 513: the request is not of the form "GET /path HTTP/1.1"
 //!     192.0.2.9 - - [02/Mar/2026:08:40:00 +0000] "\x16\x03\x01\x02\x00" 400 157 "-" "-…
-//!   1 line is older than one before, by up to 43.00 s, and counted at the time of that one
+//!   1 line was out of order, by up to 43.00 s, and put in order (the window is 5 min)
 //!
 //! sluice/examples/limits.toml
 //!   91 requests to no route of the file

@@ -166,7 +166,11 @@ impl Files {
         let files = paths.iter().map(|path| File::open(path, &reading, paths.len() == 1));
         let mut files = files.collect::<Result<Vec<_>, _>>()?;
         files.sort_by(|one, other| one.begin.cmp(&other.begin).then_with(|| one.path.cmp(&other.path)));
-        Ok(Self {
+        Ok(Self::new(files, reading, progress))
+    }
+
+    fn new(files: Vec<File>, reading: Reading, progress: ProgressBar) -> Self {
+        Self {
             reading,
             most_bytes: MOST_BYTES,
             progress,
@@ -177,7 +181,14 @@ impl Files {
             safe: 0,
             disorder: Disorder::default(),
             shortest_window: None,
-        })
+        }
+    }
+
+    /// Files without a name, in this order.
+    #[cfg(test)]
+    pub(crate) fn of_sources(sources: Vec<Source>, reading: Reading, progress: ProgressBar) -> Self {
+        let files = sources.into_iter().map(|source| File::new(Path::new("-"), 0, &reading, Some(source)));
+        Self::new(files.collect(), reading.clone(), progress)
     }
 
     #[cfg(test)]

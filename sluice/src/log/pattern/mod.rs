@@ -196,6 +196,10 @@ impl Pattern {
             let literal = literal?;
             while from < rest.len() {
                 let at = from + next(&rest[from..], literal[0])?;
+                // A field without quotation marks has none inside, so it cannot swallow the next one.
+                if !is_quoted && rest[from..at].contains(&b'"') {
+                    return None;
+                }
                 from = at + 1;
                 if behind(&rest[at..], literal).is_some() {
                     return Some(at);
@@ -214,7 +218,12 @@ impl Pattern {
             if rest.is_empty() { "the end of the line".to_owned() } else { format!("`{}`", rest.escape_ascii()) };
         Unreadable::new(match self.pieces.get(index) {
             Some(Piece::Literal(literal)) => format!("in place of `{}` is {rest}", literal.escape_ascii()),
-            Some(Piece::Field(_, name)) => format!("{name} cannot be read from {rest}"),
+            Some(Piece::Field(field, name)) => match self.pieces.get(index + 1) {
+                Some(Piece::Literal(literal)) if self.ends(index, field, found.failed.1).next().is_none() => {
+                    format!("no `{}` is behind {name} in {rest}", literal.escape_ascii())
+                }
+                _ => format!("{name} cannot be read from {rest}"),
+            },
             None => "it does not match the format".to_owned(),
         })
     }
