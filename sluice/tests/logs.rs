@@ -268,7 +268,7 @@ fn files_are_put_in_order() {
     let whole = file("whole.log", [fs::read(&new).unwrap(), fs::read(&old).unwrap()].concat());
     let output = sluice(&["replay", "--config", &config, &whole]);
     let report = text(&output.stdout);
-    assert!(report.contains("  WARNING: 251 lines (50.0 %) are older than a line before"), "{report}");
+    assert!(report.contains("  WARNING: 251 lines are older than one before"), "{report}");
     assert!(report.contains("Name the files that the log was put together from"), "{report}");
     assert!(report.contains("or repeat this with --window 6h"), "{report}");
     for file in [old, new, other, whole, config] {
@@ -291,7 +291,7 @@ fn one_wrong_clock_spoils_nothing() {
         assert_eq!(report["log"]["late_beyond_window"]["lines"], 0, "line {at}");
         assert_eq!(report["log"]["last_time"], "2026-03-02 11:06:00", "line {at}");
         let warning = report["log"]["warnings"][0].as_str().unwrap();
-        assert!(warning.starts_with("1 line (0.1 %) are newer than most lines behind"), "{warning}");
+        assert!(warning.starts_with("1 line is newer than most lines behind"), "{warning}");
         assert!(warning.contains("by up to 36"), "{warning}");
         fs::remove_file(log).unwrap();
     }

@@ -20,7 +20,8 @@ pub(crate) struct Disorder {
     pub(crate) sorted: Misplaced,
     /// Older than the lines before them by more than the window. They count at the latest time of those.
     pub(crate) late: Misplaced,
-    /// Newer than the lines behind them by more than the window. They count at the latest time of the lines before.
+    /// Newer than the lines behind them by more than the window. They count at times between
+    /// those of the lines around them.
     pub(crate) ahead: Misplaced,
 }
 
@@ -84,7 +85,8 @@ impl Neighbours {
     /// Settles the times of a block, which `next` follows.
     fn settled(&mut self, mut block: Block, next: &Block, disorder: &mut Disorder) -> Block {
         let mut followers = Followers::new(&block, next);
-        let mut unsettled = 0;
+        // Lines that are ahead, until the next line that is not.
+        let mut ahead = Vec::new();
         for index in 0..block.len() {
             let nanos = block.nanos(index);
             let is_new = self.reached.is_none_or(|reached| nanos > reached.saturating_add(self.window));
@@ -92,13 +94,11 @@ impl Neighbours {
                 let usual = followers.usual(&block, next, index);
                 if let Some(usual) = usual.filter(|usual| nanos > usual.saturating_add(self.window)) {
                     disorder.ahead.note(nanos - self.reached.unwrap_or(usual));
-                    match self.reached {
-                        Some(reached) => block.set_nanos(index, reached),
-                        None => unsettled = index + 1,
-                    }
+                    ahead.push(index);
                     continue;
                 }
             }
+            let before = self.reached;
             let reached = *self.reached.get_or_insert(nanos);
             if nanos < reached.saturating_sub(self.window) {
                 disorder.late.note(reached - nanos);
@@ -107,12 +107,20 @@ impl Neighbours {
                 disorder.sorted.note(reached - nanos);
             }
             self.reached = Some(reached.max(nanos));
-            // Lines at the begin of a file that were ahead of it.
-            for index in 0..std::mem::take(&mut unsettled) {
-                block.set_nanos(index, nanos);
-            }
+            spread(&mut block, &ahead, before.unwrap_or(nanos), nanos);
+            ahead.clear();
         }
+        let reached = self.reached.unwrap_or(0);
+        spread(&mut block, &ahead, reached, reached);
         block
+    }
+}
+
+/// Gives lines that are ahead times between those of the lines around them.
+fn spread(block: &mut Block, ahead: &[usize], from: u64, until: u64) {
+    let parts = ahead.len() as u64 + 1;
+    for (part, index) in (1..parts).zip(ahead) {
+        block.set_nanos(*index, from + until.saturating_sub(from) / parts * part);
     }
 }
 

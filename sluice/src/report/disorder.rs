@@ -23,25 +23,25 @@ impl LogReport {
         let window = span(self.window / 1_000);
         let late = disorder.late;
         if late.lines > 0 {
-            let (count, share) = (count(late.lines, "line", "lines"), share(late.lines));
+            let (count, share) = (count(late.lines, "line is", "lines are"), share(late.lines));
             let furthest = span(late.furthest / 1_000);
             let fits = WINDOWS.iter().find(|(window, _)| *window >= late.furthest && *window > self.window);
             let wider = fits.map_or_else(String::new, |(_, wider)| format!(", or repeat this with --window {wider}"));
             warnings.push(format!(
-                "{count} ({share}) are older than a line before by more than the window of {window}, by up to {furthest}. They \
-                 count at the time of that line, so the figures below show more requests at once, and more rejections, than \
-                 there were. Name the files that the log was put together from: each is read in the order of its \
-                 times{wider}"
+                "{count} older than one before by more than the window of {window}, by up to {furthest}: {share} of the \
+                 requests. They count at the time of that line, so the figures below show more requests at once, and more \
+                 rejections, than there were. Name the files that the log was put together from: each is read in the order \
+                 of its times{wider}"
             ));
         }
         let ahead = disorder.ahead;
         if ahead.lines > 0 {
-            let (count, share) = (count(ahead.lines, "line", "lines"), share(ahead.lines));
+            let (count, share) = (count(ahead.lines, "line is", "lines are"), share(ahead.lines));
             let furthest = span(ahead.furthest / 1_000);
             warnings.push(format!(
-                "{count} ({share}) are newer than most lines behind by more than the window of {window}, by up to {furthest}, as \
-                 if a clock were wrong. They count at the time of the lines before. If these times are true, write a wider \
-                 --window"
+                "{count} newer than most lines behind by more than the window of {window}, by up to {furthest}, as if a \
+                 clock were wrong: {share} of the requests. They count at times between those of the lines around them. If \
+                 their times are true, write a wider --window"
             ));
         }
         if let Some(shortest) = self.shortest_window {
