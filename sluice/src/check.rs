@@ -55,7 +55,7 @@ fn print_rules(file: &str, domains: &[Domain], place: fn(&str, usize) -> String)
 fn check_routes(file: &str, text: &str) -> Result<String, ConfigError> {
     let config = Config::reader().keys(serve::descriptor_key).parse(file, text)?;
     serve::check_domains(file, text)?;
-    Routes::new(file, &config)?;
+    Routes::new(file, text, &config)?;
     let routes = PolicyWords::of_file(text);
     let mut rows = vec![["route", "policy", "who", "what", "when full"].map(str::to_owned)];
     let mut policies = 0;

@@ -9,6 +9,7 @@
 mod cases;
 mod check;
 mod log;
+mod path;
 mod replay;
 mod report;
 mod rules;

@@ -116,8 +116,8 @@ impl Config {
     /// they run. Consumed quota carries over, see [`LimitsHandle`](crate::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
-    /// is fixed: `[client-ip]`, `[redis]` and `[response]`, and for each route its paths, its `response`, its
-    /// `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow = true`.
+    /// is fixed: `[client-ip]`, `[redis]` and `[response]`, and for each route its paths, its `path-ignores`, its
+    /// `response`, its `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow = true`.
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
     /// the other. Policies that the text no longer has, and optional fields that a policy no longer has (except
@@ -211,6 +211,8 @@ impl Route {
             "the [response] of this route differs from the one at the start"
         } else if self.raw_preflights != draft.raw_preflights {
             "exempt-preflights of this route differs from the one at the start"
+        } else if self.raw_ignores != draft.raw_ignores {
+            "path-ignores of this route differs from the one at the start"
         } else {
             match (&self.layer, &draft.policies) {
                 (Some(_), Some(_)) | (None, None) => return Ok(()),

@@ -446,6 +446,10 @@ tables! {
 
     RawRoute, "route" {
         path: Spanned<OneOrMany> = texts("\"/api\"", "Matches exactly, but for whole segments such as {name}, and {*name} at the end for any number of them.");
+        path_ignores: Option<Spanned<Vec<String>>> = list("[\"case\", \"trailing-slash\", \"parameters\"]",
+            "sluice: what the app behind the proxy does not distinguish, so that /Export, /export/ and /export;x are \
+             /export. A program that reads this file has a router of its own.").aside()
+            .schema("\"items\": { \"enum\": [\"case\", \"trailing-slash\", \"parameters\"] }");
         response: Option<Spanned<RawResponse>> = inline("response", "{ advertise = \"never\" }",
             "Any keys of [response], for this route; the others are as there.");
         exempt_preflights: Option<Spanned<RawBudget>> = inline("exempt-preflights", "{ limit = 50, per = \"1s\" }",

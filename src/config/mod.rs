@@ -145,6 +145,8 @@ pub struct Route {
     raw_response: Option<RawResponse>,
     /// Its `exempt-preflights` as in the file: a change must not alter it.
     raw_preflights: Option<RawBudget>,
+    /// Its `path-ignores` as in the file: a change must not alter it.
+    raw_ignores: Option<Vec<String>>,
     /// `None` if the route has no policy.
     layer: Option<RateLimitLayer>,
     optional_fields: OptionalFields,
@@ -167,6 +169,8 @@ struct Draft {
     raw_preflights: Option<RawBudget>,
     /// The parsed `raw_preflights`.
     preflight_budget: Option<Quota>,
+    /// As in [`Route`].
+    raw_ignores: Option<Vec<String>>,
     /// `None` if the route has no policy.
     policies: Option<Enforceable>,
     optional_fields: OptionalFields,
@@ -320,6 +324,7 @@ impl Route {
             paths: draft.paths,
             raw_response: draft.raw_response,
             raw_preflights: draft.raw_preflights,
+            raw_ignores: draft.raw_ignores,
             layer,
             optional_fields: draft.optional_fields,
         }
@@ -342,6 +347,9 @@ impl SharedSettings<'_> {
         let span = raw.path.span();
         let paths = raw.path.get_ref().as_slice().to_vec();
         check_paths(source, &paths, &span, lines)?;
+        if let Some(ignored) = &raw.path_ignores {
+            check_ignored(ignored.get_ref()).map_err(|problem| source.error(&ignored.span(), problem))?;
+        }
         if raw.policy.is_empty() {
             check_without_policy(source, &raw)?;
         }
@@ -379,6 +387,7 @@ impl SharedSettings<'_> {
             response,
             raw_preflights: raw.exempt_preflights.map(Spanned::into_inner),
             preflight_budget,
+            raw_ignores: raw.path_ignores.map(Spanned::into_inner),
             policies,
             optional_fields,
         })
@@ -441,6 +450,15 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Checks what an app does not distinguish in paths.
+fn check_ignored(ignored: &[String]) -> Result<(), String> {
+    let known = ["case", "trailing-slash", "parameters"];
+    match ignored.iter().find(|part| !known.contains(&part.as_str())) {
+        None => Ok(()),
+        Some(part) => Err(format!("path-ignores has `{part}`; write some of \"case\", \"trailing-slash\", \"parameters\"")),
+    }
 }
 
 /// Checks that a router accepts a path, and matches it literally, except for whole segments of the form `{name}`, and

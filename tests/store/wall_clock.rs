@@ -162,7 +162,8 @@ fn no_jumps_admit_more_than_their_days() {
                 passed += admitted(&subject, "a");
                 assert!(passed <= LIMIT * days, "seed {seed}: {}: {passed} in {days} days", subject.0);
                 let wait = ask(&subject, "a").retry_after().expect("it is used up");
-                assert!(wait <= 2 * DAY, "seed {seed}: {}: {wait:?}", subject.0);
+                // A table notes the latest time a sixteenth of a window late, and stays a window behind it at most.
+                assert!(wait <= 2 * DAY + DAY / 16, "seed {seed}: {}: {wait:?}", subject.0);
             }
             let wait = ask(&subject, "a").retry_after().expect("it is used up");
             clock.advance(wait - Duration::from_nanos(1));

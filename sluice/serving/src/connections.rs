@@ -29,6 +29,12 @@ const HEAD: Duration = Duration::from_secs(10);
 /// The timeout for a first head when the server stops. Heads that were sent before arrive within it.
 const LAST_HEAD: Duration = Duration::from_millis(500);
 
+/// The most fields of a request. Hyper's 100 are fewer than some proxies take from clients, to which they add their own.
+const FIELDS: usize = 1_000;
+
+/// The most bytes of these fields with HTTP/2. With HTTP/1.1, hyper's 400 KiB apply.
+const FIELD_BYTES: u32 = 1 << 18;
+
 /// The interval of HTTP/2 pings, and the timeout for their acknowledgement.
 const PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
@@ -144,9 +150,10 @@ async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut 
         })
     };
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_headers(FIELDS);
     let (interval, answer) = PING;
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(interval).keep_alive_timeout(answer);
+    builder.http2().max_header_list_size(FIELD_BYTES);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
     // Hyper's own timeout for the head begins only once it knows the version of HTTP, and never with HTTP/2.
     let mut first_head = pin!(sleep(HEAD));

@@ -31,6 +31,7 @@ pub(crate) use self::clock::LogClock;
 pub(crate) use self::request::{Needs, Requests};
 pub(crate) use self::routes::Routes;
 use crate::log::{Entry, Place, Unreadable};
+use crate::path::Target;
 use crate::report::{LogReport, PolicyReport, WithoutKey};
 use crate::serve;
 use crate::words::{self, PolicyWords};
@@ -105,7 +106,7 @@ impl Replay {
     pub(crate) fn new(file: &str, text: &str, clock: &LogClock) -> Result<Self, ConfigError> {
         let config =
             Config::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
-        let routes = Routes::new(file, &config)?;
+        let routes = Routes::new(file, text, &config)?;
         let words = PolicyWords::of_file(text);
         let keys = keys_of_file(text);
         let mut delays = false;
@@ -136,7 +137,8 @@ impl Replay {
 
     /// Sends a request into the layer of its route. Returns its future if it waits.
     fn send(&mut self, requests: &mut Requests, entry: &Entry<'_>, mut request: Request<()>, arrival: Arrival) -> Sent {
-        let Some((route, matched)) = self.routes.find(request.uri().path()) else {
+        let target = Target::read(&entry.target);
+        let Some((route, matched)) = target.and_then(|target| self.routes.find(&target)) else {
             self.unmatched += 1;
             return Sent::Unlimited;
         };

@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{ConnectInfo, MatchedPath};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, REFERER, USER_AGENT};
-use http::{Extensions, Method, Request, Uri};
+use http::{Extensions, Method, Request};
 use tower_sluice::Verdict;
 use tower_sluice::key::User;
 
 use crate::log::{Entry, Unreadable};
+use crate::path::Target;
 
 /// What the policies of the configurations may read of a request. What none reads is left out, since it takes time.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +54,12 @@ impl Requests {
     ///
     /// # Errors
     ///
-    /// If the method or the path is none.
+    /// If the method is none.
     pub(crate) fn build(&mut self, entry: &Entry<'_>) -> Result<Request<()>, Unreadable> {
         let method =
             Method::from_bytes(&entry.method).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
-        let uri = Uri::try_from(&*entry.target).map_err(|error| Unreadable::new(format!("the path: {error}")))?;
+        // As the service spells it. `OPTIONS *` has no path, and is to no route.
+        let uri = Target::read(&entry.target).map(|target| target.uri()).unwrap_or_default();
         let mut request = Request::new(());
         *request.method_mut() = method;
         *request.uri_mut() = uri;

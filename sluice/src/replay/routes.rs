@@ -1,4 +1,4 @@
-//! Finds the route of a path, as the router of the file's program does.
+//! Finds the route of a path.
 
 use axum::Router;
 use axum::body::Body;
@@ -6,34 +6,111 @@ use axum::extract::MatchedPath;
 use axum::routing::any;
 use futures_util::FutureExt;
 use http::{Request, Response};
+use toml::{Table, Value};
 use tower::ServiceExt;
 use tower_sluice::config::{Config, ConfigError};
 
-/// The matcher that axum has.
-pub(crate) struct Routes(matchit::Router<(usize, MatchedPath)>);
+use crate::path::{PathIgnores, Target, folded, normalized};
+use crate::words::tables;
+
+/// The paths of a file. Of several that match, the most specific is found, as by the router of axum.
+pub(crate) struct Routes(Vec<Matcher>);
+
+/// The paths of all routes that ignore the same.
+struct Matcher {
+    ignored: PathIgnores,
+    /// That of axum.
+    matcher: matchit::Router<Found>,
+}
+
+struct Found {
+    route: usize,
+    path: MatchedPath,
+    specificity: Vec<Specificity>,
+}
+
+/// How a segment of a path matches. The greater is the more specific.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Specificity {
+    Rest,
+    Parameter,
+    Literal,
+}
 
 impl Routes {
+    /// `text` is the text of `config`.
+    ///
     /// # Errors
     ///
     /// If a router cannot have two of the paths together.
-    pub(crate) fn new(file: &str, config: &Config) -> Result<Self, ConfigError> {
-        let mut matcher = matchit::Router::new();
-        for (index, route) in config.routes().iter().enumerate() {
+    pub(crate) fn new(file: &str, text: &str, config: &Config) -> Result<Self, ConfigError> {
+        let mut matchers: Vec<Matcher> = Vec::new();
+        for (index, (route, ignored)) in config.routes().iter().zip(ignores(text)).enumerate() {
+            let known = matchers.iter().position(|matcher| matcher.ignored == ignored);
+            let known = known.unwrap_or_else(|| {
+                matchers.push(Matcher { ignored, matcher: matchit::Router::new() });
+                matchers.len() - 1
+            });
+            let matcher = &mut matchers[known].matcher;
             for path in route.paths() {
                 let refused = |problem: String| {
                     ConfigError::new(file, route.line(), format!("path `{path}`: {problem}; change one of the paths"))
                 };
                 let matched = matched_path(path).ok_or_else(|| refused("no router matches it".to_owned()))?;
-                matcher.insert(path, (index, matched)).map_err(|error| refused(error.to_string()))?;
+                let found = Found { route: index, path: matched, specificity: specificity(path) };
+                matcher.insert(pattern(path, ignored), found).map_err(|error| refused(error.to_string()))?;
             }
         }
-        Ok(Self(matcher))
+        Ok(Self(matchers))
     }
 
-    pub(crate) fn find(&self, path: &str) -> Option<(usize, &MatchedPath)> {
-        let (index, matched) = self.0.at(path).ok()?.value;
-        Some((*index, matched))
+    pub(crate) fn find(&self, target: &Target<'_>) -> Option<(usize, &MatchedPath)> {
+        let found = self.0.iter().filter_map(|Matcher { ignored, matcher }| match *ignored == PathIgnores::default() {
+            true => Some(matcher.at(&target.path).ok()?.value),
+            false => Some(matcher.at(&target.path_without(*ignored)).ok()?.value),
+        });
+        // Of equal ones, the first in the file.
+        let found = found.reduce(|first, second| if second.specificity > first.specificity { second } else { first })?;
+        Some((found.route, &found.path))
     }
+}
+
+/// What each route of a file ignores.
+pub(crate) fn ignores(text: &str) -> Vec<PathIgnores> {
+    let table: Table = text.parse().unwrap_or_default();
+    let has = |route: &Table, part: &str| {
+        let parts = route.get("path-ignores").and_then(Value::as_array);
+        parts.is_some_and(|parts| parts.iter().any(|value| value.as_str() == Some(part)))
+    };
+    let of_route = |route: &Table| PathIgnores {
+        case: has(route, "case"),
+        trailing_slash: has(route, "trailing-slash"),
+        parameters: has(route, "parameters"),
+    };
+    tables(&table, "route").into_iter().map(of_route).collect()
+}
+
+/// The path of a route as paths of requests are spelled.
+pub(crate) fn pattern(path: &str, ignored: PathIgnores) -> String {
+    let spelled = path.split('/').map(|segment| match segment.starts_with('{') {
+        true => segment.to_owned(),
+        false => {
+            let normalized = normalized(format!("/{segment}").as_bytes(), ignored.parameters).into_owned();
+            let ignored = PathIgnores { trailing_slash: false, ..ignored };
+            folded(&normalized[1..], ignored)
+        }
+    });
+    let pattern = spelled.collect::<Vec<_>>().join("/");
+    folded(&pattern, PathIgnores { case: false, ..ignored })
+}
+
+fn specificity(path: &str) -> Vec<Specificity> {
+    let segments = path.split('/').skip(1).map(|segment| match segment {
+        segment if segment.starts_with("{*") => Specificity::Rest,
+        segment if segment.starts_with('{') => Specificity::Parameter,
+        _ => Specificity::Literal,
+    });
+    segments.collect()
 }
 
 /// Lets a router match a path, since it alone makes a [`MatchedPath`].

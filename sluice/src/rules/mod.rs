@@ -20,6 +20,7 @@ use tower_sluice::{PartitionKey, Quota};
 pub(crate) use self::folder::files;
 pub(crate) use self::key::joined;
 pub(crate) use self::kind::{Kind, is_yaml, toml_file};
+pub(crate) use self::name::BROUGHT;
 pub(crate) use self::unit::Unit;
 
 /// A descriptor of Envoy's protocol, version 3.
@@ -45,9 +46,22 @@ pub(crate) struct Domain {
     pub(crate) name: String,
     pub(crate) rules: Vec<Rule>,
     pub(crate) select: Box<dyn Select>,
+    pub(crate) charging: Charging,
+    /// Whether a limit that a descriptor brings replaces that of the file.
+    pub(crate) takes_limits: bool,
     pub(crate) file: String,
     /// The line of the file that names the domain first.
     pub(crate) line: usize,
+}
+
+/// What a request charges if one of its descriptors does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charging {
+    /// Every descriptor decides and is charged by itself. A cost that does not fit uses up what is left, because the
+    /// caller may have spent it already. envoyproxy/ratelimit does so.
+    Each,
+    /// Nothing. Limitador does so.
+    AllOrNone,
 }
 
 /// A limit, and how rejections by it count.

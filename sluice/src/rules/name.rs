@@ -63,9 +63,18 @@ impl NameText {
     }
 }
 
+/// The policy of the limits that requests bring. No rule of a file has this name.
+pub(crate) const BROUGHT: &str = "request.limit";
+
 /// The names of a domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Names(HashSet<String>);
+
+impl Default for Names {
+    fn default() -> Self {
+        Self(HashSet::from([BROUGHT.to_owned()]))
+    }
+}
 
 impl Names {
     /// Returns a name that no other rule has. A name that is too long, or was altered, ends with a hash. So does the
@@ -109,6 +118,11 @@ mod tests {
         let long = "x".repeat(64);
         assert_eq!(name(&[&long]), long);
         assert_ne!(name(&[&long, "y"]), name(&[&long, "z"]));
+    }
+
+    #[test]
+    fn no_rule_has_the_name_of_brought_limits() {
+        assert!(name(&["request.limit"]).starts_with("request.limit~"));
     }
 
     #[test]

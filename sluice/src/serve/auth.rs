@@ -3,23 +3,26 @@
 //! A proxy describes the request in the fields `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`, or calls
 //! `/auth` followed by the path of the request. It hands the client's other fields on as they are, and so the policies
 //! of the path's route see them. Only these names are read, so that a proxy that sets them overwrites whatever a client
-//! sent.
+//! sent. A query of the call is the client's, since some proxies leave it there.
 
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName};
-use http::uri::PathAndQuery;
-use http::{Method, Response, StatusCode, Uri};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Response, StatusCode};
 use serde_json::Value;
 use tower_sluice::Verdict;
 
 use super::limits::Limits;
-use super::path::normalized;
 
 pub(crate) const PATH: &str = "/auth";
+
+/// The same, for proxies that take no other status for a rejection: `auth_request` of nginx knows two. A client cannot
+/// choose the path of the call.
+pub(crate) const PATH_WITH_401: &str = "/auth-401";
+pub(crate) const PATH_WITH_403: &str = "/auth-403";
 
 const LONGEST_PROBLEM: usize = 1 << 20;
 
@@ -29,12 +32,27 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// Decides on the request that a call describes.
 pub(crate) async fn decide(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
-    let Described { request, reject_status } = match describe(call) {
+    decide_with(&limits, call, None).await
+}
+
+pub(crate) async fn decide_with_401(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
+    decide_with(&limits, call, Some(StatusCode::UNAUTHORIZED)).await
+}
+
+pub(crate) async fn decide_with_403(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
+    decide_with(&limits, call, Some(StatusCode::FORBIDDEN)).await
+}
+
+/// Answers requests that must not pass with `status`, if the proxy takes no other.
+async fn decide_with(limits: &Limits, call: Request, status: Option<StatusCode>) -> Response<Body> {
+    let (request, target) = match describe(call) {
         Ok(described) => described,
-        Err(problem) => return (StatusCode::BAD_REQUEST, format!("{problem}\n")).into_response(),
+        Err(problem) => {
+            return (status.unwrap_or(StatusCode::BAD_REQUEST), format!("{problem}\n")).into_response();
+        }
     };
-    let response = limits.decide(request).await;
-    match status_of_rejection(&response, reject_status) {
+    let response = limits.decide(request, &target).await;
+    match status_of_rejection(&response, status) {
         Some(status) => with_status(response, status).await,
         None => response,
     }
@@ -67,72 +85,41 @@ fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>) ->
     chosen.or(by_limit.then_some(StatusCode::TOO_MANY_REQUESTS))
 }
 
-struct Described {
-    request: Request,
-    /// The status of rejections, if the proxy takes no other.
-    reject_status: Option<StatusCode>,
-}
-
-/// Makes the client's request from a proxy's call. An error is the text of the response.
-fn describe(call: Request) -> Result<Described, String> {
+/// Makes the client's request from a proxy's call, with its target as it was written. An error is the text of the
+/// response.
+fn describe(call: Request) -> Result<(Request, Vec<u8>), String> {
     let (mut head, _) = call.into_parts();
-    let below = head.uri.path().strip_prefix(PATH).filter(|rest| rest.starts_with('/'));
     // Of a call with a path, the query, the method and all fields are the client's.
-    let (uri, reject_status) = match below {
-        Some(rest) => (uri_of(&with_query(rest, head.uri.query()))?, None),
+    let below = head.uri.path_and_query().and_then(|target| target.as_str().strip_prefix(PATH));
+    let target = match below.filter(|rest| rest.starts_with('/')) {
+        Some(rest) => rest.as_bytes().to_vec(),
         None => {
             if let Some(method) = only(&head.headers, &METHOD)? {
                 let method = Method::from_bytes(method.as_bytes());
                 head.method = method.map_err(|_| "X-Forwarded-Method is no method of HTTP".to_owned())?;
             }
-            if let Some(host) = only(&head.headers, &FORWARDED_HOST)?.and_then(|host| host.parse().ok()) {
+            if let Some(host) = only(&head.headers, &FORWARDED_HOST)?.cloned() {
                 head.headers.insert(HOST, host);
             }
-            let sent = only(&head.headers, &URI)?.ok_or_else(|| {
+            let target = only(&head.headers, &URI)?.ok_or_else(|| {
                 "X-Forwarded-Uri is missing; let the proxy set it to the path and query of the request, or call /auth \
                  followed by the path"
                     .to_owned()
             })?;
-            (uri_of(sent)?, head.uri.query().map(reject_status).transpose()?)
+            target.as_bytes().to_vec()
         }
     };
     // A client of gRPC would be answered 200 and a status of gRPC, which proxies take for an admission.
     head.headers.remove(CONTENT_TYPE);
-    head.uri = uri;
-    Ok(Described { request: Request::from_parts(head, Body::empty()), reject_status })
-}
-
-fn with_query(path: &str, query: Option<&str>) -> String {
-    query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"))
-}
-
-/// Reads a path and a query, and [normalizes](normalized) the path.
-fn uri_of(text: &str) -> Result<Uri, String> {
-    let (path, query) = text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
-    let text = with_query(&normalized(path), query);
-    let parsed = text.parse::<PathAndQuery>().ok().filter(|_| path.starts_with('/'));
-    parsed.map(Uri::from).ok_or_else(|| "X-Forwarded-Uri is no path with a query, such as /search?q=tea".to_owned())
-}
-
-/// Reads the query of `/auth` itself.
-fn reject_status(query: &str) -> Result<StatusCode, String> {
-    let status = query.strip_prefix("status=").and_then(|status| status.parse().ok());
-    let status = status.and_then(|status: u16| StatusCode::from_u16(status).ok());
-    // As a server error, a rejection would be taken for a failure of the limiter.
-    status.filter(StatusCode::is_client_error).ok_or_else(|| {
-        format!(
-            "the query {query:?} is unknown; write /auth?status=403 for the status of rejections, from 400 to 499, or no \
-             query"
-        )
-    })
+    Ok((Request::from_parts(head, Body::empty()), target))
 }
 
 /// The value of a field that comes at most once. Two would mean that the proxy has added its own to the client's.
-fn only<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
+fn only<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, String> {
     let mut values = fields.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let value = values.next();
     if values.next().is_some() {
         return Err(format!("{name} was sent more than once; let the proxy overwrite what clients send"));
     }
-    value.to_str().map(Some).map_err(|_| format!("{name} is not readable as text"))
+    Ok(value)
 }

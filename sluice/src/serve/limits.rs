@@ -17,6 +17,7 @@ use super::check::{check_domains, without_effect};
 use super::pass::Pass;
 use super::rls::{self, Asked, CurrentLimits, Selector, Store};
 use super::sources::Texts;
+use crate::path::Target;
 use crate::replay::Routes;
 
 /// All limits.
@@ -48,12 +49,17 @@ pub(crate) struct Domain {
     pub(crate) selector: Option<Selector>,
 }
 
-/// A domain of another service's file that is not in force.
+/// A domain of another service's file that is valid, and not in force.
 struct Prepared {
     name: String,
-    line: usize,
-    policies: Vec<Policy>,
+    layer: PreparedLayer,
     selector: Selector,
+}
+
+enum PreparedLayer {
+    New(RateLimitLayer),
+    /// Policies for the layer that the domain has.
+    Changed(RateLimitLayer, Vec<Policy>),
 }
 
 impl Domain {
@@ -98,22 +104,27 @@ impl Limits {
             Some((file, text)) => Some(Toml::parse(reader, file, text)?),
         };
         let limits = Self { toml, domains: ArcSwap::default(), store };
-        limits.apply(limits.prepare(texts)?)?;
+        limits.apply(limits.prepare(texts)?);
         warn_of_policies_without_effect(texts);
         Ok(limits)
     }
 
     /// Decides on a request by the route of its path. A request to no route, or to one without a policy, passes.
-    pub(crate) async fn decide(&self, mut request: Request<Body>) -> Response<Body> {
+    pub(crate) async fn decide(&self, mut request: Request<Body>, target: &[u8]) -> Response<Body> {
         let Some(toml) = &self.toml else {
             let problem = "there are no routes; start the service with --config and a file that has them\n";
             return (StatusCode::NOT_FOUND, problem).into_response();
         };
-        let Some((index, matched)) = toml.paths.find(request.uri().path()) else {
+        let Some(target) = Target::read(if target == b"*" { b"/" } else { target }) else {
+            let problem = "X-Forwarded-Uri is no path with a query, such as /search?q=tea\n";
+            return (StatusCode::BAD_REQUEST, problem).into_response();
+        };
+        let Some((index, matched)) = toml.paths.find(&target) else {
             metrics::counter!("sluice.requests.without_route").increment(1);
             return Response::default();
         };
         let Some(domain) = &toml.routes[index] else { return Response::default() };
+        *request.uri_mut() = target.uri();
         request.extensions_mut().insert(MatchedPath::clone(matched));
         domain.decide_on(request).await
     }
@@ -128,11 +139,16 @@ impl Limits {
         toml.routes[*toml.by_path.get(name)?].clone()
     }
 
+    /// The name of a domain that a file has; empty for another, since callers choose its name.
+    pub(crate) fn known_domain<'a>(&self, name: &'a str) -> &'a str {
+        if self.domain(name).is_some() { name } else { "" }
+    }
+
     /// Puts changed texts in force. Returns what has happened, for the log.
     ///
     /// # Errors
     ///
-    /// If a file has a mistake. Then nothing has changed.
+    /// If a file has a mistake. Then nothing has changed: whatever may fail is done before anything is put in force.
     pub(crate) fn change(&self, texts: &Texts) -> Result<String, ConfigError> {
         let prepared = self.prepare(texts)?;
         let mut changes = Vec::new();
@@ -142,7 +158,7 @@ impl Limits {
             changes.push(format!("{file}: {changed}"));
         }
         let before = self.domain_names();
-        self.apply(prepared)?;
+        self.apply(prepared);
         let after = self.domain_names();
         if !after.is_empty() || !before.is_empty() {
             changes.push(format!("domains: {}", if after.is_empty() { "none".to_owned() } else { after.join(", ") }));
@@ -167,29 +183,38 @@ impl Limits {
         if let Some((file, text)) = &texts.config {
             check_domains(file, text)?;
         }
+        let before = self.domains.load();
         let mut prepared = Vec::new();
         for domain in texts.domains()? {
             let (name, line) = (domain.name.clone(), domain.line);
-            let (policies, selector) = rls::policies(domain, &self.store)?;
-            prepared.push(Prepared { name, line, policies, selector });
+            let before = before.get(&name);
+            let selector = Selector::new(domain, &self.store, before.and_then(|domain| domain.selector.as_ref()))?;
+            // Also for a layer that there is: only this tells whether the policies can be in force together.
+            let layer = rls::layer(&name, selector.policies());
+            let layer = layer.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
+            let layer = match before {
+                None => PreparedLayer::New(layer),
+                Some(domain) => PreparedLayer::Changed(domain.layer.clone(), selector.policies()),
+            };
+            prepared.push(Prepared { name, layer, selector });
         }
         Ok(prepared)
     }
 
     /// Domains that were there before keep what was used of their limits.
-    fn apply(&self, prepared: Vec<Prepared>) -> Result<(), ConfigError> {
-        let before = self.domains.load();
+    fn apply(&self, prepared: Vec<Prepared>) {
         let mut after = HashMap::new();
-        for Prepared { name, line, policies, selector } in prepared {
-            let layer = match before.get(&name) {
-                Some(domain) => domain.layer.handle().replace(policies).map(|_| domain.layer.clone()),
-                None => rls::layer(&name, policies),
+        for Prepared { name, layer, selector } in prepared {
+            let layer = match layer {
+                PreparedLayer::New(layer) => layer,
+                PreparedLayer::Changed(layer, policies) => {
+                    layer.handle().replace(policies).expect("a layer of these policies was made before");
+                    layer
+                }
             };
-            let layer = layer.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
             after.insert(name, Arc::new(Domain::new(layer, Some(selector))));
         }
         self.domains.store(Arc::new(after));
-        Ok(())
     }
 
     /// Calls `act` with the configuration in TOML, if there is one.
@@ -230,7 +255,7 @@ fn warn_of_policies_without_effect(texts: &Texts) {
 impl Toml {
     fn parse(reader: ConfigReader, file: &str, text: &str) -> Result<Self, ConfigError> {
         let config = reader.layers(|layer| layer.verdict()).keys(rls::read_key).parse(file, text)?;
-        let paths = Routes::new(file, &config)?;
+        let paths = Routes::new(file, text, &config)?;
         let mut routes = Vec::new();
         let mut by_path = HashMap::new();
         for (index, route) in config.routes().iter().enumerate() {

@@ -6,7 +6,6 @@ mod health;
 mod limits;
 mod notify;
 mod pass;
-mod path;
 mod reload;
 mod rls;
 mod sources;
@@ -14,6 +13,7 @@ mod sources;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -61,6 +61,9 @@ pub(crate) struct ServeArguments {
     /// SLUICE_REDIS_URL, where other users of the machine do not see it
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
+    /// How long a decision may wait for this Redis, in milliseconds; after that, each service decides by itself
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    redis_timeout: u64,
     /// Serve the admin service on this address, such as 127.0.0.1:8082. It needs a token in SLUICE_ADMIN_TOKEN if
     /// others can reach it
     #[arg(long, value_name = "ADDR")]
@@ -88,7 +91,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
         None => (Config::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
         Some(url) => {
             // The error does not repeat the address, which may hold a password.
-            let redis = Redis::open(url).map_err(|error| Failure::Usage(format!("the address of Redis: {error}")))?;
+            let redis = Redis::single(url).timeout(Duration::from_millis(arguments.redis_timeout)).open();
+            let redis = redis.map_err(|error| Failure::Usage(format!("the address of Redis: {error}")))?;
             (Config::reader().redis(&redis), Store::Redis(redis))
         }
     };
@@ -156,6 +160,8 @@ fn router(limits: Arc<Limits>) -> Router {
         .route(auth::PATH, any(auth::decide))
         .route("/auth/{*path}", any(auth::decide))
         .route("/auth/", any(auth::decide))
+        .route(auth::PATH_WITH_401, any(auth::decide_with_401))
+        .route(auth::PATH_WITH_403, any(auth::decide_with_403))
         .route(rls::PATH, post(rls::should_rate_limit))
         .with_state(Arc::clone(&limits))
         .route("/metrics", get(scrape).with_state((metrics, limits)))

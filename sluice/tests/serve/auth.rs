@@ -66,7 +66,7 @@ async fn a_request_is_limited_by_the_route_of_its_path() {
 
     let bob = [("x-forwarded-uri", "/search?q=tea"), ("x-forwarded-for", "192.0.2.2")];
     assert_eq!(ask(&service, "/auth", &bob).await.status(), 200);
-    for spelling in ["/%73earch", "//search", "/a/../search", "/./search?q=1"] {
+    for spelling in ["/%73earch", "//search", "/a/../search", "/./search?q=1", "/search#/../about", "http://a/search"] {
         let fields = [("x-forwarded-uri", spelling), ("x-forwarded-for", "192.0.2.1")];
         assert_eq!(ask(&service, "/auth", &fields).await.status(), 429, "{spelling}");
     }
@@ -90,13 +90,57 @@ async fn a_proxy_may_choose_the_status_of_rejections() {
     let service = Service::start(CONFIG);
     let fields = [("x-forwarded-uri", "/search"), ("x-forwarded-for", "192.0.2.1")];
     for expected in [200, 200] {
-        assert_eq!(ask(&service, "/auth?status=403", &fields).await.status(), expected);
+        assert_eq!(ask(&service, "/auth-403", &fields).await.status(), expected);
     }
-    let rejected = ask(&service, "/auth?status=403", &fields).await;
-    assert_eq!(rejected.status(), 403);
-    assert_eq!(status_in_the_body(rejected).await, 403);
-    for unfit in ["/auth?status=200", "/auth?status=503"] {
-        assert_eq!(ask(&service, unfit, &fields).await.status(), 400);
+    for (path, status) in [("/auth-403", 403), ("/auth-401", 401)] {
+        let rejected = ask(&service, path, &fields).await;
+        assert_eq!(rejected.status(), status);
+        assert_eq!(status_in_the_body(rejected).await, u64::from(status));
+        assert_eq!(ask(&service, path, &[]).await.status(), status, "a call that describes no request");
+    }
+    // Some proxies leave the query of their client in the call.
+    assert_eq!(ask(&service, "/auth?status=418", &fields).await.status(), 429);
+}
+
+/// Clients send bytes that no URI can have, and proxies hand them on.
+#[tokio::test]
+async fn no_spelling_of_a_path_is_refused() {
+    let service = Service::start(CONFIG);
+    let long = format!("/about?q={}", "x".repeat(60_000));
+    for uri in ["/about", "/caf\u{e9}", "/?q=\"<x>\"`", "/a|b\\c", "*", &long, "/about?a b", "/search;x"] {
+        let response = ask(&service, "/auth", &[("x-forwarded-uri", uri)]).await;
+        assert_eq!(response.status(), 200, "{}", &uri[..uri.len().min(20)]);
+    }
+    let names: Vec<String> = (0..300).map(|number| format!("x-{number}")).collect();
+    let mut fields: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    fields.push(("x-forwarded-uri", "/about"));
+    assert_eq!(ask(&service, "/auth", &fields).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_route_says_what_its_app_ignores() {
+    let policy = |limit: u32| {
+        format!("policy = [{{ name = \"all\", algorithm = \"fixed-window\", limit = {limit}, per = \"1day\" }}]")
+    };
+    let ignores = "path-ignores = [\"case\", \"trailing-slash\", \"parameters\"]";
+    let service = Service::start(&format!(
+        "[[route]]\npath = \"/Export/\"\n{ignores}\n{}\n[[route]]\npath = \"/{{*rest}}\"\n{}\n\
+         [[route]]\npath = \"/exact\"\n{}",
+        policy(3),
+        policy(100),
+        policy(1),
+    ));
+    for (path, expected) in [
+        ("/export", 200),
+        ("/EXPORT/", 200),
+        ("/a/..;x/export;y=1", 200),
+        ("/export", 429),
+        ("/exact", 200),
+        ("/EXACT", 200),
+        ("/exact/", 200),
+        ("/exact", 429),
+    ] {
+        assert_eq!(ask(&service, "/auth", &[("x-forwarded-uri", path)]).await.status(), expected, "{path}");
     }
 }
 

@@ -7,10 +7,10 @@ use tower_sluice::config::ConfigError;
 
 use super::super::name::{NameText, Names};
 use super::super::yaml::{self, Fields, Node, Shape};
-use super::super::{Algorithm, Domain, Limit, Rule, Unit};
+use super::super::{Algorithm, Charging, Domain, Limit, Rule, Unit};
 use super::tree::{Branch, Level, Replacement, Tree};
 
-const FILE: Shape = Shape { what: "the file", fields: &["domain", "descriptors"] };
+const FILE: Shape = Shape { what: "the file", fields: &["domain", "descriptors", "name", "all_or_none"] };
 const DESCRIPTOR: Shape = Shape {
     what: "a descriptor",
     // The last three concern the metrics and the dynamic metadata of the file's own server.
@@ -43,13 +43,17 @@ pub(super) fn domain(file: &str, text: &str) -> Result<Domain, ConfigError> {
     let Some(name) = fields.text("domain")?.filter(|name| !name.is_empty()) else {
         return Err(fields.error("domain", "there is no domain; add `domain: NAME`, with the domain that Envoy sends"));
     };
+    // The name of the resource that a gateway made the file from: nothing depends on it.
+    fields.text("name")?;
+    let charging = if fields.flag("all_or_none")? { Charging::AllOrNone } else { Charging::Each };
     let mut reader =
         Reader { file, names: Names::default(), rules: Vec::new(), replacements: Vec::new(), replaced: Vec::new() };
     let root = reader.level(&NameText::new(), &fields)?;
     reader.check_replaced_names()?;
     let Reader { rules, replacements, .. } = reader;
     let select = Box::new(Tree { root, replacements });
-    Ok(Domain { name: name.to_owned(), rules, select, file: file.to_owned(), line: fields.line_of("domain") })
+    let line = fields.line_of("domain");
+    Ok(Domain { name: name.to_owned(), rules, select, charging, takes_limits: true, file: file.to_owned(), line })
 }
 
 struct Reader<'a> {

@@ -8,7 +8,7 @@ use tower_sluice::config::ConfigError;
 
 use super::super::name::{NameText, Names};
 use super::super::yaml::{self, Fields, Node, Shape, Value};
-use super::super::{Algorithm, Domain, Kind, Limit, Rule};
+use super::super::{Algorithm, Charging, Domain, Kind, Limit, Rule};
 use super::expression::{Condition, Reference};
 use super::select::{Scope, Scopes};
 
@@ -140,7 +140,15 @@ impl<'a> Namespace<'a> {
 
     fn into_domain(self) -> Domain {
         let select = Box::new(Scopes(self.scopes));
-        Domain { name: self.name.to_owned(), rules: self.rules, select, file: self.file.to_owned(), line: self.line }
+        Domain {
+            name: self.name.to_owned(),
+            rules: self.rules,
+            select,
+            charging: Charging::AllOrNone,
+            takes_limits: false,
+            file: self.file.to_owned(),
+            line: self.line,
+        }
     }
 }
 

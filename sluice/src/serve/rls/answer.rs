@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use tonic::Status;
@@ -13,7 +14,7 @@ use tower_sluice::policy::PolicyStatus;
 use tower_sluice::rejection::PolicyVerdict;
 use tower_sluice::{Quota, Verdict};
 
-use super::asked::{Asked, Match};
+use super::asked::{Asked, Match, Selection};
 use super::domain::{Selections, Selector};
 use super::proto::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
 use crate::rules::Unit;
@@ -25,10 +26,11 @@ pub(crate) struct CurrentLimits(HashMap<String, CurrentLimit>);
 impl CurrentLimits {
     /// A limit has the name that the file gives to it, or else that of its policy.
     pub(crate) fn new(policies: &[PolicyStatus], selector: Option<&Selector>) -> Self {
+        let labels = selector.map(Selector::labels).unwrap_or_default();
         let limits = policies.iter().filter_map(|policy| {
             let quota = policy.terms()?.quota()?;
-            let label = selector.and_then(|selector| selector.label(policy.name()));
-            Some((policy.name().to_owned(), current_limit(label.unwrap_or(policy.name()), quota)))
+            let name = labels.get(policy.name()).copied().unwrap_or(policy.name());
+            Some((policy.name().to_owned(), current_limit(name, quota)))
         });
         Self(limits.collect())
     }
@@ -39,7 +41,7 @@ fn current_limit(name: &str, quota: Quota) -> CurrentLimit {
     CurrentLimit { requests_per_unit: saturated(quota.limit()), unit, name: name.to_owned() }
 }
 
-/// Makes the response to a request.
+/// Makes the response to a request whose descriptors were decided on together.
 ///
 /// # Errors
 ///
@@ -50,68 +52,106 @@ pub(super) async fn answer(
     limits: &CurrentLimits,
     response: http::Response<Body>,
 ) -> Result<RateLimitResponse, Status> {
-    let (mut head, body) = response.into_parts();
-    let verdict = head.extensions.remove::<Verdict>().unwrap_or_default();
-    let is_rejected = !verdict.is_allowed();
-    if is_rejected && verdict.violated().next().is_none() {
-        return Err(Status::unavailable(format!("the limits cannot decide: {}", head.status)));
-    }
+    let (head, body) = response.into_parts();
+    let verdict = head.extensions.get::<Verdict>();
+    check_decided(verdict, head.status)?;
+    let is_rejected = verdict.is_some_and(|verdict| !verdict.is_allowed());
     let matched = asked.take_matched();
     let statuses: Vec<_> = (0..asked.descriptors.len())
         .map(|descriptor| {
             if selections.unlimited.contains(&descriptor) {
                 return unlimited();
             }
-            let matched = matched.iter().filter(|matched| matched.descriptor == descriptor);
-            status_of(matched, selections.quotas.contains(&descriptor), &verdict, limits)
+            let matched: Vec<Match> = matched.iter().filter(|it| it.descriptor == descriptor).cloned().collect();
+            status_of(asked, &matched, verdict, limits)
         })
         .collect();
-    let quotas = &selections.quotas;
-    let is_over =
-        is_rejected || !quotas.is_empty() && quotas.iter().all(|quota| statuses[*quota].code() == Code::OverLimit);
+    let is_over = is_rejected || selections.quotas_reject(&statuses);
     let body = if is_rejected { to_bytes(body, LONGEST_BODY).await.unwrap_or_default() } else { Default::default() };
+    let violated = verdict.into_iter().flat_map(Verdict::violated).map(PolicyVerdict::name);
     Ok(RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
         response_headers_to_add: fields(&head.headers, is_rejected),
         request_headers_to_add: Vec::new(),
         raw_body: body.into(),
-        dynamic_metadata: is_over.then(|| metadata(&verdict)),
+        dynamic_metadata: is_over.then(|| metadata(violated)),
     })
 }
 
 /// Longer than any body of a rejection.
-const LONGEST_BODY: usize = 1 << 16;
+pub(super) const LONGEST_BODY: usize = 1 << 16;
+
+/// # Errors
+///
+/// If a request is rejected, and not by a limit.
+pub(super) fn check_decided(verdict: Option<&Verdict>, status: StatusCode) -> Result<(), Status> {
+    match verdict {
+        Some(verdict) if !verdict.is_allowed() && verdict.violated().next().is_none() => {
+            Err(Status::unavailable(format!("the limits cannot decide: {status}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a limit rejects the request.
+pub(super) fn is_rejected(response: &http::Response<Body>) -> bool {
+    response.extensions().get::<Verdict>().is_some_and(|verdict| !verdict.is_allowed())
+}
+
+/// Whether the only limit of a request has no room for it. A shadow then lets it pass.
+pub(super) fn is_full(response: &http::Response<Body>) -> bool {
+    let verdict = response.extensions().get::<Verdict>();
+    let mut decided = verdict.into_iter().flat_map(Verdict::policies).filter(|policy| !policy.is_passed_over());
+    decided.any(|policy| !policy.decision().is_allowed())
+}
 
 /// The status of a descriptor that is counted, but has no limit.
-fn unlimited() -> DescriptorStatus {
+pub(super) fn unlimited() -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..DescriptorStatus::default() }
 }
 
+/// The status of a descriptor for which there is no rule.
+pub(super) fn without_rule() -> DescriptorStatus {
+    DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }
+}
+
 /// The status of a descriptor: of its policies, the one that rejects it for longest, or leaves the least.
-fn status_of<'a>(
-    matched: impl Iterator<Item = &'a Match>,
-    is_quota: bool,
-    verdict: &Verdict,
+pub(super) fn status_of(
+    asked: &Asked,
+    matched: &[Match],
+    verdict: Option<&Verdict>,
     limits: &CurrentLimits,
 ) -> DescriptorStatus {
-    let mut decided: Vec<(&Match, Option<&PolicyVerdict>)> =
-        matched.map(|matched| (matched, decision_on(matched, verdict))).collect();
-    // A policy that was not asked, since another rejected the request before, says the least.
-    decided.sort_by_key(|(_, decided)| match decided {
-        Some(policy) if is_over(policy, is_quota) => (0, Reverse(policy.decision().retry_after()), 0),
-        Some(policy) => (1, Reverse(None), policy.decision().remaining()),
-        None => (2, Reverse(None), 0),
+    struct Decided<'a> {
+        matched: &'a Match,
+        selection: Option<&'a Selection>,
+        policy: Option<&'a PolicyVerdict>,
+        is_over: bool,
+    }
+    let decided = matched.iter().map(|matched| {
+        let selection = asked.selection_of(matched);
+        let policy = verdict.and_then(|verdict| decision_on(matched, verdict));
+        // A quota is charged as a shadow, since it alone rejects nothing.
+        let is_quota = selection.is_some_and(|selection| selection.is_quota);
+        Decided { matched, selection, policy, is_over: policy.is_some_and(|policy| is_over(policy, is_quota)) }
     });
-    let Some((matched, policy)) = decided.first() else {
-        return DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
-    };
+    // A policy that was not asked, since another rejected the request before, says the least.
+    let decisive = decided.min_by_key(|it| match it.policy.map(PolicyVerdict::decision) {
+        Some(decision) if it.is_over => (0, Reverse(decision.retry_after().unwrap_or(Duration::MAX)), 0),
+        Some(decision) => (1, Reverse(Duration::ZERO), decision.remaining()),
+        None => (2, Reverse(Duration::ZERO), 0),
+    });
+    let Some(Decided { matched, selection, policy, is_over }) = decisive else { return without_rule() };
     let decision = policy.map(PolicyVerdict::decision);
-    let is_over = policy.is_some_and(|policy| is_over(policy, is_quota));
     let until = decision.and_then(|it| if is_over { it.retry_after() } else { Some(it.reset_after()) });
+    let brought = selection.and_then(|selection| selection.brought);
     DescriptorStatus {
         code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
-        current_limit: limits.0.get(&*matched.policy).cloned(),
+        current_limit: match brought {
+            Some(brought) => Some(brought.current_limit()),
+            None => limits.0.get(&*matched.policy).cloned(),
+        },
         // A policy without a decision admits the request: by hand, or since its limiter fails.
         limit_remaining: decision.map_or(u32::MAX, |decision| saturated(decision.remaining())),
         duration_until_reset: until.and_then(|wait| prost_types::Duration::try_from(wait).ok()),
@@ -122,7 +162,6 @@ fn decision_on<'a>(matched: &Match, verdict: &'a Verdict) -> Option<&'a PolicyVe
     verdict.policies().iter().find(|policy| policy.name() == &*matched.policy && policy.key() == Some(&matched.key))
 }
 
-/// A quota is charged as a shadow, since it alone rejects nothing.
 fn is_over(policy: &PolicyVerdict, is_quota: bool) -> bool {
     (is_quota || !policy.is_shadow()) && !policy.is_passed_over() && !policy.decision().is_allowed()
 }
@@ -132,7 +171,7 @@ fn saturated(number: u64) -> u32 {
 }
 
 /// The fields for the client. The type of the body goes with the body only.
-fn fields(headers: &HeaderMap, has_body: bool) -> Vec<HeaderValue> {
+pub(super) fn fields(headers: &HeaderMap, has_body: bool) -> Vec<HeaderValue> {
     let is_sent = |name| name != CONTENT_LENGTH && (has_body || name != CONTENT_TYPE);
     let fields = headers.iter().filter(|(name, _)| is_sent(*name));
     let fields = fields.filter_map(|(name, value)| {
@@ -142,9 +181,8 @@ fn fields(headers: &HeaderMap, has_body: bool) -> Vec<HeaderValue> {
 }
 
 /// For access logs: which policies reject the request.
-fn metadata(verdict: &Verdict) -> Struct {
+pub(super) fn metadata<'a>(violated: impl Iterator<Item = &'a str>) -> Struct {
     let text = |name: &str| Value { kind: Some(Kind::StringValue(name.to_owned())) };
-    let violated = verdict.violated().map(|policy| text(policy.name())).collect();
-    let violated = Value { kind: Some(Kind::ListValue(ListValue { values: violated })) };
+    let violated = Value { kind: Some(Kind::ListValue(ListValue { values: violated.map(text).collect() })) };
     Struct { fields: [("violated_policies".to_owned(), violated)].into() }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tower_sluice::key::KeyCharge;
 use tower_sluice::{PartitionKey, Quota};
 
+use super::brought::Brought;
 use crate::rules::Descriptor;
 
 /// The descriptors of a request. The layer's policies find them in the request's extensions, and note here which of
@@ -38,8 +39,11 @@ pub(crate) struct Selection {
     /// The policy of the rule.
     pub(crate) policy: Arc<str>,
     pub(crate) key: PartitionKey,
+    /// Whether the rule rejects a request only together with all others of this kind.
+    pub(crate) is_quota: bool,
+    pub(crate) is_fixed_window: bool,
     /// The limit that the request brings for the descriptor.
-    pub(crate) quota: Option<Quota>,
+    pub(crate) brought: Option<Brought>,
 }
 
 /// A descriptor that is charged to a key of a policy.
@@ -86,6 +90,12 @@ impl Asked {
             all.push(Match { policy: Arc::clone(policy), key, descriptor });
         }
         sums.into_iter().map(|(key, quota, hits)| self.charge_of(key, quota, hits)).collect()
+    }
+
+    /// Returns the rule by which a policy is charged, if the file of another service has it.
+    pub(crate) fn selection_of(&self, matched: &Match) -> Option<&Selection> {
+        let is_same = |it: &&Selection| it.descriptor == matched.descriptor && it.policy == matched.policy;
+        self.selected.iter().find(is_same)
     }
 
     /// Takes the policies that each descriptor was charged to, once the request is decided on.

@@ -1,6 +1,7 @@
 //! The limits of a domain, from the file of another service: one policy for each rule.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -14,57 +15,122 @@ use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
 
 use super::asked::{Asked, Selection};
-use crate::rules::{self, Descriptor, Limit, Rule, Select, Unit};
+use super::brought::{self, Brought, BroughtLimits};
+use super::proto::{Code, DescriptorStatus};
+use crate::rules::{self, BROUGHT, Charging, Descriptor, Limit, Rule, Select, Selected};
 
 /// Selects the policies of a request.
-#[derive(Debug)]
 pub(crate) struct Selector {
+    pub(super) domain: String,
+    pub(super) charging: Charging,
     select: Box<dyn Select>,
     rules: Vec<RulePolicy>,
+    /// Whether requests may bring limits.
+    takes_limits: bool,
+    /// The limiter of brought limits in the layer of the domain, which decides on all descriptors together.
+    first: Arc<dyn Limiter>,
+    /// The limits that requests bring, in a domain that decides on each descriptor by itself.
+    pub(super) brought: Arc<BroughtLimits>,
 }
 
 /// What a selection needs of a rule.
-#[derive(Debug)]
 struct RulePolicy {
     policy: Arc<str>,
     /// The name that the file gives to its limit.
     label: Option<String>,
-    is_unlimited: bool,
-    /// Whether it rejects a request only together with all others of this kind.
-    rejects_with_others: bool,
+    limit: Limit,
+    is_quota: bool,
+    is_shadow: bool,
+    /// Kept for the next version of the file: an unchanged limit keeps its table. `None` without a limit.
+    limiter: Option<Arc<dyn Limiter>>,
 }
 
-/// The policy for limits that requests bring. No rule has this name, since theirs are made of a key at least.
-const BROUGHT: &str = "request.limit";
-
 impl Selector {
+    /// Makes the limits of a domain. `before` is the domain before its file was edited.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot keep a limit.
+    pub(crate) fn new(domain: rules::Domain, store: &Store, before: Option<&Self>) -> Result<Self, ConfigError> {
+        let rules::Domain { name, rules, select, charging, takes_limits, file, line } = domain;
+        let error = |line: usize, problem: String| ConfigError::new(&file, line, problem);
+        let kept = before.into_iter().flat_map(|before| &before.rules).map(|rule| (&*rule.policy, rule));
+        let kept: HashMap<&str, &RulePolicy> = kept.collect();
+        let mut selected = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let kept = kept.get(&*rule.name).filter(|kept| kept.limit == rule.limit);
+            let limiter = match kept {
+                Some(kept) => kept.limiter.clone(),
+                None => limiter_of(&name, &rule, store).map_err(|problem| error(rule.line, problem))?,
+            };
+            let Rule { name, label, limit, is_shadow, is_quota, line: _ } = rule;
+            selected.push(RulePolicy { policy: name.into(), label, limit, is_quota, is_shadow, limiter });
+        }
+        let brought = match before {
+            None => Arc::new(BroughtLimits::new(name.clone(), store.clone())),
+            Some(before) => Arc::clone(&before.brought),
+        };
+        // A layer needs a policy. No request is charged to the smallest one.
+        let is_small = !takes_limits || charging == Charging::Each;
+        let store = if is_small { &Store::Memory { max_keys: 1 } } else { store };
+        let first = brought::limiter(&name, store).map_err(|problem| error(line, problem))?;
+        Ok(Self { domain: name, charging, select, rules: selected, takes_limits, first, brought })
+    }
+
+    /// Makes the policies: that of brought limits, and one for each rule with a limit.
+    pub(crate) fn policies(&self) -> Vec<Policy> {
+        let first = brought::policy(Arc::clone(&self.first));
+        std::iter::once(first).chain(self.rules.iter().filter_map(RulePolicy::policy)).collect()
+    }
+
     /// The name that the file gives to the limit of a policy.
-    pub(crate) fn label(&self, policy: &str) -> Option<&str> {
-        self.rules.iter().find(|rule| *rule.policy == *policy)?.label.as_deref()
+    pub(crate) fn labels(&self) -> HashMap<&str, &str> {
+        let labels = self.rules.iter().filter_map(|rule| Some((&*rule.policy, rule.label.as_deref()?)));
+        labels.collect()
     }
 
     /// Returns the rules for these descriptors. A limit that the request brings replaces that of the file.
-    pub(crate) fn select(&self, descriptors: &[Descriptor], brought: &[Option<Quota>]) -> Selections {
+    pub(super) fn select(&self, descriptors: &[Descriptor], brought: &[Option<Brought>]) -> Selections {
+        let brought = |descriptor: usize| brought[descriptor].filter(|_| self.takes_limits);
         let mut selections = Selections::default();
-        for selected in self.select.select(descriptors) {
-            if brought[selected.descriptor].is_some() {
+        for Selected { descriptor, rule, key } in self.select.select(descriptors) {
+            if brought(descriptor).is_some() {
                 continue;
             }
-            let rule = &self.rules[selected.rule];
-            if rule.is_unlimited {
-                selections.unlimited.push(selected.descriptor);
+            let rule = &self.rules[rule];
+            if rule.limit == Limit::Unlimited {
+                selections.unlimited.push(descriptor);
                 continue;
             }
-            if rule.rejects_with_others {
-                selections.quotas.push(selected.descriptor);
+            if rule.is_quota {
+                selections.quotas.push(descriptor);
             }
-            let policy = Arc::clone(&rule.policy);
-            selections.all.push(Selection { descriptor: selected.descriptor, policy, key: selected.key, quota: None });
+            selections.all.push(Selection {
+                descriptor,
+                policy: Arc::clone(&rule.policy),
+                key,
+                is_quota: rule.is_quota && !rule.is_shadow,
+                is_fixed_window: matches!(
+                    rule.limit,
+                    Limit::Zero { .. } | Limit::Rate { algorithm: rules::Algorithm::FixedWindow, .. }
+                ),
+                brought: None,
+            });
         }
-        for (descriptor, quota) in brought.iter().enumerate().filter(|(_, quota)| quota.is_some()) {
-            let key = descriptors[descriptor].key();
-            selections.all.push(Selection { descriptor, policy: BROUGHT.into(), key, quota: *quota });
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            if let Some(brought) = brought(index) {
+                selections.all.push(Selection {
+                    descriptor: index,
+                    policy: BROUGHT.into(),
+                    key: descriptor.key(),
+                    is_quota: false,
+                    is_fixed_window: true,
+                    brought: Some(brought),
+                });
+            }
         }
+        // Two descriptors with one key are charged in the order of the request.
+        selections.all.sort_by_key(|selection| selection.descriptor);
         selections
     }
 }
@@ -72,11 +138,28 @@ impl Selector {
 /// The rules for the descriptors of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Selections {
+    /// In the order of the descriptors.
     pub(crate) all: Vec<Selection>,
     /// The descriptors whose rule has no limit.
     pub(crate) unlimited: Vec<usize>,
-    /// The descriptors whose rule rejects a request only together with all others of this kind.
+    /// The descriptors whose rule rejects a request only together with all others of this kind. One that is a shadow, too,
+    /// is never over.
     pub(crate) quotas: Vec<usize>,
+}
+
+impl Selections {
+    /// Whether all quotas are over.
+    pub(super) fn quotas_reject(&self, statuses: &[DescriptorStatus]) -> bool {
+        !self.quotas.is_empty() && self.quotas.iter().all(|quota| statuses[*quota].code() == Code::OverLimit)
+    }
+
+    /// The descriptors, of so many, that no rule counts.
+    pub(super) fn without_rule(&self, count: usize) -> impl Iterator<Item = usize> {
+        let has_rule = |descriptor: &usize| {
+            self.unlimited.contains(descriptor) || self.all.iter().any(|it| it.descriptor == *descriptor)
+        };
+        (0..count).filter(move |descriptor| !has_rule(descriptor))
+    }
 }
 
 /// Where the budgets are.
@@ -93,7 +176,7 @@ impl Store {
     /// # Errors
     ///
     /// If Redis cannot keep the quota.
-    fn limiter<A: Scripted>(&self, algorithm: A, name: &str) -> Result<Arc<dyn Limiter>, String> {
+    pub(super) fn limiter<A: Scripted>(&self, algorithm: A, name: &str) -> Result<Arc<dyn Limiter>, String> {
         match self {
             Self::Memory { max_keys } => {
                 Ok(RateLimiter::new(algorithm, MemoryStore::with_capacity(*max_keys)).into_limiter())
@@ -106,78 +189,40 @@ impl Store {
     }
 }
 
-/// Makes the policies of a domain, and what selects them.
-///
-/// # Errors
-///
-/// If the store cannot keep a limit.
-pub(crate) fn policies(domain: rules::Domain, store: &Store) -> Result<(Vec<Policy>, Selector), ConfigError> {
-    let of_line = |line: usize| {
-        let file = domain.file.clone();
-        move |problem: String| ConfigError::new(file, line, problem)
-    };
-    let brought = policy_of_brought_limits(&domain.name, store).map_err(of_line(domain.line))?;
-    let mut policies = vec![brought];
-    let mut rules = Vec::new();
-    for rule in domain.rules {
-        let is_unlimited = rule.limit == Limit::Unlimited;
-        let policy: Arc<str> = rule.name.as_str().into();
-        policies.extend(policy_of(&domain.name, &rule, store).map_err(of_line(rule.line))?);
-        rules.push(RulePolicy {
-            policy,
-            label: rule.label,
-            is_unlimited,
-            rejects_with_others: rule.is_quota && !rule.is_shadow,
-        });
-    }
-    Ok((policies, Selector { select: domain.select, rules }))
-}
-
 /// Sets up the layer of a domain. It sends no `RateLimit` fields: `RateLimit-Policy` would list all rules of the file.
 pub(crate) fn layer(name: &str, policies: Vec<Policy>) -> Result<RateLimitLayer, PolicyError> {
     RateLimitLayer::builder(policies).route(name).fields(RateLimitFields::none()).verdict().try_build()
 }
 
 /// `None` for a rule without a limit.
-fn policy_of(domain: &str, rule: &Rule, store: &Store) -> Result<Option<Policy>, String> {
+fn limiter_of(domain: &str, rule: &Rule, store: &Store) -> Result<Option<Arc<dyn Limiter>>, String> {
     let name = format!("{}@{domain}", rule.name);
-    let (limiter, is_closed) = match rule.limit {
+    Ok(Some(match rule.limit {
         Limit::Unlimited => return Ok(None),
-        Limit::Zero { period } => (store.limiter(FixedWindow::new(Quota::per(1, period)), &name)?, true),
-        Limit::Rate { quota, algorithm } => (limiter(quota, algorithm, store, &name)?, false),
-    };
-    let policy = Policy::new(rule.name.as_str(), limiter).key(RuleKey(rule.name.as_str().into()));
-    let policy = if is_closed { policy.quota_fn(|_| Some(Quota::suspended())) } else { policy };
-    // A quota rule rejects nothing by itself.
-    Ok(Some(if rule.is_shadow || rule.is_quota { policy.shadow() } else { policy }))
+        Limit::Zero { period } => store.limiter(FixedWindow::new(Quota::per(1, period)), &name)?,
+        Limit::Rate { quota, algorithm } => match algorithm {
+            rules::Algorithm::TokenBucket => store.limiter(TokenBucket::new(quota), &name)?,
+            rules::Algorithm::LeakyBucket => store.limiter(LeakyBucket::new(quota), &name)?,
+            rules::Algorithm::FixedWindow => store.limiter(FixedWindow::new(quota), &name)?,
+            rules::Algorithm::SlidingWindow => store.limiter(SlidingWindow::new(quota), &name)?,
+        },
+    }))
 }
 
-fn limiter(quota: Quota, algorithm: rules::Algorithm, store: &Store, name: &str) -> Result<Arc<dyn Limiter>, String> {
-    match algorithm {
-        rules::Algorithm::TokenBucket => store.limiter(TokenBucket::new(quota), name),
-        rules::Algorithm::LeakyBucket => store.limiter(LeakyBucket::new(quota), name),
-        rules::Algorithm::FixedWindow => store.limiter(FixedWindow::new(quota), name),
-        rules::Algorithm::SlidingWindow => store.limiter(SlidingWindow::new(quota), name),
+impl RulePolicy {
+    /// `None` for a rule without a limit.
+    fn policy(&self) -> Option<Policy> {
+        let policy = Policy::new(&*self.policy, Arc::clone(self.limiter.as_ref()?));
+        let policy = policy.key(RuleKey(Arc::clone(&self.policy)));
+        let is_closed = matches!(self.limit, Limit::Zero { .. });
+        let policy = if is_closed { policy.quota_fn(|_| Some(Quota::suspended())) } else { policy };
+        // A quota rule rejects nothing by itself.
+        Some(if self.is_shadow || self.is_quota { policy.shadow() } else { policy })
     }
 }
 
-/// Each key has the quota that its requests bring. As in the rules of the file, that is a fixed window.
-fn policy_of_brought_limits(domain: &str, store: &Store) -> Result<Policy, String> {
-    let limiter = store.limiter(FixedWindow::new(Quota::per_second(1)), &format!("{BROUGHT}@{domain}"))?;
-    Ok(Policy::new(BROUGHT, limiter).key(RuleKey(BROUGHT.into())).quota_fn(|_| None))
-}
-
-/// The quota of a limit that a request brings; `None` if its unit is unknown.
-pub(crate) fn brought_quota(requests_per_unit: u32, unit: i32) -> Option<Quota> {
-    let unit = Unit::from_number(unit)?;
-    Some(match requests_per_unit {
-        0 => Quota::suspended(),
-        limit => Quota::try_per(limit.into(), unit.period()).ok()?,
-    })
-}
-
 /// Charges the descriptors that were selected for the policy of this name.
-struct RuleKey(Arc<str>);
+pub(super) struct RuleKey(pub(super) Arc<str>);
 
 impl RuleKey {
     fn selected<'a>(&'a self, asked: &'a Asked) -> impl Iterator<Item = &'a Selection> {
@@ -209,6 +254,6 @@ impl KeyExtractor for RuleKey {
         if selected.peek().is_none() {
             return Ok(Vec::new());
         }
-        Ok(asked.charge(&self.0, selected.map(|it| (it.descriptor, it.key.clone(), it.quota))))
+        Ok(asked.charge(&self.0, selected.map(|it| (it.descriptor, it.key.clone(), it.brought.map(|brought| brought.quota)))))
     }
 }

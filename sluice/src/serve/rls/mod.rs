@@ -1,16 +1,21 @@
 //! Envoy's rate limit service, version 3, over gRPC.
 //!
-//! The descriptors of a request go through the layer of its domain in one request, so that either all of them are
-//! charged or none. The layer's response becomes the statuses, and its fields and body go to Envoy's client as they
-//! are.
+//! A domain decides on the descriptors of a request one by one ([`each`]) or all together ([`together`]). Either way they
+//! go through the layer of the domain. The layer's response becomes the statuses, and its fields and body go to Envoy's
+//! client as they are.
 
 mod answer;
 mod asked;
+mod brought;
 mod domain;
+mod each;
 mod key;
 mod proto;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
+mod together;
 
 use std::sync::Arc;
 
@@ -20,17 +25,15 @@ use axum::response::Response;
 use tonic::Status;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
-use tower_sluice::Quota;
 
 pub(crate) use self::answer::CurrentLimits;
 pub(crate) use self::asked::Asked;
-use self::asked::Kind;
-use self::domain::Selections;
-pub(crate) use self::domain::{Selector, Store, layer, policies};
+use self::brought::Brought;
+pub(crate) use self::domain::{Selector, Store, layer};
 pub(crate) use self::key::{DESCRIPTOR, read as read_key};
 use self::proto::{Code, DescriptorStatus, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use super::limits::{Domain, Limits};
-use crate::rules::Descriptor;
+use super::limits::Limits;
+use crate::rules::{Charging, Descriptor};
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -58,6 +61,11 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
         return Err(Status::invalid_argument("the domain is empty; set `domain` of the rate limit filter"));
     }
     let count = request.descriptors.len();
+    if count == 0 {
+        NotCharged::NoDescriptor.count(limits.known_domain(&request.domain), request.hits_addend.max(1).into());
+        let problem = "the request has no descriptor, so that nothing is counted; send the descriptors of the limits";
+        return Err(Status::invalid_argument(problem));
+    }
     if count > MOST_DESCRIPTORS {
         let problem = format!("a request has {count} descriptors, and may have {MOST_DESCRIPTORS}; send fewer");
         return Err(Status::invalid_argument(problem));
@@ -66,52 +74,61 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
         let problem = format!("a descriptor has {entries} entries, and may have {MOST_ENTRIES}; send fewer");
         return Err(Status::invalid_argument(problem));
     }
-    let Some(domain) = limits.domain(&request.domain) else { return Ok(unlimited(count)) };
-    let is_report: Vec<bool> = request.descriptors.iter().map(is_report).collect();
-    if !is_report.contains(&true) || !is_report.contains(&false) {
-        return decide_alike(&domain, request).await;
+    let name = request.domain.clone();
+    let questions = Questions::of(request);
+    let Some(domain) = limits.domain(&name) else {
+        NotCharged::NoDomain.count(NO_DOMAIN, questions.total());
+        return Ok(unlimited(count));
+    };
+    match &domain.selector {
+        Some(selector) if selector.charging == Charging::Each => each::decide(&domain, selector, questions).await,
+        _ => together::decide(&name, &domain, questions).await,
     }
-    // What was spent already counts, whether or not the others have room. So it is a request of its own.
-    let mut parts = [request.clone(), request];
-    for (part, is_reported) in parts.iter_mut().zip([true, false]) {
-        let mut kept = is_report.iter().map(|is_report| *is_report == is_reported);
-        part.descriptors.retain(|_| kept.next().unwrap_or(false));
-    }
-    let [reports, questions] = parts;
-    let reported = decide_alike(&domain, reports).await?;
-    let mut answer = decide_alike(&domain, questions).await?;
-    let mut statuses = [answer.statuses.into_iter(), reported.statuses.into_iter()];
-    answer.statuses = is_report.iter().filter_map(|is_report| statuses[usize::from(*is_report)].next()).collect();
-    Ok(answer)
 }
 
-/// Decides on reports alone, or on questions alone.
-async fn decide_alike(domain: &Domain, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-    let hits_of_request = u64::from(request.hits_addend.max(1));
-    let hits = request.descriptors.iter().map(|descriptor| descriptor.hits_addend.unwrap_or(hits_of_request)).collect();
-    let kind = if request.descriptors.iter().any(is_report) { Kind::Report } else { Kind::Question };
-    let brought: Vec<_> = request.descriptors.iter().map(brought_quota).collect();
-    let descriptors: Vec<_> = request.descriptors.into_iter().map(Descriptor::from).collect();
-    let Some(selector) = &domain.selector else {
-        return ask(domain, Asked::new(kind, descriptors, hits, Vec::new()), &Selections::default()).await;
-    };
-    let mut selections = selector.select(&descriptors, &brought);
-    let asked = Asked::new(kind, descriptors, hits, std::mem::take(&mut selections.all));
-    if !selections.quotas.is_empty() && kind == Kind::Question {
-        // Whether all of these limits are used up is known only after all have decided. So they are looked at first.
-        let looked = ask(domain, asked.to_look(), &selections).await?;
-        if looked.overall_code() == Code::OverLimit {
-            return Ok(looked);
+/// The descriptors of a request. Each list has an element for each of them.
+struct Questions {
+    descriptors: Vec<Descriptor>,
+    hits: Vec<u64>,
+    /// The limits that the request brings.
+    brought: Vec<Option<Brought>>,
+    /// Whether the hits were spent already.
+    is_report: Vec<bool>,
+}
+
+impl Questions {
+    fn of(request: RateLimitRequest) -> Self {
+        let hits_of_request = u64::from(request.hits_addend.max(1));
+        let all = &request.descriptors;
+        Self {
+            hits: all.iter().map(|descriptor| descriptor.hits_addend.unwrap_or(hits_of_request)).collect(),
+            brought: all.iter().map(|descriptor| descriptor.limit.and_then(Brought::read)).collect(),
+            is_report: all.iter().map(is_report).collect(),
+            descriptors: request.descriptors.into_iter().map(Descriptor::from).collect(),
         }
     }
-    ask(domain, asked, &selections).await
-}
 
-/// Asks the layer of a domain.
-async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<RateLimitResponse, Status> {
-    let asked = Arc::new(asked);
-    let response = domain.decide(Arc::clone(&asked)).await;
-    answer::answer(&asked, selections, &domain.current_limits(), response).await
+    fn total(&self) -> u64 {
+        self.hits.iter().fold(0, |total, hits| total.saturating_add(*hits))
+    }
+
+    /// Splits them into reports and questions.
+    fn partition(self) -> (Self, Self) {
+        let mut parts = (Self::empty(), Self::empty());
+        let all = self.descriptors.into_iter().zip(self.hits).zip(self.brought).zip(self.is_report);
+        for (((descriptor, hits), brought), is_report) in all {
+            let part = if is_report { &mut parts.0 } else { &mut parts.1 };
+            part.descriptors.push(descriptor);
+            part.hits.push(hits);
+            part.brought.push(brought);
+            part.is_report.push(is_report);
+        }
+        parts
+    }
+
+    const fn empty() -> Self {
+        Self { descriptors: Vec::new(), hits: Vec::new(), brought: Vec::new(), is_report: Vec::new() }
+    }
 }
 
 /// The key of an entry that says that the hits of its descriptor were spent already, such as the tokens of a stream
@@ -122,9 +139,31 @@ fn is_report(descriptor: &RateLimitDescriptor) -> bool {
     descriptor.entries.iter().any(|entry| entry.key == REPORT)
 }
 
-/// The limit that a request brings for a descriptor.
-fn brought_quota(descriptor: &RateLimitDescriptor) -> Option<Quota> {
-    descriptor.limit.and_then(|limit| domain::brought_quota(limit.requests_per_unit, limit.unit))
+/// Why hits are not charged. Each is a value of the label `reason`, so that operators see a caller that counts on a limit
+/// which does not exist.
+#[derive(Clone, Copy, Debug)]
+enum NotCharged {
+    /// No rule has the entries of the descriptor.
+    NoRule,
+    NoDomain,
+    NoDescriptor,
+    /// Another descriptor, or this one, has no room, in a domain that charges all or none.
+    Rejected,
+}
+
+/// The label of requests to a domain that no file has. Callers choose its name, so that it is no label.
+const NO_DOMAIN: &str = "";
+
+impl NotCharged {
+    fn count(self, domain: &str, hits: u64) {
+        let reason = match self {
+            Self::NoRule => "no-rule",
+            Self::NoDomain => "no-domain",
+            Self::NoDescriptor => "no-descriptor",
+            Self::Rejected => "rejected",
+        };
+        metrics::counter!("sluice.hits.not_charged", "domain" => domain.to_owned(), "reason" => reason).increment(hits);
+    }
 }
 
 /// The answer if there is no limit for the domain.
@@ -139,7 +178,7 @@ fn unlimited(descriptors: usize) -> RateLimitResponse {
 
 impl From<RateLimitDescriptor> for Descriptor {
     fn from(descriptor: RateLimitDescriptor) -> Self {
-        let has_own_limit = brought_quota(&descriptor).is_some();
+        let has_own_limit = descriptor.limit.and_then(Brought::read).is_some();
         let entries = descriptor.entries.into_iter().filter(|entry| entry.key != REPORT);
         Self { entries: entries.map(|entry| (entry.key, entry.value)).collect(), has_own_limit }
     }

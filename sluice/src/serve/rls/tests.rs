@@ -97,9 +97,64 @@ descriptors:
   - {key: seen, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
 
+/// The same limits, in a file that charges all descriptors of a request or none.
+fn all_or_none() -> Limits {
+    envoy(&FILE.replace("domain: shop", "domain: shop\nall_or_none: true"))
+}
+
+/// A gateway that looks before a request and charges its tokens after the response.
+#[tokio::test]
+async fn a_cost_beyond_the_limit_uses_it_up() {
+    let limits = envoy("{domain: shop, descriptors: [{key: tokens, rate_limit: {unit: year, requests_per_unit: 100}}]}");
+    let tokens = |count| vec![hits("tokens=a", count)];
+    let mut answers = 0;
+    while ask(&limits, "shop", tokens(0)).await.overall_code() == Code::Ok {
+        answers += 1;
+        let charged = ask(&limits, "shop", tokens(30)).await;
+        let left = 100_u32.saturating_sub(30 * answers);
+        assert_eq!(charged.statuses[0].limit_remaining, left);
+        assert_eq!(charged.overall_code() == Code::OverLimit, answers == 4);
+    }
+    assert_eq!(answers, 4);
+    assert_eq!(ask(&limits, "shop", vec![hits("tokens=b", 0)]).await.overall_code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn a_full_descriptor_leaves_the_others_charged() {
+    let limits = envoy(FILE);
+    let both = || vec![descriptor("address=a"), descriptor("named=x")];
+    for (left, is_over) in [(2, false), (1, true), (0, true)] {
+        let response = ask(&limits, "shop", both()).await;
+        assert_eq!((response.statuses[0].code(), response.statuses[0].limit_remaining), (Code::Ok, left));
+        assert_eq!(response.overall_code() == Code::OverLimit, is_over);
+        assert_eq!(response.raw_body.is_empty(), !is_over);
+        assert_eq!(response.response_headers_to_add.iter().any(|field| field.key == "retry-after"), is_over);
+    }
+}
+
+/// A bucket that is used up needs longer than one that is not.
+#[tokio::test]
+async fn the_wait_of_a_bucket_follows_its_last_charge() {
+    let limits = envoy(FILE);
+    ask(&limits, "shop", vec![hits("address=a", 2)]).await;
+    let over = ask(&limits, "shop", vec![hits("address=a", 2)]).await;
+    let wait = std::time::Duration::try_from(over.statuses[0].duration_until_reset.unwrap()).unwrap();
+    // Two tokens of three per hour, and not one: the last one was taken.
+    assert!(wait > std::time::Duration::from_secs(30 * 60), "{wait:?}");
+}
+
+#[tokio::test]
+async fn a_request_without_descriptors_is_an_error() {
+    let limits = envoy(FILE);
+    let request = RateLimitRequest { domain: "shop".to_owned(), descriptors: Vec::new(), hits_addend: 5 };
+    let error = decide(&limits, request).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::InvalidArgument);
+    assert!(error.message().contains("nothing is counted"), "{error}");
+}
+
 #[tokio::test]
 async fn a_request_is_rejected_by_quotas_if_all_of_them_are_used_up() {
-    let limits = envoy(FILE);
+    let limits = all_or_none();
     let all = || ["address=a", "first=x", "second=x"].map(descriptor).to_vec();
     let first = ask(&limits, "shop", all()).await;
     assert_eq!((first.overall_code(), codes(&first)), (Code::Ok, vec![Code::Ok; 3]));
@@ -151,6 +206,9 @@ async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
         admitted += 1;
     }
     assert_eq!(admitted, 5);
+    let over = ask(&limits, "shop", vec![brought(5)]).await;
+    let limit = over.statuses[0].current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (5, Unit::Day.number(), ""));
     assert_eq!(ask(&limits, "shop", vec![brought(6)]).await.overall_code(), Code::Ok, "what was used carries over");
     assert_eq!(ask(&limits, "shop", vec![brought(0)]).await.overall_code(), Code::OverLimit);
     // One with an unknown unit does not replace the file's.
@@ -158,12 +216,12 @@ async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
     unknown.limit.as_mut().unwrap().unit = 0;
     unknown.hits_addend = Some(4);
     assert_eq!(ask(&limits, "shop", vec![unknown]).await.overall_code(), Code::OverLimit);
-    assert_eq!(ask(&limits, "shop", vec![hits("address=b", 3)]).await.overall_code(), Code::Ok, "the file's own limit");
+    assert_eq!(ask(&limits, "shop", vec![hits("address=b", 0)]).await.overall_code(), Code::OverLimit, "the file's own");
 }
 
 #[tokio::test]
 async fn the_same_descriptor_twice_is_charged_twice_or_not_at_all() {
-    let limits = envoy(FILE);
+    let limits = all_or_none();
     let twice = || vec![descriptor("address=c"), descriptor("address=c")];
     let first = ask(&limits, "shop", twice()).await;
     assert_eq!((codes(&first), first.statuses[1].limit_remaining), (vec![Code::Ok; 2], 1));
@@ -185,12 +243,12 @@ async fn hits_that_were_spent_already_use_up_what_is_left() {
     }
     assert_eq!(ask(&limits, "shop", look()).await.overall_code(), Code::OverLimit);
     assert_eq!(ask(&limits, "shop", report(0)).await.overall_code(), Code::Ok, "nothing was spent");
-    // Another descriptor without room does not keep it from being counted.
+    // Another descriptor without room does not keep them from being counted.
     let both = vec![hits("address=f, sluice-report=1", 2), descriptor("closed=x"), hits("address=e", 1)];
     let response = ask(&limits, "shop", both).await;
     assert_eq!(codes(&response), [Code::Ok, Code::OverLimit, Code::Ok]);
     let left = ask(&limits, "shop", vec![hits("address=f", 0), hits("address=e", 0)]).await;
-    assert_eq!(left.statuses.iter().map(|status| status.limit_remaining).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(left.statuses.iter().map(|status| status.limit_remaining).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[tokio::test]

@@ -1,0 +1,291 @@
+//! Paths in one spelling. Behind the proxy, an app may read `/%65xport`, `//export` and `/a/../export` as `/export`; a
+//! client that writes them must not escape the limits of that route.
+//!
+//! A target is bytes, because clients and logs have any. What no route limits is never refused for its spelling.
+
+use std::borrow::Cow;
+
+use http::Uri;
+use memchr::{memchr, memmem};
+
+/// The longest path and the longest query of a request that policies see. The rest is cut off.
+const LONGEST: usize = 1 << 14;
+
+/// The path and the query of a request, as a client or a log wrote them.
+#[derive(Clone, Debug)]
+pub(crate) struct Target<'a> {
+    written: &'a [u8],
+    /// In its one spelling: see [`normalized`].
+    pub(crate) path: Cow<'a, str>,
+    query: Option<&'a [u8]>,
+}
+
+/// What an app behind a proxy does not distinguish in paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PathIgnores {
+    /// `/Export` is `/export`, for letters of ASCII.
+    pub(crate) case: bool,
+    /// `/export/` is `/export`.
+    pub(crate) trailing_slash: bool,
+    /// `/export;x=1` is `/export`.
+    pub(crate) parameters: bool,
+}
+
+impl<'a> Target<'a> {
+    /// Reads a target, such as `/search?q=tea`, or with a scheme and a host in front. Drops a fragment: clients have no
+    /// reason to send one, nginx hands it on, and apps drop it. Returns `None` if there is no path, as in `OPTIONS *`.
+    pub(crate) fn read(target: &'a [u8]) -> Option<Self> {
+        let target = memchr(b'#', target).map_or(target, |at| &target[..at]);
+        let (written, query) = match memchr(b'?', target) {
+            Some(at) => (&target[..at], Some(&target[at + 1..])),
+            None => (target, None),
+        };
+        let written = if written.first() == Some(&b'/') { written } else { behind_host(written)? };
+        Some(Self { written, path: normalized(written, false), query })
+    }
+
+    /// The path as an app sees it that does not distinguish these.
+    pub(crate) fn path_without(&self, ignored: PathIgnores) -> Cow<'_, str> {
+        let path = match ignored.parameters && memchr(b';', self.written).is_some() {
+            true => normalized(self.written, true),
+            false => Cow::Borrowed(&*self.path),
+        };
+        match ignored.case || (ignored.trailing_slash && path.ends_with('/')) {
+            true => Cow::Owned(folded(&path, ignored)),
+            false => path,
+        }
+    }
+
+    /// The target as policies see it.
+    pub(crate) fn uri(&self) -> Uri {
+        let mut text = self.path[..self.path.len().min(LONGEST)].to_owned();
+        if let Some(query) = self.query {
+            text.push('?');
+            push_encoded(&mut text, &query[..query.len().min(LONGEST)]);
+        }
+        // All bytes that a target cannot have are encoded.
+        Uri::try_from(text).unwrap_or_default()
+    }
+}
+
+/// The path of `http://shop.example/search`.
+fn behind_host(target: &[u8]) -> Option<&[u8]> {
+    let host = memmem::find(target, b"://")? + 3;
+    Some(memchr(b'/', &target[host..]).map_or(b"/", |at| &target[host + at..]))
+}
+
+/// A path in lower case, or without its last slash. Also for the literal segments of a route's path.
+pub(crate) fn folded(path: &str, ignored: PathIgnores) -> String {
+    let path = if ignored.trailing_slash && path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
+    if ignored.case { path.to_ascii_lowercase() } else { path.to_owned() }
+}
+
+/// Returns the path with its unreserved characters decoded (RFC 3986, section 6.2.2.2), hexadecimal digits in upper case
+/// (6.2.2.1), without dot segments (5.2.4) and without empty segments, which proxies merge. Reserved characters such as
+/// `%2F` stay as they are, and so does a slash at the end. Bytes that no path can have are encoded.
+///
+/// Without `parameters`, whatever is behind a `;` in a segment is dropped first, as servlet containers do: `/a/..;/b` is
+/// `/b` for them.
+pub(crate) fn normalized(path: &[u8], without_parameters: bool) -> Cow<'_, str> {
+    if !without_parameters && path.first() == Some(&b'/') && is_normal(path) {
+        if let Ok(path) = std::str::from_utf8(path) {
+            return Cow::Borrowed(path);
+        }
+    }
+    let decoded = decoded(path);
+    let mut segments: Vec<&str> = Vec::new();
+    // A path that ends in a dot segment ends in a slash.
+    let mut is_folder = false;
+    for segment in decoded.split('/') {
+        let segment = match segment.split_once(';') {
+            Some((segment, _)) if without_parameters => segment,
+            _ => segment,
+        };
+        is_folder = matches!(segment, "" | "." | "..");
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let mut normalized = segments.iter().fold(String::new(), |path, segment| path + "/" + segment);
+    if is_folder || normalized.is_empty() {
+        normalized.push('/');
+    }
+    Cow::Owned(normalized)
+}
+
+/// Whether a path is in its one spelling for sure, as nearly all are.
+fn is_normal(path: &[u8]) -> bool {
+    let mut before = b' ';
+    path.iter().all(|byte| {
+        let is_normal = match byte {
+            b'%' => false,
+            // An empty segment, or perhaps one of dots.
+            b'/' | b'.' if before == b'/' => false,
+            byte => is_in_path(*byte),
+        };
+        before = *byte;
+        is_normal
+    })
+}
+
+/// Decodes what stands for an unreserved character, and encodes what no path can have.
+fn decoded(path: &[u8]) -> String {
+    let mut decoded = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        match (byte, code(behind)) {
+            (b'%', Some(code)) => {
+                rest = &behind[2..];
+                match code {
+                    b'-' | b'.' | b'_' | b'~' => decoded.push(char::from(code)),
+                    code if code.is_ascii_alphanumeric() => decoded.push(char::from(code)),
+                    code => push_code(&mut decoded, code),
+                }
+            }
+            (byte, _) => push_encoded(&mut decoded, &[*byte]),
+        }
+    }
+    decoded
+}
+
+/// Reads the two digits behind a `%`.
+fn code(behind: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(behind.get(..2)?).ok()?;
+    // `from_str_radix` would take a sign.
+    let is_code = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u8::from_str_radix(digits, 16).ok().filter(|_| is_code)
+}
+
+fn push_encoded(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        if is_in_path(*byte) { text.push(char::from(*byte)) } else { push_code(text, *byte) }
+    }
+}
+
+fn push_code(text: &mut String, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    text.extend(['%', char::from(DIGITS[usize::from(byte >> 4)]), char::from(DIGITS[usize::from(byte & 15)])]);
+}
+
+/// Whether a path or a query can have the byte: `pchar` of RFC 3986, a slash, or `?`. A `%` without digits stays.
+const fn is_in_path(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':'
+                | b'@' | b'/' | b'?' | b'%'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cases::cases;
+
+    fn path(target: &str) -> String {
+        Target::read(target.as_bytes()).unwrap().path.into_owned()
+    }
+
+    #[test]
+    fn spellings_of_a_path_are_one() {
+        for target in [
+            "/export",
+            "/%65xport",
+            "/%65%78port",
+            "//export",
+            "/a/../export",
+            "/./export",
+            "/%2e%2E/export",
+            "/export#/../x",
+            "/export?q=#",
+            "http://shop.example/export",
+            "https://shop.example:8080//export?q",
+        ] {
+            assert_eq!(path(target), "/export", "{target}");
+        }
+        for (target, expected) in [
+            ("/", "/"),
+            ("//", "/"),
+            ("/..", "/"),
+            ("/?q=/..", "/"),
+            ("http://shop.example", "/"),
+            ("/a/", "/a/"),
+            ("/a/.", "/a/"),
+            ("/a/b/..", "/a/"),
+            ("/a/...", "/a/..."),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/a%2Fb", "/a%2Fb"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%", "/a%"),
+            ("/%zz%4", "/%zz%4"),
+            ("/%+1", "/%+1"),
+            ("/%25%36%35", "/%2565"),
+            ("/%c3%A4", "/%C3%A4"),
+            ("/ä%61", "/%C3%A4a"),
+            ("/a<b>\"`|\\", "/a%3Cb%3E%22%60%7C%5C"),
+            ("/a;x/b", "/a;x/b"),
+        ] {
+            assert_eq!(path(target), expected, "{target}");
+        }
+        for target in ["", "*", "export", "shop.example:443"] {
+            assert!(Target::read(target.as_bytes()).is_none(), "{target}");
+        }
+    }
+
+    #[test]
+    fn an_app_may_ignore_parts_of_a_path() {
+        let all = PathIgnores { case: true, trailing_slash: true, parameters: true };
+        for target in ["/export", "/EXPORT", "/export/", "/Export;x=1/", "/a/..;/export", "/%45xport;x?y"] {
+            assert_eq!(Target::read(target.as_bytes()).unwrap().path_without(all), "/export", "{target}");
+        }
+        let target = Target::read(b"/Export;x/").unwrap();
+        for (ignored, expected) in [
+            (PathIgnores::default(), "/Export;x/"),
+            (PathIgnores { case: true, ..PathIgnores::default() }, "/export;x/"),
+            (PathIgnores { trailing_slash: true, ..PathIgnores::default() }, "/Export;x"),
+            (PathIgnores { parameters: true, ..PathIgnores::default() }, "/Export/"),
+        ] {
+            assert_eq!(target.path_without(ignored), expected);
+        }
+        assert_eq!(Target::read(b"/").unwrap().path_without(all), "/");
+    }
+
+    #[test]
+    fn long_queries_are_cut() {
+        let target = format!("/a?{}", "é\"".repeat(LONGEST));
+        let uri = Target::read(target.as_bytes()).unwrap().uri();
+        assert_eq!(uri.path(), "/a");
+        assert!(uri.query().unwrap().starts_with("%C3%A9%22%C3"));
+    }
+
+    proptest! {
+        #![proptest_config(cases(256))]
+
+        #[test]
+        fn a_normalized_path_has_no_other_spelling(path in "/[a%./2eE5;]{0,12}") {
+            for without_parameters in [false, true] {
+                let once = normalized(path.as_bytes(), without_parameters).into_owned();
+                prop_assert!(once.starts_with('/') && !once.contains("//"), "{once}");
+                prop_assert!(!once.split('/').any(|segment| segment == "." || segment == ".."), "{once}");
+                // Twice would decode what a client has encoded twice, which apps read once.
+                if !path.contains("%25") {
+                    prop_assert_eq!(normalized(once.as_bytes(), without_parameters), once.as_str());
+                }
+            }
+        }
+
+        /// Whatever the bytes are, the policies see a path that a URI can have.
+        #[test]
+        fn all_targets_are_uris(mut target in prop::collection::vec(any::<u8>(), 0..99)) {
+            target.insert(0, b'/');
+            let target = Target::read(&target).unwrap();
+            let uri = target.uri();
+            prop_assert_eq!(uri.path(), &*target.path);
+        }
+    }
+}

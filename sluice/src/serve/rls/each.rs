@@ -1,0 +1,136 @@
+//! Decides on each descriptor by itself, as envoyproxy/ratelimit does.
+//!
+//! Gateways look before a request, with zero hits, and charge its cost after the response, with the same descriptor. By
+//! then the cost is spent. So a cost that does not fit uses up what is left, and is charged even if another descriptor
+//! has no room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use futures_util::future::join_all;
+use http::Response;
+use tonic::Status;
+use tower_sluice::Verdict;
+
+use super::answer::{self, LONGEST_BODY};
+use super::asked::{Asked, Kind, Selection};
+use super::domain::Selector;
+use super::proto::{Code, DescriptorStatus, HeaderValue, RateLimitResponse};
+use super::{NotCharged, Questions};
+use crate::serve::limits::Domain;
+
+/// Decides on all descriptors of a request.
+///
+/// # Errors
+///
+/// If a limit cannot decide. The others are charged nevertheless.
+pub(super) async fn decide(
+    domain: &Domain,
+    selector: &Selector,
+    questions: Questions,
+) -> Result<RateLimitResponse, Status> {
+    let selections = selector.select(&questions.descriptors, &questions.brought);
+    let mut statuses = vec![answer::without_rule(); questions.descriptors.len()];
+    for descriptor in &selections.unlimited {
+        statuses[*descriptor] = answer::unlimited();
+    }
+    for descriptor in selections.without_rule(statuses.len()) {
+        NotCharged::NoRule.count(&selector.domain, questions.hits[descriptor]);
+    }
+    let parts = selections.all.iter().map(|selection| {
+        let (hits, is_report) = (questions.hits[selection.descriptor], questions.is_report[selection.descriptor]);
+        let part = Part { domain, selector, selection, hits };
+        async move { if is_report { part.report().await } else { part.question().await } }
+    });
+    // Limiters in memory decide when they are polled first, so in the order of the descriptors, and two of them may have
+    // the same key. A server is asked about all at once.
+    let mut rejections = Vec::new();
+    for (selection, decided) in selections.all.iter().zip(join_all(parts).await) {
+        let (status, rejection) = decided?;
+        statuses[selection.descriptor] = status;
+        rejections.extend(rejection);
+    }
+    let is_over = !rejections.is_empty() || selections.quotas_reject(&statuses);
+    let over = selections.all.iter().filter(|selection| statuses[selection.descriptor].code() == Code::OverLimit);
+    let violated = over.map(|selection| &*selection.policy);
+    let dynamic_metadata = is_over.then(|| answer::metadata(violated));
+    // The client has to wait for the last of them.
+    let last = rejections.into_iter().max_by_key(|rejection| rejection.wait);
+    let (fields, body) = last.map(|rejection| (rejection.fields, rejection.body)).unwrap_or_default();
+    Ok(RateLimitResponse {
+        overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
+        statuses,
+        response_headers_to_add: fields,
+        request_headers_to_add: Vec::new(),
+        raw_body: body,
+        dynamic_metadata,
+    })
+}
+
+/// The layer's answer to a client that it rejects.
+struct Rejection {
+    /// `Duration::MAX` if no wait helps.
+    wait: Duration,
+    fields: Vec<HeaderValue>,
+    body: Vec<u8>,
+}
+
+type Decided = Result<(DescriptorStatus, Option<Rejection>), Status>;
+
+/// A descriptor with its rule.
+struct Part<'a> {
+    domain: &'a Domain,
+    selector: &'a Selector,
+    selection: &'a Selection,
+    hits: u64,
+}
+
+impl Part<'_> {
+    /// Charges hits that were spent already. Rejects nothing.
+    async fn report(&self) -> Decided {
+        let (status, _) = self.ask(Kind::Report).await?;
+        Ok((status, None))
+    }
+
+    /// Charges the hits if they fit; otherwise, uses up what is left.
+    async fn question(&self) -> Decided {
+        let (mut status, mut response) = self.ask(Kind::Question).await?;
+        if self.hits > 0 && answer::is_full(&response) {
+            if status.limit_remaining > 0 {
+                self.ask(Kind::Report).await?;
+                // A window ends when it ends. A bucket has less than before, so that its wait is longer.
+                if !self.selection.is_fixed_window {
+                    (status, response) = self.ask(Kind::Look).await?;
+                }
+            }
+            status.limit_remaining = 0;
+        }
+        let rejection = if answer::is_rejected(&response) { Some(rejection(&status, response).await) } else { None };
+        Ok((status, rejection))
+    }
+
+    /// Asks the layer.
+    async fn ask(&self, kind: Kind) -> Result<(DescriptorStatus, Response<Body>), Status> {
+        let selected = vec![Selection { descriptor: 0, ..self.selection.clone() }];
+        let asked = Arc::new(Asked::new(kind, Vec::new(), vec![self.hits], selected));
+        let response = match self.selection.brought {
+            None => self.domain.decide(Arc::clone(&asked)).await,
+            Some(_) => self.selector.brought.decide(Arc::clone(&asked)).await?,
+        };
+        let verdict = response.extensions().get::<Verdict>();
+        answer::check_decided(verdict, response.status())?;
+        let status = answer::status_of(&asked, &asked.take_matched(), verdict, &self.domain.current_limits());
+        Ok((status, response))
+    }
+}
+
+async fn rejection(status: &DescriptorStatus, response: Response<Body>) -> Rejection {
+    let wait = status.duration_until_reset.and_then(|wait| Duration::try_from(wait).ok());
+    let (head, body) = response.into_parts();
+    Rejection {
+        wait: wait.unwrap_or(Duration::MAX),
+        fields: answer::fields(&head.headers, true),
+        body: to_bytes(body, LONGEST_BODY).await.unwrap_or_default().into(),
+    }
+}

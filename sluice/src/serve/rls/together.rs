@@ -1,0 +1,66 @@
+//! Decides on all descriptors of a request together: either all of them are charged or none.
+
+use std::sync::Arc;
+
+use tonic::Status;
+
+use super::answer;
+use super::asked::{Asked, Kind};
+use super::domain::Selections;
+use super::proto::{Code, RateLimitResponse};
+use super::{NotCharged, Questions};
+use crate::serve::limits::Domain;
+
+/// Decides on a request.
+///
+/// # Errors
+///
+/// If a limit cannot decide.
+pub(super) async fn decide(name: &str, domain: &Domain, questions: Questions) -> Result<RateLimitResponse, Status> {
+    let is_report = questions.is_report.clone();
+    if !is_report.contains(&true) || !is_report.contains(&false) {
+        return decide_alike(name, domain, questions).await;
+    }
+    // What was spent already counts, whether or not the others have room. So it is a request of its own.
+    let (reports, questions) = questions.partition();
+    let reported = decide_alike(name, domain, reports).await?;
+    let mut answer = decide_alike(name, domain, questions).await?;
+    let mut statuses = [answer.statuses.into_iter(), reported.statuses.into_iter()];
+    answer.statuses = is_report.iter().filter_map(|is_report| statuses[usize::from(*is_report)].next()).collect();
+    Ok(answer)
+}
+
+/// Decides on reports alone, or on questions alone.
+async fn decide_alike(name: &str, domain: &Domain, questions: Questions) -> Result<RateLimitResponse, Status> {
+    let Questions { descriptors, hits, brought, is_report } = questions;
+    let kind = if is_report.contains(&true) { Kind::Report } else { Kind::Question };
+    let total = hits.iter().fold(0, |total: u64, hits| total.saturating_add(*hits));
+    let mut selections = Selections::default();
+    if let Some(selector) = &domain.selector {
+        selections = selector.select(&descriptors, &brought);
+        for descriptor in selections.without_rule(descriptors.len()) {
+            NotCharged::NoRule.count(name, hits[descriptor]);
+        }
+    }
+    let asked = Asked::new(kind, descriptors, hits, std::mem::take(&mut selections.all));
+    if !selections.quotas.is_empty() && kind == Kind::Question {
+        // Whether all of these limits are used up is known only after all have decided. So they are looked at first.
+        let looked = ask(domain, asked.to_look(), &selections).await?;
+        if looked.overall_code() == Code::OverLimit {
+            NotCharged::Rejected.count(name, total);
+            return Ok(looked);
+        }
+    }
+    let answer = ask(domain, asked, &selections).await?;
+    if answer.overall_code() == Code::OverLimit {
+        NotCharged::Rejected.count(name, total);
+    }
+    Ok(answer)
+}
+
+/// Asks the layer of a domain.
+async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<RateLimitResponse, Status> {
+    let asked = Arc::new(asked);
+    let response = domain.decide(Arc::clone(&asked)).await;
+    answer::answer(&asked, selections, &domain.current_limits(), response).await
+}
