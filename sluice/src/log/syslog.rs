@@ -1,7 +1,7 @@
-//! Lines behind what a syslog daemon writes before them.
+//! Lines behind what a syslog daemon or a container runtime writes before them.
 
 /// The messages that a line may have behind a prefix such as `<134>1 2026-03-02T08:00:00Z host app 7 - - ` or
-/// `Mar  2 08:00:00 host app[7]: `. Empty if the line does not begin as such a prefix does.
+/// `Mar  2 08:00:00 host app[7]: `, or `2026-03-02T08:00:00Z stdout F `. Empty if the line does not begin as such a prefix does.
 pub(super) fn messages(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     /// A tag ends with a colon, and so may what is behind it.
     const MOST: usize = 3;
@@ -12,8 +12,13 @@ pub(super) fn messages(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         let mut spaces = memchr::memchr_iter(b' ', &line[..end]);
         spaces.nth(6).map(|at| &line[at + 1..])
     });
+    // The container runtime of Kubernetes.
+    let stream = [&b" stdout F "[..], b" stderr F "].into_iter().find_map(|stream| {
+        let at = memchr::memmem::find(&line[..end], stream)?;
+        Some(&line[at + stream.len()..])
+    });
     let tags = memchr::memmem::find_iter(&line[..end], ": ").take(MOST).map(|at| &line[at + 2..]);
-    tags.chain(words).filter(move |_| is_prefixed)
+    tags.chain(words).chain(stream).filter(move |_| is_prefixed)
 }
 
 fn begins_as_prefix(line: &[u8]) -> bool {

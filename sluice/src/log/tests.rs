@@ -73,6 +73,38 @@ fn json_of_caddy_traefik_and_nginx_is_read() {
 }
 
 #[test]
+fn lines_behind_prefixes_are_read() {
+    let line = r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "GET /a: HTTP/1.1" 200 1 "-" "x: y""#;
+    for prefix in [
+        "<190>Mar  2 08:00:00 host nginx: ",
+        "Mar  2 08:00:00 host nginx[7]: ",
+        "2026-03-02T08:00:00.5+01:00 host nginx[7]: ",
+        "<134>1 2026-03-02T08:00:00Z host nginx 7 - - ",
+        "2026-03-02T08:00:00.123456789Z stdout F ",
+    ] {
+        let line = format!("{prefix}{line}");
+        let entry = parse(&line).unwrap();
+        assert_eq!((entry.nanos, &*entry.target), (971_186_136_000_000_000, &b"/a:"[..]), "{line}");
+    }
+    // What a client sends is no prefix.
+    let forged = format!(r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "x" 400 0 "-" "Mar  2 a b: {line}""#);
+    assert!(parse(&forged).is_err());
+    assert!(parse(&format!("Mar  2 08:00:00 host nginx: \"x: {line}")).is_err());
+}
+
+#[test]
+fn statuses_of_clients_that_left_are_499() {
+    for (status, expected) in [("0", 499), ("000", 499), ("499", 499), ("200", 200), ("999", 999)] {
+        let line = format!(r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.1" {status} 1"#);
+        assert_eq!(parse(&line).unwrap().status, expected);
+        let line = format!(r#"{{"ts":1700000000,"ip":"203.0.113.7","method":"GET","path":"/","status":{status}}}"#);
+        if status != "000" {
+            assert_eq!(parse(&line).unwrap().status, expected);
+        }
+    }
+}
+
+#[test]
 fn hostile_lines_are_errors() {
     let begin = r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000]"#;
     for line in [
@@ -168,6 +200,24 @@ fn gzip_is_read_as_it_is() {
     assert_eq!(lines(file.clone()), [b"one".to_vec(), b"two".to_vec()].map(Ok));
     let mut cut = Source::new(Cursor::new(file[..file.len() / 4].to_vec())).unwrap();
     assert!(cut.next_line().is_err());
+}
+
+#[test]
+fn zeros_and_marks_lose_no_line() {
+    use std::io::Write;
+
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(b"one\n").unwrap();
+    let one = encoder.finish().unwrap();
+    let expected = [b"one".to_vec()].map(Ok);
+    assert_eq!(lines([&one[..], &[0; 1_000]].concat()), expected);
+    assert_eq!(lines([&one[..], &[0; 1_000], &one].concat()), [b"one".to_vec(), b"one".to_vec()].map(Ok));
+    assert_eq!(lines(b"\xef\xbb\xbfone\n".to_vec()), expected);
+    assert_eq!(lines(b"\xef\xbb\xbf".to_vec()), []);
+    let mut garbage = Source::new(Cursor::new([&one[..], b"what"].concat())).unwrap();
+    assert_eq!(garbage.next_line().unwrap(), Some(Line::Whole(b"one")));
+    assert!(garbage.next_line().is_err());
+    assert!(Source::new(Cursor::new(b"\xff\xfeo\0n\0".to_vec())).is_err());
 }
 
 /// A small file of gzip that becomes a large log.

@@ -70,7 +70,8 @@ impl Routes {
             false => Some(matcher.at(&target.path_without(*ignored)).ok()?.value),
         });
         // Of equal ones, the first in the file.
-        let found = found.reduce(|first, second| if second.specificity > first.specificity { second } else { first })?;
+        let found =
+            found.reduce(|first, second| if second.specificity > first.specificity { second } else { first })?;
         Some((found.route, &found.path))
     }
 }

@@ -202,6 +202,10 @@ impl Pattern {
                 }
                 from = at + 1;
                 if behind(&rest[at..], literal).is_some() {
+                    // A field is empty, or padded with spaces: then it is the next word.
+                    if at == 0 && literal[0] == b' ' {
+                        from += rest.iter().skip(1).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+                    }
                     return Some(at);
                 }
             }
@@ -251,6 +255,7 @@ impl Pattern {
 impl<'a> Found<'a> {
     /// Sets a field, unless its text cannot be one.
     fn set(&mut self, field: &Field, piece: usize, text: &'a [u8], times: &mut TimeCache) -> bool {
+        let text = text.trim_ascii();
         match field {
             Field::Ignored => true,
             Field::Client => match address(text) {
@@ -332,24 +337,14 @@ fn set<'a>(field: &mut &'a [u8], text: &'a [u8]) -> bool {
     true
 }
 
-/// The first place at which a literal may begin. A space stands for spaces and tabs.
+/// The first place at which a literal may begin.
 fn next(text: &[u8], first: u8) -> Option<usize> {
     if first == b' ' { memchr2(b' ', b'\t', text) } else { memchr(first, text) }
 }
 
-/// The text behind a literal that it begins with.
+/// The text behind a literal that it begins with. A space is a space or a tab.
 fn behind<'a>(text: &'a [u8], literal: &[u8]) -> Option<&'a [u8]> {
-    let mut rest = text;
-    for byte in literal {
-        if *byte == b' ' {
-            let spaces = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-            if spaces == 0 {
-                return None;
-            }
-            rest = &rest[spaces..];
-        } else {
-            rest = rest.strip_prefix(std::slice::from_ref(byte))?;
-        }
-    }
-    Some(rest)
+    let (begin, rest) = text.split_at_checked(literal.len())?;
+    let is_equal = |(one, other): (&u8, &u8)| one == other || (*one == b'\t' && *other == b' ');
+    begin.iter().zip(literal).all(is_equal).then_some(rest)
 }

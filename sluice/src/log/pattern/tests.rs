@@ -89,11 +89,16 @@ fn strings_of_other_servers_are_read() {
     let line = r#"192.0.2.1,203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "GET /a HTTP/1.1" 200 7 "-" "curl" 250"#;
     let expected = "203.0.113.7 - GET /a 200 7 971186136000 x-forwarded-for=192.0.2.1,203.0.113.7 user-agent=curl";
     assert_eq!(read(gunicorn, line), expected);
-    // Squid has columns of spaces.
+    // A query that is missing does not move the status.
+    let tomcat = "%a %m %U %q %s %b %t %D";
+    let line = "203.0.113.7 GET /a  200 512 [10/Oct/2000:13:55:36 +0000] 12";
+    assert_eq!(read(tomcat, line), "203.0.113.7 - GET /a 200 512 971186136000");
+    let line = "203.0.113.7\tGET\t/a\t?b\t200\t512\t[10/Oct/2000:13:55:36 +0000]\t12";
+    assert_eq!(read(tomcat, line), "203.0.113.7 - GET /a?b 200 512 971186136000");
+    // Squid pads its columns with spaces.
     let squid =
         "$msec $elapsed $remote_addr $result/$status $bytes_sent $request_method $request_uri $remote_user $peer $type";
-    let line =
-        "971186136.250     12 203.0.113.7 TCP_MISS/200 411 GET http://shop.example/a - DIRECT/192.0.2.4 text/html";
+    let line = "971186136.250            12 203.0.113.7 TCP_MISS/200 411 GET http://shop.example/a - DIRECT/192.0.2.4 text/html";
     let expected = "203.0.113.7 - GET http://shop.example/a 200 411 971186136250";
     assert_eq!(read(squid, line), expected);
 }

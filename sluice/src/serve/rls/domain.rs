@@ -254,6 +254,9 @@ impl KeyExtractor for RuleKey {
         if selected.peek().is_none() {
             return Ok(Vec::new());
         }
-        Ok(asked.charge(&self.0, selected.map(|it| (it.descriptor, it.key.clone(), it.brought.map(|brought| brought.quota)))))
+        Ok(asked.charge(
+            &self.0,
+            selected.map(|it| (it.descriptor, it.key.clone(), it.brought.map(|brought| brought.quota))),
+        ))
     }
 }

@@ -105,7 +105,8 @@ fn all_or_none() -> Limits {
 /// A gateway that looks before a request and charges its tokens after the response.
 #[tokio::test]
 async fn a_cost_beyond_the_limit_uses_it_up() {
-    let limits = envoy("{domain: shop, descriptors: [{key: tokens, rate_limit: {unit: year, requests_per_unit: 100}}]}");
+    let limits =
+        envoy("{domain: shop, descriptors: [{key: tokens, rate_limit: {unit: year, requests_per_unit: 100}}]}");
     let tokens = |count| vec![hits("tokens=a", count)];
     let mut answers = 0;
     while ask(&limits, "shop", tokens(0)).await.overall_code() == Code::Ok {
@@ -216,7 +217,11 @@ async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
     unknown.limit.as_mut().unwrap().unit = 0;
     unknown.hits_addend = Some(4);
     assert_eq!(ask(&limits, "shop", vec![unknown]).await.overall_code(), Code::OverLimit);
-    assert_eq!(ask(&limits, "shop", vec![hits("address=b", 0)]).await.overall_code(), Code::OverLimit, "the file's own");
+    assert_eq!(
+        ask(&limits, "shop", vec![hits("address=b", 0)]).await.overall_code(),
+        Code::OverLimit,
+        "the file's own"
+    );
 }
 
 #[tokio::test]
