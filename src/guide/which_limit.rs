@@ -143,8 +143,8 @@
 //! - Headers, such as API keys, are not in plain logs. The report says which field to log; give the new format to
 //!   `--log-format`. Until then, take the user or the address as the key.
 //! - Behind a proxy, the log must have the address of the client, and not of the proxy.
-//! - Lines are put in order within five minutes (`--window`). If a report begins with a warning about their times, follow
-//!   it first: the figures below it are not those of your traffic.
+//! - Lines are put in order within five minutes (`--window`). If a report begins with a warning about their times,
+//!   follow it first: the figures below it are not those of your traffic.
 //!
 //! So put the limit in force as a [shadow](super::shadow) first, if it matters. The [README of `sluice`][sluice] has
 //! all options, the formats of logs and the exit codes.

@@ -187,8 +187,8 @@ impl Files {
     /// Files without a name, in this order.
     #[cfg(test)]
     pub(crate) fn of_sources(sources: Vec<Source>, reading: Reading, progress: ProgressBar) -> Self {
-        let files = sources.into_iter().map(|source| File::new(Path::new("-"), 0, &reading, Some(source)));
-        Self::new(files.collect(), reading.clone(), progress)
+        let files = sources.into_iter().map(|source| File::new(Path::new("-"), 0, &reading, Some(source))).collect();
+        Self::new(files, reading, progress)
     }
 
     #[cfg(test)]

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::plain::{address, request_line, status};
 use super::{Entry, Headers, Unreadable, forwarded, time};
 
-/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), in the
-/// Elastic Common Schema and others. A dot leads into an object, or is part of the name.
+/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), in
+/// the Elastic Common Schema and others. A dot leads into an object, or is part of the name.
 const TIME: [&str; 11] = [
     "ts",
     "time",
@@ -249,8 +249,8 @@ impl<'a> Object<'a> {
                 add(&mut headers, header, value);
             }
         }
-        // Caddy logs the header fields, each as a list; Traefik those that it is told to, as `request_NAME`; nginx's are
-        // `http_NAME`.
+        // Caddy logs the header fields, each as a list. Traefik logs those that its configuration names, as
+        // `request_NAME`, and nginx as `http_NAME`.
         if let Some(fields) = at(self.0, "request.headers").and_then(Value::as_object) {
             for (name, values) in fields {
                 for value in values.as_array().into_iter().flatten().filter_map(Value::as_str) {

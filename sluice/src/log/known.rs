@@ -22,7 +22,7 @@ pub(super) static ENVOY: Known = Known {
     read: LazyLock::new(|| read(&ENVOY)),
 };
 
-/// AWS's Application Load Balancer. Of its two times, the last is that at which the request came. And the Classic one's.
+/// AWS's Application Load Balancer, whose last time is the one at which the request came, and the Classic one.
 pub(super) static ALB: Known = Known {
     patterns: &[
         r#"$type $time_iso8601 $elb $remote_addr $target $time1 $time2 $time3 $status $target_status $received $bytes_sent "$request" "$http_user_agent" $cipher $protocol $group "$trace" "$host" "$certificate" $priority $time_iso8601$? $rest"#,
@@ -59,8 +59,8 @@ impl Known {
     }
 }
 
-/// Parses HAProxy's `option httplog`: `IP:PORT [TIME] FRONTEND BACKEND/SERVER TIMES STATUS BYTES … "REQUEST"`. Between
-/// bytes and request are cookies, flags, counts and perhaps captured fields in braces.
+/// Parses HAProxy's `option httplog`: `IP:PORT [TIME] FRONTEND BACKEND/SERVER TIMES STATUS BYTES … "REQUEST"`.
+/// Between bytes and request are cookies, flags, counts and perhaps captured fields in braces.
 pub(super) fn haproxy<'a>(line: &'a [u8], times: &mut TimeCache) -> Result<Entry<'a>, Unreadable> {
     let missing = |what: &'static str| move || Unreadable::new(format!("it has no {what} where HAProxy writes it"));
     let (client, rest) = split(line, b" [").ok_or_else(missing("[time] behind the client"))?;

@@ -58,6 +58,8 @@ enum Field {
     Header(String),
 }
 
+type MethodAndTarget<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+
 /// Between the parts of a time. In no log.
 const SEPARATOR: char = '\u{1f}';
 
@@ -311,7 +313,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn method_and_target(&self) -> Result<(Cow<'a, [u8]>, Cow<'a, [u8]>), Unreadable> {
+    fn method_and_target(&self) -> Result<MethodAndTarget<'a>, Unreadable> {
         if !self.request.is_empty() {
             let (method, target) = request_line(self.request)?;
             return Ok((unescaped(method), unescaped(target)));
