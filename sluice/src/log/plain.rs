@@ -48,7 +48,12 @@ pub(super) fn parse_with_host<'a>(
     times: &mut TimeCache,
     fields: HeaderFields,
 ) -> Result<Entry<'a>, Unreadable> {
-    let (host, rest) = word(line).ok_or_else(|| Unreadable::new("there is no host followed by an address"))?;
+    let is_host = |host: &[u8]| {
+        host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']'))
+    };
+    let (host, rest) = word(line)
+        .filter(|(host, _)| is_host(host))
+        .ok_or_else(|| Unreadable::new("there is no host followed by an address"))?;
     let mut entry = parse(rest, times, fields)?;
     if fields.wanted {
         if let Ok(host) = std::str::from_utf8(host) {
