@@ -24,6 +24,7 @@ mod words;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tower_sluice::config::ConfigError;
@@ -70,9 +71,14 @@ struct ReplayArguments {
     /// The configuration in TOML. Policies on Redis are replayed in memory
     #[arg(long, value_name = "FILE", value_parser = toml_file)]
     config: PathBuf,
-    /// The format of the log
-    #[arg(long, value_enum, default_value_t = Format::Auto)]
-    format: Format,
+    /// The format of the log: auto, combined, common, vhost-combined, ingress-nginx, json, caddy, traefik, envoy, alb,
+    /// cloudfront, w3c, haproxy; the string of nginx's log_format, of Apache's LogFormat or of Envoy; or fields of JSON,
+    /// such as json:time=ts,client=ip
+    #[arg(long, visible_alias = "format", value_name = "FORMAT", default_value = "auto")]
+    log_format: Format,
+    /// How far lines may be out of order, such as 5m or 1h: they are sorted within it
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    window: Duration,
     /// Another configuration, whose results are printed beside
     #[arg(long, value_name = "FILE2", value_parser = toml_file)]
     compare: Option<PathBuf>,
@@ -85,7 +91,7 @@ struct ReplayArguments {
     /// Draw admitted and rejected requests over time
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Access logs, in the order of their times; - is standard input. Those of gzip are read as they are
+    /// Access logs, in any order; - is standard input. Those of gzip, zstd and xz are read as they are
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
 }

@@ -184,7 +184,7 @@ fn mistakes_say_what_to_do() {
         (&["serve", "--config", CONFIG, "--listen", ":18182"], 2, "write ADDRESS:PORT"),
         (&["replay", "--config", CONFIG, "missing.log"], 1, "missing.log cannot be read"),
         (&["replay", "--config", CONFIG, "sluice"], 1, "it is a folder"),
-        (&["replay", "--config", CONFIG, nonsense], 1, "--format"),
+        (&["replay", "--config", CONFIG, nonsense], 1, "--log-format"),
         (&["replay", "--config", unknown, LOG], 2, ":3: unknown field `limit`"),
         (&["replay", "--config", CONFIG, "--suggest", "101", LOG], 2, "above 0 and at most 100"),
         (&["replay", "--config", CONFIG], 2, "<LOG>"),

@@ -1,8 +1,8 @@
 //! Which limit? Replay an access log.
 //!
 //! **You want** to know which limit to set, before a customer meets it. The program `sluice` replays an access log, of
-//! nginx, Apache, Caddy or Traefik, against a [configuration file](super::configuration), and reports who would have
-//! been rejected or delayed:
+//! nginx, Apache, Caddy, Traefik, Envoy, HAProxy, AWS, IIS or any server whose format you can write down, against a
+//! [configuration file](super::configuration), and reports who would have been rejected or delayed:
 //!
 //! ```sh
 //! git clone https://github.com/tower-sluice/tower-sluice && cd tower-sluice
@@ -38,7 +38,7 @@
 //!   from 2026-03-02 08:01:00 to 2026-03-02 09:54:05 UTC
 //!   1 line is unreadable; the first is line 513: the request is not of the form "GET /path HTTP/1.1"
 //!     192.0.2.9 - - [02/Mar/2026:08:40:00 +0000] "\x16\x03\x01\x02\x00" 400 157 "-" "-…
-//!   1 line is older than one before, by up to 43.00 s, and counted at the time of that one
+//!   1 line was out of order, by up to 43.00 s, and put in order (the window is 5 min)
 //!
 //! sluice/examples/limits.toml
 //!   91 requests to no route of the file
@@ -143,8 +143,11 @@
 //! - Clients that are rejected come back, or slow down; in a replay, they come as they did.
 //! - A log does not say how long a request was in flight. Limits of [requests in flight](super::in_flight) and
 //!   [overload](super::overload) reject nothing in a replay.
-//! - Headers, such as API keys, are not in plain logs. Log JSON, or take the user or the address as the key.
+//! - Headers, such as API keys, are not in plain logs. The report says which field to log; give the new format to
+//!   `--log-format`. Until then, take the user or the address as the key.
 //! - Behind a proxy, the log must have the address of the client, and not of the proxy.
+//! - Lines are put in order within five minutes (`--window`). If a report begins with a warning about their times,
+//!   follow it first: the figures below it are not those of your traffic.
 //!
 //! So put the limit in force as a [shadow](super::shadow) first, if it matters. The [README of `sluice`][sluice] has
 //! all options, the formats of logs and the exit codes.

@@ -4,88 +4,279 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::plain::address;
-use super::{Entry, Headers, Unreadable, time};
+use super::plain::{address, request_line, status};
+use super::{Entry, Headers, Unreadable, forwarded, time};
 
-/// The names of each field, in the logs of Caddy, Traefik, nginx (by the `log_format` of its documentation) and others.
-/// A dot leads into an object.
-const TIME: [&str; 10] =
-    ["ts", "time", "timestamp", "@timestamp", "StartUTC", "time_iso8601", "msec", "time_local", "start_time", "date"];
-const CLIENT: [&str; 9] = [
+/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), in
+/// the Elastic Common Schema and others. A dot leads into an object, or is part of the name.
+const TIME: [&str; 11] = [
+    "ts",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "StartUTC",
+    "time_iso8601",
+    "msec",
+    "time_local",
+    "start_time",
+    "date",
+    "datetime",
+];
+const CLIENT: [&str; 15] = [
     "request.client_ip",
     "request.remote_ip",
     "ClientHost",
+    "ClientAddr",
     "remote_addr",
     "client_ip",
     "remote_ip",
     "clientip",
+    "downstream_remote_address",
+    "client.ip",
+    "source.ip",
+    "client.address",
+    "source.address",
     "ip",
     "client",
 ];
-const USER: [&str; 5] = ["user_id", "ClientUsername", "remote_user", "user", "username"];
-const METHOD: [&str; 4] = ["request.method", "RequestMethod", "request_method", "method"];
-const TARGET: [&str; 6] = ["request.uri", "RequestPath", "request_uri", "uri", "path", "url"];
-const STATUS: [&str; 5] = ["status", "DownstreamStatus", "status_code", "response_code", "code"];
-const LENGTH: [&str; 6] =
-    ["size", "DownstreamContentSize", "body_bytes_sent", "bytes_sent", "bytes", "response_length"];
-const HOST: [&str; 4] = ["request.host", "RequestHost", "host", "http_host"];
-const REFERER: [&str; 3] = ["http_referer", "referer", "request_Referer"];
-const AGENT: [&str; 4] = ["http_user_agent", "user_agent", "agent", "request_User-Agent"];
+/// Read if there is no other address.
+const FORWARDED: [&str; 2] = ["x_forwarded_for", "http_x_forwarded_for"];
+const USER: [&str; 6] = ["user_id", "ClientUsername", "remote_user", "user.name", "user", "username"];
+const METHOD: [&str; 5] = ["request.method", "RequestMethod", "request_method", "http.request.method", "method"];
+const TARGET: [&str; 9] = [
+    "request.uri",
+    "RequestPath",
+    "request_uri",
+    "x_envoy_original_path",
+    "url.original",
+    "url.path",
+    "uri",
+    "path",
+    "url",
+];
+const REQUEST: [&str; 3] = ["request", "request_line", "http_request"];
+const STATUS: [&str; 6] =
+    ["status", "DownstreamStatus", "status_code", "response_code", "http.response.status_code", "code"];
+const LENGTH: [&str; 7] = [
+    "size",
+    "DownstreamContentSize",
+    "body_bytes_sent",
+    "bytes_sent",
+    "http.response.body.bytes",
+    "bytes",
+    "response_length",
+];
+const HOST: [&str; 6] = ["request.host", "RequestHost", "host", "http_host", "authority", "url.domain"];
+const REFERER: [&str; 4] = ["http_referer", "referer", "request_Referer", "http.request.referrer"];
+const AGENT: [&str; 5] = ["http_user_agent", "user_agent", "agent", "request_User-Agent", "user_agent.original"];
 
-pub(super) fn parse<'a>(line: &[u8]) -> Result<Entry<'a>, Unreadable> {
+/// The first second of the year 2000. A field such as `time` may be a duration.
+const LEAST_TIME: u64 = 946_684_800_000_000_000;
+
+/// Names that replace the usual ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    time: Option<String>,
+    client: Option<String>,
+    user: Option<String>,
+    method: Option<String>,
+    path: Option<String>,
+    request: Option<String>,
+    status: Option<String>,
+    bytes: Option<String>,
+    host: Option<String>,
+    /// Header fields: their name, and that in the object.
+    headers: Vec<(String, String)>,
+}
+
+impl Names {
+    /// Reads `time=ts,client=ip,header:x-api-key=api_key`.
+    ///
+    /// # Errors
+    ///
+    /// If a part is none of a request.
+    pub(super) fn new(text: &str) -> Result<Self, String> {
+        let mut names = Self::default();
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (part, name) = pair.split_once('=').ok_or_else(|| format!("`{pair}`: write PART=FIELD"))?;
+            let name = name.to_owned();
+            if let Some(header) = part.strip_prefix("header:") {
+                names.headers.push((header.trim().to_ascii_lowercase(), name));
+                continue;
+            }
+            let field = match part {
+                "time" => &mut names.time,
+                "client" => &mut names.client,
+                "user" => &mut names.user,
+                "method" => &mut names.method,
+                "path" => &mut names.path,
+                "request" => &mut names.request,
+                "status" => &mut names.status,
+                "bytes" => &mut names.bytes,
+                "host" => &mut names.host,
+                _ => {
+                    return Err(format!(
+                        "`{part}` is no part of a request: write time, client, user, method, path, request, status, \
+                         bytes, host or header:NAME"
+                    ));
+                }
+            };
+            *field = Some(name);
+        }
+        Ok(names)
+    }
+}
+
+pub(super) fn parse<'a>(line: &[u8], names: &Names) -> Result<Entry<'a>, Unreadable> {
     let object: Map<String, Value> =
         serde_json::from_slice(line).map_err(|error| Unreadable::new(format!("not an object of JSON: {error}")))?;
-    let missing = |what: &str, names: &[&str]| Unreadable::new(format!("no {what} under any of {}", names.join(", ")));
-
-    let nanos = match find(&object, &TIME).ok_or_else(|| missing("time", &TIME))? {
-        Value::Number(number) => time::number(&number.to_string())?,
-        Value::String(text) if text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains(['-', '/']) => {
-            time::number(text)?
-        }
-        Value::String(text) if text.contains('/') => time::TimeCache::default().read(text.as_bytes())?,
-        Value::String(text) => time::rfc3339(text)?,
-        _ => return Err(missing("time", &TIME)),
-    };
-    let client = text(&object, &CLIENT).unwrap_or_default();
-    let client = if client.is_empty() { None } else { address(without_port(&client).as_bytes())? };
-    let method = text(&object, &METHOD).ok_or_else(|| missing("method", &METHOD))?;
-    let target = text(&object, &TARGET).ok_or_else(|| missing("path", &TARGET))?;
-    let status = whole(&object, &STATUS).and_then(|status| u16::try_from(status).ok());
-    let status = status.filter(|status| (100..600).contains(status)).ok_or_else(|| missing("status", &STATUS))?;
-    let length = whole(&object, &LENGTH).unwrap_or(0);
-
-    let mut headers = Headers::new();
-    for (name, names) in [("host", &HOST[..]), ("referer", &REFERER), ("user-agent", &AGENT)] {
-        if let Some(value) = text(&object, names) {
-            headers.push((name.into(), Cow::Owned(value.into_bytes())));
-        }
-    }
-    // Caddy logs the header fields, each as a list; Traefik those that it is told to, as `request_NAME`.
-    if let Some(fields) = at(&object, "request.headers").and_then(Value::as_object) {
-        for (name, values) in fields {
-            for value in values.as_array().into_iter().flatten().filter_map(Value::as_str) {
-                add(&mut headers, name, value);
-            }
-        }
-    }
-    for (name, value) in &object {
-        if let Some((name, value)) = name.strip_prefix("request_").zip(value.as_str()) {
-            // nginx's `$request_method` is none, and so are the others of that spelling.
-            if name.starts_with(|first: char| first.is_ascii_uppercase()) {
-                add(&mut headers, name, value);
-            }
-        }
-    }
+    let object = Object(&object);
+    let nanos = object.time(names.time.as_deref())?;
+    let client = object.client(names.client.as_deref())?;
+    let (method, target) = object.request(names)?;
+    let status = object.status(names.status.as_deref())?;
     Ok(Entry {
         nanos,
         client,
-        user: text(&object, &USER).map(Cow::Owned),
+        user: object.text(names.user.as_deref(), &USER).map(|user| Cow::Owned(user.to_owned())),
         method: Cow::Owned(method.into_bytes()),
         target: Cow::Owned(target.into_bytes()),
         status,
-        length,
-        headers,
+        length: object.whole(names.bytes.as_deref(), &LENGTH).unwrap_or(0),
+        headers: object.headers(names),
     })
+}
+
+/// A line.
+struct Object<'a>(&'a Map<String, Value>);
+
+impl<'a> Object<'a> {
+    /// Finds the first field of a list that is there, or the one that was named.
+    fn find<T>(&self, name: Option<&str>, names: &[&str], of: impl Fn(&'a Value) -> Option<T>) -> Option<T> {
+        match name {
+            Some(name) => at(self.0, name).and_then(of),
+            None => names.iter().find_map(|name| of(at(self.0, name)?)),
+        }
+    }
+
+    /// A text that is not empty, and not `-`.
+    fn text(&self, name: Option<&str>, names: &[&str]) -> Option<&'a str> {
+        self.find(name, names, |value| value.as_str().filter(|text| !matches!(*text, "" | "-")))
+    }
+
+    /// A whole number, which may be a text.
+    fn whole(&self, name: Option<&str>, names: &[&str]) -> Option<u64> {
+        self.find(name, names, |value| match value {
+            Value::Number(number) => number.as_u64(),
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        })
+    }
+
+    /// The first time that is one: some logs have a duration under `time`.
+    fn time(&self, name: Option<&str>) -> Result<u64, Unreadable> {
+        let mut problem = None;
+        let names: &[&str] = if let Some(name) = &name { &[name] } else { &TIME };
+        for name in names {
+            let read = match at(self.0, name) {
+                Some(Value::Number(number)) => time::number(&number.to_string()),
+                Some(Value::String(text)) => time::any(text.as_bytes()),
+                _ => continue,
+            };
+            match read {
+                Ok(nanos) if nanos >= LEAST_TIME => return Ok(nanos),
+                Ok(_) => drop(problem.get_or_insert_with(|| {
+                    Unreadable::new(format!("`{name}` is before the year 2000; name the time by json:time=FIELD"))
+                })),
+                Err(error) => drop(problem.get_or_insert(error)),
+            }
+        }
+        Err(problem.unwrap_or_else(|| missing("time", "time", names)))
+    }
+
+    fn client(&self, name: Option<&str>) -> Result<Option<std::net::IpAddr>, Unreadable> {
+        let no_address = || Unreadable::new("the client is no address, such as 203.0.113.7");
+        match (name, self.text(name, &CLIENT)) {
+            // A field that was named may be a list.
+            (Some(_), Some(client)) => forwarded(client.as_bytes()).map(Some).ok_or_else(no_address),
+            (None, Some(client)) => address(client.as_bytes()).map_err(|_| no_address()),
+            (Some(_), None) => Ok(None),
+            (None, None) => Ok(self.text(None, &FORWARDED).and_then(|list| forwarded(list.as_bytes()))),
+        }
+    }
+
+    fn request(&self, names: &Names) -> Result<(String, String), Unreadable> {
+        let request = self.text(names.request.as_deref(), &REQUEST);
+        let method = self.text(names.method.as_deref(), &METHOD);
+        let target = self.text(names.path.as_deref(), &TARGET);
+        if let (Some(method), Some(target), None) = (method, target, &names.request) {
+            // The Elastic Common Schema has the query in a field of its own.
+            let query = self.text(None, &["url.query"]).filter(|_| !target.contains('?'));
+            let query = query.map_or_else(String::new, |query| format!("?{}", query.trim_start_matches('?')));
+            return Ok((method.to_owned(), format!("{target}{query}")));
+        }
+        if let Some(request) = request {
+            let (method, target) = request_line(request.as_bytes())?;
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            return Ok((text(method), text(target)));
+        }
+        match target {
+            None => Err(missing("path", "path", &TARGET)),
+            Some(_) => Err(missing("method", "method", &METHOD)),
+        }
+    }
+
+    fn status(&self, name: Option<&str>) -> Result<u16, Unreadable> {
+        let found = self.find(name, &STATUS, |value| match value {
+            Value::Number(number) => status(number.to_string().as_bytes()),
+            Value::String(text) => status(text.as_bytes()),
+            _ => None,
+        });
+        found.ok_or_else(|| missing("status", "status", &STATUS))
+    }
+
+    fn headers<'b>(&self, names: &Names) -> Headers<'b> {
+        let mut headers = Headers::new();
+        for (header, name) in &names.headers {
+            if let Some(value) = self.text(Some(name), &[]) {
+                add(&mut headers, header, value);
+            }
+        }
+        for (header, name, usual) in
+            [("host", names.host.as_deref(), &HOST[..]), ("referer", None, &REFERER), ("user-agent", None, &AGENT)]
+        {
+            if let Some(value) = self.text(name, usual) {
+                add(&mut headers, header, value);
+            }
+        }
+        // Caddy logs the header fields, each as a list. Traefik logs those that its configuration names, as
+        // `request_NAME`, and nginx as `http_NAME`.
+        if let Some(fields) = at(self.0, "request.headers").and_then(Value::as_object) {
+            for (name, values) in fields {
+                for value in values.as_array().into_iter().flatten().filter_map(Value::as_str) {
+                    add(&mut headers, name, value);
+                }
+            }
+        }
+        for (name, value) in self.0 {
+            let Some(value) = value.as_str() else { continue };
+            if let Some(name) = name.strip_prefix("request_") {
+                // nginx's `$request_method` is none, and so are the others of that spelling.
+                if name.starts_with(|first: char| first.is_ascii_uppercase()) {
+                    add(&mut headers, name, value);
+                }
+            } else if let Some(name) = name.strip_prefix("http_").filter(|name| !name.starts_with("request")) {
+                if value != "-" {
+                    add(&mut headers, &name.replace('_', "-"), value);
+                }
+            }
+        }
+        headers
+    }
+}
+
+fn missing(what: &str, part: &str, names: &[&str]) -> Unreadable {
+    Unreadable::new(format!("no {what} under any of {}; name it by json:{part}=FIELD", names.join(", ")))
 }
 
 /// Adds a field, unless another key of the object has set it.
@@ -96,39 +287,10 @@ fn add(headers: &mut Headers<'_>, name: &str, value: &str) {
     }
 }
 
+/// The value under a name, or under its parts between dots.
 fn at<'a>(object: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
-    match path.split_once('.') {
-        Some((first, rest)) => at(object.get(first)?.as_object()?, rest),
-        None => object.get(path),
+    if let Some(value) = object.get(path) {
+        return Some(value);
     }
-}
-
-fn find<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
-    names.iter().find_map(|name| at(object, name)).filter(|value| !value.is_null())
-}
-
-/// Finds a text that is not empty, and not `-`.
-fn text(object: &Map<String, Value>, names: &[&str]) -> Option<String> {
-    names
-        .iter()
-        .filter_map(|name| at(object, name)?.as_str())
-        .find(|text| !matches!(*text, "" | "-"))
-        .map(str::to_owned)
-}
-
-/// Finds a whole number, which may be a text.
-fn whole(object: &Map<String, Value>, names: &[&str]) -> Option<u64> {
-    match find(object, names)? {
-        Value::Number(number) => number.as_u64(),
-        Value::String(text) => text.parse().ok(),
-        _ => None,
-    }
-}
-
-/// Drops the port of `203.0.113.7:4711` and `[2001:db8::1]:4711`.
-fn without_port(text: &str) -> &str {
-    match text.parse::<std::net::SocketAddr>() {
-        Ok(_) => text.rsplit_once(':').map_or(text, |(address, _)| address),
-        Err(_) => text,
-    }
+    path.match_indices('.').find_map(|(dot, _)| at(object.get(&path[..dot])?.as_object()?, &path[dot + 1..]))
 }

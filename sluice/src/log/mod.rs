@@ -1,35 +1,36 @@
-//! Access logs: one request per line, in the combined or common format, or in JSON.
+//! Access logs: one request per line, in the formats of servers and proxies.
 
+mod block;
+mod decompress;
+mod files;
+mod format;
 mod json;
+mod known;
+mod neighbours;
+mod order;
+mod pattern;
 mod plain;
 mod source;
+mod syslog;
 #[cfg(test)]
 mod tests;
 mod time;
+mod w3c;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use clap::ValueEnum;
 use smallvec::SmallVec;
 
+pub(crate) use self::files::{Files, Lines, ReadError, Reading};
+pub(crate) use self::format::Format;
+pub(crate) use self::neighbours::{Disorder, Misplaced};
 use self::plain::HeaderFields;
 pub(crate) use self::source::{LONGEST_LINE, Line, Source};
 use self::time::TimeCache;
-
-/// The format of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// `ADDRESS - USER [TIME] "METHOD PATH HTTP/1.1" STATUS BYTES "REFERER" "AGENT"`, of nginx and Apache
-    Combined,
-    /// The same without referer and agent
-    Common,
-    /// An object per line, as Caddy and Traefik write them, or nginx by a `log_format`
-    Json,
-    /// JSON if a line begins with a brace, otherwise combined or common
-    Auto,
-}
+use self::w3c::Columns;
 
 /// A request as a line of a log has it. It borrows from the line.
 #[derive(Debug)]
@@ -53,6 +54,13 @@ pub(crate) struct Entry<'a> {
 /// Names, in lower case, with their values. Plain logs have two of them.
 pub(crate) type Headers<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 2]>;
 
+/// A line of a file. Files are numbered in the order of their begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) file: usize,
+    pub(crate) line: u64,
+}
+
 /// Why a line is not a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable(Cow<'static, str>);
@@ -69,40 +77,119 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Parses the lines of a log. Lines of the same second share the work of reading the time.
+/// Parses the lines of a file. Lines of the same second share the work of reading the time.
 #[derive(Debug)]
 pub(crate) struct Parser {
     format: Format,
-    /// Whether anybody reads the referer and the agent of plain lines.
+    /// Whether anybody reads header fields.
     has_headers: bool,
     times: TimeCache,
+    /// What `#Fields:` names.
+    columns: Option<Arc<Columns>>,
+    json: Arc<json::Names>,
 }
 
 impl Parser {
     pub(crate) fn new(format: Format) -> Self {
-        Self { format, has_headers: true, times: TimeCache::default() }
+        let columns = if let Format::W3c(columns) = &format { columns.clone() } else { None };
+        let json = if let Format::Json(names) = &format { Arc::clone(names) } else { Arc::default() };
+        Self { format, has_headers: true, times: TimeCache::default(), columns, json }
     }
 
-    /// Without `has_headers`, the entries of plain lines have no header fields.
+    /// Without `has_headers`, the entries of lines that are not JSON have no header fields.
     pub(crate) fn with_headers(self, has_headers: bool) -> Self {
         Self { has_headers, ..self }
     }
 
-    /// Parses a line, without its end.
+    /// Parses a line, without its end. Returns `None` for a line that describes others.
     ///
     /// # Errors
     ///
     /// If it is not a request in the format.
-    pub(crate) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Unreadable> {
-        let is_json = match self.format {
-            Format::Json => true,
-            Format::Auto => line.trim_ascii_start().starts_with(b"{"),
-            Format::Combined | Format::Common => false,
+    pub(crate) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
+        let problem = match self.parse_message(line) {
+            Ok(entry) => return Ok(entry),
+            Err(problem) => problem,
         };
-        if is_json {
-            return json::parse(line);
+        for message in syslog::messages(line) {
+            if let Ok(entry) = self.parse_message(message) {
+                return Ok(entry);
+            }
         }
-        let fields = HeaderFields { required: self.format == Format::Combined, wanted: self.has_headers };
-        plain::parse(line, &mut self.times, fields)
+        Err(problem)
     }
+
+    /// Parses a line that is behind no prefix.
+    fn parse_message<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
+        let (times, has_headers) = (&mut self.times, self.has_headers);
+        let fields = HeaderFields { required: false, wanted: has_headers };
+        let is_json = || line.trim_ascii_start().starts_with(b"{");
+        let entry = match &self.format {
+            Format::Auto if is_json() => json::parse(line, &self.json),
+            Format::Auto => return self.parse_any(line),
+            Format::Combined => plain::parse(line, times, HeaderFields { required: true, ..fields }),
+            Format::Common => plain::parse(line, times, fields),
+            Format::VhostCombined => plain::parse_with_host(line, times, HeaderFields { required: true, ..fields }),
+            Format::Json(_) => json::parse(line, &self.json),
+            Format::Traefik | Format::Envoy if is_json() => json::parse(line, &self.json),
+            Format::Traefik => plain::parse(line, times, fields),
+            Format::Envoy => known::ENVOY.parse(line, times, has_headers),
+            Format::Alb => known::ALB.parse(line, times, has_headers),
+            Format::Haproxy => known::haproxy(line, times),
+            Format::W3c(_) => return self.parse_w3c(line),
+            Format::Pattern(pattern) => pattern.parse(line, times, has_headers),
+        };
+        entry.map(Some)
+    }
+
+    /// Parses a line by what it looks like. None of these formats can be taken for another one.
+    fn parse_any<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
+        if line.starts_with(b"#") || self.columns.is_some() {
+            return self.parse_w3c(line);
+        }
+        let (times, has_headers) = (&mut self.times, self.has_headers);
+        let fields = HeaderFields { required: false, wanted: has_headers };
+        let problem = match plain::parse(line, times, fields) {
+            Ok(entry) => return Ok(Some(entry)),
+            Err(problem) => problem,
+        };
+        let other = if line.starts_with(b"[") {
+            known::ENVOY.parse(line, times, has_headers)
+        } else {
+            known::haproxy(line, times)
+                .or_else(|_| plain::parse_with_host(line, times, fields).and_then(with_client))
+                .or_else(|_| known::ALB.parse(line, times, has_headers))
+        };
+        other.map(Some).map_err(|_| problem)
+    }
+
+    fn parse_w3c<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
+        if let Some(directive) = line.strip_prefix(b"#") {
+            if let Some(names) = directive.strip_prefix(b"Fields:") {
+                let columns = Columns::new(&String::from_utf8_lossy(names));
+                if let Some(missing) = columns.missing() {
+                    return Err(Unreadable::new(format!("#Fields: lacks {missing}")));
+                }
+                self.columns = Some(Arc::new(columns));
+            }
+            return Ok(None);
+        }
+        match &self.columns {
+            Some(columns) => columns.parse(line, self.has_headers).map(Some),
+            None => Err(Unreadable::new(
+                "no line #Fields: is before it; name its columns, such as --log-format 'w3c:date time c-ip cs-method …'",
+            )),
+        }
+    }
+}
+
+/// A line whose second field is no address is another one than that of a virtual host.
+fn with_client(entry: Entry<'_>) -> Result<Entry<'_>, Unreadable> {
+    if entry.client.is_some() { Ok(entry) } else { Err(Unreadable::new("there is no address")) }
+}
+
+/// Reads the last address of `X-Forwarded-For`: the one that the nearest proxy has seen. Clients can forge the others.
+fn forwarded(list: &[u8]) -> Option<IpAddr> {
+    let last = list.rsplit(|byte| *byte == b',').next()?;
+    plain::address(last.trim_ascii()).ok().flatten()
 }

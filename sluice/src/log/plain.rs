@@ -1,7 +1,7 @@
 //! The combined and the common log format, of nginx and Apache.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use memchr::{memchr, memchr2};
 
@@ -22,16 +22,12 @@ pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache, fields: HeaderFie
     let (client, rest) = word(line).ok_or_else(|| Unreadable::new("there is no address followed by a space"))?;
     let client = address(client)?;
     let (_, rest) = word(rest).ok_or_else(|| Unreadable::new("there is no field after the address"))?;
-    // The name of a user may have spaces.
-    let (user, rest) = until_time(rest).ok_or_else(|| Unreadable::new("there is no [time]"))?;
-    let (time, rest) = until(rest, b']').ok_or_else(|| Unreadable::new("the [time] does not end"))?;
-    let nanos = times.read(time)?;
+    let (user, nanos, rest) = user_and_time(rest, times)?;
     let (request, rest) = quoted(rest).ok_or_else(|| Unreadable::new("there is no \"request\" after the time"))?;
     let (method, target) = request_line(request.text)?;
     let (status, rest) = last_word(rest);
-    let status = number(status).and_then(|status| u16::try_from(status).ok());
-    let status = status.filter(|status| (100..600).contains(status));
-    let status = status.ok_or_else(|| Unreadable::new("there is no status from 100 to 599 after the request"))?;
+    let status =
+        self::status(status).ok_or_else(|| Unreadable::new("there is no status, such as 200, after the request"))?;
     let (length, rest) = last_word(rest);
     let length = number(length).ok_or_else(|| Unreadable::new("there is no number of bytes after the status"))?;
     Ok(Entry {
@@ -44,6 +40,55 @@ pub(super) fn parse<'a>(line: &'a [u8], times: &mut TimeCache, fields: HeaderFie
         length,
         headers: headers(rest, fields)?,
     })
+}
+
+/// Parses `HOST:PORT ADDRESS - USER [TIME] …`, Apache's `vhost_combined`.
+pub(super) fn parse_with_host<'a>(
+    line: &'a [u8],
+    times: &mut TimeCache,
+    fields: HeaderFields,
+) -> Result<Entry<'a>, Unreadable> {
+    let is_host = |host: &[u8]| {
+        host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']'))
+    };
+    let (host, rest) = word(line)
+        .filter(|(host, _)| is_host(host))
+        .ok_or_else(|| Unreadable::new("there is no host followed by an address"))?;
+    let mut entry = parse(rest, times, fields)?;
+    if fields.wanted {
+        if let Ok(host) = std::str::from_utf8(host) {
+            // The port is that of the server, and not of the field.
+            let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+            entry.headers.push(("host".into(), Cow::Borrowed(name.as_bytes())));
+        }
+    }
+    Ok(entry)
+}
+
+/// Splits `USER [TIME]`. The name of a user may have spaces and brackets, so the time is the first that is one.
+fn user_and_time<'a>(text: &'a [u8], times: &mut TimeCache) -> Result<(&'a [u8], u64, &'a [u8]), Unreadable> {
+    /// A line of nothing but brackets is not searched to its end.
+    const MOST_TRIES: usize = 16;
+    const LEAST_TIME: usize = "1700000000".len();
+    let mut from = 0;
+    let mut problem = None;
+    for _ in 0..MOST_TRIES {
+        let Some(at) = memchr(b'[', &text[from..]).map(|at| from + at) else { break };
+        from = at + 1;
+        if at == 0 || text[at - 1] != b' ' {
+            continue;
+        }
+        match until(&text[from..], b']') {
+            // Also a number, but none as short as in a name.
+            Some((time, _)) if time.len() < LEAST_TIME => continue,
+            Some((time, rest)) => match times.read(time) {
+                Ok(nanos) => return Ok((&text[..at - 1], nanos, rest)),
+                Err(error) => problem.get_or_insert(error),
+            },
+            None => problem.get_or_insert(Unreadable::new("the [time] does not end")),
+        };
+    }
+    Err(problem.unwrap_or_else(|| Unreadable::new("there is no [time]")))
 }
 
 /// Parses `"REFERER" "AGENT"`.
@@ -76,17 +121,6 @@ fn until(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..at], &text[at + 1..]))
 }
 
-fn until_time(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut from = 0;
-    loop {
-        let at = from + memchr(b'[', &text[from..])?;
-        if at > 0 && text[at - 1] == b' ' {
-            return Some((&text[..at - 1], &text[at + 1..]));
-        }
-        from = at + 1;
-    }
-}
-
 /// Splits at the first space, as [`until`] does. Faster if it is near.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|byte| *byte == b' ')?;
@@ -110,11 +144,17 @@ struct Quoted<'a> {
 /// Splits off what is in quotation marks, behind spaces. A mark behind a backslash is part of it.
 fn quoted(text: &[u8]) -> Option<(Quoted<'_>, &[u8])> {
     let text = text.trim_ascii_start().strip_prefix(b"\"")?;
+    let (end, is_escaped) = closing_quote(text)?;
+    Some((Quoted { text: &text[..end], is_escaped }, &text[end + 1..]))
+}
+
+/// Finds the quotation mark that ends a text, and whether there is a backslash before it.
+pub(super) fn closing_quote(text: &[u8]) -> Option<(usize, bool)> {
     let mut from = 0;
     loop {
         let at = from + memchr2(b'"', b'\\', text.get(from..)?)?;
         if text[at] == b'"' {
-            return Some((Quoted { text: &text[..at], is_escaped: from > 0 }, &text[at + 1..]));
+            return Some((at, from > 0));
         }
         from = at + 2;
     }
@@ -127,17 +167,31 @@ impl<'a> Quoted<'a> {
     }
 }
 
-/// Reads an address. `-` stands for a client without one.
+/// Reads an address, perhaps with a port or a zone. `-` stands for a client without one.
 pub(super) fn address(text: &[u8]) -> Result<Option<IpAddr>, Unreadable> {
     if let Some(address) = ipv4(text) {
         return Ok(Some(address.into()));
     }
-    if text == b"-" || text == b"unix:" {
+    if text == b"-" || text.starts_with(b"unix:") {
         return Ok(None);
     }
-    let address = std::str::from_utf8(text).ok().and_then(|text| text.trim_matches(['[', ']']).parse().ok());
+    let address = std::str::from_utf8(text).ok().and_then(other_address);
     let problem = "the first field is no address of a client, such as 203.0.113.7; let the server log addresses, and no names of hosts";
     address.map(Some).ok_or_else(|| Unreadable::new(problem))
+}
+
+/// Reads `2001:db8::1`, `[2001:db8::1]:4711`, `203.0.113.7:4711` and `fe80::1%eth0`.
+fn other_address(text: &str) -> Option<IpAddr> {
+    if let Some((address, _)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return other_address(address);
+    }
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    if let Some((address, _zone)) = text.split_once('%') {
+        return address.parse().ok();
+    }
+    text.parse().ok().map(|with_port: SocketAddr| with_port.ip())
 }
 
 /// The form of nearly all lines.
@@ -162,8 +216,26 @@ fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     (index == 3 && digits > 0).then(|| octets.into())
 }
 
+/// Reads a status. One of 0 (nginx: 000, HAProxy: -1) stands for a client that left before there was one, and becomes
+/// 499, as nginx logs such requests.
+pub(super) fn status(text: &[u8]) -> Option<u16> {
+    if text == b"-1" {
+        return Some(CLIENT_LEFT);
+    }
+    match text {
+        [b'0'..=b'9', ..] if text.len() <= 3 => match number(text)? {
+            0 => Some(CLIENT_LEFT),
+            status => u16::try_from(status).ok().filter(|status| *status >= 100),
+        },
+        _ => None,
+    }
+}
+
+/// nginx's status for a client that closed its connection before the response.
+const CLIENT_LEFT: u16 = 499;
+
 /// Reads a number of bytes; `-` is none.
-fn number(text: &[u8]) -> Option<u64> {
+pub(super) fn number(text: &[u8]) -> Option<u64> {
     if text == b"-" {
         return Some(0);
     }
@@ -177,14 +249,14 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 /// Reads `GET /path HTTP/1.1`. HTTP/0.9 has no version.
-fn request_line(text: &[u8]) -> Result<(&[u8], &[u8]), Unreadable> {
+pub(super) fn request_line(text: &[u8]) -> Result<(&[u8], &[u8]), Unreadable> {
     let no_request = || Unreadable::new("the request is not of the form \"GET /path HTTP/1.1\"");
     let (method, rest) = word(text).ok_or_else(no_request)?;
     let target = until(rest, b' ').map_or(rest, |(target, _)| target);
     if method.is_empty() || target.is_empty() { Err(no_request()) } else { Ok((method, target)) }
 }
 
-fn text_of(field: &[u8]) -> Result<Option<Cow<'_, str>>, Unreadable> {
+pub(super) fn text_of(field: &[u8]) -> Result<Option<Cow<'_, str>>, Unreadable> {
     if field.is_empty() || field == b"-" {
         return Ok(None);
     }
@@ -196,7 +268,7 @@ fn text_of(field: &[u8]) -> Result<Option<Cow<'_, str>>, Unreadable> {
 }
 
 /// Undoes the escapes of the servers: `\"`, `\\`, and `\x16` for bytes that are not printed.
-fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
+pub(super) fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', text).is_none() {
         return Cow::Borrowed(text);
     }

@@ -1,15 +1,20 @@
 //! The files of a log: plain or compressed, or standard input.
 
 use std::fs::File;
-use std::io::{self, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
 use indicatif::ProgressBar;
+use lzma_rust2::XzReader;
 use memchr::memchr;
+
+use super::decompress::{Gzip, Zstd};
 
 /// Lines beyond this are not buffered, and are unreadable.
 pub(crate) const LONGEST_LINE: usize = 1 << 18;
+
+/// The buffer of a file, unless its lines are longer. Many files may be open.
+const LEAST_BUFFER: usize = 1 << 17;
 
 /// How many bytes are kept of a longer line.
 const SHOWN: usize = 256;
@@ -22,6 +27,8 @@ pub(crate) struct Source {
     from: usize,
     until: usize,
     is_over: bool,
+    /// Whether something was read.
+    is_begun: bool,
     /// The begin of the last line that was too long.
     begin: Vec<u8>,
 }
@@ -47,10 +54,10 @@ impl Source {
         Self::new(progress.wrap_read(file))
     }
 
-    /// Reads what `file` has, and decompresses it if it begins as gzip does.
+    /// Reads what `file` has, and decompresses it if it begins as files of gzip, zstd or xz do.
     pub(crate) fn new(file: impl Read + 'static) -> io::Result<Self> {
         let mut file = file;
-        let mut magic = [0; 2];
+        let mut magic = [0; 6];
         let mut filled = 0;
         while filled < magic.len() {
             match file.read(&mut magic[filled..]) {
@@ -60,16 +67,33 @@ impl Source {
                 Err(error) => return Err(error),
             }
         }
-        let whole: Chain<Cursor<Vec<u8>>, _> = Cursor::new(magic[..filled].to_vec()).chain(file);
+        let whole = Cursor::new(magic[..filled].to_vec()).chain(file);
+        let buffered = |whole| BufReader::with_capacity(LONGEST_LINE, whole);
         let reader: Box<dyn Read> = match magic {
-            [0x1f, 0x8b] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(LONGEST_LINE, whole))),
+            [0x1f, 0x8b, ..] => Box::new(Gzip::new(buffered(whole))),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(Zstd::new(buffered(whole))),
+            [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(XzReader::new(buffered(whole), true)),
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+                return Err(io::Error::other("it is UTF-16; convert it, by `iconv -f UTF-16 -t UTF-8 FILE`"));
+            }
             _ => Box::new(whole),
         };
-        Ok(Self { reader, buffer: vec![0; 2 * LONGEST_LINE], from: 0, until: 0, is_over: false, begin: Vec::new() })
+        Ok(Self {
+            reader,
+            buffer: vec![0; LEAST_BUFFER],
+            from: 0,
+            until: 0,
+            is_over: false,
+            is_begun: false,
+            begin: Vec::new(),
+        })
     }
 
     /// Returns the next line, or `None` at the end.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
+        if !self.is_begun {
+            self.skip_mark()?;
+        }
         let mut searched = 0;
         loop {
             if let Some(at) = memchr(b'\n', &self.buffer[self.from + searched..self.until]) {
@@ -93,6 +117,19 @@ impl Source {
         }
     }
 
+    /// Skips the mark that says that a file is UTF-8.
+    fn skip_mark(&mut self) -> io::Result<()> {
+        const MARK: &[u8] = b"\xef\xbb\xbf";
+        self.is_begun = true;
+        while self.until < MARK.len() && !self.is_over {
+            self.fill()?;
+        }
+        if self.buffer[..self.until].starts_with(MARK) {
+            self.from = MARK.len();
+        }
+        Ok(())
+    }
+
     /// The memory of the buffers.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
@@ -105,6 +142,9 @@ impl Source {
             self.buffer.copy_within(self.from..self.until, 0);
             self.until -= self.from;
             self.from = 0;
+        }
+        if self.until == self.buffer.len() {
+            self.buffer.resize((2 * self.buffer.len()).min(2 * LONGEST_LINE), 0);
         }
         loop {
             match self.reader.read(&mut self.buffer[self.until..]) {

@@ -9,7 +9,12 @@ use super::{Entry, Format, LONGEST_LINE, Line, Parser, Source, Unreadable};
 use crate::cases::cases;
 
 fn parse(line: &str) -> Result<Entry<'_>, Unreadable> {
-    Parser::new(Format::Auto).parse(line.as_bytes())
+    parse_as("auto", line)
+}
+
+fn parse_as<'a>(format: &str, line: &'a str) -> Result<Entry<'a>, Unreadable> {
+    let entry = Parser::new(format.parse().unwrap()).parse(line.as_bytes());
+    entry.map(|entry| entry.expect("a request"))
 }
 
 fn header(entry: &Entry<'_>, name: &str) -> Option<String> {
@@ -42,8 +47,7 @@ fn a_common_line_has_no_header() {
 #[test]
 fn users_may_have_spaces_and_brackets() {
     let line = r#"203.0.113.7 - Ann [1] Lee [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.1" 200 1"#;
-    // The first bracket behind a space begins the time.
-    assert!(parse(line).is_err());
+    assert_eq!(parse(line).unwrap().user.as_deref(), Some("Ann [1] Lee"));
     let line = r#"203.0.113.7 - Ann Lee [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.1" 200 1"#;
     assert_eq!(parse(line).unwrap().user.as_deref(), Some("Ann Lee"));
 }
@@ -69,6 +73,38 @@ fn json_of_caddy_traefik_and_nginx_is_read() {
 }
 
 #[test]
+fn lines_behind_prefixes_are_read() {
+    let line = r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "GET /a: HTTP/1.1" 200 1 "-" "x: y""#;
+    for prefix in [
+        "<190>Mar  2 08:00:00 host nginx: ",
+        "Mar  2 08:00:00 host nginx[7]: ",
+        "2026-03-02T08:00:00.5+01:00 host nginx[7]: ",
+        "<134>1 2026-03-02T08:00:00Z host nginx 7 - - ",
+        "2026-03-02T08:00:00.123456789Z stdout F ",
+    ] {
+        let line = format!("{prefix}{line}");
+        let entry = parse(&line).unwrap();
+        assert_eq!((entry.nanos, &*entry.target), (971_186_136_000_000_000, &b"/a:"[..]), "{line}");
+    }
+    // What a client sends is no prefix.
+    let forged = format!(r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "x" 400 0 "-" "Mar  2 a b: {line}""#);
+    assert!(parse(&forged).is_err());
+    assert!(parse(&format!("Mar  2 08:00:00 host nginx: \"x: {line}")).is_err());
+}
+
+#[test]
+fn statuses_of_clients_that_left_are_499() {
+    for (status, expected) in [("0", 499), ("000", 499), ("499", 499), ("200", 200), ("999", 999)] {
+        let line = format!(r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.1" {status} 1"#);
+        assert_eq!(parse(&line).unwrap().status, expected);
+        let line = format!(r#"{{"ts":1700000000,"ip":"203.0.113.7","method":"GET","path":"/","status":{status}}}"#);
+        if status != "000" {
+            assert_eq!(parse(&line).unwrap().status, expected);
+        }
+    }
+}
+
+#[test]
 fn hostile_lines_are_errors() {
     let begin = r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000]"#;
     for line in [
@@ -89,6 +125,8 @@ fn hostile_lines_are_errors() {
         &format!("{begin} \"-\" 400 0"),
         &format!("{begin} \"\" 408 0"),
         &format!("{begin} \"GET / HTTP/1.1\" 99 1"),
+        "203.0.113.7 - - [29/Feb/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 1",
+        "203.0.113.7 - - [31/Nov/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 1",
         &format!("{begin} \"GET / HTTP/1.1\" 99999999999999999999 1"),
         &format!("{begin} \"GET / HTTP/1.1\" 200 99999999999999999999"),
         r#"{"ts":1e400,"ip":"203.0.113.7","method":"GET","path":"/","status":200}"#,
@@ -100,6 +138,22 @@ fn hostile_lines_are_errors() {
     // A client on a Unix socket has no address.
     assert_eq!(parse("- - - [10/Oct/2000:13:55:36 +0000] \"GET / HTTP/1.1\" 200 1").unwrap().client, None);
 }
+
+/// The names of formats.
+const NAMES: [&str; 12] = [
+    "auto",
+    "combined",
+    "common",
+    "vhost-combined",
+    "ingress-nginx",
+    "json",
+    "traefik",
+    "envoy",
+    "alb",
+    "w3c",
+    "haproxy",
+    "json:time=ts,client=ip",
+];
 
 fn lines(file: Vec<u8>) -> Vec<Result<Vec<u8>, usize>> {
     let mut source = Source::new(Cursor::new(file)).unwrap();
@@ -148,6 +202,24 @@ fn gzip_is_read_as_it_is() {
     assert!(cut.next_line().is_err());
 }
 
+#[test]
+fn zeros_and_marks_lose_no_line() {
+    use std::io::Write;
+
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(b"one\n").unwrap();
+    let one = encoder.finish().unwrap();
+    let expected = [b"one".to_vec()].map(Ok);
+    assert_eq!(lines([&one[..], &[0; 1_000]].concat()), expected);
+    assert_eq!(lines([&one[..], &[0; 1_000], &one].concat()), [b"one".to_vec(), b"one".to_vec()].map(Ok));
+    assert_eq!(lines(b"\xef\xbb\xbfone\n".to_vec()), expected);
+    assert_eq!(lines(b"\xef\xbb\xbf".to_vec()), []);
+    let mut garbage = Source::new(Cursor::new([&one[..], b"what"].concat())).unwrap();
+    assert_eq!(garbage.next_line().unwrap(), Some(Line::Whole(b"one")));
+    assert!(garbage.next_line().is_err());
+    assert!(Source::new(Cursor::new(b"\xff\xfeo\0n\0".to_vec())).is_err());
+}
+
 /// A small file of gzip that becomes a large log.
 #[test]
 fn a_line_without_end_takes_no_memory() {
@@ -184,9 +256,9 @@ proptest! {
     /// Whatever a log has, it is a request or an error.
     #[test]
     fn no_line_panics(line in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Parser::new(Format::Auto).parse(&line);
-        let _ = Parser::new(Format::Json).parse(&line);
-        let _ = Parser::new(Format::Combined).parse(&line);
+        for format in NAMES {
+            let _ = Parser::new(format.parse().unwrap()).parse(&line);
+        }
     }
 
     /// The same for lines that are almost right.
@@ -197,7 +269,7 @@ proptest! {
         let until = (at + gone).min(line.len());
         line.splice(at..until, bytes);
         let mut parser = Parser::new(Format::Auto);
-        if let Ok(entry) = parser.parse(&line) {
+        if let Ok(Some(entry)) = parser.parse(&line) {
             let _ = crate::replay::Requests::new(crate::replay::Needs::all()).build(&entry);
         }
     }

@@ -17,19 +17,66 @@ pub(super) struct TimeCache {
 const LENGTH: usize = 26;
 
 impl TimeCache {
-    /// Reads `10/Oct/2000:13:55:36 -0700`, as nanoseconds since the Unix epoch.
+    /// Reads a time in any form, as nanoseconds since the Unix epoch. Most times are `10/Oct/2000:13:55:36 -0700`.
     pub(super) fn read(&mut self, text: &[u8]) -> Result<u64, Unreadable> {
-        let Ok(text) = <&[u8; LENGTH]>::try_from(text) else { return Err(no_time()) };
-        if self.text != *text {
-            self.nanos = clf(text)?;
-            self.text = *text;
+        let Ok(whole) = <&[u8; LENGTH]>::try_from(text) else { return any(text) };
+        if self.text != *whole {
+            self.nanos = clf(whole).or_else(|_| any(text))?;
+            self.text = *whole;
         }
         Ok(self.nanos)
     }
 }
 
+/// Reads a time by its form: that of plain logs, also with a fraction of the second or without an offset, RFC 3339, or a
+/// number.
+pub(super) fn any(text: &[u8]) -> Result<u64, Unreadable> {
+    /// Longer than any time.
+    const LONGEST: usize = 64;
+    if text.len() > LONGEST {
+        return Err(no_time());
+    }
+    let text = std::str::from_utf8(text).map_err(|_| no_time())?.trim();
+    if text.contains('/') && text.contains(':') {
+        return clf_with_fraction(text);
+    }
+    if text.contains(['-', ':']) { iso(text) } else { number(text) }
+}
+
+/// Reads `10/Oct/2000:13:55:36.123 -0700`. Without an offset, the time is in UTC.
+fn clf_with_fraction(text: &str) -> Result<u64, Unreadable> {
+    const SECONDS: usize = "10/Oct/2000:13:55:36".len();
+    let (seconds, rest) = text.split_at_checked(SECONDS).ok_or_else(no_time)?;
+    let (fraction, offset) = match rest.strip_prefix(['.', ',']) {
+        Some(rest) => rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count()),
+        None => ("", rest),
+    };
+    let offset = match offset.trim() {
+        "" | "Z" | "UTC" => "+0000",
+        offset => offset,
+    };
+    let whole = format!("{seconds} {offset}");
+    let whole = <&[u8; LENGTH]>::try_from(whole.as_bytes()).map_err(|_| no_time())?;
+    clf(whole)?.checked_add(fraction_nanos(fraction, NANOS)).ok_or_else(no_time)
+}
+
+/// Reads `2000-10-10T13:55:36.5Z`, also with a space or a comma in it, or without an offset, which is UTC.
+fn iso(text: &str) -> Result<u64, Unreadable> {
+    let with_point = |text: &str| text.replace(',', ".");
+    rfc3339(text).or_else(|_| rfc3339(&with_point(text))).or_else(|_| rfc3339(&format!("{}Z", with_point(text))))
+}
+
+/// The nanoseconds of a fraction, whose whole is `unit` nanoseconds. Digits beyond them are dropped.
+fn fraction_nanos(digits: &str, unit: u64) -> u64 {
+    let mut digit = unit;
+    digits.bytes().fold(0, |nanos, byte| {
+        digit /= 10;
+        nanos + u64::from(byte - b'0') * digit
+    })
+}
+
 fn no_time() -> Unreadable {
-    Unreadable::new("the time is not of the form [10/Oct/2000:13:55:36 -0700]")
+    Unreadable::new("the time is not of the form [10/Oct/2000:13:55:36 -0700], nor RFC 3339, nor a number")
 }
 
 /// Checks that a time can be replayed, and returns it in nanoseconds.
@@ -58,15 +105,10 @@ pub(super) fn number(text: &str) -> Result<u64, Unreadable> {
         100_000_000_000_000..100_000_000_000_000_000 => 1_000,
         _ => 1,
     };
-    let mut nanos = whole.checked_mul(unit).ok_or_else(no_time)?;
-    let mut digit = unit;
-    for byte in fraction.bytes() {
-        if !byte.is_ascii_digit() {
-            return Err(no_time());
-        }
-        digit /= 10;
-        nanos = nanos.saturating_add(u64::from(byte - b'0') * digit);
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(no_time());
     }
+    let nanos = whole.checked_mul(unit).ok_or_else(no_time)?.saturating_add(fraction_nanos(fraction, unit));
     from_seconds(i64::try_from(nanos / NANOS).map_err(|_| no_time())?, u32::try_from(nanos % NANOS).unwrap_or(0))
 }
 
@@ -81,7 +123,13 @@ fn clf(text: &[u8; LENGTH]) -> Result<u64, Unreadable> {
     let (hour, minute, second) = (digits(&text[12..14])?, digits(&text[15..17])?, digits(&text[18..20])?);
     let (offset_hours, offset_minutes) = (digits(&text[22..24])?, digits(&text[24..26])?);
     // Second 60 is a leap second.
-    if !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 || offset_hours > 23 || offset_minutes > 59 {
+    if !(1..=days_in(year, month)).contains(&day)
+        || hour > 23
+        || minute > 59
+        || second > 60
+        || offset_hours > 23
+        || offset_minutes > 59
+    {
         return Err(no_time());
     }
     let offset = i64::from(offset_hours * 3_600 + offset_minutes * 60);
@@ -92,6 +140,15 @@ fn clf(text: &[u8; LENGTH]) -> Result<u64, Unreadable> {
     };
     let seconds = days_since_epoch(year, month, day) * 86_400 + i64::from(hour * 3_600 + minute * 60 + second);
     from_seconds(seconds - offset, 0)
+}
+
+const fn days_in(year: u32, month: u32) -> u32 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
 }
 
 const MONTHS: [&[u8]; 12] =
@@ -142,6 +199,9 @@ mod tests {
             "01/Jan/9999:00:00:00 +0000",
             "31/Dec/1969:23:59:59 +0000",
             "32/Jan/2024:00:00:00 +0000",
+            "31/Nov/2024:00:00:00 +0000",
+            "29/Feb/2026:00:00:00 +0000",
+            "29/Feb/2100:00:00:00 +0000",
             "01/Foo/2024:00:00:00 +0000",
             "01/Jan/2024:24:00:00 +0000",
             "01/Jan/2024 00:00:00 +0000",
@@ -152,6 +212,24 @@ mod tests {
         }
         assert!(rfc3339("9999-12-31T23:59:59Z").is_err());
         assert!(number("99999999999999999999999").is_err());
+    }
+
+    #[test]
+    fn times_are_read_in_many_forms() {
+        for (text, millis) in [
+            ("10/Oct/2000:13:55:36.5 +0000", 971_186_136_500),
+            ("10/Oct/2000:13:55:36,123 -0700", 971_211_336_123),
+            ("10/Oct/2000:13:55:36.123", 971_186_136_123),
+            ("10/Oct/2000:13:55:36", 971_186_136_000),
+            ("2000-10-10T13:55:36.5Z", 971_186_136_500),
+            ("2000-10-10T13:55:36+0000", 971_186_136_000),
+            ("2000-10-10 13:55:36,5", 971_186_136_500),
+            ("2000-10-10 13:55:36", 971_186_136_000),
+            ("971186136.5", 971_186_136_500),
+        ] {
+            assert_eq!(any(text.as_bytes()).map(|nanos| nanos / 1_000_000), Ok(millis), "{text}");
+            assert_eq!(TimeCache::default().read(text.as_bytes()).map(|nanos| nanos / 1_000_000), Ok(millis), "{text}");
+        }
     }
 
     #[test]

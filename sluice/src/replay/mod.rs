@@ -30,11 +30,11 @@ use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
 pub(crate) use self::request::{Needs, Requests};
 pub(crate) use self::routes::{Routes, pattern};
-use crate::log::{Entry, Unreadable};
+use crate::log::{Entry, Place, Unreadable};
 use crate::path::Target;
-use crate::report::{LogReport, PolicyReport};
+use crate::report::{LogReport, PolicyReport, WithoutKey};
 use crate::serve;
-use crate::words::PolicyWords;
+use crate::words::{self, PolicyWords};
 
 /// The layers of one configuration, and what they did.
 pub(crate) struct Replay {
@@ -77,7 +77,7 @@ impl Limits {
 #[derive(Clone, Copy)]
 struct Arrival {
     nanos: u64,
-    line: u64,
+    place: Place,
 }
 
 /// A request on its arrival.
@@ -108,17 +108,18 @@ impl Replay {
             Config::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
         let routes = Routes::new(file, text, &config)?;
         let words = PolicyWords::of_file(text);
+        let keys = keys_of_file(text);
         let mut delays = false;
         let mut limited = Vec::new();
-        for (route, words) in config.routes().iter().zip(words) {
+        for ((route, words), keys) in config.routes().iter().zip(words).zip(keys) {
             let limits = route.layer().map(Limits::new);
             let statuses = limits.as_ref().map(|limits| limits.handle.policies()).unwrap_or_default();
             delays |= statuses.iter().any(|status| status.delays());
             // In the order of the file.
-            let policies = words.policies.into_iter().map(|words| {
+            let policies = words.policies.into_iter().zip(keys).map(|(words, keys)| {
                 let terms =
                     statuses.iter().find(|status| status.name() == words.name).and_then(|status| status.terms());
-                PolicyReport::new(words, terms)
+                PolicyReport::new(words, terms, keys)
             });
             limited.push(RouteReplay { paths: route.paths().to_vec(), limits, policies: policies.collect() });
         }
@@ -151,6 +152,9 @@ impl Replay {
         }
         keys.clear();
         keys.extend(policies.iter().map(|policy| handle.key(policy.name(), &request).ok()));
+        if keys.iter().any(Option::is_none) {
+            note_missing_parts(policies, keys, entry);
+        }
         let answer = service.get_mut();
         (answer.status, answer.length) = (entry.status, entry.length);
         let mut response = service.call(request);
@@ -199,6 +203,27 @@ impl Answered {
     }
 }
 
+/// The keys of all policies, by route.
+fn keys_of_file(text: &str) -> Vec<Vec<Vec<String>>> {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let routes = words::tables(&table, "route").into_iter();
+    routes.map(|route| words::tables(route, "policy").into_iter().map(words::keys).collect()).collect()
+}
+
+/// Notes what a line lacks for the keys of the policies that can make none.
+#[cold]
+fn note_missing_parts(policies: &mut [PolicyReport], keys: &[Option<PartitionKey>], entry: &Entry<'_>) {
+    let has_header = |name: &str| entry.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+    for (policy, _) in policies.iter_mut().zip(keys).filter(|(_, key)| key.is_none()) {
+        policy.note_missing_parts(|part| match part.strip_prefix("header:") {
+            Some(name) => !has_header(name.trim()),
+            None if part == "client-ip" => entry.client.is_none(),
+            None if part == "user" => entry.user.is_none(),
+            None => !matches!(part, "global" | "path"),
+        });
+    }
+}
+
 /// Sets up a layer: a replay reads verdicts, and nobody reads the rest of its responses.
 fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
     layer
@@ -211,14 +236,17 @@ fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
 /// Counts a request with each policy of its route.
 fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrived, answered: &Answered, now: u64) {
     let Some(verdict) = answered.extensions.get::<Verdict>() else { return };
-    let Arrival { nanos, line } = arrived.arrival;
+    let Arrival { nanos, place } = arrived.arrival;
     for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
         let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
         let Some(key) = key else {
-            // A policy that skips such requests is not the one that rejects them.
-            if !verdict.is_allowed() && answered.status == 400 && verdict.policies().is_empty() {
-                policy.note_missing_key();
-            }
+            let WithoutKey { rejected, not_limited, without_address } = &mut policy.without_key;
+            let is_rejected = !verdict.is_allowed() && verdict.policies().is_empty();
+            *match answered.status {
+                400 if is_rejected => rejected,
+                _ if is_rejected => without_address,
+                _ => not_limited,
+            } += 1;
             continue;
         };
         // A policy that did not decide on an admitted request does not apply to it.
@@ -233,7 +261,7 @@ fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrive
                 policy.note_admitted(decision.delay(), now);
             }
         } else {
-            policy.note_rejected(key, now, line, |policy| handle.key_text(policy, key).ok());
+            policy.note_rejected(key, now, place, |policy| handle.key_text(policy, key).ok());
         }
     }
 }
@@ -294,7 +322,7 @@ impl Session {
     /// # Errors
     ///
     /// If it is no request of HTTP.
-    pub(crate) fn replay(&mut self, entry: &Entry<'_>, line: u64) -> Result<(), Unreadable> {
+    pub(crate) fn replay(&mut self, entry: &Entry<'_>, place: Place) -> Result<(), Unreadable> {
         let request = self.requests.build(entry)?;
         if self.log.requests == 0 {
             self.start(entry.nanos);
@@ -302,9 +330,10 @@ impl Session {
         if entry.nanos > self.now {
             self.advance(entry.nanos);
         } else if entry.nanos < self.now {
-            self.log.note_past(entry.nanos, self.now);
+            // Requests come in order, unless memory was short.
+            self.log.disorder.late.note(self.now - entry.nanos);
         }
-        let arrival = Arrival { nanos: self.now, line };
+        let arrival = Arrival { nanos: self.now, place };
         for index in 1..self.replays.len() {
             self.send(index, entry, request.clone(), arrival);
         }
@@ -317,7 +346,7 @@ impl Session {
         match self.replays[index].send(&mut self.requests, entry, request, arrival) {
             Sent::Answered(_status) => {
                 #[cfg(test)]
-                self.note_answer(index, arrival.line, _status);
+                self.note_answer(index, arrival.place.line, _status);
             }
             Sent::Unlimited => {}
             Sent::Waiting(waiting) => {
@@ -366,7 +395,7 @@ impl Session {
     fn record(&mut self, (index, arrived, answered): &(usize, Arrived, Answered)) {
         let now = self.clock.nanos();
         #[cfg(test)]
-        self.note_answer(*index, arrived.arrival.line, answered.status);
+        self.note_answer(*index, arrived.arrival.place.line, answered.status);
         let RouteReplay { limits, policies, .. } = &mut self.replays[*index].limited[arrived.route];
         let Some(limits) = limits else { return };
         record(policies, &limits.handle, arrived, answered, now);

@@ -2,30 +2,41 @@
 
 use serde_json::{Value, json};
 
+use super::hints::hints;
 use super::policy::PolicyReport;
 use super::text::{Options, TOP, longest, quantiles};
 use super::{LogReport, units};
+use crate::log::Misplaced;
 use crate::replay::Replay;
 
 /// Times are in UTC, waits in microseconds, and starts of bins in seconds since the epoch.
 pub(crate) fn to_json(log: &LogReport, replays: &[Replay], options: Options) -> Value {
     let first_unreadable = log.first_unreadable.as_ref().map(|first| {
-        let (file, line) = log.place(first.line);
-        json!({ "file": file, "line": line, "problem": first.problem, "text": first.text })
+        json!({ "file": log.file(first.place), "line": first.place.line, "problem": first.problem, "text": first.text })
     });
     json!({
         "log": {
-            "files": log.files().collect::<Vec<_>>(),
+            "files": log.files,
             "lines": log.lines,
             "requests": log.requests,
             "first_time": log.span.map(|(first, _)| units::instant(first)),
             "last_time": log.span.map(|(_, last)| units::instant(last)),
             "unreadable": log.unreadable,
             "first_unreadable": first_unreadable,
-            "times_that_go_back": log.past,
+            "window_seconds": log.window / 1_000_000_000,
+            "window_left_for_lack_of_memory_seconds": log.shortest_window.map(|nanos| nanos / 1_000_000_000),
+            "out_of_order_and_sorted": misplaced(log.disorder.sorted),
+            "late_beyond_window": misplaced(log.disorder.late),
+            "ahead_beyond_window": misplaced(log.disorder.ahead),
+            "warnings": log.warnings(),
+            "hints": hints(replays),
         },
         "configurations": replays.iter().map(|replay| of_replay(log, replay, options)).collect::<Vec<_>>(),
     })
+}
+
+fn misplaced(misplaced: Misplaced) -> Value {
+    json!({ "lines": misplaced.lines, "furthest_seconds": misplaced.furthest / 1_000_000_000 })
 }
 
 fn of_replay(log: &LogReport, replay: &Replay, options: Options) -> Value {
@@ -57,14 +68,15 @@ fn of_policy(log: &LogReport, paths: &[String], policy: &PolicyReport, options: 
         "requests": policy.requests(),
         "admitted": policy.admitted,
         "rejected": policy.rejected,
-        "without_key": policy.without_key,
+        "without_key": policy.without_key.total(),
+        "without_key_rejected": policy.without_key.rejected,
         "delayed": policy.waits.len(),
         "wait_micros": { "p50": p50, "p95": p95, "p99": p99, "max": longest(policy) },
         "clients": clients,
         "clients_rejected": affected,
         "clients_are_exact": policy.keys.is_exact(),
         "first_rejection": first.map(|first| {
-            let (file, line) = log.place(first.line);
+            let (file, line) = (log.file(first.place), first.place.line);
             json!({ "time": units::instant(first.nanos), "file": file, "line": line, "key": first.key })
         }),
         "worst_minutes": policy.minutes.worst().iter().map(|worst| {

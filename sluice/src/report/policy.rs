@@ -9,6 +9,7 @@ use tower_sluice::limiter::Terms;
 use super::demand::{Measure, quantile};
 use super::keys::{self, Keys, Offenders};
 use super::timeline::{Timeline, WorstMinutes};
+use crate::log::Place;
 use crate::words::PolicyWords;
 
 /// The counts of one policy.
@@ -17,7 +18,9 @@ pub(crate) struct PolicyReport {
     measure: Measure,
     pub(crate) admitted: u64,
     pub(crate) rejected: u64,
-    pub(crate) without_key: u64,
+    pub(crate) without_key: WithoutKey,
+    /// The parts of the key, as the file has them, each with the number of requests whose line lacks it.
+    pub(crate) key_parts: Vec<(String, u64)>,
     /// The waits of delayed requests, in microseconds.
     pub(crate) waits: Histogram<u64>,
     pub(crate) keys: Keys,
@@ -27,9 +30,25 @@ pub(crate) struct PolicyReport {
     pub(crate) timeline: Timeline,
 }
 
+/// Requests of which a policy can make no key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WithoutKey {
+    pub(crate) rejected: u64,
+    /// By `on-missing-key`, as a shadow or as exempt.
+    pub(crate) not_limited: u64,
+    /// A server knows the address of each client, and the log does not.
+    pub(crate) without_address: u64,
+}
+
+impl WithoutKey {
+    pub(crate) const fn total(&self) -> u64 {
+        self.rejected + self.not_limited + self.without_address
+    }
+}
+
 pub(crate) struct FirstRejection {
     pub(crate) nanos: u64,
-    pub(crate) line: u64,
+    pub(crate) place: Place,
     pub(crate) key: String,
 }
 
@@ -46,13 +65,14 @@ pub(crate) struct Suggestion {
 const HASHED: &str = "(a long key)";
 
 impl PolicyReport {
-    pub(crate) fn new(words: PolicyWords, terms: Option<Terms>) -> Self {
+    pub(crate) fn new(words: PolicyWords, terms: Option<Terms>, key_parts: Vec<String>) -> Self {
         Self {
+            key_parts: key_parts.into_iter().map(|part| (part, 0)).collect(),
             measure: if words.is_staggered { Measure::None } else { Measure::of(terms) },
             words,
             admitted: 0,
             rejected: 0,
-            without_key: 0,
+            without_key: WithoutKey::default(),
             // Of three significant digits, as large as the longest wait needs.
             waits: Histogram::new(3).expect("three digits are allowed"),
             keys: Keys::default(),
@@ -91,14 +111,14 @@ impl PolicyReport {
         &mut self,
         key: &PartitionKey,
         now: u64,
-        line: u64,
+        place: Place,
         text: impl Fn(&str) -> Option<String>,
     ) {
         let text = || text(&self.words.name).unwrap_or_else(|| HASHED.to_owned());
         self.rejected += 1;
         self.timeline.bin(now).rejected += 1;
         self.minutes.note(now);
-        self.first.get_or_insert_with(|| FirstRejection { nanos: now, line, key: text() });
+        self.first.get_or_insert_with(|| FirstRejection { nanos: now, place, key: text() });
         let hash = keys::hash(key);
         if let Some(record) = self.keys.record(hash) {
             record.rejected += 1;
@@ -106,8 +126,11 @@ impl PolicyReport {
         self.offenders.note(hash, text);
     }
 
-    pub(crate) const fn note_missing_key(&mut self) {
-        self.without_key += 1;
+    /// Notes which parts of the key a line lacks.
+    pub(crate) fn note_missing_parts(&mut self, is_missing: impl Fn(&str) -> bool) {
+        for (part, missing) in &mut self.key_parts {
+            *missing += u64::from(is_missing(part));
+        }
     }
 
     pub(crate) const fn requests(&self) -> u64 {

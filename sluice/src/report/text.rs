@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use super::compare::compare;
-use super::policy::PolicyReport;
+use super::hints::hints;
+use super::policy::{PolicyReport, WithoutKey};
 use super::timeline::Axis;
-use super::units::{count, grouped, instant, minute, percentage, span};
+use super::units::{count, grouped, instant, minute, percentage, roundest, span};
 use super::{LogReport, plot};
 use crate::replay::{Replay, RouteReplay};
 
@@ -23,6 +24,9 @@ pub(super) const TOP: usize = 10;
 pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> String {
     let mut text = String::new();
     print_log(&mut text, log);
+    for hint in hints(replays) {
+        line(&mut text, format_args!("  NOTE: {hint}"));
+    }
     match replays {
         [one, other] => text.push_str(&compare(one, other, options)),
         _ => replays.iter().for_each(|replay| print_replay(&mut text, log, replay, &super::axis(replays), options)),
@@ -31,7 +35,7 @@ pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> St
 }
 
 fn print_log(text: &mut String, log: &LogReport) {
-    line(text, format_args!("{}: {}", log.files().collect::<Vec<_>>().join(", "), count(log.lines, "line", "lines")));
+    line(text, format_args!("{}: {}", log.files.join(", "), count(log.lines, "line", "lines")));
     match log.span {
         Some((first, last)) => line(text, format_args!("  from {} to {} UTC", instant(first), instant(last))),
         None => line(text, format_args!("  no request")),
@@ -40,17 +44,21 @@ fn print_log(text: &mut String, log: &LogReport) {
         let count = count(log.unreadable, "line is", "lines are");
         line(
             text,
-            format_args!("  {count} unreadable; the first is {}: {}", log.place_in_words(first.line), first.problem),
+            format_args!("  {count} unreadable; the first is {}: {}", log.place_in_words(first.place), first.problem),
         );
         line(text, format_args!("    {}", first.text));
     }
-    if log.past > 0 {
-        let count = count(log.past, "line is", "lines are");
-        let furthest = span(log.furthest_past / 1_000);
+    let sorted = log.disorder.sorted;
+    if sorted.lines > 0 {
+        let (count, furthest) = (count(sorted.lines, "line was", "lines were"), span(sorted.furthest / 1_000));
+        let window = span(log.window / 1_000);
         line(
             text,
-            format_args!("  {count} older than one before, by up to {furthest}, and counted at the time of that one"),
+            format_args!("  {count} out of order, by up to {furthest}, and put in order (the window is {window})"),
         );
+    }
+    for warning in log.warnings() {
+        line(text, format_args!("  WARNING: {warning}"));
     }
 }
 
@@ -89,7 +97,7 @@ fn print_policy(
         line(text, format_args!("  {label:<15}{value}"));
     }
     if let Some(first) = &policy.first {
-        let (time, place) = (instant(first.nanos), log.place_in_words(first.line));
+        let (time, place) = (instant(first.nanos), log.place_in_words(first.place));
         line(text, format_args!("  first rejected {time}, {place}: {}", first.key));
         line(text, format_args!("  worst minutes  {}", worst_minutes(policy)));
         print_offenders(text, policy);
@@ -145,8 +153,16 @@ pub(super) fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
     if !policy.waits.is_empty() {
         rows.push(("delayed", format!("{}: {}", grouped(policy.waits.len()), waits(policy))));
     }
-    if policy.without_key > 0 {
-        rows.push(("without a key", format!("{} rejected", grouped(policy.without_key))));
+    let WithoutKey { rejected, not_limited, without_address } = policy.without_key;
+    let counts = [
+        (rejected, "rejected with 400"),
+        (not_limited, "not limited"),
+        (without_address, "not replayed, since the log lacks their address"),
+    ];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<_> = counts.map(|(count, what)| format!("{} {what}", grouped(count))).collect();
+    if !counts.is_empty() {
+        rows.push(("without a key", counts.join(", ")));
     }
     rows
 }
@@ -156,14 +172,19 @@ fn waits(policy: &PolicyReport) -> String {
     format!("p50 {p50}, p95 {p95}, p99 {p99}, most {}", span(longest(policy)))
 }
 
-/// The median, the 95th and the 99th percentile of the waits, in microseconds.
+/// The median, the 95th and the 99th percentile of the waits, in microseconds, to three digits.
 pub(super) fn quantiles(policy: &PolicyReport) -> [u64; 3] {
-    [50.0, 95.0, 99.0].map(|percent| policy.waits.lowest_equivalent(policy.waits.value_at_percentile(percent)))
+    [50.0, 95.0, 99.0].map(|percent| wait(policy, policy.waits.value_at_percentile(percent)))
 }
 
-/// The longest wait, to the three digits that are kept.
+/// The longest wait.
 pub(super) fn longest(policy: &PolicyReport) -> u64 {
-    policy.waits.lowest_equivalent(policy.waits.max())
+    wait(policy, policy.waits.max())
+}
+
+/// The histogram has the waits of a range together. The roundest one stands for them: most waits are whole seconds.
+fn wait(policy: &PolicyReport, micros: u64) -> u64 {
+    roundest(policy.waits.lowest_equivalent(micros), policy.waits.highest_equivalent(micros))
 }
 
 fn print_offenders(text: &mut String, policy: &PolicyReport) {

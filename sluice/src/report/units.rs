@@ -41,12 +41,24 @@ pub(super) fn span(micros: u64) -> String {
         _ => {
             let seconds = micros.div_ceil(1_000_000);
             match seconds {
-                0..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-                3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-                _ => format!("{} days {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+                0..3_600 => two_units(seconds / 60, "min", seconds % 60, "s"),
+                3_600..86_400 => two_units(seconds / 3_600, "h", seconds % 3_600 / 60, "min"),
+                86_400..172_800 => two_units(1, "day", seconds % 86_400 / 3_600, "h"),
+                _ => two_units(seconds / 86_400, "days", seconds % 86_400 / 3_600, "h"),
             }
         }
     }
+}
+
+fn two_units(many: u64, large: &str, few: u64, small: &str) -> String {
+    if few == 0 { format!("{many} {large}") } else { format!("{many} {large} {few} {small}") }
+}
+
+/// The number with the most zeros at its end of those from `least` to `most`: a histogram knows no more than these.
+pub(super) fn roundest(least: u64, most: u64) -> u64 {
+    let powers = (0..19).rev().map(|power| 10_u64.pow(power));
+    let round = |power: u64| least.div_ceil(power).checked_mul(power).filter(|number| *number <= most);
+    powers.into_iter().find_map(round).unwrap_or(least)
 }
 
 /// An instant, in UTC.
@@ -104,6 +116,13 @@ mod tests {
         assert_eq!(span(999_936), "1.00 s");
         assert_eq!(span(1_250_000), "1.25 s");
         assert_eq!(span(200_000_000), "3 min 20 s");
+        assert_eq!(span(300_000_000), "5 min");
+        assert_eq!(span(86_400_000_000), "1 day");
+        assert_eq!(span(90_000_000_000), "1 day 1 h");
+        assert_eq!(span(31_536_000_000_000), "365 days");
+        assert_eq!(roundest(2_998_272, 3_000_319), 3_000_000);
+        assert_eq!(roundest(1_023, 1_023), 1_023);
+        assert_eq!(roundest(0, 0), 0);
         assert_eq!(instant(1_700_000_000_000_000_000), "2023-11-14 22:13:20");
     }
 

@@ -1,0 +1,42 @@
+//! What to log, so that a policy finds its keys.
+
+use super::units::count;
+use crate::replay::Replay;
+
+/// For each part of a key that lines lack, what to do.
+pub(super) fn hints(replays: &[Replay]) -> Vec<String> {
+    let mut missing: Vec<(&str, u64)> = Vec::new();
+    let routes = replays.iter().flat_map(|replay| &replay.limited);
+    for (part, requests) in routes.flat_map(|route| &route.policies).flat_map(|policy| &policy.key_parts) {
+        match missing.iter_mut().find(|(other, _)| other == part) {
+            _ if *requests == 0 => {}
+            Some((_, most)) => *most = (*most).max(*requests),
+            None => missing.push((part, *requests)),
+        }
+    }
+    missing.into_iter().map(|(part, requests)| hint(part, requests)).collect()
+}
+
+fn hint(part: &str, requests: u64) -> String {
+    let requests = count(requests, "request has", "requests have");
+    match part.strip_prefix("header:").map(str::trim) {
+        Some(header) => {
+            let variable = header.to_ascii_lowercase().replace('-', "_");
+            let upper = header.to_ascii_uppercase();
+            format!(
+                "{requests} no header {header}, which a key needs: log it (nginx \"$http_{variable}\", Apache \
+                 \"%{{{header}}}i\", Envoy \"%REQ({upper})%\") and give the string of the format to --log-format, or name \
+                 its field of JSON: --log-format json:header:{header}=FIELD"
+            )
+        }
+        None if part == "client-ip" => format!(
+            "{requests} no address, which the key client-ip needs: log it (nginx $remote_addr, Apache %a, Envoy \
+             %DOWNSTREAM_REMOTE_ADDRESS%), or name its field of JSON: --log-format json:client=FIELD"
+        ),
+        None if part == "user" => format!(
+            "{requests} no user, which a key needs: log it (nginx $remote_user, Apache %u), or name its field of JSON: \
+             --log-format json:user=FIELD"
+        ),
+        None => format!("{requests} no {part}, which a key needs, and which no log has"),
+    }
+}
