@@ -1,5 +1,5 @@
-//! What `sluice check` says of the routes of a valid configuration that may surprise behind a proxy. Each note begins with
-//! its line.
+//! What `sluice check` says of the routes of a valid configuration that may surprise behind a proxy. Each note begins
+//! with its line.
 
 use std::collections::HashMap;
 

@@ -80,12 +80,12 @@ pub(crate) fn folded(path: &str, ignored: PathIgnores) -> String {
     if ignored.case { path.to_ascii_lowercase() } else { path.to_owned() }
 }
 
-/// Returns the path with its unreserved characters decoded (RFC 3986, section 6.2.2.2), hexadecimal digits in upper case
-/// (6.2.2.1), without dot segments (5.2.4) and without empty segments, which proxies merge. Reserved characters such as
-/// `%2F` stay as they are, and so does a slash at the end. Bytes that no path can have are encoded.
+/// Returns the path with its unreserved characters decoded (RFC 3986, section 6.2.2.2), hexadecimal digits in upper
+/// case (6.2.2.1), without dot segments (5.2.4) and without empty segments, which proxies merge. Reserved characters
+/// such as `%2F` stay as they are, and so does a slash at the end. Bytes that no path can have are encoded.
 ///
-/// Without `parameters`, whatever is behind a `;` in a segment is dropped first, as servlet containers do: `/a/..;/b` is
-/// `/b` for them.
+/// Without `parameters`, whatever is behind a `;` in a segment is dropped first, as servlet containers do: `/a/..;/b`
+/// is `/b` for them.
 pub(crate) fn normalized(path: &[u8], without_parameters: bool) -> Cow<'_, str> {
     if !without_parameters && path.first() == Some(&b'/') && is_normal(path) {
         if let Ok(path) = std::str::from_utf8(path) {

@@ -117,12 +117,13 @@ impl Config {
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
     /// is fixed: `[client-ip]`, `[redis]` and `[response]`, and for each route its paths, its `path-ignores`, its
-    /// `response`, its `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow = true`.
+    /// `response`, its `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow =
+    /// true`.
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
-    /// the other. A route whose text is unchanged is left as it is, with the tables of its limiters. Policies that the text no longer has, and optional fields that a policy no longer has (except
-    /// `shadow` and `suspended`), are logged by name at `WARN`: a file that was truncated while it was written may
-    /// still be valid.
+    /// the other. A route whose text is unchanged is left as it is, with the tables of its limiters. Policies that the
+    /// text no longer has, and optional fields that a policy no longer has (except `shadow` and `suspended`), are
+    /// logged by name at `WARN`: a file that was truncated while it was written may still be valid.
     ///
     /// ```
     /// use tower_sluice::config::Config;

@@ -139,8 +139,8 @@
 //! | keys such as `a_b` with `c`, and `a` with `b_c` | share a counter | do not |
 //!
 //! A `replaces` that names no limit of the file, a `rate_limit` without `requests_per_unit`, an unknown field and a `*`
-//! in a key are errors. `detailed_metric`, `value_to_metric`, `metadata` and a `name` at the root are accepted, and have
-//! no effect.
+//! in a key are errors. `detailed_metric`, `value_to_metric`, `metadata` and a `name` at the root are accepted, and
+//! have no effect.
 //!
 //! Metrics have the name of the rule as the label `policy`, such as `user:ada`; `rate_limit.name` is in answers and
 //! in `sluice check`. A limit of Limitador has its `name` as the label. `policy="request.limit"` stands for the limits
@@ -167,10 +167,10 @@
 //!       apply_on_stream_done: true
 //! ```
 //!
-//! Routes in TOML, and files with `all_or_none: true`, charge nothing if a cost does not fit. There, say that the tokens
-//! were spent already, by a further entry `sluice-report` with any value: `generic_key: {descriptor_key: sluice-report,
-//! descriptor_value: "1"}`. Such a descriptor counts as if it had no such entry, is charged as far as units are left, and
-//! rejects nothing.
+//! Routes in TOML, and files with `all_or_none: true`, charge nothing if a cost does not fit. There, say that the
+//! tokens were spent already, by a further entry `sluice-report` with any value: `generic_key: {descriptor_key:
+//! sluice-report, descriptor_value: "1"}`. Such a descriptor counts as if it had no such entry, is charged as far as
+//! units are left, and rejects nothing.
 //!
 //! # How it fails
 //!

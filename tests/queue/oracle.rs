@@ -39,6 +39,8 @@ pub(super) enum Outcome {
     Displaced {
         cost: u64,
         patience: u64,
+        /// The key's own limit and burst at the change.
+        own: Option<(u64, u64)>,
     },
     Closed,
 }
@@ -79,6 +81,11 @@ impl Oracle {
             outcomes: Vec::new(),
             departures: Vec::new(),
         }
+    }
+
+    /// A key that owes nothing, with a limit and a burst of its own.
+    pub(super) const fn idle(rules: Rules, own: Option<(u64, u64)>) -> Self {
+        Self { own, ..Self::new(rules) }
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -240,7 +247,7 @@ impl Oracle {
             if may_stay {
                 self.waiters.push(waiter);
             } else {
-                self.outcomes.push((waiter.number, Outcome::Displaced { cost: waiter.cost, patience }));
+                self.outcomes.push((waiter.number, Outcome::Displaced { cost: waiter.cost, patience, own: self.own }));
             }
         }
         self.release(now);

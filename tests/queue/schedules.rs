@@ -172,7 +172,7 @@ impl Trial {
                 self.departed.push(Departed { key, number, cost, receipt: decision.receipt() });
                 decision.is_allowed() && decision.delay() == Duration::from_nanos(delay)
             }
-            (Ok(decision), Outcome::Displaced { cost, patience }) => {
+            (Ok(decision), Outcome::Displaced { cost, patience, own }) => {
                 let oracle = &self.oracles[ticket.key];
                 // What an arrival would get now; at least a nanosecond, since it must come again.
                 let is_that_of = |oracle: &Oracle| {
@@ -182,8 +182,9 @@ impl Trial {
                     };
                     arrival(decision) == Arrival::Rejected { retry_after }
                 };
-                // With a key that owes nothing, the queue may have forgotten its quota.
-                is_that_of(oracle) || oracle.is_idle(self.now()) && is_that_of(&Oracle::new(oracle.rules))
+                // A key that owes nothing is forgotten: then the waiter knows the quota under which it was displaced, and
+                // not that of a later question.
+                is_that_of(oracle) || oracle.is_idle(self.now()) && is_that_of(&Oracle::idle(oracle.rules, own))
             }
             (Err(error), Outcome::Closed) => error.to_string() == "the queue was closed",
             _ => false,

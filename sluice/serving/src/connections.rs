@@ -29,7 +29,8 @@ const HEAD: Duration = Duration::from_secs(10);
 /// The timeout for a first head when the server stops. Heads that were sent before arrive within it.
 const LAST_HEAD: Duration = Duration::from_millis(500);
 
-/// The most fields of a request. Hyper's 100 are fewer than some proxies take from clients, to which they add their own.
+/// The most fields of a request. Hyper's 100 are fewer than some proxies take from clients, to which they add their
+/// own.
 const FIELDS: usize = 1_000;
 
 /// The most bytes of these fields with HTTP/2. With HTTP/1.1, hyper's 400 KiB apply.

@@ -1,7 +1,8 @@
 //! Lines behind what a syslog daemon or a container runtime writes before them.
 
 /// The messages that a line may have behind a prefix such as `<134>1 2026-03-02T08:00:00Z host app 7 - - ` or
-/// `Mar  2 08:00:00 host app[7]: `, or `2026-03-02T08:00:00Z stdout F `. Empty if the line does not begin as such a prefix does.
+/// `Mar  2 08:00:00 host app[7]: `, or `2026-03-02T08:00:00Z stdout F `. Empty if the line does not begin as such a
+/// prefix does.
 pub(super) fn messages(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     /// A tag ends with a colon, and so may what is behind it.
     const MOST: usize = 3;

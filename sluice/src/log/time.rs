@@ -28,8 +28,8 @@ impl TimeCache {
     }
 }
 
-/// Reads a time by its form: that of plain logs, also with a fraction of the second or without an offset, RFC 3339, or a
-/// number.
+/// Reads a time by its form: that of plain logs, also with a fraction of the second or without an offset, RFC 3339, or
+/// a number.
 pub(super) fn any(text: &[u8]) -> Result<u64, Unreadable> {
     /// Longer than any time.
     const LONGEST: usize = 64;

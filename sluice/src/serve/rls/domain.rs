@@ -146,8 +146,8 @@ pub(crate) struct Selections {
     pub(crate) all: Vec<Selection>,
     /// The descriptors whose rule has no limit.
     pub(crate) unlimited: Vec<usize>,
-    /// The descriptors whose rule rejects a request only together with all others of this kind. One that is a shadow, too,
-    /// is never over.
+    /// The descriptors whose rule rejects a request only together with all others of this kind. One that is a shadow,
+    /// too, is never over.
     pub(crate) quotas: Vec<usize>,
 }
 

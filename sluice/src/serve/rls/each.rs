@@ -43,8 +43,8 @@ pub(super) async fn decide(
         let part = Part { domain, selector, selection, hits };
         async move { if is_report { part.report().await } else { part.question().await } }
     });
-    // Limiters in memory decide when they are polled first, so in the order of the descriptors, and two of them may have
-    // the same key. A server is asked about all at once.
+    // Limiters in memory decide when they are polled first, so in the order of the descriptors, and two of them may
+    // have the same key. A server is asked about all at once.
     let mut rejections = Vec::new();
     for (selection, decided) in selections.all.iter().zip(join_all(parts).await) {
         let (status, rejection) = decided?;

@@ -1,8 +1,8 @@
 //! Envoy's rate limit service, version 3, over gRPC.
 //!
-//! A domain decides on the descriptors of a request one by one ([`each`]) or all together ([`together`]). Either way they
-//! go through the layer of the domain. The layer's response becomes the statuses, and its fields and body go to Envoy's
-//! client as they are.
+//! A domain decides on the descriptors of a request one by one ([`each`]) or all together ([`together`]). Either way
+//! they go through the layer of the domain. The layer's response becomes the statuses, and its fields and body go to
+//! Envoy's client as they are.
 
 mod answer;
 mod asked;
@@ -139,8 +139,8 @@ fn is_report(descriptor: &RateLimitDescriptor) -> bool {
     descriptor.entries.iter().any(|entry| entry.key == REPORT)
 }
 
-/// Why hits are not charged. Each is a value of the label `reason`, so that operators see a caller that counts on a limit
-/// which does not exist.
+/// Why hits are not charged. Each is a value of the label `reason`, so that operators see a caller that counts on a
+/// limit which does not exist.
 #[derive(Clone, Copy, Debug)]
 enum NotCharged {
     /// No rule has the entries of the descriptor.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use metrics::{Counter, Gauge, Label, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Counter, Gauge, Label, Unit, counter, describe_counter, describe_gauge, gauge};
 
 use super::labels::Labels;
 use crate::store::{BreakerState, NodeHealth, OverloadStats, SharingStats, Stats, TableStats};
@@ -44,7 +44,7 @@ const ALLOWED: &str = "tower_sluice.rate_limiting.allowed_by_hand";
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
 const OVERLOAD_LIMIT: &str = "tower_sluice.rate_limiting.overload.limit";
 const OVERLOADED: &str = "tower_sluice.rate_limiting.overload.overloaded";
-const WORKER_LAG: &str = "tower_sluice.rate_limiting.overload.worker_lag_seconds";
+const WORKER_LAG: &str = "tower_sluice.rate_limiting.overload.worker_lag";
 const WAITING: &str = "tower_sluice.rate_limiting.overload.waiting";
 const SHED: &str = "tower_sluice.rate_limiting.overload.shed";
 const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
@@ -320,7 +320,11 @@ pub(super) fn describe() {
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
     describe_gauge!(OVERLOAD_LIMIT, "Units that may be in flight now, as the limiter has found.");
     describe_gauge!(OVERLOADED, "Whether requests have waited for too long lately: 1, or 0.");
-    describe_gauge!(WORKER_LAG, "Seconds that tasks wait for a worker of the runtime, measured while requests come.");
+    describe_gauge!(
+        WORKER_LAG,
+        Unit::Seconds,
+        "How long tasks wait for a worker of the runtime, measured while requests come."
+    );
     describe_gauge!(WAITING, "Requests that wait for units in flight, by class.");
     describe_counter!(
         SHED,
