@@ -84,7 +84,7 @@ impl Oracle {
     }
 
     /// A key that owes nothing, with a limit and a burst of its own.
-    pub(super) const fn idle(rules: Rules, own: Option<(u64, u64)>) -> Self {
+    pub(super) fn idle(rules: Rules, own: Option<(u64, u64)>) -> Self {
         Self { own, ..Self::new(rules) }
     }
 
