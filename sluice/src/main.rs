@@ -61,8 +61,8 @@ struct ReplayArguments {
     #[arg(long, value_name = "FILE", value_parser = toml_file)]
     config: PathBuf,
     /// The format of the log: auto, combined, common, vhost-combined, ingress-nginx, json, caddy, traefik, envoy, alb,
-    /// cloudfront, w3c, haproxy; the string of nginx's log_format, of Apache's LogFormat or of Envoy; or fields of JSON,
-    /// such as json:time=ts,client=ip
+    /// cloudfront, w3c, haproxy; the string of nginx's log_format, of Apache's LogFormat or of Envoy; or fields of
+    /// JSON, such as json:time=ts,client=ip
     #[arg(long, visible_alias = "format", value_name = "FORMAT", default_value = "auto")]
     log_format: Format,
     /// How far lines may be out of order, such as 5m or 1h: they are sorted within it
