@@ -171,7 +171,7 @@ run_tests() {
             if (count) print "\nto run a failed test alone:"
             for (i = 1; i <= count; i++) {
                 package = of[i] ~ /^process$/ ? "tower-sluice-server" : of[i] ~ /^(programs|testing)$/ ? "examples" \
-                    : of[i] ~ /^(sluice|cli|serve)$/ ? "sluice" : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" \
+                    : of[i] ~ /^(sluice|cli|init|serve)$/ ? "sluice" : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" \
                     : of[i] ~ /^server$|sluice_postgres/ ? "tower-sluice-postgres" : of[i] ~ /^(capacity|shapes)$/ ? "tower-sluice-" of[i] \
                     : of[i] ~ /sluice_overload/ ? "tower-sluice-overload" : "tower-sluice"
                 # The dev-dependencies of the crate turn its features on; `fast-clock` is in none of these tests.

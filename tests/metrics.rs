@@ -385,11 +385,13 @@ fn what_an_overloaded_server_sheds_is_counted_by_class_and_share() {
     {
         let mut stats = limiter.0.lock().unwrap();
         (stats.limit, stats.is_overloaded) = (17, true);
+        stats.worker_lag = Duration::from_millis(250);
         stats.waiting = [1, 2, 3, 4];
         stats.shed = [5, 6, 7, 8];
         stats.shed_over_share = [9, 10, 11, 12];
     }
     assert_eq!([read("overload_limit", ""), read("overload_overloaded", "")], ["17", "1"]);
+    assert_eq!(read("overload_worker_lag_seconds", ""), "0.25");
     let classes = ["low", "normal", "high", "critical"];
     let by_class = |name: &str, more: &str| {
         classes.map(|class| read(name, &format!(r#",priority="{class}"{more}"#)).parse::<u64>().unwrap())

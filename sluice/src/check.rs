@@ -5,34 +5,45 @@ use tower_sluice::config::{Config, ConfigError};
 use crate::replay::Routes;
 use crate::rules::{Domain, Kind, is_yaml};
 use crate::table::table;
-use crate::words::PolicyWords;
-use crate::{rules, serve};
+use crate::words::{PolicyWords, path_lines};
+use crate::{notes, rules, serve};
 
 /// Checks a file. Returns the table.
 ///
 /// # Errors
 ///
-/// If the file has a mistake.
-pub(crate) fn check(file: &str, text: &str) -> Result<String, ConfigError> {
+/// If the file has mistakes, all that were found.
+pub(crate) fn check(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
+    let mut problems = Vec::new();
     let domains = match Kind::of(file, text) {
-        Some(Kind::Limitador) => rules::limitador::parse(file, text)?,
-        Some(Kind::Envoy) => rules::envoy::parse([(file, text)])?,
+        Some(Kind::Limitador) => rules::limitador::read(file, text, &mut problems),
+        Some(Kind::Envoy) => rules::envoy::read([(file, text)], &mut problems),
         // Even `[]` is a list of Limitador's.
-        None if is_yaml(file) && text.trim_start().starts_with(['-', '[']) => rules::limitador::parse(file, text)?,
-        None if is_yaml(file) => rules::envoy::parse([(file, text)])?,
+        None if is_yaml(file) && text.trim_start().starts_with(['-', '[']) => {
+            rules::limitador::read(file, text, &mut problems)
+        }
+        None if is_yaml(file) => rules::envoy::read([(file, text)], &mut problems),
         Some(Kind::Toml) | None => return check_routes(file, text),
     };
-    Ok(print_rules(file, &domains, |_, line| line.to_string()))
+    match problems.is_empty() {
+        true => Ok(print_rules(file, &domains, |_, line| line.to_string())),
+        false => Err(problems),
+    }
 }
 
 /// Checks the files of envoyproxy/ratelimit in a folder. Returns the table.
 ///
 /// # Errors
 ///
-/// If a file has a mistake.
-pub(crate) fn check_folder(folder: &str, texts: &[(String, String)]) -> Result<String, ConfigError> {
-    let domains = rules::envoy::parse(texts.iter().map(|(file, text)| (file.as_str(), text.as_str())))?;
-    Ok(print_rules(folder, &domains, |file, line| format!("{file}:{line}")))
+/// If files have mistakes, all that were found.
+pub(crate) fn check_folder(folder: &str, texts: &[(String, String)]) -> Result<String, Vec<ConfigError>> {
+    let mut problems = Vec::new();
+    let texts = texts.iter().map(|(file, text)| (file.as_str(), text.as_str()));
+    let domains = rules::envoy::read(texts, &mut problems);
+    match problems.is_empty() {
+        true => Ok(print_rules(folder, &domains, |file, line| format!("{file}:{line}"))),
+        false => Err(problems),
+    }
 }
 
 /// `place` says where a rule is: its file and its line.
@@ -52,28 +63,66 @@ fn print_rules(file: &str, domains: &[Domain], place: fn(&str, usize) -> String)
     format!("{file} is valid: {domains}, {}\n\n{}", count(rules, "rule"), table(&rows))
 }
 
-fn check_routes(file: &str, text: &str) -> Result<String, ConfigError> {
-    let config = Config::reader().keys(serve::descriptor_key).parse(file, text)?;
-    serve::check_domains(file, text)?;
-    Routes::new(file, text, &config)?;
+fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
+    let problems = Config::reader().keys(serve::descriptor_key).problems(file, text);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    serve::check_domains(file, text).map_err(|problem| vec![problem])?;
     let routes = PolicyWords::of_file(text);
+    let lines = path_lines(text);
+    let paths = routes.iter().zip(&lines).map(|(route, line)| (route.paths.as_slice(), *line));
+    Routes::check(file, text, paths).map_err(|problem| vec![problem])?;
+
+    let notes_of_routes = [notes::of_paths(&routes, &lines), notes::of_heads(&routes, &lines)].concat();
+
     let mut rows = vec![["route", "policy", "who", "what", "when full"].map(str::to_owned)];
     let mut policies = 0;
-    for (route, words) in config.routes().iter().zip(routes) {
-        let paths = route.paths().join(", ");
-        if words.policies.is_empty() {
+    let summary = count(routes.len(), "route");
+    for route in routes {
+        let paths = route.paths.join(", ");
+        if route.policies.is_empty() {
             rows.push([paths, "–".to_owned(), "–".to_owned(), "no limit".to_owned(), "–".to_owned()]);
             continue;
         }
-        policies += words.policies.len();
-        for (index, PolicyWords { name, who, what, when_full, .. }) in words.policies.into_iter().enumerate() {
+        policies += route.policies.len();
+        for (index, PolicyWords { name, who, what, when_full, .. }) in route.policies.into_iter().enumerate() {
             let paths = if index == 0 { paths.clone() } else { String::new() };
             rows.push([paths, name, who, what, when_full]);
         }
     }
-    let routes = count(config.routes().len(), "route");
-    Ok(format!("{file} is valid: {routes}, {}\n\n{}", count(policies, "policy"), table(&rows)))
+    let summary = format!("{file} is valid: {summary}, {}", count(policies, "policy"));
+    Ok(format!("{summary}\n\n{}{}", table(&rows), notes(file, text, &notes_of_routes)))
 }
+
+/// What is no mistake, and may surprise: the policies that have no effect in the service, since the file may be for an
+/// app as well; and routes behind a proxy.
+fn notes(file: &str, text: &str, of_routes: &[String]) -> String {
+    let mut notes = String::new();
+    let without_effect = serve::without_effect(file, text);
+    if !without_effect.is_empty() {
+        notes.push_str("\nwith `sluice serve`, these have no effect:\n");
+        notes.push_str(&listed(&without_effect, "policy"));
+    }
+    if !of_routes.is_empty() {
+        notes.push_str("\nbehind a proxy, look at these:\n");
+        let of_routes: Vec<_> = of_routes.iter().map(|note| format!("{file}:{note}")).collect();
+        notes.push_str(&listed(&of_routes, "note"));
+    }
+    notes
+}
+
+/// Lists messages, one a line, up to a number that a reader bears.
+pub(crate) fn listed(messages: &[impl ToString], what: &str) -> String {
+    let mut lines: String = messages.iter().take(MOST_SHOWN).map(|message| message.to_string() + "\n").collect();
+    if messages.len() > MOST_SHOWN {
+        lines.push_str(&format!("… and {}\n", count(messages.len() - MOST_SHOWN, what)));
+    }
+    lines
+}
+
+/// How many messages are printed.
+const MOST_SHOWN: usize = 20;
 
 fn count(count: usize, what: &str) -> String {
     match count {

@@ -8,7 +8,10 @@
 #[path = "../../tests/support/cases.rs"]
 mod cases;
 mod check;
+mod init;
 mod log;
+mod manual;
+mod notes;
 mod path;
 mod replay;
 mod report;
@@ -26,7 +29,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use tower_sluice::config::ConfigError;
 
+use self::init::InitArguments;
 use self::log::Format;
+use self::manual::Shell;
 use self::rules::toml_file;
 use self::serve::ServeArguments;
 
@@ -43,6 +48,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write a first configuration for a task, with comments
+    Init(InitArguments),
     /// Check a configuration, and print its routes and policies in words
     Check {
         /// The configuration in TOML, a file of envoyproxy/ratelimit or Limitador (.yaml, .yml), or a folder of files
@@ -53,6 +60,10 @@ enum Command {
     Replay(ReplayArguments),
     /// Serve the limits to proxies: Envoy's rate limit service, and HTTP for nginx, Traefik, Caddy and HAProxy
     Serve(ServeArguments),
+    /// Print the completions of a shell: of options, tasks and formats
+    Completions { shell: Shell },
+    /// Print the manual page
+    Man,
 }
 
 #[derive(Args, Debug)]
@@ -89,26 +100,32 @@ struct ReplayArguments {
 enum Failure {
     /// A file cannot be read or written.
     Io(String),
-    /// A configuration has a mistake.
-    Config(ConfigError),
+    /// A configuration has mistakes.
+    Config(Vec<ConfigError>),
     /// The arguments have a mistake.
     Usage(String),
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::Config(error)
+        Self::Config(vec![error])
     }
 }
 
 fn main() -> ExitCode {
+    // Fails if there is one already, which would do as well.
+    #[cfg(feature = "redis-tls")]
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let output = match Arguments::parse().command {
+        Command::Init(arguments) => init::run(&arguments),
         Command::Check { file } if file.is_dir() => check_folder(&file),
         Command::Check { file } => {
-            read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::from))
+            read_config(&file).and_then(|(file, text)| check::check(&file, &text).map_err(Failure::Config))
         }
         Command::Replay(arguments) => run::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments).map(|()| String::new()),
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man => manual::page(),
     };
     match output.and_then(|output| print(&output)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -116,8 +133,8 @@ fn main() -> ExitCode {
             eprintln!("sluice: {problem}");
             ExitCode::FAILURE
         }
-        Err(Failure::Config(error)) => {
-            eprintln!("{error}");
+        Err(Failure::Config(problems)) => {
+            eprint!("{}", check::listed(&problems, "mistake"));
             ExitCode::from(2)
         }
         Err(Failure::Usage(problem)) => {
@@ -138,7 +155,7 @@ fn print(output: &str) -> Result<(), Failure> {
 fn check_folder(folder: &Path) -> Result<String, Failure> {
     let files = rules::files(folder).map_err(Failure::Io)?;
     let texts = files.iter().map(|file| read_config(file)).collect::<Result<Vec<_>, _>>()?;
-    Ok(check::check_folder(&folder.display().to_string(), &texts)?)
+    check::check_folder(&folder.display().to_string(), &texts).map_err(Failure::Config)
 }
 
 /// Reads a configuration. Returns its name for messages, too.

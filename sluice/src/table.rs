@@ -4,11 +4,13 @@ use std::fmt::Write;
 
 /// Writes rows. A column is as wide as its longest cell, plus two spaces.
 pub(crate) fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    // Once for all rows: a check of ten thousand rules would take minutes otherwise.
+    let widths: [usize; COLUMNS] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        for (cell, width) in row.iter().zip(widths) {
             // A string is written to without an error.
             let _ = write!(line, "{cell:<width$}  ");
         }

@@ -1,11 +1,13 @@
 //! The policies of a file in words. The file is valid, so that only its values are looked at.
 
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 use crate::serve::DESCRIPTOR;
 
 /// A route and its policies.
 pub(crate) struct RouteWords {
+    pub(crate) paths: Vec<String>,
     pub(crate) policies: Vec<PolicyWords>,
 }
 
@@ -36,7 +38,10 @@ impl PolicyWords {
         let table: Table = text.parse().unwrap_or_default();
         let routes = tables(&table, "route");
         let policies = |route| tables(route, "policy").into_iter().map(Self::of).collect();
-        routes.into_iter().map(|route| RouteWords { policies: policies(route) }).collect()
+        routes
+            .into_iter()
+            .map(|route| RouteWords { paths: texts(route.get("path")), policies: policies(route) })
+            .collect()
     }
 
     fn of(policy: &Table) -> Self {
@@ -84,10 +89,34 @@ fn who_of_descriptor(entries: &[&str]) -> String {
 /// The parts of the key of a policy.
 pub(crate) fn keys(policy: &Table) -> Vec<String> {
     match policy.get("key") {
-        Some(Value::String(key)) => vec![key.clone()],
-        Some(Value::Array(keys)) => keys.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        _ => vec!["global".to_owned()],
+        None => vec!["global".to_owned()],
+        key => texts(key),
     }
+}
+
+/// A text, or the texts of a list.
+fn texts(value: Option<&Value>) -> Vec<String> {
+    match value {
+        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The line of the paths of each route, in order.
+pub(crate) fn path_lines(text: &str) -> Vec<usize> {
+    let Ok(file) = DeTable::parse(text) else { return Vec::new() };
+    let routes = file.get_ref().get("route").and_then(|routes| routes.get_ref().as_array()).into_iter().flatten();
+    let places = routes.filter_map(|route| Some(route.get_ref().get("path")?.span().start));
+    let mut before = 0..0;
+    let mut line = 1;
+    let mut lines = Vec::new();
+    for place in places {
+        before = before.end..place.max(before.end);
+        line += text[before.clone()].bytes().filter(|byte| *byte == b'\n').count();
+        lines.push(line);
+    }
+    lines
 }
 
 fn what(policy: &Table, algorithm: &str) -> String {

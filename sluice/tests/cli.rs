@@ -263,3 +263,49 @@ fn a_folder_is_checked_as_it_is_served() {
     assert_eq!(twice.status.code(), Some(2));
     assert!(text(&twice.stderr).contains("a.yaml:1 already"), "{}", text(&twice.stderr));
 }
+
+#[test]
+fn all_mistakes_of_a_file_are_printed() {
+    let toml = "[[route]]\npath = \"a\"\nlimit = 3\n".repeat(30);
+    let yaml = "domain: a\ndescriptors:\n- {kei: a}\n- {key: a, rate_limit: {unit: day}}\n- {key: b, limit: 3}\n";
+    let [toml, yaml] = [file("many.toml", &toml), file("many.yaml", yaml)];
+    for (file, lines, rest) in [(toml, 20, Some("… and 10 mistakes")), (yaml, 3, None)] {
+        let output = sluice(&["check", file.to_str().unwrap()]);
+        fs::remove_file(file).unwrap();
+        let problems: Vec<_> = text(&output.stderr).lines().collect();
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(problems.len(), lines + usize::from(rest.is_some()), "{problems:?}");
+        assert!(problems[..lines].iter().all(|line| line.contains("many.")), "{problems:?}");
+        assert_eq!(problems.get(lines), rest.as_ref());
+    }
+}
+
+#[test]
+fn files_of_kubernetes_are_read_or_explained() {
+    let limit = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n";
+    let translated = file("translated.yaml", &format!("---\nname: shop/http\n{limit}---\n"));
+    let output = sluice(&["check", translated.to_str().unwrap()]);
+    fs::remove_file(translated).unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+
+    let indented = limit.replace('\n', "\n    ");
+    let map = format!("kind: ConfigMap\nmetadata:\n  name: limits\ndata:\n  shop.yaml: |\n    {indented}\n");
+    let map = file("map.yaml", &map);
+    let output = sluice(&["check", map.to_str().unwrap()]);
+    fs::remove_file(map).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let problem = text(&output.stderr);
+    assert!(problem.contains(r"kubectl get configmap limits -o jsonpath='{.data.shop\.yaml}'"), "{problem}");
+}
+
+#[test]
+fn completions_and_the_manual_have_all_commands() {
+    for arguments in [["completions", "bash"].as_slice(), &["completions", "zsh"], &["completions", "fish"], &["man"]] {
+        let output = sluice(arguments);
+        assert!(output.status.success() && output.stderr.is_empty());
+        let script = text(&output.stdout);
+        for word in ["check", "replay", "serve", "init", "envoy", "limitador", "suggest"] {
+            assert!(script.contains(word), "{arguments:?} without {word}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use super::error::ConfigError;
 use super::format::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, RawSnapshot, TableKeys};
 use super::response::ResponseSettings;
 use super::source::SourceText;
-use super::{Config, Draft, Route, SharedSettings};
+use super::{Config, Draft, DraftPolicies, Route, SharedSettings};
 use crate::util::log;
 
 /// The tables that only a restart changes. A route has further such settings: see [`Route::check_fixed`].
@@ -120,7 +120,7 @@ impl Config {
     /// `response`, its `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow = true`.
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
-    /// the other. Policies that the text no longer has, and optional fields that a policy no longer has (except
+    /// the other. A route whose text is unchanged is left as it is, with the tables of its limiters. Policies that the text no longer has, and optional fields that a policy no longer has (except
     /// `shadow` and `suspended`), are logged by name at `WARN`: a file that was truncated while it was written may
     /// still be valid.
     ///
@@ -161,7 +161,9 @@ impl Config {
             response: ResponseSettings::default(),
             stores: &self.stores,
         };
-        let drafts = shared.read_routes(&source, raw.route)?;
+        let in_force: HashMap<_, _> = self.routes.iter().map(|route| (&*route.paths, &route.written)).collect();
+        let is_in_force = |paths: &[String], written: &toml::Value| in_force.get(paths) == Some(&written);
+        let drafts = shared.read_routes(&source, raw.route, is_in_force)?;
         let indices = self.match_routes(&source, &drafts)?;
 
         let mut changed = Changed::default();
@@ -171,7 +173,8 @@ impl Config {
             log_removed_fields(route, &draft);
             route.line = source.line(&draft.span);
             route.optional_fields = draft.optional_fields;
-            if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
+            route.written = draft.written;
+            if let (Some(layer), DraftPolicies::New(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
                 let after_path = |policy: &String| (path.clone(), policy.clone());
                 changed.not_inherited.extend(replaced.not_inherited().iter().map(after_path));
@@ -215,9 +218,12 @@ impl Route {
             "path-ignores of this route differs from the one at the start"
         } else {
             match (&self.layer, &draft.policies) {
-                (Some(_), Some(_)) | (None, None) => return Ok(()),
-                (Some(_), None) => "this route no longer has a policy (to switch one off, write shadow = true)",
-                (None, Some(_)) => "this route had no policy at the start",
+                (_, DraftPolicies::InForce) => return Ok(()),
+                (Some(_), DraftPolicies::New(_)) | (None, DraftPolicies::None) => return Ok(()),
+                (Some(_), DraftPolicies::None) => {
+                    "this route no longer has a policy (to switch one off, write shadow = true)"
+                }
+                (None, DraftPolicies::New(_)) => "this route had no policy at the start",
             }
         };
         Err(needs_restart(source, &draft.span, problem))

@@ -80,6 +80,7 @@ mod key;
 mod parser_errors;
 mod policy;
 mod precedence;
+mod problems;
 mod reader;
 mod response;
 #[cfg(feature = "axum")]
@@ -104,7 +105,7 @@ pub use self::reader::ConfigReader;
 pub use self::snapshot::SnapshotFile;
 
 use self::change::FixedTables;
-use self::format::{RawBudget, RawClientIp, RawConfig, RawResponse, RawRoute};
+use self::format::{RawBudget, RawClientIp, RawConfig, RawPolicy, RawResponse, RawRoute};
 use self::key::CustomKeys;
 use self::response::ResponseSettings;
 use self::source::SourceText;
@@ -119,6 +120,9 @@ use crate::values::Quota;
 /// the tables, their keys, the type of each value and the ranges of numbers. Times, paths, addresses and combinations
 /// are checked by [`Config::parse`] only.
 pub const SCHEMA: &str = include_str!("schema.json");
+
+const NO_ROUTE: &str = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a \
+                        [[route.policy]] for each limit";
 
 /// A parsed configuration, with a layer for each limited route.
 #[doc(alias = "toml")]
@@ -147,6 +151,8 @@ pub struct Route {
     raw_preflights: Option<RawBudget>,
     /// Its `path-ignores` as in the file: a change must not alter it.
     raw_ignores: Option<Vec<String>>,
+    /// All of it as in the file: a change does nothing if this is the same.
+    written: toml::Value,
     /// `None` if the route has no policy.
     layer: Option<RateLimitLayer>,
     optional_fields: OptionalFields,
@@ -171,9 +177,18 @@ struct Draft {
     preflight_budget: Option<Quota>,
     /// As in [`Route`].
     raw_ignores: Option<Vec<String>>,
-    /// `None` if the route has no policy.
-    policies: Option<Enforceable>,
+    /// As in [`Route`].
+    written: toml::Value,
+    policies: DraftPolicies,
     optional_fields: OptionalFields,
+}
+
+/// The policies of a draft.
+enum DraftPolicies {
+    None,
+    New(Enforceable),
+    /// The route is unchanged, so that its limiters need no tables beside those in force.
+    InForce,
 }
 
 /// The settings that the routes of a file share.
@@ -227,13 +242,12 @@ impl Config {
         };
         let snapshot = raw.snapshot.map(|raw| SnapshotFile::parse(&source, raw.into_inner())).transpose()?;
         if raw.route.is_empty() {
-            let problem = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a [[route.policy]] for each limit";
-            return Err(source.error(&source.end(), problem));
+            return Err(source.error(&source.end(), NO_ROUTE));
         }
         let custom_keys = reader.custom_keys;
         let shared =
             SharedSettings { client_ip: &client_ip, custom_keys: custom_keys.as_deref(), response, stores: &stores };
-        let drafts = shared.read_routes(&source, raw.route)?;
+        let drafts = shared.read_routes(&source, raw.route, |_, _| false)?;
         let routes = drafts.into_iter().map(|draft| Route::from_draft(&source, draft, &*reader.set_up)).collect();
         Ok(Self {
             #[cfg(feature = "axum")]
@@ -313,7 +327,11 @@ impl Route {
 
     /// Puts a draft in force. `set_up` applies the settings in code: see [`ConfigReader::layers`].
     fn from_draft(source: &SourceText<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
-        let layer = draft.policies.map(|policies| {
+        let policies = match draft.policies {
+            DraftPolicies::New(policies) => Some(policies),
+            DraftPolicies::None | DraftPolicies::InForce => None,
+        };
+        let layer = policies.map(|policies| {
             let builder = RateLimitLayer::builder(policies).route(draft.paths[0].as_str());
             let builder = draft.response.apply_to(builder);
             let builder = set_if_some(builder, draft.preflight_budget, RateLimitLayerBuilder::exempt_preflights);
@@ -325,6 +343,7 @@ impl Route {
             raw_response: draft.raw_response,
             raw_preflights: draft.raw_preflights,
             raw_ignores: draft.raw_ignores,
+            written: draft.written,
             layer,
             optional_fields: draft.optional_fields,
         }
@@ -332,49 +351,45 @@ impl Route {
 }
 
 impl SharedSettings<'_> {
-    fn read_routes(&self, source: &SourceText<'_>, routes: Vec<RawRoute>) -> Result<Vec<Draft>, ConfigError> {
+    /// `is_in_force` says whether a route with these paths and this text is in force.
+    fn read_routes(
+        &self,
+        source: &SourceText<'_>,
+        routes: Vec<RawRoute>,
+        is_in_force: impl Fn(&[String], &toml::Value) -> bool,
+    ) -> Result<Vec<Draft>, ConfigError> {
         let mut lines = HashMap::new();
-        routes.into_iter().map(|raw| self.read_route(source, raw, &mut lines)).collect()
+        let written = source.parse_toml::<toml::Table>()?.remove("route");
+        let Some(toml::Value::Array(written)) = written else { return Ok(Vec::new()) };
+        let routes = routes.into_iter().zip(written);
+        routes.map(|(raw, written)| self.read_route(source, (raw, written), &is_in_force, &mut lines)).collect()
     }
 
     /// Parses and checks a route. `lines` maps the paths of the earlier routes to their lines; this route's are added.
     fn read_route(
         &self,
         source: &SourceText<'_>,
-        raw: RawRoute,
+        (raw, written): (RawRoute, toml::Value),
+        is_in_force: &impl Fn(&[String], &toml::Value) -> bool,
         lines: &mut HashMap<String, usize>,
     ) -> Result<Draft, ConfigError> {
         let span = raw.path.span();
         let paths = raw.path.get_ref().as_slice().to_vec();
         check_paths(source, &paths, &span, lines)?;
-        if let Some(ignored) = &raw.path_ignores {
-            check_ignored(ignored.get_ref()).map_err(|problem| source.error(&ignored.span(), problem))?;
-        }
+        check_ignored(source, &raw)?;
         if raw.policy.is_empty() {
             check_without_policy(source, &raw)?;
         }
-        let response = match &raw.response {
-            Some(raw) => ResponseSettings::parse(source, raw.get_ref())?.or(self.response),
-            None => self.response,
-        };
-        let preflight_budget = match &raw.exempt_preflights {
-            Some(raw) => Some(policy::budget(source, raw.get_ref())?),
-            None => None,
-        };
-        let exemptions = match &raw.exempt {
-            Some(raw) => Some(exempt::add(source, Exemptions::new(), raw, self.client_ip)?),
-            None => None,
-        };
-        let policies = self.read_policies(source, &raw, exemptions.as_ref())?;
-        let policies = if policies.is_empty() {
-            None
+        let response = self.read_response(source, &raw)?;
+        let preflight_budget = read_preflights(source, &raw)?;
+        let exemptions = self.read_exemptions(source, &raw)?;
+        let policies = if is_in_force(&paths, &written) {
+            DraftPolicies::InForce
+        } else if raw.policy.is_empty() {
+            DraftPolicies::None
         } else {
-            let policies = match &raw.alternatives {
-                Some(alternatives) => alternatives::combine(source, policies, alternatives)?,
-                None => policies.into_policies(),
-            };
-            // Returns no error: each policy and the names are checked above, where their lines are known.
-            Some(Enforceable::new(policies).map_err(|error| source.error(&span, error))?)
+            let policies = self.read_policies(source, &raw, exemptions.as_ref())?;
+            DraftPolicies::New(combine(source, &raw, policies)?)
         };
         let mut optional_fields = Vec::new();
         for raw in &raw.policy {
@@ -388,9 +403,22 @@ impl SharedSettings<'_> {
             raw_preflights: raw.exempt_preflights.map(Spanned::into_inner),
             preflight_budget,
             raw_ignores: raw.path_ignores.map(Spanned::into_inner),
+            written,
             policies,
             optional_fields,
         })
+    }
+
+    fn read_response(&self, source: &SourceText<'_>, route: &RawRoute) -> Result<ResponseSettings, ConfigError> {
+        match &route.response {
+            Some(raw) => Ok(ResponseSettings::parse(source, raw.get_ref())?.or(self.response)),
+            None => Ok(self.response),
+        }
+    }
+
+    fn read_exemptions(&self, source: &SourceText<'_>, route: &RawRoute) -> Result<Option<Exemptions>, ConfigError> {
+        let exempt = route.exempt.as_ref();
+        exempt.map(|raw| exempt::add(source, Exemptions::new(), raw, self.client_ip)).transpose()
     }
 
     /// Builds the policies of a route, with the `exemptions` of the route.
@@ -401,18 +429,41 @@ impl SharedSettings<'_> {
         exemptions: Option<&Exemptions>,
     ) -> Result<Vec<Policy>, ConfigError> {
         let first_path = &route.path.get_ref().as_slice()[0];
-        let mut policies = Vec::new();
         let mut names = HashSet::new();
-        for raw in &route.policy {
-            let store = StoreSpec::read(source, raw, first_path, self.stores)?;
-            policies.push(policy::build(source, raw, self.client_ip, self.custom_keys, store, exemptions.cloned())?);
-            let name = raw.name.get_ref();
-            if !names.insert(name) {
-                return Err(source.error(&raw.name.span(), PolicyError::DuplicateName { name: name.clone() }));
-            }
-        }
-        Ok(policies)
+        route.policy.iter().map(|raw| self.read_policy(source, raw, first_path, exemptions, &mut names)).collect()
     }
+
+    /// Builds a policy of the route that has `first_path` first. Adds its name to those of its route.
+    fn read_policy(
+        &self,
+        source: &SourceText<'_>,
+        raw: &RawPolicy,
+        first_path: &str,
+        exemptions: Option<&Exemptions>,
+        names: &mut HashSet<String>,
+    ) -> Result<Policy, ConfigError> {
+        let store = StoreSpec::read(source, raw, first_path, self.stores)?;
+        let policy = policy::build(source, raw, self.client_ip, self.custom_keys, store, exemptions.cloned())?;
+        let name = raw.name.get_ref();
+        if !names.insert(name.clone()) {
+            return Err(source.error(&raw.name.span(), PolicyError::DuplicateName { name: name.clone() }));
+        }
+        Ok(policy)
+    }
+}
+
+fn read_preflights(source: &SourceText<'_>, route: &RawRoute) -> Result<Option<Quota>, ConfigError> {
+    route.exempt_preflights.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()
+}
+
+/// Combines the policies of a route.
+fn combine(source: &SourceText<'_>, route: &RawRoute, policies: Vec<Policy>) -> Result<Enforceable, ConfigError> {
+    let policies = match &route.alternatives {
+        Some(alternatives) => alternatives::combine(source, policies, alternatives)?,
+        None => policies.into_policies(),
+    };
+    // Returns no error: each policy and the names are checked before, where their lines are known.
+    Enforceable::new(policies).map_err(|error| source.error(&route.path.span(), error))
 }
 
 /// Checks the paths of a route, which are at `span`, and adds them to `lines`, which maps the paths of the earlier
@@ -452,12 +503,16 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
     Ok(())
 }
 
-/// Checks what an app does not distinguish in paths.
-fn check_ignored(ignored: &[String]) -> Result<(), String> {
+/// Checks what the app of a route does not distinguish in paths.
+fn check_ignored(source: &SourceText<'_>, route: &RawRoute) -> Result<(), ConfigError> {
+    let Some(ignored) = &route.path_ignores else { return Ok(()) };
     let known = ["case", "trailing-slash", "parameters"];
-    match ignored.iter().find(|part| !known.contains(&part.as_str())) {
+    match ignored.get_ref().iter().find(|part| !known.contains(&part.as_str())) {
         None => Ok(()),
-        Some(part) => Err(format!("path-ignores has `{part}`; write some of \"case\", \"trailing-slash\", \"parameters\"")),
+        Some(part) => {
+            let cure = "write some of \"case\", \"trailing-slash\" and \"parameters\"";
+            Err(source.error(&ignored.span(), format_args!("path-ignores has `{part}`; {cure}")))
+        }
     }
 }
 

@@ -8,6 +8,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::format::{KeyKind, TableKey, field};
 
+/// How the message on a missing field begins.
+pub(super) const MISSING: &str = "missing field ";
+
 /// The longest value that a message repeats, in bytes: a log line should stay readable.
 const LONGEST_SHOWN: usize = 60;
 
@@ -30,15 +33,12 @@ const RENAMED: [(&str, &str); 14] = [
     ("penalty.refusals", "rejections"),
 ];
 
-/// Rewords the parser's `message` on the text at `at`. The kinds of errors are distinguished by how the messages of
-/// `serde::de::Error::missing_field` and so on begin, which the parser leaves as they are.
-pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
-    let Ok(file) = DeTable::parse(text) else {
-        // A syntax error: its message has the expected form, and never the found text, so it cannot hold a secret.
-        return message.to_owned();
-    };
-    let found = find(file.get_ref(), at).unwrap_or_default();
-    if let Some(key) = message.strip_prefix("missing field ").map(|key| key.trim_matches('`')) {
+/// Rewords the parser's `message` on the text at `at`; `file` is the whole of the text. The kinds of errors are
+/// distinguished by how the messages of `serde::de::Error::missing_field` and so on begin, which the parser leaves as
+/// they are.
+pub(super) fn reworded(text: &str, file: &DeTable<'_>, at: &Range<usize>, message: &str) -> String {
+    let found = find(file, at).unwrap_or_default();
+    if let Some(key) = message.strip_prefix(MISSING).map(|key| key.trim_matches('`')) {
         let advice = field(&found.child(key).name()).map(|field| format!("; add {key} = {}", field.example));
         return format!("missing field `{key}`{}", advice.unwrap_or_default());
     }
@@ -152,6 +152,11 @@ impl<'a> FoundValue<'a> {
         let value = text.get(self.at.clone()).filter(|_| !field.is_secret)?;
         (!value.is_empty() && value.len() <= LONGEST_SHOWN && !value.contains('\n')).then_some(value)
     }
+}
+
+/// Returns the keys that lead from a table to the innermost field at `at`.
+pub(super) fn path_to(table: &DeTable<'_>, at: &Range<usize>) -> Vec<String> {
+    find(table, at).unwrap_or_default().path.into_iter().map(str::to_owned).collect()
 }
 
 /// Finds the innermost field whose value contains `at`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::key::CustomKeys;
 use super::store::ReplayClock;
-use super::{Config, ConfigError, Redis};
+use super::{Config, ConfigError, Redis, problems};
 use crate::http::RateLimitLayerBuilder;
 use crate::http::key::KeyExtractor;
 use crate::values::time::Clock;
@@ -153,6 +153,35 @@ impl ConfigReader {
     /// As [`Config::parse`].
     pub fn parse(self, file: &str, text: &str) -> Result<Config, ConfigError> {
         Config::read(file, text, self)
+    }
+
+    /// Returns the mistakes of a file in the order of their lines, for a program that checks files. There is none if
+    /// and only if [`parse`](Self::parse) reads the file. No budget is made, so a check takes little memory.
+    ///
+    /// If the text is not TOML, that is the only mistake. Otherwise these are all fields that are unknown, missing, or
+    /// of the wrong type or range, and of the tables without such fields the first mistake of each: of a policy, of the
+    /// other settings of a route, and of `[client-ip]`, `[redis]`, `[snapshot]` and `[response]`. Reading stops after a
+    /// thousand.
+    ///
+    /// ```
+    /// use tower_sluice::config::Config;
+    ///
+    /// let text = r#"
+    ///     [[route]]
+    ///     path = "api"
+    ///       [[route.policy]]
+    ///       name = "everybody"
+    ///       algorithm = "token-bucket"
+    ///       limit = 0
+    ///       per = "1 fortnight"
+    /// "#;
+    /// let problems = Config::reader().problems("limits.toml", text);
+    /// assert_eq!(problems.iter().map(|problem| problem.line()).collect::<Vec<_>>(), [3, 7, 8]);
+    /// ```
+    #[must_use]
+    #[doc(alias("check", "lint", "validate"))]
+    pub fn problems(self, file: &str, text: &str) -> Vec<ConfigError> {
+        problems::find(file, text, self)
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, Error};
 
 use super::error::ConfigError;
 use super::parser_errors;
@@ -33,10 +35,26 @@ impl<'a> SourceText<'a> {
 
     /// Parses the TOML, without checking values.
     pub(super) fn parse_toml<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        toml::from_str(self.text).map_err(|error| {
-            let at = error.span().unwrap_or(0..0);
-            self.error(&at, parser_errors::reworded(self.text, &at, error.message()))
+        toml::from_str(self.text).map_err(|error| match DeTable::parse(self.text) {
+            Ok(file) => self.type_error(file.get_ref(), &error),
+            Err(_) => self.syntax_error(&error),
         })
+    }
+
+    /// Parses the TOML as a table of values with their places.
+    pub(super) fn parse_table(&self) -> Result<Spanned<DeTable<'a>>, ConfigError> {
+        DeTable::parse(self.text).map_err(|error| self.syntax_error(&error))
+    }
+
+    /// Its message has the expected form, and never the found text, so it cannot hold a secret.
+    fn syntax_error(&self, error: &Error) -> ConfigError {
+        self.error(&error.span().unwrap_or(0..0), error.message())
+    }
+
+    /// The error of a table or value that is not of the format. `file` is the whole of the text.
+    pub(super) fn type_error(&self, file: &DeTable<'_>, error: &Error) -> ConfigError {
+        let at = error.span().unwrap_or(0..0);
+        self.error(&at, parser_errors::reworded(self.text, file, &at, error.message()))
     }
 
     /// The position behind the last character, for a missing field.

@@ -36,6 +36,9 @@ pub(super) enum Stores {
     InForce(Option<Redis>),
     /// In memory, on this clock. `has_redis` says whether the file has a Redis.
     Replay { clock: ReplayClock, has_redis: bool },
+    /// To find mistakes only: in memory, without room for keys, and on Redis if its settings are right. `has_redis`
+    /// says whether the file has a Redis.
+    Checked { redis: Option<Redis>, has_redis: bool },
 }
 
 /// The clock of a replay.
@@ -54,6 +57,10 @@ pub(super) enum StoreSpec {
     /// Memory on this clock, also in place of Redis.
     Replay {
         clock: Arc<dyn Clock>,
+        replaces_redis: bool,
+    },
+    /// Memory without room for keys, also in place of a Redis whose settings are wrong.
+    Checked {
         replaces_redis: bool,
     },
     /// The server, and the policy's name there.
@@ -133,7 +140,7 @@ impl StoreSpec {
     ) -> Result<Self, ConfigError> {
         let has_redis = match stores {
             Stores::InForce(redis) => redis.is_some(),
-            Stores::Replay { has_redis, .. } => *has_redis,
+            Stores::Replay { has_redis, .. } | Stores::Checked { has_redis, .. } => *has_redis,
         };
         let uses_redis = match &raw.store {
             Some(store) if store.get_ref().value() == StoreName::Memory => false,
@@ -145,7 +152,10 @@ impl StoreSpec {
         };
         Ok(match stores {
             Stores::Replay { clock, .. } => Self::Replay { clock: Arc::clone(&clock.0), replaces_redis: uses_redis },
-            Stores::InForce(Some(redis)) if uses_redis => Self::on(redis, path, raw.name.get_ref()),
+            Stores::InForce(Some(redis)) | Stores::Checked { redis: Some(redis), .. } if uses_redis => {
+                Self::on(redis, path, raw.name.get_ref())
+            }
+            Stores::Checked { .. } => Self::Checked { replaces_redis: uses_redis },
             Stores::InForce(_) => Self::Memory,
         })
     }
@@ -163,7 +173,10 @@ impl StoreSpec {
 
     /// Whether the file keeps the policy in memory, so that the settings of policies in memory apply.
     pub(super) const fn is_memory(&self) -> bool {
-        matches!(self, Self::Memory | Self::Replay { replaces_redis: false, .. })
+        matches!(
+            self,
+            Self::Memory | Self::Replay { replaces_redis: false, .. } | Self::Checked { replaces_redis: false }
+        )
     }
 
     /// The clock of a replay.
@@ -187,6 +200,7 @@ impl StoreSpec {
         let memory = max_keys.map_or_else(MemoryStore::default, MemoryStore::with_capacity);
         match self {
             Self::Memory => Ok(RateLimiter::new(algorithm, memory).into_limiter()),
+            Self::Checked { .. } => Ok(RateLimiter::new(algorithm, MemoryStore::with_capacity(1)).into_limiter()),
             Self::Replay { clock, .. } => Ok(RateLimiter::new(algorithm, memory.with_clock(clock)).into_limiter()),
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
@@ -199,7 +213,7 @@ impl StoreSpec {
     /// Makes a limit of requests in flight.
     pub(super) fn concurrency(self, spec: ConcurrencySpec) -> Arc<dyn Limiter> {
         match self {
-            Self::Memory | Self::Replay { .. } => {
+            Self::Memory | Self::Replay { .. } | Self::Checked { .. } => {
                 let limit = spec.limit.min(MOST_IN_FLIGHT);
                 let concurrency = set_if_some(Concurrency::new(limit), spec.max_keys, Concurrency::max_keys);
                 let concurrency = set_if_some(concurrency, spec.max_queue, Concurrency::max_queue);
@@ -218,7 +232,9 @@ impl StoreSpec {
     /// Makes balances, in memory for up to this number of keys.
     pub(super) fn balance(self, max_keys: Option<usize>) -> Arc<dyn Limiter> {
         match self {
-            Self::Memory => set_if_some(Balance::new(), max_keys, Balance::max_keys).into_limiter(),
+            Self::Memory | Self::Checked { .. } => {
+                set_if_some(Balance::new(), max_keys, Balance::max_keys).into_limiter()
+            }
             Self::Replay { clock, .. } => {
                 set_if_some(Balance::new().with_clock(clock), max_keys, Balance::max_keys).into_limiter()
             }
@@ -235,7 +251,7 @@ impl StoreSpec {
     pub(super) fn queue(self, queue: QueueSpec) -> Result<Arc<dyn Limiter>, String> {
         let QueueSpec { quota, max_queue, max_wait, max_keys, when_full } = queue;
         match self {
-            Self::Memory | Self::Replay { .. } => {
+            Self::Memory | Self::Replay { .. } | Self::Checked { .. } => {
                 let queue = set_if_some(LeakyQueue::new(quota), max_queue, LeakyQueue::max_queue);
                 let queue = set_if_some(queue, max_wait, LeakyQueue::max_wait);
                 let queue = set_if_some(queue, max_keys, LeakyQueue::max_keys);

@@ -15,7 +15,8 @@
 //! |---|---|
 //! | `envoy.service.ratelimit.v3.RateLimitService` | Envoy's rate limit service, over gRPC |
 //! | `/auth` | a decision over HTTP: 200, or the rejection |
-//! | `/metrics`, `/healthz`, `grpc.health.v1.Health` | [metrics](super::monitoring), health |
+//! | `/auth-403`, `/auth-401` | likewise, for a proxy that knows no other status for a rejection, such as nginx |
+//! | `/metrics`, `/healthz` (or `/healthcheck`), `grpc.health.v1.Health` | [metrics](super::monitoring), health |
 //!
 //! The file is read again when it changes, and on SIGHUP; used quota carries over. On SIGTERM, the listener closes at
 //! once, so that new connections are refused, the requests in flight are completed, and the process ends. `--redis
@@ -51,10 +52,30 @@
 //! ```
 //!
 //! The repository has a [configuration of each proxy][proxies], which tests run. They make the proxy overwrite these
-//! fields, so that no client can ask about another path than its own. All spellings of a path are one: `/%73earch` and
-//! `//search` are `/search`. `/search/` is another path, which needs a line of its own if the app serves it. A queue
-//! works, too, if the proxy's timeouts are longer than its longest wait: the proxy waits for the answer, and so the
-//! request waits its turn.
+//! fields, so that no client can ask about another path than its own. A queue works, too, if the proxy's timeouts are
+//! longer than its longest wait: the proxy waits for the answer, and so the request waits its turn.
+//!
+//! # Paths
+//!
+//! **The service must read a path as your app does.** Otherwise, a client that writes it in another way is not limited.
+//!
+//! | a client writes | the service reads | |
+//! |---|---|---|
+//! | `/%73earch`, `//search`, `/a/../search`, `/search#x` | `/search` | always: all spellings of a path are one |
+//! | `/Search`, `/search/`, `/search;x=1` | another path | unless the route says that your app does not distinguish them |
+//!
+//! Express, Fiber, Rails, Django and ASP.NET take some of the latter for `/search`, servlet containers the last one. A
+//! router of axum distinguishes all of them. Say so for each route:
+//!
+//! ```toml
+//! [[route]]
+//! path = "/search"
+//! path-ignores = ["case", "trailing-slash", "parameters"]
+//! ```
+//!
+//! `sluice check` warns of routes that such an app would take for one. If several routes match, the most specific one
+//! decides: `/search` before `/{name}`, and this before `/{*rest}`. What no route matches passes, whatever bytes it
+//! has, and is counted by `sluice_requests_without_route_total`.
 //!
 //! # Envoy
 //!
@@ -87,12 +108,16 @@
 //!   charged.
 //! - A domain, or a descriptor, without a policy is not limited.
 //! - A policy that delays (`leaky-queue`, `slow-down`) is an error there, since Envoy does not wait.
+//! - A request without descriptors is an error: a gateway that sends its charges like this would never be limited.
+//!   `sluice_hits_not_charged_total` counts these and all other hits that no limit has counted, by `reason`: `no-rule`,
+//!   `no-domain`, `no-descriptor`, and `rejected` in a domain that charges all or none.
+//! - A request may have 256 descriptors of 64 entries. More are an error, by which Envoy passes the request.
 //!
 //! # Files of other services
 //!
 //! `--envoy-config FILE` reads a file of envoyproxy/ratelimit, or a folder of them, as it is; `--limitador-config FILE`
-//! reads the limits of Limitador, if their conditions are plain comparisons. So a change of the service needs no change
-//! of its files:
+//! reads the limits of Limitador, whose conditions and variables are CEL. So a change of the service needs no change of
+//! its files:
 //!
 //! ```yaml
 //! domain: shop
@@ -101,10 +126,21 @@
 //!     rate_limit: {unit: minute, requests_per_unit: 60, algorithm: token-bucket, burst: 10}
 //! ```
 //!
-//! `algorithm` and `burst` are our additions; without them, a limit is a fixed window. Differences from
-//! envoyproxy/ratelimit: all descriptors are charged or none, waits are true, and no Redis is needed. A `replaces` that
-//! names no limit of the file, a `rate_limit` without `requests_per_unit`, an unknown field and a `*` in a key are
-//! errors. `detailed_metric`, `value_to_metric` and `metadata` are accepted, and have no effect.
+//! In fixed windows, the answers are those of envoyproxy/ratelimit; a test compares them in a million random sequences
+//! of looks and charges. What differs on purpose:
+//!
+//! | | there | here |
+//! |---|---|---|
+//! | the limit | a fixed window | likewise; `algorithm: token-bucket`, `leaky-bucket` or `sliding-window` in a `rate_limit` replaces it, and `burst` is that of a bucket |
+//! | a request with several descriptors, of which one has no room | all of them are charged | likewise; with `all_or_none: true` beside `domain`, none is charged |
+//! | a cost that does not fit | is spent: the limit is used up | likewise; with `all_or_none: true`, it is not charged |
+//! | a look, with a `hits_addend` of 0, at a limit that is used up exactly | OK; the next request is over the limit | over the limit |
+//! | `duration_until_reset` of what is over the limit | the end of the window | the time after which the same request fits |
+//! | keys such as `a_b` with `c`, and `a` with `b_c` | share a counter | do not |
+//!
+//! A `replaces` that names no limit of the file, a `rate_limit` without `requests_per_unit`, an unknown field and a `*`
+//! in a key are errors. `detailed_metric`, `value_to_metric`, `metadata` and a `name` at the root are accepted, and have
+//! no effect.
 //!
 //! Metrics have the name of the rule as the label `policy`, such as `user:ada`; `rate_limit.name` is in answers and
 //! in `sluice check`. A limit of Limitador has its `name` as the label. `policy="request.limit"` stands for the limits
@@ -112,22 +148,29 @@
 //!
 //! # Costs that are known at the end
 //!
-//! The tokens of a language model are known when its answer has ended. Envoy then asks once more, with
-//! `apply_on_stream_done`, and with the tokens as `hits_addend`. A request that does not fit is charged nothing, so say
-//! that these were spent already, by an entry `sluice-report` with any value. Such a descriptor counts as if it had no
-//! such entry, is charged as far as units are left, and rejects nothing. Requests look, with a `hits_addend` of 0:
+//! The tokens of a language model are known when its answer has ended. Gateways look before a request, with a
+//! `hits_addend` of 0, and charge the tokens afterwards, with the same descriptor. A file of envoyproxy/ratelimit works
+//! as it does there: tokens beyond the limit use it up, and the next look is over the limit. In a route of Envoy (its
+//! `route: rate_limits` would ignore `hits_addend`):
 //!
 //! ```yaml
-//! rate_limits:
-//! - actions:
-//!   - request_headers: {header_name: x-user, descriptor_key: user}
-//!   hits_addend: {number: 0}
-//! - actions:
-//!   - request_headers: {header_name: x-user, descriptor_key: user}
-//!   - generic_key: {descriptor_key: sluice-report, descriptor_value: "1"}
-//!   hits_addend: {format: "%DYNAMIC_METADATA(llm:tokens)%"}
-//!   apply_on_stream_done: true
+//! typed_per_filter_config:
+//!   envoy.filters.http.ratelimit:
+//!     "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+//!     rate_limits:
+//!     - actions:
+//!       - request_headers: {header_name: x-user, descriptor_key: user}
+//!       hits_addend: {number: 0}
+//!     - actions:
+//!       - request_headers: {header_name: x-user, descriptor_key: user}
+//!       hits_addend: {format: "%DYNAMIC_METADATA(llm:tokens)%"}
+//!       apply_on_stream_done: true
 //! ```
+//!
+//! Routes in TOML, and files with `all_or_none: true`, charge nothing if a cost does not fit. There, say that the tokens
+//! were spent already, by a further entry `sluice-report` with any value: `generic_key: {descriptor_key: sluice-report,
+//! descriptor_value: "1"}`. Such a descriptor counts as if it had no such entry, is charged as far as units are left, and
+//! rejects nothing.
 //!
 //! # How it fails
 //!

@@ -43,6 +43,7 @@
 //! | `in_flight` | a gauge | `route`, `policy` | units of [`Concurrency`](crate::Concurrency) or [`Overload`](crate::Overload) in flight, over all keys |
 //! | `overload_limit` | a gauge | `route`, `policy` | the limit of units in flight that an [`Overload`](crate::Overload) has found |
 //! | `overload_overloaded` | a gauge | `route`, `policy` | 1 while requests wait for too long, and 0 otherwise |
+//! | `overload_worker_lag_seconds` | a gauge | `route`, `policy` | how long tasks wait for a worker of the runtime, measured while requests come |
 //! | `overload_waiting` | a gauge | `route`, `policy`, `priority` | waiters now, by [class](crate::limiter::Priority) |
 //! | `overload_shed_total` | a counter | `route`, `policy`, `priority`, `share` | requests that it has rejected: of keys `within` their share of the queue, or `over` it |
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |

@@ -25,6 +25,9 @@
 //! /api/orders, /api/orders/{id}  programs  each user            20 at once, then 10 per second         rejected with 429
 //! /items/{id}                    readers   each client address  3 at once, then paced at 2 per second  waits its turn (up to 10 requests, 30s), then 429
 //! /search                        searches  each client address  2 at once, then 1 per minute           counted only (a shadow)
+//!
+//! with `sluice serve`, these have no effect:
+//! sluice/examples/limits.toml:18: policy `programs`: no request has the key `user` here; let the proxy send the user in a field, and write header:NAME
 //! ```
 //!
 //! # The report

@@ -35,7 +35,7 @@ fn route(path: &str) -> String {
 }
 
 /// Texts with a mistake, its line, and the expected message.
-fn mistakes() -> Vec<(String, usize, &'static str)> {
+pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
     let longest = format!("name = \"{}\"", "n".repeat(65));
     vec![
         // A file without a route limits nothing: it is empty, truncated, or another one than was meant.

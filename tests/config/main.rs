@@ -3,6 +3,8 @@
 #[path = "../support/busy.rs"]
 mod busy;
 mod calendar;
+#[path = "../support/cases.rs"]
+mod cases;
 mod change;
 mod errors;
 mod guide;
@@ -11,6 +13,7 @@ mod layers;
 #[path = "../support/log.rs"]
 mod log;
 mod mistakes;
+mod problems;
 #[cfg(feature = "axum")]
 mod router;
 mod schema;

@@ -208,8 +208,12 @@ impl Oracle {
     /// Whether the queue may have forgotten, with a key that owes nothing, under which quota a charge was made that
     /// another refund or a faster quota has paid too soon. What a refund of it returns is then not defined.
     pub(super) fn is_undefined(&self, now: u64) -> bool {
-        let is_paid = self.waiters.is_empty() && self.paid <= now * self.present().limit;
-        self.has_had_own && is_paid && self.departures.iter().any(|departure| departure.first_paid > now)
+        self.has_had_own && self.is_idle(now) && self.departures.iter().any(|departure| departure.first_paid > now)
+    }
+
+    /// Whether nobody waits, and nothing is owed.
+    pub(super) fn is_idle(&self, now: u64) -> bool {
+        self.waiters.is_empty() && self.paid <= now * self.present().limit
     }
 
     /// Converts what is owed to the present rate.

@@ -173,12 +173,17 @@ impl Trial {
                 decision.is_allowed() && decision.delay() == Duration::from_nanos(delay)
             }
             (Ok(decision), Outcome::Displaced { cost, patience }) => {
+                let oracle = &self.oracles[ticket.key];
                 // What an arrival would get now; at least a nanosecond, since it must come again.
-                let retry_after = match self.oracles[ticket.key].check(self.now(), cost, patience) {
-                    Arrival::Rejected { retry_after } => retry_after,
-                    Arrival::Departs | Arrival::Waits { .. } => Some(1),
+                let is_that_of = |oracle: &Oracle| {
+                    let retry_after = match oracle.check(self.now(), cost, patience) {
+                        Arrival::Rejected { retry_after } => retry_after,
+                        Arrival::Departs | Arrival::Waits { .. } => Some(1),
+                    };
+                    arrival(decision) == Arrival::Rejected { retry_after }
                 };
-                arrival(decision) == Arrival::Rejected { retry_after }
+                // With a key that owes nothing, the queue may have forgotten its quota.
+                is_that_of(oracle) || oracle.is_idle(self.now()) && is_that_of(&Oracle::new(oracle.rules))
             }
             (Err(error), Outcome::Closed) => error.to_string() == "the queue was closed",
             _ => false,

@@ -3,19 +3,24 @@
 -- By the section `limiter` of haproxy.cfg.
 local LIMITER = "http://127.0.0.1:8082/auth"
 
+-- The client's fields that the limiter gets: those of your keys, such as x-api-key. All of them would be too many: with more
+-- than 96, the client of HAProxy 2.6 in Lua ends the process.
+local KEYS = { "authorization", "cookie", "host", "origin", "user-agent", "x-api-key",
+	"access-control-request-method", "access-control-request-headers" }
+
 -- Fields of a rejection that belong to the limiter's connection, or that HAProxy writes itself.
 local OWN = { ["connection"] = true, ["content-length"] = true, ["date"] = true, ["transfer-encoding"] = true }
 
 core.register_action("limit", { "http-req" }, function(txn)
-	-- The client's other fields are for keys such as `header:x-api-key`.
-	local fields = txn.http:req_get_headers()
-	fields["content-length"] = nil
-	fields["transfer-encoding"] = nil
-	fields["connection"] = nil
+	local sent = txn.http:req_get_headers()
+	local fields = {}
+	for _, name in ipairs(KEYS) do
+		fields[name] = sent[name]
+	end
 	-- These overwrite what a client has sent, so that nobody chooses another path, or another address.
 	fields["x-forwarded-method"] = { [0] = txn.f:method() }
 	fields["x-forwarded-uri"] = { [0] = txn.f:pathq() }
-	fields["x-forwarded-host"] = fields["host"]
+	fields["x-forwarded-host"] = sent["host"]
 	fields["x-forwarded-for"] = { [0] = txn.f:src() }
 
 	local answer = core.httpclient():get({ url = LIMITER, headers = fields })

@@ -29,7 +29,7 @@ use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, Verdict};
 use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
 pub(crate) use self::request::{Needs, Requests};
-pub(crate) use self::routes::Routes;
+pub(crate) use self::routes::{Routes, pattern};
 use crate::log::{Entry, Place, Unreadable};
 use crate::path::Target;
 use crate::report::{LogReport, PolicyReport, WithoutKey};

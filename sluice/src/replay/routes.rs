@@ -53,15 +53,38 @@ impl Routes {
             });
             let matcher = &mut matchers[known].matcher;
             for path in route.paths() {
-                let refused = |problem: String| {
-                    ConfigError::new(file, route.line(), format!("path `{path}`: {problem}; change one of the paths"))
-                };
-                let matched = matched_path(path).ok_or_else(|| refused("no router matches it".to_owned()))?;
+                let matched =
+                    matched_path(path).ok_or_else(|| refused(file, route.line(), path, "no router matches it"))?;
                 let found = Found { route: index, path: matched, specificity: specificity(path) };
-                matcher.insert(pattern(path, ignored), found).map_err(|error| refused(error.to_string()))?;
+                let inserted = matcher.insert(pattern(path, ignored), found);
+                inserted.map_err(|error| refused(file, route.line(), path, &error.to_string()))?;
             }
         }
         Ok(Self(matchers))
+    }
+
+    /// Checks that a router can have the paths of a file together. Each route has its line.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot.
+    pub(crate) fn check<'a>(
+        file: &str,
+        text: &str,
+        routes: impl IntoIterator<Item = (&'a [String], usize)>,
+    ) -> Result<(), ConfigError> {
+        let mut matchers: Vec<(PathIgnores, matchit::Router<()>)> = Vec::new();
+        for ((paths, line), ignored) in routes.into_iter().zip(ignores(text)) {
+            let known = matchers.iter().position(|(known, _)| *known == ignored).unwrap_or_else(|| {
+                matchers.push((ignored, matchit::Router::new()));
+                matchers.len() - 1
+            });
+            for path in paths {
+                let inserted = matchers[known].1.insert(pattern(path, ignored), ());
+                inserted.map_err(|error| refused(file, line, path, &error.to_string()))?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn find(&self, target: &Target<'_>) -> Option<(usize, &MatchedPath)> {
@@ -112,6 +135,10 @@ fn specificity(path: &str) -> Vec<Specificity> {
         _ => Specificity::Literal,
     });
     segments.collect()
+}
+
+fn refused(file: &str, line: usize, path: &str, problem: &str) -> ConfigError {
+    ConfigError::new(file, line, format!("path `{path}`: {problem}; change one of the paths"))
 }
 
 /// Lets a router match a path, since it alone makes a [`MatchedPath`].

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tower_sluice::config::ConfigError;
 
+use super::config_map;
+
 /// A kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -45,6 +47,9 @@ impl Kind {
 
     /// Replaces the error of a reader of this kind, if the file is of another kind.
     pub(super) fn explain(self, file: &str, text: &str, error: ConfigError) -> ConfigError {
+        if let Some(advice) = config_map::advice(text) {
+            return ConfigError::new(file, 1, advice);
+        }
         match Self::of(file, text).filter(|kind| *kind != self) {
             None => error,
             Some(kind) => {

@@ -3,6 +3,7 @@
 //! A file is read into [`Domain`]s of [`Rule`]s. A domain selects the rules for the [`Descriptor`]s of a request, and a
 //! key for each rule. Nothing here limits or charges.
 
+mod config_map;
 pub(crate) mod envoy;
 mod folder;
 mod key;

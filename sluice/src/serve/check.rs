@@ -43,9 +43,11 @@ fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigErro
 pub(crate) fn without_effect(file: &str, text: &str) -> Vec<String> {
     let table: Table = text.parse().unwrap_or_default();
     let policies = tables(&table, "route").into_iter().flat_map(|route| tables(route, "policy"));
+    let mut lines = Lines { rest: text.lines().enumerate() };
     let messages = policies.filter_map(|policy| {
         let name = policy.get("name").and_then(Value::as_str).unwrap_or_default();
-        Some(format!("{file}:{}: policy `{name}`: {}", line_of(text, name), problem_of(policy)?))
+        let line = lines.next_of(name).unwrap_or_else(|| line_of(text, name));
+        Some(format!("{file}:{line}: policy `{name}`: {}", problem_of(policy)?))
     });
     messages.collect()
 }
@@ -67,10 +69,29 @@ fn counts_descriptors(policy: &Table) -> bool {
     keys(policy).iter().any(|key| key.starts_with(DESCRIPTOR))
 }
 
+/// The lines of a file behind those of the policies before. Routes may have policies of one name, and a file may have
+/// thousands.
+struct Lines<'a> {
+    rest: std::iter::Enumerate<std::str::Lines<'a>>,
+}
+
+impl Lines<'_> {
+    /// The next line that names a policy.
+    fn next_of(&mut self, name: &str) -> Option<usize> {
+        let quoted = format!("\"{name}\"");
+        let (index, _) = self.rest.find(|(_, line)| names(line, &quoted))?;
+        Some(index + 1)
+    }
+}
+
 /// The first line that names a policy; the first line of all if none does.
 fn line_of(text: &str, name: &str) -> usize {
-    let names = |line: &str| line.trim_start().starts_with("name") && line.contains(&format!("\"{name}\""));
-    text.lines().position(names).map_or(1, |index| index + 1)
+    let quoted = format!("\"{name}\"");
+    text.lines().position(|line| names(line, &quoted)).map_or(1, |index| index + 1)
+}
+
+fn names(line: &str, quoted: &str) -> bool {
+    line.trim_start().starts_with("name") && line.contains(quoted)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Health: `/healthz`, and `grpc.health.v1` for Envoy and orchestrators. Both fail from the moment in which the service
-//! is told to stop, while requests in flight are still completed.
+//! Health: `/healthz`, `/healthcheck` as in envoyproxy/ratelimit, and `grpc.health.v1` for Envoy and orchestrators. All
+//! fail from the moment in which the service is told to stop, while requests in flight are still completed.
 
 use axum::Router;
 use axum::extract::State;
@@ -19,7 +19,8 @@ pub(crate) async fn router(is_stopping: watch::Receiver<bool>) -> Router {
     let (reporter, grpc) = health_reporter();
     set(&reporter, ServingStatus::Serving).await;
     tokio::spawn(report_stop(reporter, is_stopping.clone()));
-    let router = Router::new().route("/healthz", get(healthz)).with_state(is_stopping);
+    let router = Router::new().route("/healthz", get(healthz)).route("/healthcheck", get(healthz));
+    let router = router.with_state(is_stopping);
     router.route_service("/grpc.health.v1.Health/{method}", grpc)
 }
 

@@ -1,5 +1,8 @@
 //! What the service enforces: the layers of its files, by path and by domain.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -31,7 +31,7 @@ use tower_sluice_serving::{admin, connections, metrics};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-pub(crate) use self::check::check_domains;
+pub(crate) use self::check::{check_domains, without_effect};
 use self::limits::Limits;
 use self::rls::Store;
 pub(crate) use self::rls::{DESCRIPTOR, read_key as descriptor_key};

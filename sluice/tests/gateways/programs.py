@@ -86,10 +86,10 @@ class Program:
 
 
 class Sluice(Program):
-    def __init__(self, program, folder, limits):
-        file = folder / "limits.toml"
+    def __init__(self, program, folder, limits, option="--config"):
+        file = folder / ("limits.toml" if option == "--config" else "limits.yaml")
         file.write_text(limits)
-        super().__init__("sluice", folder, [program, "serve", "--config", file, "--listen", "127.0.0.1:0"])
+        super().__init__("sluice", folder, [program, "serve", option, file, "--listen", "127.0.0.1:0"])
         self.address = self.wait_until(self._printed_address)
 
     def pause(self):
@@ -109,7 +109,7 @@ class Sluice(Program):
 class Proxy(Program):
     """A proxy with its example, in which only addresses and paths of files are replaced."""
 
-    def __init__(self, kind, folder, limiter, app, *arguments):
+    def __init__(self, kind, folder, limiter, app, *arguments, replaced=None):
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         addresses = {
@@ -123,6 +123,8 @@ class Proxy(Program):
             "/etc/traefik/": f"{folder}/",
             **TIMES,
         }
+        # Of a test that needs other routes than the example has.
+        addresses = {**(replaced or {}), **addresses}
         is_replaced = False
         for name in kind.files:
             text = (EXAMPLES / name).read_text()

@@ -18,12 +18,27 @@ from client import Client
 from exact import admitted_of_many
 from kinds import kinds
 from programs import EXAMPLES, PATIENCE, App, Proxy, Sluice
+from spent import answers_until_limited
 
 # Of limits.toml.
 EXPORTS = 5
 EXPORT_EVERY = 86_400 // EXPORTS
 SEARCHES = 3
 SEARCH_EVERY = 2
+
+
+# Of a route with so many policies that the head of an answer exceeds 4 KiB.
+MANY = "".join(
+    f"""
+  [[route.policy]]
+  name = "{'many-' + str(number) + '-' * 50}"
+  algorithm = "token-bucket"
+  limit = 5
+  per = "1day"
+  key = "client-ip"
+"""
+    for number in range(30)
+)
 
 
 class Report:
@@ -74,6 +89,29 @@ def forgeries(other):
     }
 
 
+def try_spellings(check, kind, proxy, client):
+    """The client has used up its exports."""
+    for path in ("/export?status=418", "/export#/../x", "/%65xport", "//export", "/a/../export"):
+        # Envoy rejects some of these itself. Caddy encodes the `#`, and so its app sees another path, too.
+        right = (200,) if "#" in path and kind.name == "caddy" else (400, 429)
+        check(f"limited, too: {path}", client.get(path).status, lambda status: status in right)
+    # Envoy's ext_authz has the target in the request line of its call, where a server cannot take these.
+    raw = [] if kind.name == "envoy-ext-authz" else ['/?q="<x>"', '/a"<b>']
+    for path in ("/?q=tea", *raw, "/a|b", "/" + "x" * 3_000, "/?q=" + "x" * 3_000):
+        check(f"not limited: {path[:20]}", client.get(path).status, 200)
+    for count in (60, 96, 98, 100, 110):
+        # With the client's own, which are three. A proxy may reject as many; none may end.
+        fields = [(f"X-Field-{number}", "1") for number in range(count)]
+        check(f"{count} fields", client.get("/about", fields).status, lambda status: status in (200, 400, 431))
+    check("after them", client.get("/about").status, 200)
+
+
+def try_many_policies(check, kind, client):
+    if kind.name != "envoy-ratelimit":
+        statuses = [client.get("/many").status for _ in range(6)]
+        check("thirty policies of five a day", statuses, [200] * 5 + [429])
+
+
 def try_proxy(report, app, kind, proxy, network):
     def check(name, found, expected):
         report.check(kind.name, name, found, expected)
@@ -103,6 +141,9 @@ def try_proxy(report, app, kind, proxy, network):
         # Envoy rejects some of these itself.
         check(f"forged: {name}", first.get("/export", fields).status, lambda status: status in (400, 429))
     check("the other client is not charged", [second.get("/export").status for _ in range(EXPORTS)], [200] * (EXPORTS - 1) + [429])
+
+    try_spellings(check, kind, proxy, first)
+    try_many_policies(check, kind, third)
 
     posted = third.get("/echo", method="POST", body=b"x" * 100_000)
     check("a body arrives at the app", (posted.status, len(posted.body)), (200, 100_000))
@@ -143,6 +184,11 @@ def try_many(report, program, folder, app):
     report.check("envoy-ratelimit", "the app has seen", seen, 777)
 
 
+def try_spent(report, program, folder, app):
+    found = answers_until_limited(program, folder, app)
+    report.check("envoy-ratelimit", "30 tokens per answer at a limit of 100, charged when streams end", found, [200] * 4 + [429])
+
+
 def together(tasks):
     threads = [threading.Thread(target=task[0], args=task[1:]) for task in tasks]
     for thread in threads:
@@ -161,7 +207,8 @@ def main():
     app = App()
     running = []
     try:
-        sluice = Sluice(program, folder, (EXAMPLES / "limits.toml").read_text())
+        many = '\n[[route]]\npath = "/many"\n' + MANY
+        sluice = Sluice(program, folder, (EXAMPLES / "limits.toml").read_text() + many)
         running.append(sluice)
         proxies = []
 
@@ -175,6 +222,7 @@ def main():
         tasks = [(report.guard, kind.name, try_proxy, report, app, kind, proxy, network) for network, kind, proxy in proxies]
         if any(kind.name == "envoy-ratelimit" for kind in chosen):
             tasks.append((report.guard, "envoy-ratelimit", try_many, report, program, folder / "many", App()))
+            tasks.append((report.guard, "envoy-ratelimit", try_spent, report, program, folder / "spent", App()))
         together(tasks)
         sluice.pause()
         together([

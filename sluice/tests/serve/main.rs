@@ -2,6 +2,7 @@
 
 mod auth;
 mod envoy;
+mod init;
 #[path = "../../src/serve/rls/proto.rs"]
 #[allow(dead_code, missing_docs, reason = "the tests read a part of it")]
 mod proto;

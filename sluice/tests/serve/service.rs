@@ -65,6 +65,12 @@ impl Service {
         Self { process, address, config: None }
     }
 
+    /// The number of its process.
+    #[allow(dead_code, reason = "only Linux shows the memory of another process")]
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

@@ -16,19 +16,39 @@ use super::{Domain, Kind};
 ///
 /// # Errors
 ///
-/// If a file has a mistake, or two files have the same domain.
+/// If a file has a mistake, or two files have the same domain: the first.
 pub(crate) fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Vec<Domain>, ConfigError> {
+    let mut problems = Vec::new();
+    let domains = read(files, &mut problems);
+    match problems.into_iter().next() {
+        None => Ok(domains),
+        Some(first) => Err(first),
+    }
+}
+
+/// Reads files. Adds the first mistake of each descriptor to `problems`, and leaves such descriptors out.
+pub(crate) fn read<'a>(
+    files: impl IntoIterator<Item = (&'a str, &'a str)>,
+    problems: &mut Vec<ConfigError>,
+) -> Vec<Domain> {
     let mut domains: Vec<Domain> = Vec::new();
     for (file, text) in files {
-        let domain = read::domain(file, text).map_err(|error| Kind::Envoy.explain(file, text, error))?;
+        let domain = match read::domain(file, text, problems) {
+            Ok(domain) => domain,
+            Err(error) => {
+                problems.push(Kind::Envoy.explain(file, text, error));
+                continue;
+            }
+        };
         if let Some(other) = domains.iter().find(|other| other.name == domain.name) {
             let problem = format!(
                 "the domain `{}` is in {}:{} already; move its descriptors there, or give it another name",
                 domain.name, other.file, other.line
             );
-            return Err(ConfigError::new(file, domain.line, problem));
+            problems.push(ConfigError::new(file, domain.line, problem));
+            continue;
         }
         domains.push(domain);
     }
-    Ok(domains)
+    domains
 }

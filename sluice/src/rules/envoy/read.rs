@@ -32,10 +32,14 @@ const RATE_LIMIT: Shape = Shape {
     fields: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst"],
 };
 const REPLACED: Shape = Shape { what: "an element of replaces", fields: &["name"] };
-const FORMAT: [Shape; 4] = [FILE, DESCRIPTOR, RATE_LIMIT, REPLACED];
+const FORMAT: [Shape; 4] = [DESCRIPTOR, RATE_LIMIT, REPLACED, FILE];
 
-/// Reads a file.
-pub(super) fn domain(file: &str, text: &str) -> Result<Domain, ConfigError> {
+/// Reads a file. Adds the first mistake of each descriptor to `problems`, and leaves such descriptors out.
+///
+/// # Errors
+///
+/// If there is no domain to read.
+pub(super) fn domain(file: &str, text: &str, problems: &mut Vec<ConfigError>) -> Result<Domain, ConfigError> {
     let Some(root) = yaml::parse(file, text)? else {
         return Err(ConfigError::new(file, 1, "the file is empty; begin with `domain: NAME`"));
     };
@@ -46,10 +50,20 @@ pub(super) fn domain(file: &str, text: &str) -> Result<Domain, ConfigError> {
     // The name of the resource that a gateway made the file from: nothing depends on it.
     fields.text("name")?;
     let charging = if fields.flag("all_or_none")? { Charging::AllOrNone } else { Charging::Each };
-    let mut reader =
-        Reader { file, names: Names::default(), rules: Vec::new(), replacements: Vec::new(), replaced: Vec::new() };
+    let mut reader = Reader {
+        file,
+        names: Names::default(),
+        rules: Vec::new(),
+        replacements: Vec::new(),
+        replaced: Vec::new(),
+        problems: Vec::new(),
+    };
     let root = reader.level(&NameText::new(), &fields)?;
-    reader.check_replaced_names()?;
+    // A name may be that of a descriptor with a mistake.
+    if reader.problems.is_empty() {
+        reader.check_replaced_names()?;
+    }
+    problems.append(&mut reader.problems);
     let Reader { rules, replacements, .. } = reader;
     let select = Box::new(Tree { root, replacements });
     let line = fields.line_of("domain");
@@ -64,6 +78,8 @@ struct Reader<'a> {
     replacements: Vec<Replacement>,
     /// Names in `replaces`, with their lines.
     replaced: Vec<(String, usize)>,
+    /// The mistakes that were found so far.
+    problems: Vec<ConfigError>,
 }
 
 impl<'a> Reader<'a> {
@@ -83,7 +99,8 @@ impl<'a> Reader<'a> {
     fn level(&mut self, parent: &NameText, fields: &Fields<'a>) -> Result<Level, ConfigError> {
         let mut level = Level::default();
         for node in fields.list("descriptors")? {
-            self.descriptor(parent, &mut level, node)?;
+            let read = self.descriptor(parent, &mut level, node);
+            self.problems.extend(read.err());
         }
         Ok(level)
     }

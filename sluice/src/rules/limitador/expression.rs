@@ -1,4 +1,5 @@
-//! Conditions and variables: the part of the Common Expression Language (CEL) that compares an entry with a text.
+//! Plain conditions and variables: an entry, and its comparison with a text. They are the fast path of the expressions
+//! in a file, since they need no interpreter.
 
 use super::super::Descriptor;
 
@@ -12,7 +13,7 @@ pub(super) struct Reference {
 
 /// A comparison of an entry with a text. It is false if there is no such entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Condition {
+pub(super) struct Comparison {
     pub(super) reference: Reference,
     pub(super) is_equal: bool,
     pub(super) value: String,
@@ -70,8 +71,8 @@ impl Reference {
     }
 }
 
-impl Condition {
-    /// Reads `REFERENCE == 'TEXT'` or `REFERENCE != "TEXT"`. Returns `None` for all else.
+impl Comparison {
+    /// Reads `REFERENCE == 'TEXT'` or `REFERENCE != "TEXT"`. Returns `None` for all else, which CEL may know.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (reference, rest) = Reference::parse_start(text.trim())?;
         let rest = rest.trim_start();
@@ -85,7 +86,7 @@ impl Condition {
         }
     }
 
-    /// Returns the index of the descriptor for which the condition holds, if it does.
+    /// Returns the index of the descriptor for which the comparison holds, if it does.
     pub(super) fn holds(&self, descriptors: &[Descriptor]) -> Option<usize> {
         let (index, value) = self.reference.find(descriptors)?;
         if (value == self.value) == self.is_equal { Some(index) } else { None }
@@ -153,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_read() {
+    fn comparisons_are_read() {
         let condition = |descriptor, key, is_equal, value: &str| {
-            Some(Condition { reference: reference(descriptor, key), is_equal, value: value.to_owned() })
+            Some(Comparison { reference: reference(descriptor, key), is_equal, value: value.to_owned() })
         };
-        assert_eq!(Condition::parse("descriptors[0].method == 'GET'"), condition(Some(0), "method", true, "GET"));
-        assert_eq!(Condition::parse(r#"method!="a 'b'" "#.trim()), condition(None, "method", false, "a 'b'"));
-        assert_eq!(Condition::parse(" method=='' "), condition(None, "method", true, ""));
+        assert_eq!(Comparison::parse("descriptors[0].method == 'GET'"), condition(Some(0), "method", true, "GET"));
+        assert_eq!(Comparison::parse(r#"method!="a 'b'" "#.trim()), condition(None, "method", false, "a 'b'"));
+        assert_eq!(Comparison::parse(" method=='' "), condition(None, "method", true, ""));
         let others = [
             "method == GET",
             "method",
@@ -177,7 +178,7 @@ mod tests {
             "true",
         ];
         for text in others {
-            assert_eq!(Condition::parse(text), None, "{text}");
+            assert_eq!(Comparison::parse(text), None, "{text}");
         }
     }
 
@@ -186,7 +187,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in r"(descriptors)?[\[\]'a.0= !é]{0,20}") {
-            let _ = Condition::parse(&text);
+            let _ = Comparison::parse(&text);
             let _ = Reference::parse(&text);
         }
     }

@@ -1,9 +1,10 @@
-//! Files of Kuadrant's Limitador, whose conditions are plain comparisons.
+//! Files of Kuadrant's Limitador.
 
 mod expression;
+mod program;
 mod read;
 mod select;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::read::parse;
+pub(crate) use self::read::{parse, read};

@@ -9,44 +9,39 @@ use tower_sluice::config::ConfigError;
 use super::super::name::{NameText, Names};
 use super::super::yaml::{self, Fields, Node, Shape, Value};
 use super::super::{Algorithm, Charging, Domain, Kind, Limit, Rule};
-use super::expression::{Condition, Reference};
-use super::select::{Scope, Scopes};
+use super::expression::{Comparison, Reference};
+use super::program::{LimitNames, Program};
+use super::select::{Condition, Scope, Scopes, Variable};
 
 const LIMIT: Shape =
     Shape { what: "a limit", fields: &["namespace", "max_value", "seconds", "conditions", "variables", "name", "id"] };
-
-const COMPARISON: &str = "write one comparison of an entry with a text, with == or != and without escapes, such as \
-                          `descriptors[0].method == 'GET'`";
-const VARIABLE: &str = "write an entry, such as `descriptors[0].user` or `descriptors[0]['user.id']`";
-
-/// Says how to write a condition that is not supported.
-fn cure_of_condition(text: &str) -> String {
-    if text.contains("||") {
-        "conditions of a limit hold together; write a limit of its own for each alternative, which counts for itself"
-            .to_owned()
-    } else if text.contains("&&") {
-        "write a condition of its own for each of the comparisons".to_owned()
-    } else if text.contains('(') {
-        format!("functions are not read; {COMPARISON}")
-    } else {
-        COMPARISON.to_owned()
-    }
-}
-
-fn cure_of_variable(_: &str) -> String {
-    VARIABLE.to_owned()
-}
 
 /// Reads a file. Returns a domain for each namespace.
 ///
 /// # Errors
 ///
-/// If the file has a mistake, or a condition that is more than a plain comparison.
+/// If the file has a mistake, the first.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Domain>, ConfigError> {
-    domains(file, text).map_err(|error| Kind::Limitador.explain(file, text, error))
+    let mut problems = Vec::new();
+    let domains = read(file, text, &mut problems);
+    match problems.into_iter().next() {
+        None => Ok(domains),
+        Some(first) => Err(first),
+    }
 }
 
-fn domains(file: &str, text: &str) -> Result<Vec<Domain>, ConfigError> {
+/// Reads a file. Adds the first mistake of each limit to `problems`, and leaves such limits out.
+pub(crate) fn read(file: &str, text: &str, problems: &mut Vec<ConfigError>) -> Vec<Domain> {
+    match domains(file, text, problems) {
+        Ok(domains) => domains,
+        Err(error) => {
+            problems.push(Kind::Limitador.explain(file, text, error));
+            Vec::new()
+        }
+    }
+}
+
+fn domains(file: &str, text: &str, problems: &mut Vec<ConfigError>) -> Result<Vec<Domain>, ConfigError> {
     let Some(root) = yaml::parse(file, text)? else {
         return Err(ConfigError::new(file, 1, "the file is empty; write a list of limits, or `[]` for none"));
     };
@@ -57,20 +52,33 @@ fn domains(file: &str, text: &str) -> Result<Vec<Domain>, ConfigError> {
             "the file must be a list; begin each limit with `- namespace: NAME`",
         ));
     };
-    let mut namespaces: Vec<Namespace<'_>> = Vec::new();
+    let mut namespaces = Namespaces { file, all: Vec::new(), indices: HashMap::new() };
     for node in list {
-        let fields = Fields::read(file, node, &LIMIT, &[])?;
+        problems.extend(namespaces.add(node).err());
+    }
+    Ok(namespaces.all.into_iter().map(Namespace::into_domain).collect())
+}
+
+/// The namespaces of a file so far.
+struct Namespaces<'a> {
+    file: &'a str,
+    all: Vec<Namespace<'a>>,
+    indices: HashMap<&'a str, usize>,
+}
+
+impl<'a> Namespaces<'a> {
+    /// Adds a limit.
+    fn add(&mut self, node: &'a Node) -> Result<(), ConfigError> {
+        let fields = Fields::read(self.file, node, &LIMIT, &[])?;
         let Some(name) = fields.text("namespace")?.filter(|name| !name.is_empty()) else {
             return Err(fields.error("namespace", "a limit has no namespace; add the domain that Envoy sends"));
         };
-        let index = namespaces.iter().position(|namespace| namespace.name == name);
-        let index = index.unwrap_or_else(|| {
-            namespaces.push(Namespace::new(file, name, fields.line_of("namespace")));
-            namespaces.len() - 1
+        let index = *self.indices.entry(name).or_insert_with(|| {
+            self.all.push(Namespace::new(self.file, name, fields.line_of("namespace")));
+            self.all.len() - 1
         });
-        namespaces[index].add(&fields)?;
+        self.all[index].add(&fields)
     }
-    Ok(namespaces.into_iter().map(Namespace::into_domain).collect())
 }
 
 /// The limits of a namespace so far.
@@ -92,14 +100,21 @@ impl<'a> Namespace<'a> {
     }
 
     fn add(&mut self, fields: &Fields<'a>) -> Result<(), ConfigError> {
-        fields.text("id")?;
-        let label = fields.text("name")?.filter(|label| !label.is_empty()).map(str::to_owned);
+        let id = fields.text("id")?;
+        let label = fields.text("name")?.filter(|label| !label.is_empty());
         let period = period(fields)?;
         let limit = limit(fields, period)?;
-        let mut conditions = self.expressions(fields, "conditions", Condition::parse, cure_of_condition)?;
+        let names = LimitNames { name: label, id };
+        let mut conditions = self.expressions(fields, "conditions", |text| match Comparison::parse(text) {
+            Some(comparison) => Ok(Condition::Comparison(comparison)),
+            None => Program::condition(text, names).map(Condition::Program),
+        })?;
         conditions.sort();
         conditions.dedup();
-        let mut variables = self.expressions(fields, "variables", Reference::parse, cure_of_variable)?;
+        let mut variables = self.expressions(fields, "variables", |text| match Reference::parse(text) {
+            Some(entry) => Ok(Variable::Entry(entry)),
+            None => Program::variable(text).map(Variable::Program),
+        })?;
         variables.sort();
         variables.dedup();
         let scope = Scope { conditions, variables };
@@ -109,30 +124,29 @@ impl<'a> Namespace<'a> {
             return Err(ConfigError::new(self.file, fields.line(), problem));
         }
 
-        let name = self.names.unique(&name_text(label.as_deref(), &scope, period));
+        let name = self.names.unique(&name_text(label, &scope, period));
+        let label = label.map(str::to_owned);
         self.rules.push(Rule { name, label, limit, is_shadow: false, is_quota: false, line: fields.line() });
         self.scopes.push(scope);
         Ok(())
     }
 
-    /// Reads a list of expressions.
+    /// Reads a list of expressions. An error of `parse` is the problem and its cure.
     fn expressions<T>(
         &self,
         fields: &Fields<'a>,
         name: &str,
-        parse: fn(&str) -> Option<T>,
-        cure: fn(&str) -> String,
+        parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Vec<T>, ConfigError> {
         let mut expressions = Vec::new();
         for node in fields.list(name)? {
             let Node { line, value: Value::Text { text, .. }, .. } = &**node else {
-                let problem = format!("an element of `{name}` is a text; {}", cure(""));
+                let problem = format!("an element of `{name}` is a text; put the expression into quotation marks");
                 return Err(ConfigError::new(self.file, node.line, problem));
             };
-            let Some(expression) = parse(text) else {
-                let problem = format!("`{name}` has `{text}`, which is not supported; {}", cure(text));
-                return Err(ConfigError::new(self.file, *line, problem));
-            };
+            let expression = parse(text).map_err(|problem| {
+                ConfigError::new(self.file, *line, format_args!("`{name}` has `{text}`: {problem}"))
+            })?;
             expressions.push(expression);
         }
         Ok(expressions)
@@ -177,11 +191,18 @@ fn limit(fields: &Fields<'_>, period: Duration) -> Result<Limit, ConfigError> {
 /// Makes the name of a rule: the name in the file, or such as `method:GET/user/60s`.
 fn name_text(label: Option<&str>, scope: &Scope, period: Duration) -> NameText {
     let mut words = Vec::new();
-    for Condition { reference, is_equal, value } in &scope.conditions {
-        let operator = if *is_equal { ':' } else { '!' };
-        words.push(format!("{}{operator}{value}", reference.key));
+    for condition in &scope.conditions {
+        words.push(match condition {
+            Condition::Comparison(Comparison { reference, is_equal, value }) => {
+                format!("{}{}{value}", reference.key, if *is_equal { ':' } else { '!' })
+            }
+            Condition::Program(program) => program.text().to_owned(),
+        });
     }
-    words.extend(scope.variables.iter().map(|variable| variable.key.clone()));
+    words.extend(scope.variables.iter().map(|variable| match variable {
+        Variable::Entry(entry) => entry.key.clone(),
+        Variable::Program(program) => program.text().to_owned(),
+    }));
     if words.is_empty() {
         words.push("all".to_owned());
     }
@@ -189,15 +210,25 @@ fn name_text(label: Option<&str>, scope: &Scope, period: Duration) -> NameText {
     let shown = label.map_or_else(|| words.join("/"), str::to_owned);
 
     // Limits with the same name in the file differ by these parts.
-    let conditions = scope.conditions.iter().map(|condition| (&condition.reference, Some(condition)));
-    let variables = scope.variables.iter().map(|variable| (variable, None));
     let mut name = NameText::new().with(&shown).with_hidden(&period.as_secs().to_string());
-    for (reference, condition) in conditions.chain(variables) {
-        let index = reference.descriptor.map_or_else(String::new, |index| index.to_string());
-        name = name.with_hidden(&index).with_hidden(&reference.key);
-        if let Some(Condition { is_equal, value, .. }) = condition {
-            name = name.with_hidden(if *is_equal { "==" } else { "!=" }).with_hidden(value);
-        }
+    for condition in &scope.conditions {
+        name = match condition {
+            Condition::Comparison(Comparison { reference, is_equal, value }) => {
+                with_reference(&name, reference).with_hidden(if *is_equal { "==" } else { "!=" }).with_hidden(value)
+            }
+            Condition::Program(program) => name.with_hidden(program.text()),
+        };
+    }
+    for variable in &scope.variables {
+        name = match variable {
+            Variable::Entry(entry) => with_reference(&name, entry),
+            Variable::Program(program) => name.with_hidden(program.text()),
+        };
     }
     name
+}
+
+fn with_reference(name: &NameText, reference: &Reference) -> NameText {
+    let index = reference.descriptor.map_or_else(String::new, |index| index.to_string());
+    name.with_hidden(&index).with_hidden(&reference.key)
 }

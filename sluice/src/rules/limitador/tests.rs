@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use tower_sluice::{PartitionKey, Quota};
 
 use super::super::{Algorithm, Descriptor, Domain, Limit};
+use super::expression::{Comparison, Reference};
+use super::program::{LimitNames, Program, Request};
 use crate::cases::cases;
 
 fn domain(file: &str) -> Domain {
@@ -137,28 +139,23 @@ fn mistakes_have_a_line_and_a_cure() {
         (limit("max_value: 1\nseconds: 9999999999"), "4: "),
         (full("policy: x"), "5: a limit has no field `policy`; correct it to one of namespace, max_value, "),
         (full("conditions: a"), "5: `conditions` is a list; write `- `"),
-        (full("conditions:\n- [a]"), "6: an element of `conditions` is a text; write one comparison"),
         (
-            full("conditions:\n- a == 'b'\n- has(descriptors[0].a)"),
-            "7: `conditions` has `has(descriptors[0].a)`, which is not supported; functions are not read; write one \
-             comparison of an entry with a text, with == or != and without escapes, such as \
-             `descriptors[0].method == 'GET'`",
+            full("conditions:\n- [a]"),
+            "6: an element of `conditions` is a text; put the expression into quotation marks",
         ),
         (
-            full("conditions:\n- a == 'b' || a == 'c'"),
-            "6: `conditions` has `a == 'b' || a == 'c'`, which is not supported; conditions of a limit hold together; \
-             write a limit of its own for each alternative",
+            full("conditions:\n- a == 'b'\n- descriptors[0].a ="),
+            "7: `conditions` has `descriptors[0].a =`: this is not CEL",
         ),
+        (full("conditions:\n- size(a) ="), "6: `conditions` has `size(a) =`: this is not CEL"),
         (
-            full("conditions:\n- a == 'b' && c == 'd'"),
-            "6: `conditions` has `a == 'b' && c == 'd'`, which is not supported; write a condition of its own for each",
+            full("conditions:\n- a.toLower() == 'b'"),
+            "6: `conditions` has `a.toLower() == 'b'`: there is no function `toLower`; Limitador has bytes, contains, ",
         ),
+        (full("conditions:\n- 'A{b: 1} == a'"), "6: `conditions` has `A{b: 1} == a`: messages such as"),
+        (full("variables:\n- limit.name"), "6: `variables` has `limit.name`: a variable cannot read `limit`"),
         (
-            full("variables:\n- size(a)"),
-            "6: `variables` has `size(a)`, which is not supported; write an entry, such as `descriptors[0].user`",
-        ),
-        (
-            full("variables: [b, a]") + &full("variables: [a, b]"),
+            full("variables: [size(b), a]") + &full("variables: [a, size(b)]"),
             "7: the limit in line 2 has the same conditions, variables and seconds; remove one of them",
         ),
     ];
@@ -168,14 +165,96 @@ fn mistakes_have_a_line_and_a_cure() {
     }
 }
 
+#[test]
+fn all_mistakes_are_reported() {
+    let file = full("conditions: [a =]") + &full("") + &limit("seconds: 1") + &limit("max_value: 2\nseconds: 0");
+    let mut problems = Vec::new();
+    let domains = super::read("a.yaml", &file, &mut problems);
+    assert_eq!(domains[0].rules.len(), 1);
+    assert_eq!(problems.iter().map(|problem| problem.line()).collect::<Vec<_>>(), [5, 12, 17]);
+}
+
+/// Whether a limit with a condition applies to a request with these descriptors.
+fn applies(condition: &str, descriptors: &[Descriptor]) -> bool {
+    let condition = serde_json::to_string(condition).unwrap();
+    let domain =
+        domain(&format!("[{{namespace: n, name: calls, max_value: 1, seconds: 1, conditions: [{condition}]}}]"));
+    !select(&domain, descriptors).is_empty()
+}
+
+/// The expressions of Limitador's own tests and documents, among others.
+#[test]
+fn conditions_are_cel() {
+    let request = [
+        descriptor(&[("method", "GET"), ("path", "/api/x"), ("n", "7"), ("req.method", "GET")]),
+        descriptor(&[("user", "ann"), ("ts", "2019-10-12T13:20:50.52Z")]),
+    ];
+    for (condition, expected) in [
+        ("descriptors[0].method == 'GET' && descriptors[1].user != 'bob'", true),
+        ("descriptors[0].method == 'PUT' || descriptors[0].path.startsWith('/api/')", true),
+        ("descriptors[0]['req.method'] in ['GET', 'HEAD']", true),
+        ("!(descriptors[0].method in ['GET', 'HEAD'])", false),
+        ("descriptors[0].path.matches('^/api/[a-z]+$')", true),
+        ("descriptors[0].path.contains('admin')", false),
+        ("int(descriptors[0].n) > 5", true),
+        ("timestamp(descriptors[1].ts).getHours() == 13", true),
+        ("size(descriptors) == 2", true),
+        ("has(descriptors[1].user)", true),
+        ("has(descriptors[1].name)", false),
+        ("descriptors.exists(d, has(d.user) && d.user == 'ann')", true),
+        ("descriptors.all(d, has(d.user))", false),
+        ("descriptors[0].method == 'G\\x45T'", true),
+        ("'GET' == descriptors[0].method", true),
+        ("true", true),
+        // The names of the limit.
+        ("limit.name == 'calls' && limit.id == null", true),
+        ("limit.name == 'others'", false),
+        // Entries without a descriptor, as in version 1.
+        ("method == 'GET' && user == 'ann'", true),
+        ("req.method.startsWith('G')", true),
+        ("req.path.startsWith('/')", false),
+        // A key or a descriptor that the request lacks.
+        ("descriptors[0].missing == 'x' || true", false),
+        ("descriptors[2].user == 'ann' || true", false),
+        // Errors of the evaluation.
+        ("int(descriptors[0].method) > 5", false),
+        ("descriptors[0].method", false),
+        ("descriptors[0].method > 5", false),
+        ("descriptors[0].method.exists(x, x == 'a')", false),
+    ] {
+        assert_eq!(applies(condition, &request), expected, "{condition}");
+    }
+}
+
+#[test]
+fn variables_are_cel() {
+    let budget = |variable: &str, entries: &[(&str, &str)]| {
+        let domain = domain(&format!("[{{namespace: n, max_value: 1, seconds: 1, variables: [\"{variable}\"]}}]"));
+        select(&domain, &[descriptor(&[("x", "y")]), descriptor(entries)]).pop()
+    };
+    for (variable, value) in [
+        ("descriptors[1].user.endsWith('n')", "true"),
+        ("timestamp(descriptors[1].ts).getHours()", "13"),
+        ("size(descriptors[1].user)", "3"),
+        ("descriptors[1].user + '@' + descriptors[1].ts", "ann@2019-10-12T13:20:50.52Z"),
+        ("has(descriptors[1].plan) ? descriptors[1].plan : 'free'", "free"),
+    ] {
+        let entries = [("user", "ann"), ("ts", "2019-10-12T13:20:50.52Z")];
+        assert_eq!(budget(variable, &entries), Some((1, 0, PartitionKey::from(value))), "{variable}");
+    }
+    for variable in ["descriptors[1].plan + 'x'", "[descriptors[1].user]", "int(descriptors[1].user)"] {
+        assert_eq!(budget(variable, &[("user", "ann")]), None, "{variable}");
+    }
+}
+
 /// A comparison: descriptor, key, whether it is `==`, and the value.
-type Comparison = (usize, String, bool, String);
+type Compared = (usize, String, bool, String);
 /// A variable: descriptor and key.
 type Variable = (usize, String);
 
 /// Selects as Limitador documents it: each descriptor is a table.
 fn naive(
-    (conditions, variables): &(Vec<Comparison>, Vec<Variable>),
+    (conditions, variables): &(Vec<Compared>, Vec<Variable>),
     request: &[HashMap<String, String>],
 ) -> Option<Vec<(Variable, String)>> {
     let find = |index: usize, key: &String| request.get(index)?.get(key);
@@ -241,6 +320,33 @@ proptest! {
             for (two, same_as_two) in &found {
                 prop_assert_eq!(one == two, same_as_one == same_as_two);
             }
+        }
+    }
+
+    /// The fast path and the interpreter agree on plain comparisons and entries.
+    #[test]
+    fn plain_expressions_mean_the_same_in_cel(
+        entry in r"descriptors\[[012]\](\.[ab]|\['(a|b|a\.b)'\])|a|b|a\.b",
+        operator in "==|!=| == | != ",
+        value in "'[xyé|]{0,2}'|\"[xy']{0,2}\"",
+        request in prop::collection::vec(prop::collection::vec(("a|b|a\\.b", "[xyé|]{0,2}"), 0..4), 1..4),
+    ) {
+        let descriptors: Vec<_> =
+            request.into_iter().map(|entries| Descriptor { entries, has_own_limit: false }).collect();
+        let request = Request::new(&descriptors);
+        let condition = format!("{entry}{operator}{value}");
+        let comparison = Comparison::parse(&condition).unwrap();
+        let program = Program::condition(&condition, LimitNames { name: None, id: None }).unwrap();
+        prop_assert_eq!(comparison.holds(&descriptors), program.holds(&request), "{}", condition);
+        let (reference, program) = (Reference::parse(&entry).unwrap(), Program::variable(&entry).unwrap());
+        let found = reference.find(&descriptors).map(|(index, value)| (index, value.to_owned()));
+        prop_assert_eq!(found, program.value(&request), "{}", entry);
+    }
+
+    #[test]
+    fn no_expression_panics(text in r"(descriptors)?[\[\]{}()'a.0=&|!?:+<,in é]{0,24}") {
+        if let Ok(program) = Program::condition(&text, LimitNames { name: None, id: None }) {
+            let _ = program.holds(&Request::new(&[descriptor(&[("a", "0")])]));
         }
     }
 }

@@ -64,20 +64,21 @@ impl Node {
     }
 }
 
-/// Reads a file, which has one document. Returns `None` if it is empty.
+/// Reads a file, which has one document beside empty ones: tools that join files write `---` at the ends. Returns
+/// `None` if all are empty.
 ///
 /// # Errors
 ///
 /// If it is not YAML, has a second document, a tag, a key twice or a key that is not a text, nests too deep, or repeats
 /// too much by aliases.
 pub(super) fn parse(file: &str, text: &str) -> Result<Option<Rc<Node>>, ConfigError> {
-    let mut tree = Tree { file, root: None, open: Vec::new(), anchors: HashMap::new(), repeated: 0 };
+    let mut tree = Tree { file, root: None, begin: 1, open: Vec::new(), anchors: HashMap::new(), repeated: 0 };
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| syntax_error(file, &error))?;
         tree.push(event, span.start.line())?;
     }
-    Ok(tree.root.filter(|root| !root.is_null()))
+    Ok(tree.root)
 }
 
 fn syntax_error(file: &str, error: &ScanError) -> ConfigError {
@@ -93,6 +94,8 @@ fn syntax_error(file: &str, error: &ScanError) -> ConfigError {
 struct Tree<'a> {
     file: &'a str,
     root: Option<Rc<Node>>,
+    /// The line where the document begins.
+    begin: usize,
     /// The lists and tables that have not ended, from the outermost.
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
@@ -117,8 +120,10 @@ enum Content {
 impl Tree<'_> {
     fn push(&mut self, event: Event<'_>, line: usize) -> Result<(), ConfigError> {
         match event {
-            Event::DocumentStart(_) if self.root.is_some() => Err(self
-                .error(line, "a second document begins here; put it into a file of its own, or remove the line `---`")),
+            Event::DocumentStart(_) => {
+                self.begin = line;
+                Ok(())
+            }
             Event::Scalar(text, style, anchor, tag) => {
                 self.reject_tag(tag.as_deref(), line)?;
                 let bytes = BYTES_OF_VALUE + text.len();
@@ -175,6 +180,13 @@ impl Tree<'_> {
     fn attach(&mut self, node: Rc<Node>) -> Result<(), ConfigError> {
         self.check_depth(node.depth, node.line)?;
         let Some(parent) = self.open.last_mut() else {
+            if node.is_null() {
+                return Ok(());
+            }
+            if self.root.is_some() {
+                let problem = "a second document begins here; put it into a file of its own, or remove the line `---`";
+                return Err(self.error(self.begin, problem));
+            }
             self.root = Some(node);
             return Ok(());
         };

@@ -37,6 +37,10 @@ fn values_have_their_lines() {
     assert_eq!(parsed("# nothing\n"), "nothing");
     assert_eq!(parsed("---\n"), "nothing");
     assert_eq!(parsed("---\na: b\n...\n"), "{a:b@2}");
+    for text in ["a: b\n---\n", "---\na: b\n---\n---\n", "---\n---\na: b\n", "a: b\n--- ~\n...\n", "a: b\n---\n# end\n"]
+    {
+        assert!(parsed(text).starts_with("{a:b@"), "{text}");
+    }
 }
 
 #[test]

@@ -70,17 +70,21 @@ impl Selector {
             None => Arc::new(BroughtLimits::new(name.clone(), store.clone())),
             Some(before) => Arc::clone(&before.brought),
         };
-        // A layer needs a policy. No request is charged to the smallest one.
+        // No request is charged to the smallest one.
         let is_small = !takes_limits || charging == Charging::Each;
         let store = if is_small { &Store::Memory { max_keys: 1 } } else { store };
         let first = brought::limiter(&name, store).map_err(|problem| error(line, problem))?;
         Ok(Self { domain: name, charging, select, rules: selected, takes_limits, first, brought })
     }
 
-    /// Makes the policies: that of brought limits, and one for each rule with a limit.
+    /// Makes the policies: one for each rule with a limit, and that of brought limits.
     pub(crate) fn policies(&self) -> Vec<Policy> {
-        let first = brought::policy(Arc::clone(&self.first));
-        std::iter::once(first).chain(self.rules.iter().filter_map(RulePolicy::policy)).collect()
+        let mut policies: Vec<_> = self.rules.iter().filter_map(RulePolicy::policy).collect();
+        // A layer needs a policy, even if it decides on nothing.
+        if self.takes_limits && self.charging == Charging::AllOrNone || policies.is_empty() {
+            policies.push(brought::policy(Arc::clone(&self.first)));
+        }
+        policies
     }
 
     /// The name that the file gives to the limit of a policy.

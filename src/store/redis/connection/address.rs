@@ -16,7 +16,9 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     let scheme = url.split(':').next().unwrap_or_default();
     let wants_tls = ["rediss", "valkeys"].iter().any(|name| scheme.eq_ignore_ascii_case(name));
     if wants_tls && !cfg!(feature = "redis-tls") {
-        return Err(Fault::new(FaultKind::Misconfigured, "rediss:// needs the feature `redis-tls`"));
+        let cure = "rediss:// needs the feature `redis-tls`, without which this program was built; build it with the feature, \
+                    or connect to a TLS proxy on this machine, such as stunnel, by redis://";
+        return Err(Fault::new(FaultKind::Misconfigured, cure));
     }
     let server = url.into_connection_info().map_err(|error| {
         Fault::new(FaultKind::Misconfigured, format!("{error}; write an address such as redis://HOST:6379"))

@@ -44,6 +44,7 @@ const ALLOWED: &str = "tower_sluice.rate_limiting.allowed_by_hand";
 const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
 const OVERLOAD_LIMIT: &str = "tower_sluice.rate_limiting.overload.limit";
 const OVERLOADED: &str = "tower_sluice.rate_limiting.overload.overloaded";
+const WORKER_LAG: &str = "tower_sluice.rate_limiting.overload.worker_lag_seconds";
 const WAITING: &str = "tower_sluice.rate_limiting.overload.waiting";
 const SHED: &str = "tower_sluice.rate_limiting.overload.shed";
 const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
@@ -204,6 +205,7 @@ impl TableSeries {
 struct OverloadSeries {
     limit: Gauge,
     overloaded: Gauge,
+    worker_lag: Gauge,
     /// By class, the lowest first.
     waiting: [Gauge; CLASSES],
     /// By class: within the key's share, and over it.
@@ -222,6 +224,7 @@ impl OverloadSeries {
         Self {
             limit: gauge!(OVERLOAD_LIMIT, labels.all()),
             overloaded: gauge!(OVERLOADED, labels.all()),
+            worker_lag: gauge!(WORKER_LAG, labels.all()),
             waiting: Priority::ALL.map(|priority| gauge!(WAITING, of_class(priority))),
             shed: Priority::ALL.map(|priority| Sums::new(["within", "over"].map(|share| shed(priority, share)))),
         }
@@ -230,6 +233,7 @@ impl OverloadSeries {
     fn set_gauges(&self, stats: &OverloadStats) {
         self.limit.set(in_gauge(stats.limit));
         self.overloaded.set(u8::from(stats.is_overloaded));
+        self.worker_lag.set(stats.worker_lag.as_secs_f64());
         for (gauge, waiting) in self.waiting.iter().zip(stats.waiting) {
             gauge.set(in_gauge(waiting));
         }
@@ -316,6 +320,7 @@ pub(super) fn describe() {
     describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
     describe_gauge!(OVERLOAD_LIMIT, "Units that may be in flight now, as the limiter has found.");
     describe_gauge!(OVERLOADED, "Whether requests have waited for too long lately: 1, or 0.");
+    describe_gauge!(WORKER_LAG, "Seconds that tasks wait for a worker of the runtime, measured while requests come.");
     describe_gauge!(WAITING, "Requests that wait for units in flight, by class.");
     describe_counter!(
         SHED,

@@ -1,0 +1,55 @@
+//! `sluice completions` and `sluice man`, which are made of the definition of the arguments.
+
+use clap::{Command, CommandFactory, ValueEnum};
+use clap_complete::generate;
+use clap_complete::shells::{Bash, Fish, Zsh};
+use clap_mangen::Man;
+
+use crate::{Arguments, Failure};
+
+/// A shell with completions.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Returns the script with the completions of a shell.
+pub(crate) fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    let mut command = Arguments::command();
+    match shell {
+        Shell::Bash => generate(Bash, &mut command, "sluice", &mut script),
+        Shell::Zsh => generate(Zsh, &mut command, "sluice", &mut script),
+        Shell::Fish => generate(Fish, &mut command, "sluice", &mut script),
+    }
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// Returns the manual page, in roff. The options of each command are sections of it, so that one file suffices.
+pub(crate) fn page() -> Result<String, Failure> {
+    let mut command = Arguments::command();
+    command.build();
+    let mut page = Vec::new();
+    let written = Man::new(command.clone()).render(&mut page).and_then(|()| {
+        let commands = command.get_subcommands().filter(|command| command.get_name() != "help");
+        commands.into_iter().try_for_each(|command| write_section(command, &mut page))
+    });
+    written.map_err(|error| Failure::Io(format!("the manual page cannot be written: {error}")))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
+/// Writes the synopsis and the options of a command under its name.
+fn write_section(command: &Command, page: &mut Vec<u8>) -> std::io::Result<()> {
+    let name = command.get_bin_name().unwrap_or(command.get_name()).to_uppercase();
+    page.extend_from_slice(format!(".SH \"{name}\"\n").as_bytes());
+    let man = Man::new(command.clone());
+    let mut sections = Vec::new();
+    man.render_synopsis_section(&mut sections)?;
+    man.render_description_section(&mut sections)?;
+    man.render_options_section(&mut sections)?;
+    // Sections of the command are subsections here.
+    page.extend_from_slice(String::from_utf8_lossy(&sections).replace(".SH ", ".SS ").as_bytes());
+    Ok(())
+}

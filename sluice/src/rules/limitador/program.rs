@@ -1,0 +1,360 @@
+//! Expressions in the Common Expression Language (CEL), read and evaluated by the interpreter of Limitador itself.
+
+use std::cell::OnceCell;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{self, AtomicBool};
+use std::sync::{Arc, LazyLock};
+
+use cel::common::ast::{EntryExpr, Expr, operators};
+use cel::common::value::CelVal;
+use cel::objects::Map;
+use cel::parser::Parser;
+use cel::{Context, ExecutionError, IdedExpr, Value};
+
+use super::super::Descriptor;
+use super::expression::Reference;
+
+/// The functions of the interpreter.
+const FUNCTIONS: [&str; 32] = [
+    "bytes",
+    "contains",
+    "double",
+    "duration",
+    "endsWith",
+    "getDate",
+    "getDayOfMonth",
+    "getDayOfWeek",
+    "getDayOfYear",
+    "getFullYear",
+    "getHours",
+    "getMilliseconds",
+    "getMinutes",
+    "getMonth",
+    "getSeconds",
+    "hasValue",
+    "int",
+    "matches",
+    "max",
+    "min",
+    "none",
+    "of",
+    "ofNonZeroValue",
+    "optional.none",
+    "or",
+    "orValue",
+    "size",
+    "startsWith",
+    "string",
+    "timestamp",
+    "uint",
+    "value",
+];
+
+/// The functions, which take longer to set up than most expressions to evaluate.
+static ROOT: LazyLock<Context<'static>> = LazyLock::new(Context::default);
+
+/// An expression that is more than a plain comparison. Two are equal if their texts are.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    text: String,
+    expression: Arc<IdedExpr>,
+    /// The entries that it names without a descriptor, as in Limitador 1.
+    names: BTreeSet<String>,
+    /// The greatest index that it writes out, as in `descriptors[1]`.
+    descriptor: usize,
+    /// The value of `limit`, if it reads that.
+    limit: Option<Value>,
+    /// Whether an error was logged. One line for each expression suffices, since clients may cause more.
+    has_failed: Arc<AtomicBool>,
+}
+
+/// The limit of an expression, which its conditions may read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LimitNames<'a> {
+    pub(super) name: Option<&'a str>,
+    pub(super) id: Option<&'a str>,
+}
+
+/// The descriptors of a request. The interpreter's values of them are made when the first expression needs them.
+pub(super) struct Request<'a> {
+    pub(super) descriptors: &'a [Descriptor],
+    context: OnceCell<Context<'static>>,
+}
+
+impl<'a> Request<'a> {
+    pub(super) const fn new(descriptors: &'a [Descriptor]) -> Self {
+        Self { descriptors, context: OnceCell::new() }
+    }
+
+    fn context(&self) -> &Context<'static> {
+        self.context.get_or_init(|| {
+            let list: Vec<Value> = self.descriptors.iter().map(map_of).collect();
+            let mut context = ROOT.new_inner_scope();
+            context.add_variable_from_value("descriptors", Value::List(list.into()));
+            context
+        })
+    }
+}
+
+/// Of entries with the same key, the last counts.
+fn map_of(descriptor: &Descriptor) -> Value {
+    let entries: HashMap<String, String> = descriptor.entries.iter().cloned().collect();
+    Value::Map(Map::from(entries))
+}
+
+impl Program {
+    /// Reads a condition, which may use `limit.name` and `limit.id`. An error is the problem and its cure.
+    pub(super) fn condition(text: &str, limit: LimitNames<'_>) -> Result<Self, String> {
+        let mut names = Names::default();
+        let mut program = Self::parse(text, &mut names)?;
+        if names.reads_limit {
+            let text = |text: Option<&str>| text.map_or(Value::Null, |text| Value::String(Arc::new(text.to_owned())));
+            let fields = [("name", text(limit.name)), ("id", text(limit.id))];
+            program.limit = Some(Value::Map(Map::from(HashMap::from(fields))));
+        }
+        Ok(program)
+    }
+
+    /// Reads a variable. An error is the problem and its cure.
+    pub(super) fn variable(text: &str) -> Result<Self, String> {
+        let mut names = Names::default();
+        let program = Self::parse(text, &mut names)?;
+        if names.reads_limit {
+            return Err(
+                "a variable cannot read `limit`, and Limitador never applies such a limit; remove it, since each \
+                        limit has budgets of its own in any case"
+                    .to_owned(),
+            );
+        }
+        Ok(program)
+    }
+
+    fn parse(text: &str, names: &mut Names) -> Result<Self, String> {
+        let text = text.trim();
+        // The parser's own code gives up by a panic on some texts that are no CEL.
+        let parsed = catch_unwind(|| Parser::new().parse(text));
+        let mut expression = match parsed {
+            Ok(Ok(expression)) => expression,
+            Ok(Err(errors)) => return Err(syntax_error(&errors.to_string())),
+            Err(_) => return Err(syntax_error("")),
+        };
+        names.read(&mut expression)?;
+        Ok(Self {
+            text: text.to_owned(),
+            expression: Arc::new(expression),
+            names: std::mem::take(&mut names.entries),
+            descriptor: names.descriptor,
+            limit: None,
+            has_failed: Arc::default(),
+        })
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the index of the descriptor that is charged, if the condition holds.
+    pub(super) fn holds(&self, request: &Request<'_>) -> Option<usize> {
+        match self.evaluate(request)? {
+            (index, Value::Bool(holds)) => holds.then_some(index),
+            _ => {
+                self.note_failure("it is neither true nor false");
+                None
+            }
+        }
+    }
+
+    /// Returns the index of the descriptor that is charged, and the value of a variable.
+    pub(super) fn value(&self, request: &Request<'_>) -> Option<(usize, String)> {
+        let (index, value) = self.evaluate(request)?;
+        let text = match value {
+            Value::Int(number) => number.to_string(),
+            Value::UInt(number) => number.to_string(),
+            Value::Float(number) => number.to_string(),
+            Value::String(text) => text.to_string(),
+            Value::Bool(flag) => flag.to_string(),
+            Value::Null => "null".to_owned(),
+            _ => {
+                self.note_failure("it is no text, number or flag");
+                return None;
+            }
+        };
+        Some((index, text))
+    }
+
+    /// Returns `None` if the request lacks an entry, or if the evaluation fails.
+    fn evaluate(&self, request: &Request<'_>) -> Option<(usize, Value)> {
+        let mut scope = request.context().new_inner_scope();
+        let mut descriptor = self.descriptor.min(request.descriptors.len().saturating_sub(1));
+        for name in &self.names {
+            let reference = Reference { descriptor: None, key: name.clone() };
+            let (index, value) = reference.find(request.descriptors)?;
+            descriptor = descriptor.max(index);
+            scope.add_variable_from_value(name.as_str(), Value::String(Arc::new(value.to_owned())));
+        }
+        if let Some(limit) = &self.limit {
+            scope.add_variable_from_value("limit", limit.clone());
+        }
+        // The interpreter panics where it is not finished, such as in a loop over a text. It keeps no state.
+        match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, &scope))) {
+            Ok(Ok(value)) => Some((descriptor, value)),
+            // As in a plain comparison.
+            Ok(Err(ExecutionError::NoSuchKey(_) | ExecutionError::IndexOutOfBounds(_))) => None,
+            Ok(Err(error)) => {
+                self.note_failure(&in_words(&error));
+                None
+            }
+            Err(_) => {
+                self.note_failure("the interpreter gave up");
+                None
+            }
+        }
+    }
+
+    fn note_failure(&self, problem: &str) {
+        if !self.has_failed.swap(true, atomic::Ordering::Relaxed) {
+            tracing::warn!(
+                "`{}` cannot be evaluated, so that its limit does not apply to such requests: {problem}; correct it. \
+                 Further failures are not logged",
+                self.text
+            );
+        }
+    }
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Program {}
+
+impl PartialOrd for Program {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Program {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl Hash for Program {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+/// The first line of the parser's message, without its place in the text.
+fn syntax_error(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let line = line.split_once("Syntax error: ").map_or(line, |(_, line)| line);
+    let problem = if line.is_empty() { String::new() } else { format!(": {line}") };
+    format!("this is not CEL{problem}; write such as `descriptors[0].method == 'GET'`")
+}
+
+/// The error without the values of the request, which may be secrets.
+fn in_words(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::FunctionError { function, .. } => format!("`{function}` cannot read the value"),
+        ExecutionError::UndeclaredReference(name) => format!("there is no `{name}`"),
+        ExecutionError::InvalidArgumentCount { .. } | ExecutionError::MissingArgumentOrTarget => {
+            "a function has too many or too few arguments".to_owned()
+        }
+        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "it divides by zero".to_owned(),
+        ExecutionError::Overflow(..) => "a number is too great".to_owned(),
+        _ => "a value is of the wrong type".to_owned(),
+    }
+}
+
+/// What an expression reads.
+#[derive(Debug, Default)]
+struct Names {
+    entries: BTreeSet<String>,
+    descriptor: usize,
+    reads_limit: bool,
+    /// The variables of the loops around the place that is read.
+    in_scope: Vec<String>,
+}
+
+impl Names {
+    /// Reads an expression. Makes one name of a key with dots, as in `req.method`: a value has no fields.
+    fn read(&mut self, expression: &mut IdedExpr) -> Result<(), String> {
+        if let Some(name) = self.entry(&expression.expr) {
+            self.entries.insert(name.clone());
+            expression.expr = Expr::Ident(name);
+            return Ok(());
+        }
+        match &mut expression.expr {
+            Expr::Unspecified | Expr::Literal(_) => Ok(()),
+            Expr::Ident(name) => {
+                self.reads_limit |= name == "limit" && !self.in_scope.contains(name);
+                Ok(())
+            }
+            Expr::Select(select) => self.read(&mut select.operand),
+            Expr::List(list) => list.elements.iter_mut().try_for_each(|element| self.read(element)),
+            Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| match &mut entry.expr {
+                EntryExpr::MapEntry(entry) => self.read(&mut entry.key).and_then(|()| self.read(&mut entry.value)),
+                EntryExpr::StructField(_) => Err(NO_MESSAGES.to_owned()),
+            }),
+            Expr::Struct(_) => Err(NO_MESSAGES.to_owned()),
+            Expr::Call(call) => {
+                let name = call.func_name.as_str();
+                let is_operator = !name.starts_with(|char: char| char.is_ascii_alphabetic());
+                if !is_operator && !FUNCTIONS.contains(&name) {
+                    return Err(format!("there is no function `{name}`; Limitador has {}", FUNCTIONS.join(", ")));
+                }
+                if let (operators::INDEX, [list, index]) = (name, call.args.as_slice()) {
+                    self.note_index(list, index);
+                }
+                call.target.iter_mut().try_for_each(|target| self.read(target))?;
+                call.args.iter_mut().try_for_each(|argument| self.read(argument))
+            }
+            Expr::Comprehension(of) => {
+                self.read(&mut of.iter_range)?;
+                self.read(&mut of.accu_init)?;
+                let outer = self.in_scope.len();
+                self.in_scope.extend([of.iter_var.clone(), of.accu_var.clone()]);
+                self.in_scope.extend(of.iter_var2.clone());
+                let inner = [&mut of.loop_cond, &mut of.loop_step, &mut of.result];
+                let read = inner.into_iter().try_for_each(|part| self.read(part));
+                self.in_scope.truncate(outer);
+                read
+            }
+        }
+    }
+
+    /// The name of an entry without a descriptor, which may have dots.
+    fn entry(&self, expression: &Expr) -> Option<String> {
+        match expression {
+            Expr::Ident(name) => {
+                let is_other = matches!(name.as_str(), "descriptors" | "limit") || name.starts_with('@');
+                (!is_other && !self.in_scope.contains(name)).then(|| name.clone())
+            }
+            Expr::Select(select) if !select.test => {
+                Some(format!("{}.{}", self.entry(&select.operand.expr)?, select.field))
+            }
+            _ => None,
+        }
+    }
+
+    fn note_index(&mut self, list: &IdedExpr, index: &IdedExpr) {
+        let is_descriptors = matches!(&list.expr, Expr::Ident(name) if name == "descriptors");
+        let index = match &index.expr {
+            Expr::Literal(CelVal::Int(index)) => usize::try_from(*index).ok(),
+            Expr::Literal(CelVal::UInt(index)) => usize::try_from(*index).ok(),
+            _ => None,
+        };
+        if let Some(index) = index.filter(|_| is_descriptors) {
+            self.descriptor = self.descriptor.max(index);
+        }
+    }
+}
+
+const NO_MESSAGES: &str = "messages such as `Name{field: 1}` do not exist here; write a map, such as `{'field': 1}`";
