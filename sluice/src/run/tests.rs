@@ -76,7 +76,7 @@ fn lines() -> impl Strategy<Value = Vec<(u64, u64, usize)>> {
     let gap = prop_oneof![20 => 1_u64..2_000, 2 => 1_u64..2 * MINUTE, 1 => 1_u64..30 * MINUTE];
     let late = prop_oneof![2 => Just(0), 1 => 0_u64..5 * MINUTE];
     let line = (gap, late, 0_usize..3);
-    prop::collection::vec(line, 0..400).prop_map(|mut lines| {
+    prop::collection::vec(line, 0..250).prop_map(|mut lines| {
         let mut millis = 0;
         for (gap, _, _) in &mut lines {
             millis += *gap;
