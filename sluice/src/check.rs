@@ -48,15 +48,15 @@ pub(crate) fn check_folder(folder: &str, texts: &[(String, String)]) -> Result<S
 
 /// `place` says where a rule is: its file and its line.
 fn print_rules(file: &str, domains: &[Domain], place: fn(&str, usize) -> String) -> String {
-    let mut rows = vec![["line", "domain", "rule", "what", "when full"].map(str::to_owned)];
+    let mut rows = vec![["line", "domain", "rule", "who", "what", "when full"].map(str::to_owned)];
     let mut rules = 0;
     for domain in domains {
         rules += domain.rules.len();
         for rule in &domain.rules {
-            let name =
-                rule.label.as_ref().map_or_else(|| rule.name.clone(), |label| format!("{} ({label})", rule.name));
+            let label = rule.label.as_ref().filter(|label| **label != rule.name);
+            let name = label.map_or_else(|| rule.name.clone(), |label| format!("{} ({label})", rule.name));
             let (what, when_full) = rule.in_words();
-            rows.push([place(&domain.file, rule.line), domain.name.clone(), name, what, when_full]);
+            rows.push([place(&domain.file, rule.line), domain.name.clone(), name, rule.who.clone(), what, when_full]);
         }
     }
     let domains = count(domains.len(), "domain");
@@ -80,7 +80,10 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
     let mut policies = 0;
     let summary = count(routes.len(), "route");
     for route in routes {
-        let paths = route.paths.join(", ");
+        let mut paths = route.paths.join(", ");
+        if !route.ignores.is_empty() {
+            paths.push_str(&format!(" (ignores {})", route.ignores.join(", ")));
+        }
         if route.policies.is_empty() {
             rows.push([paths, "–".to_owned(), "–".to_owned(), "no limit".to_owned(), "–".to_owned()]);
             continue;

@@ -8,6 +8,8 @@ use crate::serve::DESCRIPTOR;
 /// A route and its policies.
 pub(crate) struct RouteWords {
     pub(crate) paths: Vec<String>,
+    /// What its app does not distinguish in paths.
+    pub(crate) ignores: Vec<String>,
     pub(crate) policies: Vec<PolicyWords>,
 }
 
@@ -37,19 +39,25 @@ impl PolicyWords {
     pub(crate) fn of_file(text: &str) -> Vec<RouteWords> {
         let table: Table = text.parse().unwrap_or_default();
         let routes = tables(&table, "route");
-        let policies = |route| tables(route, "policy").into_iter().map(Self::of).collect();
-        routes
-            .into_iter()
-            .map(|route| RouteWords { paths: texts(route.get("path")), policies: policies(route) })
-            .collect()
+        let policies = |route: &Table| {
+            let exempt = route.get("exempt").and_then(Value::as_table);
+            tables(route, "policy").into_iter().map(|policy| Self::of(policy, exempt)).collect()
+        };
+        let words = routes.into_iter().map(|route| RouteWords {
+            paths: texts(route.get("path")),
+            ignores: texts(route.get("path-ignores")),
+            policies: policies(route),
+        });
+        words.collect()
     }
 
-    fn of(policy: &Table) -> Self {
+    /// `exempt` has the exemptions of the route.
+    fn of(policy: &Table, exempt: Option<&Table>) -> Self {
         let algorithm = text(policy, "algorithm").unwrap_or_default();
         let is_shadow = is_set(policy, "shadow");
         Self {
             name: text(policy, "name").unwrap_or_default(),
-            who: who(policy),
+            who: who(policy) + &exemptions(&[exempt, policy.get("exempt").and_then(Value::as_table)]),
             what: what(policy, &algorithm),
             when_full: when_full(policy, &algorithm, is_shadow),
             cost: number(policy, "cost").unwrap_or(1),
@@ -76,6 +84,21 @@ fn who(policy: &Table) -> String {
         key => format!("each {}", key.trim_start_matches("header:").trim()),
     });
     words.collect::<Vec<_>>().join(" and ")
+}
+
+/// The requests that a policy does not charge.
+fn exemptions(tables: &[Option<&Table>]) -> String {
+    let mut exempt = Vec::new();
+    for (key, value) in tables.iter().flatten().flat_map(|table| table.iter()) {
+        match value {
+            Value::Table(fields) => exempt.extend(fields.iter().map(|(name, value)| match texts(Some(value)) {
+                values if values.is_empty() => name.clone(),
+                values => format!("{name}={}", values.join("|")),
+            })),
+            value => exempt.extend(texts(Some(value)).into_iter().map(|text| format!("{key} {text}"))),
+        }
+    }
+    if exempt.is_empty() { String::new() } else { format!(", but not {}", exempt.join(", ")) }
 }
 
 /// The key of a policy for descriptors of Envoy's protocol.
@@ -217,6 +240,9 @@ fn when_full(policy: &Table, algorithm: &str, is_shadow: bool) -> String {
         let (ban, per) = (text(penalty, "ban").unwrap_or_default(), text(penalty, "per").unwrap_or_default());
         let rejections = number(penalty, "rejections").unwrap_or_default();
         words.push_str(&format!("; banned for {ban} after {rejections} early retries in {per}"));
+        if let Some((factor, longest)) = number(penalty, "factor").zip(text(penalty, "up-to")) {
+            words.push_str(&format!(", then {factor} times as long, up to {longest}"));
+        }
     }
     words
 }

@@ -226,15 +226,25 @@ fn files_of_other_services_are_checked_in_words() {
         "envoy.yaml",
         "domain: shop\ndescriptors:\n- {key: user, rate_limit: {name: calls, unit: day, requests_per_unit: 5}}\n",
     );
-    let limitador = file("limitador.yml", "# limits\n- {namespace: shop, max_value: 5, seconds: 90}\n");
+    let limitador = file(
+        "limitador.yml",
+        "# limits\n- {namespace: shop, max_value: 5, seconds: 90, variables: [user], conditions: [\"method == 'GET'\"]}\n",
+    );
+    let toml = file(
+        "exempt.toml",
+        "[[route]]\npath = \"/a\"\npath-ignores = [\"case\"]\nexempt = { networks = [\"10.0.0.0/8\"] }\n[[route.policy]]\n\
+         name = \"all\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\nkey = \"header:x-key\"\n\
+         exempt = { headers = { x-plan = \"pro\" } }\n",
+    );
     for (file, row) in [
-        (envoy, "3     shop    user (calls)  5 per day, in fixed windows  rejected"),
-        (limitador, "5 per 90s, in fixed windows  rejected"),
+        (envoy, "3     shop    user (calls)  each user  5 per day, in fixed windows  rejected"),
+        (limitador, "each user, if method == 'GET'  5 per 90s, in fixed windows  rejected"),
+        (toml, "/a (ignores case)  all     each x-key, but not networks 10.0.0.0/8, x-plan=pro  1 per second"),
     ] {
         let output = sluice(&["check", file.to_str().unwrap()]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let table = text(&output.stdout);
-        assert!(table.contains("is valid: 1 domain, 1 rule\n") && table.contains(row), "{table}");
+        assert!(table.contains("is valid: 1 ") && table.contains(row), "{table}");
         fs::remove_file(file).unwrap();
     }
     let wrong = file("wrong.yaml", "domain: shop\ndescriptors:\n- {key: user, limit: 3}\n");

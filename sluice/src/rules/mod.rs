@@ -73,6 +73,8 @@ pub(crate) struct Rule {
     pub(crate) name: String,
     /// The name that the file gives to the limit, for responses and metrics. Several rules may share it.
     pub(crate) label: Option<String>,
+    /// What has a budget of its own, in words.
+    pub(crate) who: String,
     pub(crate) limit: Limit,
     /// Whether the rule only reports.
     pub(crate) is_shadow: bool,

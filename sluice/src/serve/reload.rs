@@ -45,7 +45,9 @@ pub(crate) async fn apply_edits(mut hangups: Signal, sources: Sources, texts: Te
         note_success(changed.is_ok());
         match changed {
             Ok(changed) => tracing::info!("the limits were read again: {changed}"),
-            Err(error) => tracing::error!("{error} (the limits stay as they were)"),
+            Err(error) => {
+                tracing::error!("{error} (the limits stay as they were; `sluice check` lists all mistakes of a file)");
+            }
         }
     }
 }
@@ -53,4 +55,6 @@ pub(crate) async fn apply_edits(mut hangups: Signal, sources: Sources, texts: Te
 /// Records in the metrics whether the files, as they were last read, are in force.
 pub(crate) fn note_success(is_applied: bool) {
     metrics::gauge!("sluice.config.applied").set(f64::from(u8::from(is_applied)));
+    let result = if is_applied { "applied" } else { "refused" };
+    metrics::counter!("sluice.config.reads", "result" => result).increment(1);
 }

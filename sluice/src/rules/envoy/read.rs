@@ -58,7 +58,7 @@ pub(super) fn domain(file: &str, text: &str, problems: &mut Vec<ConfigError>) ->
         replaced: Vec::new(),
         problems: Vec::new(),
     };
-    let root = reader.level(&NameText::new(), &fields)?;
+    let root = reader.level(&Parent { name: NameText::new(), splitting: Vec::new() }, &fields)?;
     // A name may be that of a descriptor with a mistake.
     if reader.problems.is_empty() {
         reader.check_replaced_names()?;
@@ -82,6 +82,13 @@ struct Reader<'a> {
     problems: Vec<ConfigError>,
 }
 
+/// The table in which descriptors stand.
+struct Parent<'a> {
+    name: NameText,
+    /// The keys whose values have budgets of their own.
+    splitting: Vec<&'a str>,
+}
+
 impl<'a> Reader<'a> {
     /// Checks that each name in `replaces` is the name of a limit, which may stand further down.
     fn check_replaced_names(&self) -> Result<(), ConfigError> {
@@ -95,8 +102,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the descriptors of a table. `parent` is the name of the table.
-    fn level(&mut self, parent: &NameText, fields: &Fields<'a>) -> Result<Level, ConfigError> {
+    /// Reads the descriptors of a table.
+    fn level(&mut self, parent: &Parent<'a>, fields: &Fields<'a>) -> Result<Level, ConfigError> {
         let mut level = Level::default();
         for node in fields.list("descriptors")? {
             let read = self.descriptor(parent, &mut level, node);
@@ -105,7 +112,7 @@ impl<'a> Reader<'a> {
         Ok(level)
     }
 
-    fn descriptor(&mut self, parent: &NameText, level: &mut Level, node: &'a Node) -> Result<(), ConfigError> {
+    fn descriptor(&mut self, parent: &Parent<'a>, level: &mut Level, node: &'a Node) -> Result<(), ConfigError> {
         let fields = Fields::read(self.file, node, &DESCRIPTOR, &FORMAT)?;
         let Some(key) = fields.text("key")?.filter(|key| !key.is_empty()) else {
             return Err(fields.error("key", "a descriptor has no key; add `key: NAME`, with the key that Envoy sends"));
@@ -127,13 +134,17 @@ impl<'a> Reader<'a> {
             return Err(fields.error("share_threshold", problem));
         }
 
-        let mut name = parent.with(key);
+        let mut name = parent.name.with(key);
         if let Some(value) = value {
             name = name.with(":").with(value);
         }
-        let rule = self.rule(&fields, &name)?;
         let splits_budget = value.is_none() || is_pattern && !is_shared;
-        let branch = Branch { rule, splits_budget, level: self.level(&name.with("/"), &fields)? };
+        let splitting: Vec<&str> = parent.splitting.iter().copied().chain(splits_budget.then_some(key)).collect();
+        // A mistake in the limit hides none of those in the descriptors below.
+        let rule = self.rule(&fields, &name, &splitting);
+        let rule = rule.map_err(|problem| self.problems.push(problem)).ok().flatten();
+        let parent = Parent { name: name.with("/"), splitting };
+        let branch = Branch { rule, splits_budget, level: self.level(&parent, &fields)? };
         if level.add(key, value, branch) {
             return Ok(());
         }
@@ -147,7 +158,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the limit of a descriptor. Returns the index of the rule.
-    fn rule(&mut self, descriptor: &Fields<'a>, name: &NameText) -> Result<Option<usize>, ConfigError> {
+    fn rule(
+        &mut self,
+        descriptor: &Fields<'a>,
+        name: &NameText,
+        splitting: &[&str],
+    ) -> Result<Option<usize>, ConfigError> {
         let is_shadow = descriptor.flag("shadow_mode")?;
         let is_quota = descriptor.flag("quota_mode")?;
         let Some(node) = descriptor.get("rate_limit") else { return Ok(None) };
@@ -159,7 +175,9 @@ impl<'a> Reader<'a> {
             replaces: self.replaces(&fields, label.as_deref())?,
         };
         let name = self.names.unique(name);
-        self.rules.push(Rule { name, label, limit, is_shadow, is_quota, line: descriptor.line() });
+        let who =
+            if splitting.is_empty() { "all together".to_owned() } else { format!("each {}", splitting.join(" and ")) };
+        self.rules.push(Rule { name, label, who, limit, is_shadow, is_quota, line: descriptor.line() });
         self.replacements.push(replacement);
         Ok(Some(self.rules.len() - 1))
     }

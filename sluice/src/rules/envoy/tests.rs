@@ -199,7 +199,10 @@ fn mistakes_have_a_line_and_a_cure() {
             "4: a descriptor has no field `unit`; move it, since it is a field of a rate_limit",
         ),
         (list("key: a\nshadow_mode: maybe"), "4: `shadow_mode` is `maybe`; write true or false"),
-        (list("key: a\nquota_mode: 'true'"), "4: `quota_mode` is `\"true\"`; write the value without quotation marks"),
+        (
+            list("key: a\nquota_mode: 'true'"),
+            "4: `quota_mode` is `\"true\"`; write true or false, without quotation marks",
+        ),
         (list("key: a\nshare_threshold: true\nvalue: b"), "4: `share_threshold` needs a `value` with a `*`"),
         (
             list("key: a\n\ndescriptors:\n- key: b\n- key: b"),

@@ -126,7 +126,8 @@ impl<'a> Namespace<'a> {
 
         let name = self.names.unique(&name_text(label, &scope, period));
         let label = label.map(str::to_owned);
-        self.rules.push(Rule { name, label, limit, is_shadow: false, is_quota: false, line: fields.line() });
+        let who = who(&texts(fields, "variables")?, &texts(fields, "conditions")?);
+        self.rules.push(Rule { name, label, who, limit, is_shadow: false, is_quota: false, line: fields.line() });
         self.scopes.push(scope);
         Ok(())
     }
@@ -164,6 +165,22 @@ impl<'a> Namespace<'a> {
             line: self.line,
         }
     }
+}
+
+/// The texts of a list of expressions.
+fn texts<'a>(fields: &Fields<'a>, name: &str) -> Result<Vec<&'a str>, ConfigError> {
+    let texts = fields.list(name)?.iter().filter_map(|node| match &node.value {
+        Value::Text { text, .. } => Some(text.as_str()),
+        Value::List(_) | Value::Table(_) => None,
+    });
+    Ok(texts.collect())
+}
+
+/// The variables and the conditions of a limit in words.
+fn who(variables: &[&str], conditions: &[&str]) -> String {
+    let who =
+        if variables.is_empty() { "all together".to_owned() } else { format!("each {}", variables.join(" and ")) };
+    if conditions.is_empty() { who } else { format!("{who}, if {}", conditions.join(" and ")) }
 }
 
 fn period(fields: &Fields<'_>) -> Result<Duration, ConfigError> {

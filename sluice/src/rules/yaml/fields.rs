@@ -78,7 +78,7 @@ impl<'a> Fields<'a> {
 
     /// Returns whether a flag is set. As for YAML 1.1, `yes` and `on` are `true`.
     pub(in crate::rules) fn flag(&self, name: &str) -> Result<bool, ConfigError> {
-        match self.plain(name)? {
+        match self.plain(name, "true or false, without quotation marks")? {
             None => Ok(false),
             Some("true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON") => Ok(true),
             Some("false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF") => Ok(false),
@@ -88,14 +88,15 @@ impl<'a> Fields<'a> {
 
     /// Returns a whole number of at most `max`.
     pub(in crate::rules) fn number(&self, name: &str, max: u64) -> Result<Option<u64>, ConfigError> {
-        let Some(text) = self.plain(name)? else { return Ok(None) };
+        let expected = format!("a whole number of at most {max}, without quotation marks");
+        let Some(text) = self.plain(name, &expected)? else { return Ok(None) };
         // In YAML 1.1, 010 is eight, and in YAML 1.2, it is ten.
         let is_octal = text.len() > 1 && text.starts_with('0');
         let digits = text.replace('_', "");
         let is_number = !is_octal && !text.starts_with('_') && digits.bytes().all(|byte| byte.is_ascii_digit());
         match digits.parse() {
             Ok(number) if is_number && number <= max => Ok(Some(number)),
-            _ => Err(self.wrong(name, text, &format!("a whole number of at most {max}, without quotation marks"))),
+            _ => Err(self.wrong(name, text, &expected)),
         }
     }
 
@@ -124,13 +125,11 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the text of a number or a flag. A text in quotation marks is an error.
-    fn plain(&self, name: &str) -> Result<Option<&'a str>, ConfigError> {
+    fn plain(&self, name: &str, expected: &str) -> Result<Option<&'a str>, ConfigError> {
         match self.get(name).map(|node| &node.value) {
             None => Ok(None),
             Some(Value::Text { text, is_plain: true }) => Ok(Some(text)),
-            Some(Value::Text { text, is_plain: false }) => {
-                Err(self.wrong(name, &format!("\"{text}\""), "the value without quotation marks"))
-            }
+            Some(Value::Text { text, is_plain: false }) => Err(self.wrong(name, &format!("\"{text}\""), expected)),
             Some(Value::List(_) | Value::Table(_)) => {
                 Err(self.error(name, format_args!("`{name}` has one value; write it behind the colon")))
             }

@@ -63,7 +63,7 @@ impl Selector {
                 Some(kept) => kept.limiter.clone(),
                 None => limiter_of(&name, &rule, store).map_err(|problem| error(rule.line, problem))?,
             };
-            let Rule { name, label, limit, is_shadow, is_quota, line: _ } = rule;
+            let Rule { name, label, who: _, limit, is_shadow, is_quota, line: _ } = rule;
             selected.push(RulePolicy { policy: name.into(), label, limit, is_quota, is_shadow, limiter });
         }
         let brought = match before {
