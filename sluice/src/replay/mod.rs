@@ -338,7 +338,7 @@ impl Session {
             self.send(index, entry, request.clone(), arrival);
         }
         self.send(0, entry, request, arrival);
-        self.log.note_request(self.now);
+        self.log.note_request(self.now, entry.client);
         Ok(())
     }
 
