@@ -50,16 +50,16 @@ impl Requests {
         Self { needs, spare: Extensions::new() }
     }
 
-    /// Makes the request of a line, with the address of the client as its peer.
+    /// Makes the request of a line and its target, with the address of the client as its peer.
     ///
     /// # Errors
     ///
     /// If the method is none.
-    pub(crate) fn build(&mut self, entry: &Entry<'_>) -> Result<Request<()>, Unreadable> {
+    pub(crate) fn build(&mut self, entry: &Entry<'_>, target: Option<&Target<'_>>) -> Result<Request<()>, Unreadable> {
         let method =
             Method::from_bytes(&entry.method).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
         // As the service spells it. `OPTIONS *` has no path, and is to no route.
-        let uri = Target::read(&entry.target).map(|target| target.uri()).unwrap_or_default();
+        let uri = target.map(Target::uri).unwrap_or_default();
         let mut request = Request::new(());
         *request.method_mut() = method;
         *request.uri_mut() = uri;
