@@ -75,8 +75,8 @@ fn the_precise_timer_decides_like_tokios() {
         let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).max_queue(5).max_wait(MS * 30);
         let plain = paused().block_on(decisions(queue(), seed));
         assert!(!plain.is_empty());
-        // The system's timer runs while tokio's clock is paused. If it rings between a step of that clock and the turn of
-        // tokio's timers, a departure is seen one step later.
+        // The system's timer runs while tokio's clock is paused. If it rings between a step of that clock and the turn
+        // of tokio's timers, a departure is seen one step later.
         some_attempt("the same decisions", || {
             let precise = paused().block_on(decisions(queue().precise(), seed));
             if precise == plain { Ok(()) } else { Err(format!("seed {seed}: {plain:?}, and {precise:?}")) }

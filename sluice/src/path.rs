@@ -40,8 +40,41 @@ impl<'a> Target<'a> {
             Some(at) => (&target[..at], Some(&target[at + 1..])),
             None => (target, None),
         };
-        let written = if written.first() == Some(&b'/') { written } else { behind_host(written)? };
+        let written = match written.first() {
+            Some(b'/') => written,
+            // `http://shop.example?q` behind nginx.
+            None if query.is_some() => b"/",
+            _ => behind_host(written)?,
+        };
         Some(Self { written, path: normalized(written, false), query })
+    }
+
+    /// Other paths as which some apps read this one. Nearly all targets have none.
+    ///
+    /// - With all characters decoded, and `\\` for `/`: those of WSGI, and `URL` of Node.
+    /// - Without what stands behind two slashes at the begin, which `URL` takes for a host.
+    /// - With its dot segments, by apps that resolve none.
+    pub(crate) fn other_readings(&self, ignored: PathIgnores) -> Vec<String> {
+        let has_dots = memmem::find(self.written, b"/.").is_some();
+        let is_plain = memchr::memchr2(b'%', b'\\', self.written).is_none() && !self.written.starts_with(b"//");
+        if is_plain && !has_dots {
+            return Vec::new();
+        }
+        let slashed = |bytes: &[u8]| bytes.iter().map(|byte| if *byte == b'\\' { b'/' } else { *byte }).collect();
+        let decoded: Vec<u8> = slashed(&percent_decoded(self.written));
+        let mut readings = vec![normalized(&decoded, ignored.parameters).into_owned()];
+        for text in [&slashed(self.written), &decoded] {
+            if let Some(path) = text.strip_prefix(b"//").and_then(|rest| Some(&rest[memchr(b'/', rest)?..])) {
+                readings.push(normalized(path, ignored.parameters).into_owned());
+            }
+        }
+        if has_dots || decoded.windows(2).any(|pair| pair == b"/.") {
+            readings.push(merged(&decoded));
+        }
+        if ignored.case || ignored.trailing_slash {
+            readings.iter_mut().for_each(|path| *path = folded(path, ignored));
+        }
+        readings
     }
 
     /// The path as an app sees it that does not distinguish these.
@@ -113,6 +146,35 @@ pub(crate) fn normalized(path: &[u8], without_parameters: bool) -> Cow<'_, str> 
         normalized.push('/');
     }
     Cow::Owned(normalized)
+}
+
+/// The path without empty segments, with its dot segments.
+fn merged(path: &[u8]) -> String {
+    let mut merged = String::new();
+    push_encoded(&mut merged, path);
+    let segments = merged.split('/').filter(|segment| !segment.is_empty());
+    let mut path = segments.fold(String::new(), |path, segment| path + "/" + segment);
+    if merged.ends_with('/') || path.is_empty() {
+        path.push('/');
+    }
+    path
+}
+
+/// All bytes that are encoded, once.
+fn percent_decoded(path: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        match code(behind).filter(|_| *byte == b'%') {
+            Some(code) => {
+                rest = &behind[2..];
+                decoded.push(code);
+            }
+            None => decoded.push(*byte),
+        }
+    }
+    decoded
 }
 
 /// Whether a path is in its one spelling for sure, as nearly all are.
@@ -270,6 +332,32 @@ mod tests {
             assert_eq!(target.path_without(ignored), expected);
         }
         assert_eq!(Target::read(b"/").unwrap().path_without(all), "/");
+    }
+
+    #[test]
+    fn other_readings_are_those_of_apps() {
+        for (target, reading) in [
+            ("/api%2Fexport", "/api/export"),
+            ("/v1/job%3Arun", "/v1/job:run"),
+            ("//h/Ex/port", "/Ex/port"),
+            ("/Ex\\port", "/Ex/port"),
+            ("/\\h/Ex/port", "/Ex/port"),
+            ("/x\\..\\Ex/port", "/Ex/port"),
+            ("/files/../x", "/files/../x"),
+            ("/files/%2e%2e/x", "/files/../x"),
+            ("/user/.", "/user/."),
+        ] {
+            let readings = Target::read(target.as_bytes()).unwrap().other_readings(PathIgnores::default());
+            assert!(readings.iter().any(|found| found == reading), "{target}: {readings:?}");
+        }
+        for target in ["/export", "/a/b;c", "/a.b/c?x=%2F/.."] {
+            assert!(
+                Target::read(target.as_bytes()).unwrap().other_readings(PathIgnores::default()).is_empty(),
+                "{target}"
+            );
+        }
+        let all = PathIgnores { case: true, trailing_slash: true, parameters: true };
+        assert!(Target::read(b"/A%2FB;x/").unwrap().other_readings(all).contains(&"/a/b".to_owned()));
     }
 
     #[test]

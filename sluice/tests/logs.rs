@@ -412,3 +412,22 @@ fn zstd_and_xz_are_read() {
     }
     fs::remove_file(config).unwrap();
 }
+
+/// The address of a proxy is no client's, and a field that is no path shows that the fields have another order.
+#[test]
+fn a_proxy_and_a_wrong_order_are_noted() {
+    let line =
+        |client: &str, path: &str| format!("{client} - - [02/Mar/2026:08:00:09 +0000] \"GET {path} HTTP/1.1\" 200 1\n");
+    let config = config("proxy.toml", "client-ip");
+    let log_of = |text: String| {
+        let log = file("proxy.log", text);
+        report(&["--config", &config, &log])["log"].take()
+    };
+    let has_hint =
+        |log: &Value| log["hints"].to_string().contains("all requests are of 10.0.0.2, an address of a private");
+    assert!(has_hint(&log_of(line("10.0.0.2", "/login").repeat(30))));
+    assert!(!has_hint(&log_of(line("10.0.0.2", "/login").repeat(30) + &line("10.0.0.3", "/login"))));
+    let log = log_of(line("203.0.113.7", "/login") + &line("203.0.113.7", "203.0.113.8"));
+    assert_eq!((&log["requests"], &log["unreadable"]), (&json!(1), &json!(1)));
+    assert!(log["first_unreadable"].to_string().contains("does not begin with a slash"), "{log}");
+}

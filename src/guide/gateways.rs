@@ -139,9 +139,9 @@
 //! | keys such as `a_b` with `c`, and `a` with `b_c` | share a counter | do not |
 //!
 //! Values with a `*`, `share_threshold`, `shadow_mode`, `quota_mode`, `unlimited` and `replaces` work as there. Its
-//! environment has no counterpart: write `shadow_mode` into the file in place of `SHADOW_MODE`, and `--redis` in place of
-//! `REDIS_URL`. There is no `/json`. In the metrics, requests over a quota (`quota_mode`) are `shadow-rejected`, since a
-//! quota alone rejects nothing.
+//! environment has no counterpart: write `shadow_mode` into the file in place of `SHADOW_MODE`, and `--redis` in place
+//! of `REDIS_URL`. There is no `/json`. In the metrics, requests over a quota (`quota_mode`) are `shadow-rejected`,
+//! since a quota alone rejects nothing.
 //!
 //! A `replaces` that names no limit of the file, a `rate_limit` without `requests_per_unit`, an unknown field and a `*`
 //! in a key are errors. `detailed_metric`, `value_to_metric`, `metadata` and a `name` at the root are accepted, and

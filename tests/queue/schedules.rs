@@ -182,8 +182,8 @@ impl Trial {
                     };
                     arrival(decision) == Arrival::Rejected { retry_after }
                 };
-                // A key that owes nothing is forgotten: then the waiter knows the quota under which it was displaced, and
-                // not that of a later question.
+                // A key that owes nothing is forgotten: then the waiter knows the quota under which it was displaced,
+                // and not that of a later question.
                 is_that_of(oracle) || oracle.is_idle(self.now()) && is_that_of(&Oracle::idle(oracle.rules, own))
             }
             (Err(error), Outcome::Closed) => error.to_string() == "the queue was closed",

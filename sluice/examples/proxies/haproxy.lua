@@ -3,8 +3,8 @@
 -- By the section `limiter` of haproxy.cfg.
 local LIMITER = "http://127.0.0.1:8082/auth"
 
--- The client's fields that the limiter gets: those of your keys, such as x-api-key. All of them would be too many: with more
--- than 96, the client of HAProxy 2.6 in Lua ends the process.
+-- The client's fields that the limiter gets: those of your keys, such as x-api-key, each once. All of them would be too many:
+-- with more than 96, the client of HAProxy 2.6 in Lua ends the process.
 local KEYS = { "authorization", "cookie", "host", "origin", "user-agent", "x-api-key",
 	"access-control-request-method", "access-control-request-headers" }
 
@@ -15,12 +15,17 @@ core.register_action("limit", { "http-req" }, function(txn)
 	local sent = txn.http:req_get_headers()
 	local fields = {}
 	for _, name in ipairs(KEYS) do
-		fields[name] = sent[name]
+		if sent[name] then
+			-- A client may send a field a hundred times.
+			fields[name] = { [0] = sent[name][0] }
+		end
 	end
 	-- These overwrite what a client has sent, so that nobody chooses another path, or another address.
 	fields["x-forwarded-method"] = { [0] = txn.f:method() }
-	fields["x-forwarded-uri"] = { [0] = txn.f:pathq() }
-	fields["x-forwarded-host"] = sent["host"]
+	local target = txn.f:pathq()
+	-- `OPTIONS *` has no path.
+	fields["x-forwarded-uri"] = { [0] = target ~= "" and target or "*" }
+	fields["x-forwarded-host"] = fields["host"]
 	fields["x-forwarded-for"] = { [0] = txn.f:src() }
 
 	local answer = core.httpclient():get({ url = LIMITER, headers = fields })

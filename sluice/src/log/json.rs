@@ -228,11 +228,16 @@ impl<'a> Object<'a> {
 
     fn status(&self, name: Option<&str>) -> Result<u16, Unreadable> {
         let found = self.find(name, &STATUS, |value| match value {
-            Value::Number(number) => status(number.to_string().as_bytes()),
+            Value::Number(number) => status(number.to_string().trim_end_matches(".0").as_bytes()),
             Value::String(text) => status(text.as_bytes()),
             _ => None,
         });
-        found.ok_or_else(|| missing("status", "status", &STATUS))
+        match (found, name) {
+            (Some(found), _) => Ok(found),
+            // A log without it: the response is taken for a success.
+            (None, None) => Ok(200),
+            (None, Some(_)) => Err(missing("status", "status", &STATUS)),
+        }
     }
 
     fn headers<'b>(&self, names: &Names) -> Headers<'b> {

@@ -62,6 +62,9 @@ fn clf_with_fraction(text: &str) -> Result<u64, Unreadable> {
 
 /// Reads `2000-10-10T13:55:36.5Z`, also with a space or a comma in it, or without an offset, which is UTC.
 fn iso(text: &str) -> Result<u64, Unreadable> {
+    // Ruby and Go write `2000-10-10 13:55:36 +0100`.
+    let joined = text.replacen(" +", "+", 1).replacen(" -", "-", 1);
+    let text = if joined.len() < text.len() { joined.as_str() } else { text };
     let with_point = |text: &str| text.replace(',', ".");
     rfc3339(text).or_else(|_| rfc3339(&with_point(text))).or_else(|_| rfc3339(&format!("{}Z", with_point(text))))
 }

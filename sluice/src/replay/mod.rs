@@ -351,7 +351,7 @@ impl Session {
             self.send(index, &logged, request.clone(), arrival);
         }
         self.send(0, &logged, request, arrival);
-        self.log.note_request(self.now);
+        self.log.note_request(self.now, entry.client);
         Ok(())
     }
 

@@ -58,7 +58,10 @@ impl Requests {
     pub(crate) fn build(&mut self, entry: &Entry<'_>, target: Option<&Target<'_>>) -> Result<Request<()>, Unreadable> {
         let method =
             Method::from_bytes(&entry.method).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
-        // As the service spells it. `OPTIONS *` has no path, and is to no route.
+        // As the service spells it. `OPTIONS *` and `CONNECT` have no path, and are to no route.
+        if target.is_none() && *entry.target != b"*"[..] && method != Method::CONNECT {
+            return Err(Unreadable::new("the path does not begin with a slash; perhaps the fields have another order"));
+        }
         let uri = target.map(Target::uri).unwrap_or_default();
         let mut request = Request::new(());
         *request.method_mut() = method;

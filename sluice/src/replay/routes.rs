@@ -1,5 +1,7 @@
 //! Finds the route of a path.
 
+use std::borrow::Cow;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
@@ -87,15 +89,25 @@ impl Routes {
         Ok(())
     }
 
+    /// Returns the most specific route that matches, by any reading of the target that apps have. So a client does not
+    /// escape the limits of a route by a spelling which only its app takes for the route's.
     pub(crate) fn find(&self, target: &Target<'_>) -> Option<(usize, &MatchedPath)> {
-        let found = self.0.iter().filter_map(|Matcher { ignored, matcher }| match *ignored == PathIgnores::default() {
-            true => Some(matcher.at(&target.path).ok()?.value),
-            false => Some(matcher.at(&target.path_without(*ignored)).ok()?.value),
-        });
-        // Of equal ones, the first in the file.
-        let found =
-            found.reduce(|first, second| if second.specificity > first.specificity { second } else { first })?;
-        Some((found.route, &found.path))
+        let mut best: Option<&Found> = None;
+        for Matcher { ignored, matcher } in &self.0 {
+            let path = match *ignored == PathIgnores::default() {
+                true => Cow::Borrowed(&*target.path),
+                false => target.path_without(*ignored),
+            };
+            let others = target.other_readings(*ignored);
+            for path in std::iter::once(&*path).chain(others.iter().map(String::as_str)) {
+                let Ok(matched) = matcher.at(path) else { continue };
+                // Of equal ones, the first in the file.
+                if best.is_none_or(|best| matched.value.specificity > best.specificity) {
+                    best = Some(matched.value);
+                }
+            }
+        }
+        best.map(|found| (found.route, &found.path))
     }
 }
 
@@ -116,16 +128,24 @@ pub(crate) fn ignores(text: &str) -> Vec<PathIgnores> {
 
 /// The path of a route as paths of requests are spelled.
 pub(crate) fn pattern(path: &str, ignored: PathIgnores) -> String {
-    let spelled = path.split('/').map(|segment| match segment.starts_with('{') {
-        true => segment.to_owned(),
-        false => {
-            let normalized = normalized(format!("/{segment}").as_bytes(), ignored.parameters).into_owned();
-            let ignored = PathIgnores { trailing_slash: false, ..ignored };
-            folded(&normalized[1..], ignored)
+    let mut segments: Vec<String> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment if segment.starts_with('{') => segments.push(segment.to_owned()),
+            segment => {
+                let normalized = normalized(format!("/{segment}").as_bytes(), ignored.parameters).into_owned();
+                segments.push(folded(&normalized[1..], PathIgnores { trailing_slash: false, ..ignored }));
+            }
         }
-    });
-    let pattern = spelled.collect::<Vec<_>>().join("/");
-    folded(&pattern, PathIgnores { case: false, ..ignored })
+    }
+    let is_folder = path.ends_with(['/']) || path.ends_with("/.") || path.ends_with("/..");
+    let pattern = segments.iter().fold(String::new(), |path, segment| path + "/" + segment);
+    match pattern.is_empty() || is_folder && !ignored.trailing_slash {
+        true => pattern + "/",
+        false => pattern,
+    }
 }
 
 fn specificity(path: &str) -> Vec<Specificity> {

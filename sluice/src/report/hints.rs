@@ -1,10 +1,37 @@
 //! What to log, so that a policy finds its keys.
 
+use std::net::IpAddr;
+
 use super::units::count;
+use super::{LogReport, OnlyClient};
 use crate::replay::Replay;
 
+/// What to do about parts of keys that lines lack, and about a proxy that is taken for the client.
+pub(super) fn hints(log: &LogReport, replays: &[Replay]) -> Vec<String> {
+    let mut hints = hints_on_keys(replays);
+    hints.extend(hint_on_proxy(log));
+    hints
+}
+
+/// So many requests of one client, with an address that is no client's, are those of a proxy.
+const MANY: u64 = 20;
+
+fn hint_on_proxy(log: &LogReport) -> Option<String> {
+    let Some(OnlyClient::One(client)) = log.only_client else { return None };
+    let is_private = match client {
+        IpAddr::V4(client) => client.is_private() || client.is_loopback(),
+        IpAddr::V6(client) => client.is_unique_local() || client.is_loopback(),
+    };
+    (is_private && log.requests >= MANY).then(|| {
+        format!(
+            "all requests are of {client}, an address of a private network: perhaps of a proxy. Let the log have the \
+             client, such as the field X-Forwarded-For, and leave the proxy out of --log-format"
+        )
+    })
+}
+
 /// For each part of a key that lines lack, what to do.
-pub(super) fn hints(replays: &[Replay]) -> Vec<String> {
+fn hints_on_keys(replays: &[Replay]) -> Vec<String> {
     let mut missing: Vec<(&str, u64)> = Vec::new();
     let routes = replays.iter().flat_map(|replay| &replay.limited);
     for (part, requests) in routes.flat_map(|route| &route.policies).flat_map(|policy| &policy.key_parts) {

@@ -29,7 +29,7 @@ pub(crate) fn to_json(log: &LogReport, replays: &[Replay], options: Options) -> 
             "late_beyond_window": misplaced(log.disorder.late),
             "ahead_beyond_window": misplaced(log.disorder.ahead),
             "warnings": log.warnings(),
-            "hints": hints(replays),
+            "hints": hints(log, replays),
         },
         "configurations": replays.iter().map(|replay| of_replay(log, replay, options)).collect::<Vec<_>>(),
     })

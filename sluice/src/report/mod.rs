@@ -18,6 +18,8 @@ pub(crate) use self::policy::{PolicyReport, WithoutKey};
 pub(crate) use self::svg::to_svg;
 pub(crate) use self::text::{Options, print};
 
+use std::net::IpAddr;
+
 use self::timeline::Axis;
 use crate::log::{Disorder, Lines, Place, Unreadable};
 use crate::replay::Replay;
@@ -44,6 +46,15 @@ pub(crate) struct LogReport {
     pub(crate) disorder: Disorder,
     /// The time of the first request, and of the last.
     pub(crate) span: Option<(u64, u64)>,
+    /// The client of all requests so far; `None` before the first.
+    pub(crate) only_client: Option<OnlyClient>,
+}
+
+/// Whether all requests are of one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnlyClient {
+    One(IpAddr),
+    Several,
 }
 
 pub(crate) struct FirstUnreadable {
@@ -82,8 +93,13 @@ impl LogReport {
         }
     }
 
-    pub(crate) fn note_request(&mut self, now: u64) {
+    pub(crate) fn note_request(&mut self, now: u64, client: Option<IpAddr>) {
         self.requests += 1;
+        self.only_client = match (self.only_client, client) {
+            (None, Some(client)) => Some(OnlyClient::One(client)),
+            (Some(OnlyClient::One(first)), Some(client)) if first == client => self.only_client,
+            _ => Some(OnlyClient::Several),
+        };
         self.span = Some((self.span.map_or(now, |(first, _)| first), now));
     }
 }

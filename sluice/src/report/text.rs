@@ -24,7 +24,7 @@ pub(super) const TOP: usize = 10;
 pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> String {
     let mut text = String::new();
     print_log(&mut text, log);
-    for hint in hints(replays) {
+    for hint in hints(log, replays) {
         line(&mut text, format_args!("  NOTE: {hint}"));
     }
     match replays {

@@ -79,6 +79,10 @@ async fn with_status(response: Response<Body>, status: StatusCode) -> Response<B
 /// The status of a response that rejects the request. Proxies take a 5xx for a limiter that fails, and some then let
 /// the request pass: so a limit that all clients share, which is answered 503 elsewhere, is answered 429.
 fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>) -> Option<StatusCode> {
+    if response.status().is_client_error() && chosen.is_some() {
+        // Also if it describes no request: a proxy with such a path takes any other status for a limiter that fails.
+        return chosen;
+    }
     let verdict = response.extensions().get::<Verdict>().filter(|verdict| !verdict.is_allowed())?;
     let is_by_limit = verdict.violated().next().is_some();
     let by_limit = is_by_limit && response.status().is_server_error();

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -160,9 +160,9 @@ impl Limits {
             toml.routes.iter().flatten().for_each(|domain| domain.note_change());
             changes.push(format!("{file}: {changed}"));
         }
-        let before = self.domain_names();
+        let (before, rules_before) = (self.domain_names(), self.rule_names());
         self.apply(prepared);
-        let after = self.domain_names();
+        let (after, rules_after) = (self.domain_names(), self.rule_names());
         if !after.is_empty() || !before.is_empty() {
             changes.push(format!("domains: {}", if after.is_empty() { "none".to_owned() } else { after.join(", ") }));
         }
@@ -170,8 +170,21 @@ impl Limits {
             // A truncated file may still be valid.
             tracing::warn!("the domain {removed} is in no file any more: its requests are not limited");
         }
+        let gone: Vec<_> = rules_before.difference(&rules_after).filter(|(domain, _)| after.contains(domain)).collect();
+        if let Some((domain, rule)) = gone.first() {
+            tracing::warn!(rules = gone.len(), "rules are in no file any more, such as {rule} of the domain {domain}");
+        }
         warn_of_policies_without_effect(texts);
         Ok(changes.join("; "))
+    }
+
+    /// The rules of other services' files, each behind its domain.
+    fn rule_names(&self) -> BTreeSet<(String, String)> {
+        let domains = self.domains.load();
+        let selectors = domains.iter().filter_map(|(name, domain)| Some((name, domain.selector.as_ref()?)));
+        selectors
+            .flat_map(|(name, selector)| selector.rule_names().map(|rule| (name.clone(), rule.to_owned())))
+            .collect()
     }
 
     /// The domains of other services' files, in order.

@@ -103,6 +103,8 @@ def try_spellings(check, kind, proxy, client):
         # With the client's own, which are three. A proxy may reject as many; none may end.
         fields = [(f"X-Field-{number}", "1") for number in range(count)]
         check(f"{count} fields", client.get("/about", fields).status, lambda status: status in (200, 400, 431))
+        fields = [("X-Api-Key", "v")] * count
+        check(f"{count} times one field", client.get("/about", fields).status, lambda status: status in (200, 400, 431))
     check("after them", client.get("/about").status, 200)
 
 

@@ -150,6 +150,6 @@ pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimi
 }
 
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry = |(key, value): &(&str, &str)| Entry::new(key, value);
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), limit: None, hits_addend: None }
 }

@@ -75,7 +75,7 @@ impl CallGate {
         }
         // It may have opened in the meantime.
         let permit = self.breaker.lock().try_enter(now, limits.requests).ok_or(GaveUp::BreakerOpen)?;
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Acquire);
         Ok(Watch { gate: Arc::clone(self), permit: Some(permit), slot: Some(slot), began: now })
     }
 }
@@ -96,8 +96,10 @@ impl Watch {
 
     /// Gives the slot to another call: no caller waits for this one any more.
     pub(crate) fn leave(&mut self) {
-        if self.slot.take().is_some() {
-            self.gate.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if let Some(slot) = self.slot.take() {
+            // Before the slot is free: otherwise the next call would be counted beside this one.
+            self.gate.in_flight.fetch_sub(1, Ordering::Release);
+            drop(slot);
         }
     }
 

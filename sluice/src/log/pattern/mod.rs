@@ -164,6 +164,10 @@ impl Pattern {
                 let mut ends = self.ends(index, field, rest);
                 loop {
                     let Some(end) = ends.next() else { break false };
+                    // Otherwise, a time would lose the offset behind its space.
+                    if *field == Field::Time && is_offset(&rest[end..]) {
+                        continue;
+                    }
                     if found.set(field, index, &rest[..end], times) && self.walk(index + 1, &rest[end..], times, found)
                     {
                         break true;
@@ -187,7 +191,7 @@ impl Pattern {
             );
         let mut from = if is_quoted { closing_quote(rest).map_or(rest.len(), |(at, _)| at) } else { 0 };
         let last = literal.is_none().then(|| match field {
-            Field::Ignored | Field::Time | Field::User | Field::Header(_) => rest.len(),
+            Field::Ignored | Field::Time | Field::TimePart(..) | Field::User | Field::Header(_) => rest.len(),
             _ => memchr2(b' ', b'\t', rest).unwrap_or(rest.len()),
         });
         let mut is_over = false;
@@ -228,6 +232,10 @@ impl Pattern {
                 Some(Piece::Literal(literal)) if self.ends(index, field, found.failed.1).next().is_none() => {
                     format!("no `{}` is behind {name} in {rest}", literal.escape_ascii())
                 }
+                _ if *field == Field::Time => format!(
+                    "{name} cannot be read from {rest}; describe another form of time as strftime does, in Apache's \
+                     notation: %{{%d.%m.%Y %H:%M:%S}}t"
+                ),
                 _ => format!("{name} cannot be read from {rest}"),
             },
             None => "it does not match the format".to_owned(),
@@ -337,6 +345,11 @@ impl<'a> Found<'a> {
 fn set<'a>(field: &mut &'a [u8], text: &'a [u8]) -> bool {
     *field = text;
     true
+}
+
+/// Whether the text behind a time is its offset, such as ` +0100`.
+fn is_offset(text: &[u8]) -> bool {
+    matches!(text, [b' ', b'+' | b'-', digits @ ..] if digits.len() > 3 && digits[..2].iter().all(u8::is_ascii_digit))
 }
 
 /// The first place at which a literal may begin.

@@ -35,7 +35,8 @@ pub(super) fn read(text: &str) -> Result<Pattern, String> {
 /// The string of a directive that was copied with its name: nginx's `log_format main '…' '…';` or Apache's
 /// `LogFormat "…" combined`.
 fn unwrapped(text: &str) -> String {
-    let text = text.trim();
+    // Envoy's strings end with a line feed, which no line has.
+    let text = text.trim().trim_end_matches("\\n");
     let is_nginx = text.starts_with("log_format");
     let is_apache = text.get(..9).is_some_and(|begin| begin.eq_ignore_ascii_case("LogFormat"));
     if !is_nginx && !is_apache {
@@ -112,9 +113,9 @@ impl Reader {
                 return Err(format!("nothing is between {one} and {other}, so that a line cannot be read"));
             }
         }
-        // Delimiters count only if the literal behind the part begins with a space.
+        // The spaces in a part count only if it ends with one: they are no longer literal.
         for index in 0..pieces.len() {
-            let is_spaced = matches!(pieces.get(index + 1), Some(Piece::Literal(literal)) if literal[0] == b' ');
+            let is_spaced = matches!(pieces.get(index + 1), Some(Piece::Literal(literal)) if literal == b" ");
             if let (Piece::Field(Field::TimePart(_, spaces), _), false) = (&mut pieces[index], is_spaced) {
                 *spaces = 0;
             }
@@ -158,16 +159,17 @@ fn nginx(text: &str, reader: &mut Reader) {
             rest = rest.strip_prefix('}').unwrap_or(rest);
         }
         let field = match name {
-            "remote_addr" | "the_real_ip" => Field::Client,
-            "remote_user" => Field::User,
-            "time_local" | "time_iso8601" | "msec" => Field::Time,
+            // The short ones are those of `json:`.
+            "remote_addr" | "the_real_ip" | "client" => Field::Client,
+            "remote_user" | "user" => Field::User,
+            "time_local" | "time_iso8601" | "msec" | "time" => Field::Time,
             "request" => Field::Request,
-            "request_method" => Field::Method,
-            "request_uri" => Field::Target,
+            "request_method" | "method" => Field::Method,
+            "request_uri" | "path" => Field::Target,
             "uri" | "document_uri" => Field::Path,
             "args" | "query_string" => Field::Query,
             "status" => Field::Status,
-            "body_bytes_sent" | "bytes_sent" => Field::Bytes,
+            "body_bytes_sent" | "bytes_sent" | "bytes" => Field::Bytes,
             "host" | "server_name" => header("host"),
             "proxy_add_x_forwarded_for" => header("x-forwarded-for"),
             name => name.strip_prefix("http_").map_or(Field::Ignored, header),

@@ -140,3 +140,25 @@ proptest! {
         let _ = pattern.parse(delimiter.repeat(count).as_bytes(), &mut TimeCache::default(), true);
     }
 }
+
+#[test]
+fn times_have_spaces_wherever_they_stand() {
+    // 08:00:09 UTC on 2026-03-02.
+    let expected = "203.0.113.7 - GET /a 200 0 1772438409000";
+    for (format, line) in [
+        ("%h %m %U %{%Y-%m-%d %H:%M:%S}t", "203.0.113.7 GET /a 2026-03-02 08:00:09"),
+        ("at %{%Y-%m-%d %H:%M:%S}t from %h %m %U", "at 2026-03-02 08:00:09 from 203.0.113.7 GET /a"),
+        ("%{%d.%m.%Y %H:%M:%S}t %h %m %U", "02.03.2026 08:00:09 203.0.113.7 GET /a"),
+        ("$time_iso8601 $remote_addr $request_method $request_uri", "2026-03-02 09:00:09 +0100 203.0.113.7 GET /a"),
+        ("$time $client $method $path", "2026-03-02 09:00:09 +0100 203.0.113.7 GET /a"),
+        ("$time_iso8601 $_ $client $method $path", "2026-03-02T08:00:09Z x 203.0.113.7 GET /a"),
+    ] {
+        assert_eq!(read(format, line), expected, "{format}");
+    }
+    // The offset would be lost.
+    assert!(parse("$time_iso8601 $_ $client $method $path", "2026-03-02 09:00:09 +0100 203.0.113.7 GET /a").is_err());
+    let problem = parse("$time_iso8601 $client $method $path", "02.03.2026 08:00:09 203.0.113.7 GET /a").unwrap_err();
+    assert!(problem.to_string().contains("%{%d.%m.%Y %H:%M:%S}t"), "{problem}");
+    let envoy = r#"[%START_TIME%] "%REQ(:METHOD)% %REQ(:PATH)%" %DOWNSTREAM_REMOTE_ADDRESS%\n"#;
+    assert_eq!(read(envoy, r#"[2026-03-02T08:00:09Z] "GET /a" 203.0.113.7:4711"#), expected);
+}

@@ -105,6 +105,33 @@ fn map_of(descriptor: &Descriptor) -> Value {
     Value::Map(Map::from(entries))
 }
 
+/// The deepest nesting, and the most operators, of an expression. The parser and the interpreter call themselves for
+/// each, on the stack of a worker: a longer expression would end the process.
+const DEEPEST: usize = 12;
+const MOST_OPERATORS: usize = 200;
+
+/// Checks that an expression is no longer than the interpreter bears.
+fn check_size(text: &str) -> Result<(), String> {
+    let (mut depth, mut deepest, mut operators) = (0_usize, 0, 0);
+    for character in text.chars() {
+        match character {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            '+' | '-' | '*' | '/' | '%' | '!' | '=' | '<' | '>' | '&' | '|' | '?' | ':' | '.' | ',' => {}
+            _ => continue,
+        }
+        operators += 1;
+        deepest = deepest.max(depth);
+    }
+    if deepest > DEEPEST || operators > MOST_OPERATORS {
+        return Err(format!(
+            "it is nested {deepest} deep and has {operators} operators and brackets, and may have {DEEPEST} and \
+             {MOST_OPERATORS}; write conditions of their own, which hold together"
+        ));
+    }
+    Ok(())
+}
+
 impl Program {
     /// Reads a condition, which may use `limit.name` and `limit.id`. An error is the problem and its cure.
     pub(super) fn condition(text: &str, limit: LimitNames<'_>) -> Result<Self, String> {
@@ -134,6 +161,7 @@ impl Program {
 
     fn parse(text: &str, names: &mut Names) -> Result<Self, String> {
         let text = text.trim();
+        check_size(text)?;
         // The parser's own code gives up by a panic on some texts that are no CEL.
         let parsed = catch_unwind(|| Parser::new().parse(text));
         let mut expression = match parsed {

@@ -350,3 +350,14 @@ proptest! {
         }
     }
 }
+
+/// The parser calls itself for each of these.
+#[test]
+fn endless_expressions_are_mistakes() {
+    for text in ["(".repeat(150) + "true" + &")".repeat(150), "1+".repeat(20_000) + "1 == 2", "!".repeat(900) + "true"]
+    {
+        let file = format!("- {{namespace: n, max_value: 1, seconds: 60, conditions: [\"{text}\"]}}\n");
+        let error = super::parse("a.yaml", &file).unwrap_err().to_string();
+        assert!(error.starts_with("a.yaml:1: ") && error.contains("may have 12 and 200"), "{error}");
+    }
+}

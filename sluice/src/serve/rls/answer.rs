@@ -30,7 +30,12 @@ impl CurrentLimits {
         let limits = policies.iter().filter_map(|policy| {
             let quota = policy.terms()?.quota()?;
             let name = labels.get(policy.name()).copied().unwrap_or(policy.name());
-            Some((policy.name().to_owned(), current_limit(name, quota)))
+            let mut limit = current_limit(name, quota);
+            if selector.is_some_and(|selector| selector.admits_nothing(policy.name())) {
+                // A quota cannot be zero.
+                limit.requests_per_unit = 0;
+            }
+            Some((policy.name().to_owned(), limit))
         });
         Self(limits.collect())
     }
@@ -66,7 +71,7 @@ pub(super) async fn answer(
             status_of(asked, &matched, verdict, limits)
         })
         .collect();
-    let is_over = is_rejected || selections.quotas_reject(&statuses);
+    let is_over = is_rejected || selections.reject(&statuses);
     let body = if is_rejected { to_bytes(body, LONGEST_BODY).await.unwrap_or_default() } else { Default::default() };
     let violated = verdict.into_iter().flat_map(Verdict::violated).map(PolicyVerdict::name);
     Ok(RateLimitResponse {
@@ -134,7 +139,12 @@ pub(super) fn status_of(
         let policy = verdict.and_then(|verdict| decision_on(matched, verdict));
         // A quota is charged as a shadow, since it alone rejects nothing.
         let is_quota = selection.is_some_and(|selection| selection.is_quota);
-        Decided { matched, selection, policy, is_over: policy.is_some_and(|policy| is_over(policy, is_quota)) }
+        let is_over = policy.is_some_and(|policy| {
+            // While a server is down, its local fallback lets every look pass, and says what is left.
+            let looked_for = asked.looked_for(matched.descriptor).filter(|_| is_quota || !policy.is_shadow());
+            is_over(policy, is_quota) || looked_for.is_some_and(|units| policy.decision().remaining() < units)
+        });
+        Decided { matched, selection, policy, is_over }
     });
     // A policy that was not asked, since another rejected the request before, says the least.
     let decisive = decided.min_by_key(|it| match it.policy.map(PolicyVerdict::decision) {
@@ -144,7 +154,7 @@ pub(super) fn status_of(
     });
     let Some(Decided { matched, selection, policy, is_over }) = decisive else { return without_rule() };
     let decision = policy.map(PolicyVerdict::decision);
-    let until = decision.and_then(|it| if is_over { it.retry_after() } else { Some(it.reset_after()) });
+    let until = decision.and_then(|it| if it.is_allowed() { Some(it.reset_after()) } else { it.retry_after() });
     let brought = selection.and_then(|selection| selection.brought);
     DescriptorStatus {
         code: if is_over { Code::OverLimit } else { Code::Ok }.into(),

@@ -98,6 +98,16 @@ impl Asked {
         self.selected.iter().find(is_same)
     }
 
+    /// How many units a descriptor looks for; `None` if it is charged.
+    pub(crate) fn looked_for(&self, descriptor: usize) -> Option<u64> {
+        let hits = self.hits[descriptor];
+        match self.kind {
+            Kind::Report => None,
+            Kind::Question if hits > 0 => None,
+            Kind::Question | Kind::Look => Some(hits.max(1)),
+        }
+    }
+
     /// Takes the policies that each descriptor was charged to, once the request is decided on.
     pub(crate) fn take_matched(&self) -> Vec<Match> {
         std::mem::take(&mut self.matched.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,7 +1,7 @@
 //! The limits of a domain, from the file of another service: one policy for each rule.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -25,6 +25,8 @@ pub(crate) struct Selector {
     pub(super) charging: Charging,
     select: Box<dyn Select>,
     rules: Vec<RulePolicy>,
+    /// The policies whose limit is zero.
+    zeros: HashSet<Arc<str>>,
     /// Whether requests may bring limits.
     takes_limits: bool,
     /// The limiter of brought limits in the layer of the domain, which decides on all descriptors together.
@@ -73,13 +75,15 @@ impl Selector {
         // No request is charged to the smallest one.
         let is_small = !takes_limits || charging == Charging::Each;
         let store = if is_small { &Store::Memory { max_keys: 1 } } else { store };
+        let zeros = selected.iter().filter(|rule| matches!(rule.limit, Limit::Zero { .. }));
+        let zeros = zeros.map(|rule| Arc::clone(&rule.policy)).collect();
         let first = brought::limiter(&name, store).map_err(|problem| error(line, problem))?;
-        Ok(Self { domain: name, charging, select, rules: selected, takes_limits, first, brought })
+        Ok(Self { domain: name, charging, select, rules: selected, zeros, takes_limits, first, brought })
     }
 
     /// Makes the policies: one for each rule with a limit, and that of brought limits.
     pub(crate) fn policies(&self) -> Vec<Policy> {
-        let mut policies: Vec<_> = self.rules.iter().filter_map(RulePolicy::policy).collect();
+        let mut policies: Vec<_> = self.rules.iter().filter_map(|rule| rule.policy(self.charging)).collect();
         // A layer needs a policy, even if it decides on nothing.
         if self.takes_limits && self.charging == Charging::AllOrNone || policies.is_empty() {
             policies.push(brought::policy(Arc::clone(&self.first)));
@@ -87,7 +91,18 @@ impl Selector {
         policies
     }
 
-    /// The name that the file gives to the limit of a policy.
+    /// Whether the limit of a policy is zero.
+    pub(super) fn admits_nothing(&self, policy: &str) -> bool {
+        // Few files have one.
+        self.zeros.contains(policy)
+    }
+
+    /// The names of the rules with a limit, in order.
+    pub(crate) fn rule_names(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().filter(|rule| rule.limiter.is_some()).map(|rule| &*rule.policy)
+    }
+
+    /// The names that the file gives to the limits of policies.
     pub(crate) fn labels(&self) -> HashMap<&str, &str> {
         let labels = self.rules.iter().filter_map(|rule| Some((&*rule.policy, rule.label.as_deref()?)));
         labels.collect()
@@ -152,9 +167,11 @@ pub(crate) struct Selections {
 }
 
 impl Selections {
-    /// Whether all quotas are over.
-    pub(super) fn quotas_reject(&self, statuses: &[DescriptorStatus]) -> bool {
-        !self.quotas.is_empty() && self.quotas.iter().all(|quota| statuses[*quota].code() == Code::OverLimit)
+    /// Whether a limit is over, or all quotas are.
+    pub(super) fn reject(&self, statuses: &[DescriptorStatus]) -> bool {
+        let is_over = |descriptor: usize| statuses[descriptor].code() == Code::OverLimit;
+        let mut limits = (0..statuses.len()).filter(|descriptor| !self.quotas.contains(descriptor));
+        limits.any(is_over) || !self.quotas.is_empty() && self.quotas.iter().all(|quota| is_over(*quota))
     }
 
     /// The descriptors, of so many, that no rule counts.
@@ -215,13 +232,14 @@ fn limiter_of(domain: &str, rule: &Rule, store: &Store) -> Result<Option<Arc<dyn
 
 impl RulePolicy {
     /// `None` for a rule without a limit.
-    fn policy(&self) -> Option<Policy> {
+    fn policy(&self, charging: Charging) -> Option<Policy> {
         let policy = Policy::new(&*self.policy, Arc::clone(self.limiter.as_ref()?));
         let policy = policy.key(RuleKey(Arc::clone(&self.policy)));
         let is_closed = matches!(self.limit, Limit::Zero { .. });
         let policy = if is_closed { policy.quota_fn(|_| Some(Quota::suspended())) } else { policy };
-        // A quota rule rejects nothing by itself.
-        Some(if self.is_shadow || self.is_quota { policy.shadow() } else { policy })
+        // A quota rejects nothing by itself, so that it must not keep others from being charged with it.
+        let is_shadow = self.is_shadow || self.is_quota && charging == Charging::AllOrNone;
+        Some(if is_shadow { policy.shadow() } else { policy })
     }
 }
 

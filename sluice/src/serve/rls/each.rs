@@ -51,12 +51,12 @@ pub(super) async fn decide(
         statuses[selection.descriptor] = status;
         rejections.extend(rejection);
     }
-    let is_over = !rejections.is_empty() || selections.quotas_reject(&statuses);
+    let is_over = selections.reject(&statuses);
     let over = selections.all.iter().filter(|selection| statuses[selection.descriptor].code() == Code::OverLimit);
     let violated = over.map(|selection| &*selection.policy);
     let dynamic_metadata = is_over.then(|| answer::metadata(violated));
-    // The client has to wait for the last of them.
-    let last = rejections.into_iter().max_by_key(|rejection| rejection.wait);
+    // The client has to wait for the last of them. A quota alone rejects nothing.
+    let last = rejections.into_iter().filter(|_| is_over).max_by_key(|rejection| rejection.wait);
     let (fields, body) = last.map(|rejection| (rejection.fields, rejection.body)).unwrap_or_default();
     Ok(RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
@@ -101,7 +101,11 @@ impl Part<'_> {
                 self.ask(Kind::Report).await?;
                 // A window ends when it ends. A bucket has less than before, so that its wait is longer.
                 if !self.selection.is_fixed_window {
-                    (status, response) = self.ask(Kind::Look).await?;
+                    let looked = self.ask(Kind::Look).await?;
+                    // While a server is down, its fallback lets every look pass.
+                    if answer::is_full(&looked.1) {
+                        (status, response) = looked;
+                    }
                 }
             }
             status.limit_remaining = 0;

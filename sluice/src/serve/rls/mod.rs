@@ -136,7 +136,7 @@ impl Questions {
 const REPORT: &str = "sluice-report";
 
 fn is_report(descriptor: &RateLimitDescriptor) -> bool {
-    descriptor.entries.iter().any(|entry| entry.key == REPORT)
+    descriptor.entries.iter().any(|entry| entry.key == REPORT.as_bytes())
 }
 
 /// Why hits are not charged. Each is a value of the label `reason`, so that operators see a caller that counts on a
@@ -179,8 +179,12 @@ fn unlimited(descriptors: usize) -> RateLimitResponse {
 impl From<RateLimitDescriptor> for Descriptor {
     fn from(descriptor: RateLimitDescriptor) -> Self {
         let has_own_limit = descriptor.limit.and_then(Brought::read).is_some();
-        let entries = descriptor.entries.into_iter().filter(|entry| entry.key != REPORT);
-        Self { entries: entries.map(|entry| (entry.key, entry.value)).collect(), has_own_limit }
+        let entries = descriptor.entries.into_iter().filter(|entry| entry.key != REPORT.as_bytes());
+        // Bytes that are no text become U+FFFD, so that such values share a budget.
+        let text = |bytes: Vec<u8>| {
+            String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        };
+        Self { entries: entries.map(|entry| (text(entry.key), text(entry.value))).collect(), has_own_limit }
     }
 }
 

@@ -25,12 +25,21 @@ pub(crate) struct RateLimitDescriptor {
     pub(crate) hits_addend: Option<u64>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+/// The texts are read as bytes: Envoy makes a value of a field that a client sends, and a value that is not UTF-8 must
+/// not be an error, by which the request would pass all limits.
+#[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct Entry {
-    #[prost(string, tag = "1")]
-    pub(crate) key: String,
-    #[prost(string, tag = "2")]
-    pub(crate) value: String,
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) value: Vec<u8>,
+}
+
+impl Entry {
+    #[allow(dead_code, reason = "the tests make requests")]
+    pub(crate) fn new(key: &str, value: &str) -> Self {
+        Self { key: key.into(), value: value.into() }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]

@@ -178,7 +178,7 @@ fn draw_request(random: &mut Random, root: &[Node]) -> Vec<(Entries, u64)> {
 }
 
 fn to_proto(request: &[(Entries, u64)]) -> RateLimitRequest {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry = |(key, value): &(&str, &str)| Entry::new(key, value);
     let descriptor = |(entries, hits): &(Entries, u64)| RateLimitDescriptor {
         entries: entries.iter().map(entry).collect(),
         limit: None,

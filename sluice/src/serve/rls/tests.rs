@@ -21,7 +21,7 @@ fn limitador(file: &str) -> Limits {
 fn descriptor(text: &str) -> RateLimitDescriptor {
     let entry = |entry: &str| {
         let (key, value) = entry.split_once('=').unwrap();
-        Entry { key: key.to_owned(), value: value.to_owned() }
+        Entry::new(key, value)
     };
     let entries = text.split(", ").filter(|text| !text.is_empty()).map(entry).collect();
     RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
@@ -144,6 +144,19 @@ async fn the_wait_of_a_bucket_follows_its_last_charge() {
     assert!(wait > std::time::Duration::from_secs(30 * 60), "{wait:?}");
 }
 
+/// Envoy makes values of what clients send.
+#[tokio::test]
+async fn values_that_are_no_text_are_limited() {
+    let limits = envoy(FILE);
+    let raw = |value: &[u8]| {
+        let mut descriptor = descriptor("named=x");
+        descriptor.entries[0].value = value.to_vec();
+        vec![descriptor]
+    };
+    assert_eq!(ask(&limits, "shop", raw(b"b\xff")).await.overall_code(), Code::Ok);
+    assert_eq!(ask(&limits, "shop", raw(b"b\xfe")).await.overall_code(), Code::OverLimit);
+}
+
 #[tokio::test]
 async fn a_request_without_descriptors_is_an_error() {
     let limits = envoy(FILE);
@@ -186,6 +199,7 @@ async fn a_limit_of_zero_is_over_and_a_shadow_never() {
     let limits = envoy(FILE);
     let closed = ask(&limits, "shop", vec![descriptor("closed=x")]).await;
     assert_eq!((closed.overall_code(), closed.statuses[0].duration_until_reset), (Code::OverLimit, None));
+    assert_eq!(closed.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 0);
     for left in [0, 0] {
         let seen = ask(&limits, "shop", vec![descriptor("seen=x")]).await;
         assert_eq!(
