@@ -270,7 +270,8 @@ proptest! {
         line.splice(at..until, bytes);
         let mut parser = Parser::new(Format::Auto);
         if let Ok(Some(entry)) = parser.parse(&line) {
-            let _ = crate::replay::Requests::new(crate::replay::Needs::all()).build(&entry);
+            let target = crate::path::Target::read(&entry.target);
+            let _ = crate::replay::Requests::new(crate::replay::Needs::all()).build(&entry, target.as_ref());
         }
     }
 

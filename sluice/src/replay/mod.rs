@@ -73,6 +73,12 @@ impl Limits {
     }
 }
 
+/// A request of the log, and its target as all configurations read it.
+struct Logged<'a, 'b> {
+    entry: &'a Entry<'b>,
+    target: Option<Target<'a>>,
+}
+
 /// When a request came.
 #[derive(Clone, Copy)]
 struct Arrival {
@@ -136,9 +142,15 @@ impl Replay {
     }
 
     /// Sends a request into the layer of its route. Returns its future if it waits.
-    fn send(&mut self, requests: &mut Requests, entry: &Entry<'_>, mut request: Request<()>, arrival: Arrival) -> Sent {
-        let target = Target::read(&entry.target);
-        let Some((route, matched)) = target.and_then(|target| self.routes.find(&target)) else {
+    fn send(
+        &mut self,
+        requests: &mut Requests,
+        line: &Logged<'_, '_>,
+        mut request: Request<()>,
+        arrival: Arrival,
+    ) -> Sent {
+        let Logged { entry, target } = line;
+        let Some((route, matched)) = target.as_ref().and_then(|target| self.routes.find(target)) else {
             self.unmatched += 1;
             return Sent::Unlimited;
         };
@@ -323,7 +335,8 @@ impl Session {
     ///
     /// If it is no request of HTTP.
     pub(crate) fn replay(&mut self, entry: &Entry<'_>, place: Place) -> Result<(), Unreadable> {
-        let request = self.requests.build(entry)?;
+        let logged = Logged { entry, target: Target::read(&entry.target) };
+        let request = self.requests.build(entry, logged.target.as_ref())?;
         if self.log.requests == 0 {
             self.start(entry.nanos);
         }
@@ -335,15 +348,15 @@ impl Session {
         }
         let arrival = Arrival { nanos: self.now, place };
         for index in 1..self.replays.len() {
-            self.send(index, entry, request.clone(), arrival);
+            self.send(index, &logged, request.clone(), arrival);
         }
-        self.send(0, entry, request, arrival);
+        self.send(0, &logged, request, arrival);
         self.log.note_request(self.now, entry.client);
         Ok(())
     }
 
-    fn send(&mut self, index: usize, entry: &Entry<'_>, request: Request<()>, arrival: Arrival) {
-        match self.replays[index].send(&mut self.requests, entry, request, arrival) {
+    fn send(&mut self, index: usize, line: &Logged<'_, '_>, request: Request<()>, arrival: Arrival) {
+        match self.replays[index].send(&mut self.requests, line, request, arrival) {
             Sent::Answered(_status) => {
                 #[cfg(test)]
                 self.note_answer(index, arrival.place.line, _status);

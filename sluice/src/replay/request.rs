@@ -50,20 +50,19 @@ impl Requests {
         Self { needs, spare: Extensions::new() }
     }
 
-    /// Makes the request of a line, with the address of the client as its peer.
+    /// Makes the request of a line and its target, with the address of the client as its peer.
     ///
     /// # Errors
     ///
     /// If the method is none.
-    pub(crate) fn build(&mut self, entry: &Entry<'_>) -> Result<Request<()>, Unreadable> {
+    pub(crate) fn build(&mut self, entry: &Entry<'_>, target: Option<&Target<'_>>) -> Result<Request<()>, Unreadable> {
         let method =
             Method::from_bytes(&entry.method).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
         // As the service spells it. `OPTIONS *` and `CONNECT` have no path, and are to no route.
-        let target = Target::read(&entry.target);
         if target.is_none() && *entry.target != b"*"[..] && method != Method::CONNECT {
             return Err(Unreadable::new("the path does not begin with a slash; perhaps the fields have another order"));
         }
-        let uri = target.map(|target| target.uri()).unwrap_or_default();
+        let uri = target.map(Target::uri).unwrap_or_default();
         let mut request = Request::new(());
         *request.method_mut() = method;
         *request.uri_mut() = uri;
