@@ -150,10 +150,17 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         }
     }
 
+    /// A standing without a debt that is over: a script forgets it when it reads the key, also one of a key that is banned
+    /// already.
+    fn present(&self, standing: Standing) -> Standing {
+        let is_over = standing.owing_until <= at(self.now);
+        if is_over { Standing { owing_until: Timestamp::ZERO, ..standing } } else { standing }
+    }
+
     fn ban(&mut self, span: Duration) {
         let answer = self.server.run(self.now, &ban(self.key.clone(), span));
         self.standing = self.standing.ban(at(self.now), span);
-        assert_eq!(answer.text(0).unwrap().standing, self.standing);
+        assert_eq!(self.present(answer.text(0).unwrap().standing), self.present(self.standing));
         assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
     }
 
@@ -165,7 +172,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         let begins = self.standing.banned_until <= now && !self.standing.is_allowed(now);
         let span = growth.ban_after(before);
         self.standing = self.standing.ban(now, span);
-        assert_eq!(answer.text(0).unwrap().standing, self.standing);
+        assert_eq!(self.present(answer.text(0).unwrap().standing), self.present(self.standing));
         if begins {
             let until = self.now + (span + growth.forgotten_after()).as_micros() as u64;
             *bans = Some((before + 1, until));
