@@ -150,8 +150,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         }
     }
 
-    /// A standing without a debt that is over: a script forgets it when it reads the key, also one of a key that is banned
-    /// already.
+    /// A standing without a debt that is over: a script forgets it when it reads the key, also one of a key that is
+    /// banned already.
     fn present(&self, standing: Standing) -> Standing {
         let is_over = standing.owing_until <= at(self.now);
         if is_over { Standing { owing_until: Timestamp::ZERO, ..standing } } else { standing }
