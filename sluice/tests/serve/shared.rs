@@ -68,3 +68,32 @@ async fn admitted(file_text: &str, left: [(&str, &str, u32); 3]) -> u64 {
     }
     admitted
 }
+
+/// While Redis is down, each service decides by itself: looks, costs that do not fit, and quotas, too.
+#[tokio::test]
+async fn limits_hold_while_redis_is_down() {
+    let limits = file(
+        "outage.yaml",
+        "
+domain: shop
+descriptors:
+  - {key: window, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 2, algorithm: token-bucket}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+",
+    );
+    let redis = RedisServer::start();
+    let service = Service::start_alone(&["--redis", &redis.url(), "--envoy-config", limits.to_str().unwrap()]);
+    let mut client = service.connect().await;
+    drop(redis);
+    for key in ["window", "bucket", "quota"] {
+        let mut ask = async |hits| {
+            let mut request = request("shop", &[&[(key, "x")]]);
+            request.descriptors[0].hits_addend = Some(hits);
+            client.ask(request).await.unwrap().overall_code()
+        };
+        assert_eq!([ask(0).await, ask(1).await], [Code::Ok; 2], "{key}");
+        // More than is left uses it up.
+        assert_eq!([ask(9).await, ask(0).await, ask(1).await], [Code::OverLimit; 3], "{key}");
+    }
+}
