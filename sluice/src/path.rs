@@ -160,10 +160,10 @@ fn merged(path: &[u8]) -> String {
     path
 }
 
-/// All bytes that are encoded, once.
-fn percent_decoded(path: &[u8]) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(path.len());
-    let mut rest = path;
+/// Decodes each `%XX` once. A `%` without two digits stays.
+pub(crate) fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
     while let Some((byte, behind)) = rest.split_first() {
         rest = behind;
         match code(behind).filter(|_| *byte == b'%') {

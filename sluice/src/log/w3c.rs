@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::plain::{address, number, status};
 use super::time;
 use super::{Entry, Headers, Unreadable, forwarded};
+use crate::path::percent_decoded;
 
 /// The columns of the lines that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,22 +159,4 @@ fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
 
 fn is_hex(part: &[u8]) -> bool {
     part[1..].iter().all(u8::is_ascii_hexdigit)
-}
-
-fn percent_decoded(value: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value;
-    while let Some((first, behind)) = rest.split_first() {
-        rest = behind;
-        let digits = behind.get(..2).filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
-        let byte = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        match byte {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &behind[2..];
-            }
-            None => bytes.push(*first),
-        }
-    }
-    bytes
 }

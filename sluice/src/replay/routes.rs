@@ -1,7 +1,5 @@
 //! Finds the route of a path.
 
-use std::borrow::Cow;
-
 use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
@@ -94,10 +92,7 @@ impl Routes {
     pub(crate) fn find(&self, target: &Target<'_>) -> Option<(usize, &MatchedPath)> {
         let mut best: Option<&Found> = None;
         for Matcher { ignored, matcher } in &self.0 {
-            let path = match *ignored == PathIgnores::default() {
-                true => Cow::Borrowed(&*target.path),
-                false => target.path_without(*ignored),
-            };
+            let path = target.path_without(*ignored);
             let others = target.other_readings(*ignored);
             for path in std::iter::once(&*path).chain(others.iter().map(String::as_str)) {
                 let Ok(matched) = matcher.at(path) else { continue };

@@ -32,9 +32,9 @@ pub(super) async fn decide(name: &str, domain: &Domain, questions: Questions) ->
 
 /// Decides on reports alone, or on questions alone.
 async fn decide_alike(name: &str, domain: &Domain, questions: Questions) -> Result<RateLimitResponse, Status> {
+    let total = questions.total();
     let Questions { descriptors, hits, brought, is_report } = questions;
     let kind = if is_report.contains(&true) { Kind::Report } else { Kind::Question };
-    let total = hits.iter().fold(0, |total: u64, hits| total.saturating_add(*hits));
     let mut selections = Selections::default();
     if let Some(selector) = &domain.selector {
         selections = selector.select(&descriptors, &brought);
