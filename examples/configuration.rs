@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use tokio::signal::unix::{SignalKind, signal};
-use tower_sluice::config::Config;
+use tower_sluice_config::Config;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

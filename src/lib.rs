@@ -45,7 +45,7 @@
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - [`ThrottleLayer`]: limits clients, and services that do not speak HTTP.
 //! - [`PacerLayer`]: limits the outgoing calls of an HTTP client to the pace that the server's responses report.
-//! - [`config`]: routes and policies from a TOML file.
+//! - The package [`tower-sluice-config`](https://docs.rs/tower-sluice-config): routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms, limiters and backends.
 //!
 //! # How a request is decided
@@ -107,7 +107,6 @@
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `admin` | no | [`admin`]: a page and JSON over HTTP for operators: who is limited, why, reset, ban, allow |
-//! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
 //! | `redis` | no | `store::redis::RedisStore`, `RedisQueue`, `RedisConcurrency` and `RedisBalance`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
@@ -121,16 +120,14 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Dead code is reported only if all of these features are on. Without one of them, the items that only this feature
 // uses are unused.
-#![cfg_attr(
-    not(all(feature = "axum", feature = "calendar", feature = "config", feature = "metrics", feature = "redis")),
-    allow(dead_code)
-)]
+#![cfg_attr(not(all(feature = "axum", feature = "calendar", feature = "metrics", feature = "redis")), allow(dead_code))]
 
 pub mod algorithm;
 mod balance;
 mod concurrency;
-#[cfg(feature = "config")]
-pub mod config;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub mod internal;
 // Text only, for rustdoc and its tests.
 #[cfg(any(doc, doctest))]
 pub mod guide;

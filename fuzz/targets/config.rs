@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tower_sluice::config::Config;
+use tower_sluice_config::Config;
 
 fuzz_target!(|text: &str| {
     match Config::parse("limits.toml", text) {

@@ -1,6 +1,6 @@
 //! `sluice check`: the routes and policies of a file, or the rules of another service's file, as a table.
 
-use tower_sluice::config::{Config, ConfigError};
+use tower_sluice_config::{Config, ConfigError};
 
 use crate::replay::Routes;
 use crate::rules::{Domain, Kind, is_yaml};

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use self::init::InitArguments;
 use self::log::Format;

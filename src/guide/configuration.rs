@@ -1,8 +1,8 @@
 //! Limits from a file: change them without building, and without a restart.
 //!
-//! **You want** operators to change limits without a new build. With the feature `config`, routes and policies come
-//! from TOML. An error names the file, the line and the cure; an edited file is checked as a whole before anything
-//! changes.
+//! **You want** operators to change limits without a new build. With the package
+//! [`tower-sluice-config`](https://docs.rs/tower-sluice-config), routes and policies come from TOML. An error names the
+//! file, the line and the cure; an edited file is checked as a whole before anything changes.
 //!
 //! `limits.toml`:
 //!
@@ -34,14 +34,14 @@
 //!
 //! `main.rs`: a complete program, which reads the file again on SIGHUP:
 //!
-#![cfg_attr(all(unix, feature = "axum", feature = "config"), doc = "```no_run")]
-#![cfg_attr(not(all(unix, feature = "axum", feature = "config")), doc = "```ignore")]
+#![cfg_attr(all(unix, feature = "axum"), doc = "```no_run")]
+#![cfg_attr(not(all(unix, feature = "axum")), doc = "```ignore")]
 //! use std::fs;
 //! use std::net::SocketAddr;
 //!
 //! use axum::routing::{get, post};
 //! use tokio::signal::unix::{SignalKind, signal};
-//! use tower_sluice::config::Config;
+//! use tower_sluice_config::Config;
 //!
 //! const FILE: &str = "limits.toml";
 //!
@@ -81,10 +81,10 @@
 //! Without a signal (on Windows, or for a file that a ConfigMap mounts), poll the text of the file. Its time of change
 //! can stay the same, and a watch of the file can miss one that was replaced. In place of `hangups`:
 //!
-#![cfg_attr(all(feature = "axum", feature = "config"), doc = "```no_run")]
-#![cfg_attr(not(all(feature = "axum", feature = "config")), doc = "```ignore")]
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::time::Duration;
-//! # use tower_sluice::config::Config;
+//! # use tower_sluice_config::Config;
 //! # const FILE: &str = "limits.toml";
 //!
 //! # async fn watch(mut config: Config, mut seen: String) {
@@ -105,9 +105,9 @@
 //! ```
 //!
 //! - A path of the file without a handler is an error, so that a misspelled path leaves no handler unlimited. For
-//!   nested services and other routers, mount the [layer](crate::config::Route::layer) of each route.
-//! - The [whole format](crate::config#format), with the default of each key beside it.
-//!   [`SCHEMA`](crate::config::SCHEMA) is a JSON Schema for editors.
+//!   nested services and other routers, mount the [layer](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Route.html#method.layer) of each route.
+//! - The [whole format](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/#format), with the default of each key beside it.
+//!   [`SCHEMA`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/constant.SCHEMA.html) is a JSON Schema for editors.
 //! - [What a change keeps](super::hot_reload): used quota carries over, and requests that wait are evaluated
 //!   again. Paths, `[client-ip]`, `[redis]`, `[snapshot]` and `[response]` need a restart, and the error says so.
 //! - `[redis]` with a `url` puts all limits [on Redis](super::machines).
@@ -115,14 +115,13 @@
 //!   your own](super::rejections) for instance. Quotas [per customer](super::plans) need a policy in code.
 //! - Check the file before it is deployed: a test that parses it takes three lines.
 //!
-#![cfg_attr(feature = "config", doc = "```")]
-#![cfg_attr(not(feature = "config"), doc = "```ignore")]
+//! ```
 //! # let text = "[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"x\"\n\
 //! #     algorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"";
 //! # /*
 //! let text = include_str!("../limits.toml");
 //! # */
-//! let config = tower_sluice::config::Config::parse("limits.toml", text);
+//! let config = tower_sluice_config::Config::parse("limits.toml", text);
 //! assert!(config.is_ok(), "{}", config.unwrap_err());
 //! ```
 //!

@@ -172,6 +172,6 @@
 //!
 //! # A configuration file
 //!
-//! The same. [The format](crate::config#format) has each default beside its key.
+//! The same. [The format](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/#format) has each default beside its key.
 //!
 //! Next: [capacity](super::capacity).

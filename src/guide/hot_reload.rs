@@ -46,7 +46,7 @@
 //!
 //! # From a file
 //!
-//! With a configuration file: [`Config::change`](crate::config::Config::change). The example server calls it whenever
+//! With a configuration file: [`Config::change`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html#method.change). The example server calls it whenever
 //! its `--config` is edited. It logs that the limits were changed, or file, line and field of the mistake, which
 //! changes nothing. Policies and fields that the new text lacks are logged by name, as warnings.
 //!

@@ -43,7 +43,7 @@
 //! # }
 //! ```
 //!
-//! In a [configuration file](crate::config):
+//! In a [configuration file](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/):
 //!
 //! ```toml
 //! [[route]]

@@ -180,7 +180,7 @@
 //!
 //! # By configuration
 //!
-//! With the feature `config`, `[redis]` and its `url` put all policies of a file on Redis: see
-//! [`config`](crate::config).
+//! With the package `tower-sluice-config`, `[redis]` and its `url` put all policies of a file on Redis: see
+//! [`tower-sluice-config`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/).
 //!
 //! Next: [which processes share what](super::sharing).

@@ -25,7 +25,7 @@
 //!
 //! Mistakes that can be found without a request are errors at the start: of
 //! [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) ([`PolicyError`](crate::policy::PolicyError)), of
-//! [`Config::parse`](crate::config::Config::parse) (with file and line), and of `Redis::open`.
+//! [`Config::parse`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html#method.parse) (with file and line), and of `Redis::open`.
 //!
 //! No log line can tell that **a layer has no requests**: in axum, `Router::layer` applies to the routes before it, so
 //! `.layer(limit).route("/", …)` limits nothing. Call `layer` after all routes, and let a test send one request more

@@ -59,7 +59,7 @@
 //! To try it on one machine, without a proxy: `curl -H 'X-Forwarded-For: 198.51.100.7' http://127.0.0.1:3000/` comes
 //! from 127.0.0.1 and is believed; with `--interface 127.0.0.2` (Linux), it is a stranger, whose header is ignored.
 //!
-//! In a [configuration file](crate::config):
+//! In a [configuration file](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/):
 //!
 //! ```toml
 //! [client-ip]

@@ -53,7 +53,7 @@
 //! | by the handler, chunk by chunk or as a whole | [`settle_by_handler`] | at the end of the body |
 //! | by the bytes that were sent | [`settle_by_content_bytes`] | at the end of the body |
 //!
-//! In a [configuration file](crate::config): `settle-by = "handler"`, or `settle-by = "content-bytes"`.
+//! In a [configuration file](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/): `settle-by = "handler"`, or `settle-by = "content-bytes"`.
 //!
 //! [`settle_all`](crate::Settlement::settle_all) reports to each policy that has charged the request, and does nothing
 //! for one that is exempt. If policies count different things, such as tokens and rows, name the one that is meant:

@@ -82,7 +82,7 @@
 //! ```
 //!
 //! at the top of the [configuration](super::configuration).
-//! [`Config::snapshots`](crate::config::Config::snapshots) has all routes, and
-//! [`Config::snapshot`](crate::config::Config::snapshot) the path and the time. The example server does this.
+//! [`Config::snapshots`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html#method.snapshots) has all routes, and
+//! [`Config::snapshot`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html#method.snapshot) the path and the time. The example server does this.
 //!
 //! Next: [mistakes that the log reports](super::misconfigured).

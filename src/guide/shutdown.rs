@@ -27,7 +27,7 @@
 //! # What is rejected
 //!
 //! [`RateLimitLayer::close`](crate::RateLimitLayer::close), [`LimitsHandle::close`](crate::LimitsHandle::close) and
-//! [`Config::close`](crate::config::Config::close) reject all waiters and all later requests to a queue with 503.
+//! [`Config::close`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html#method.close) reject all waiters and all later requests to a queue with 503.
 //! [`LeakyQueue::close`](crate::LeakyQueue::close) does so for one queue. A closed queue stays closed, and so do queues
 //! that a later change adds.
 //!

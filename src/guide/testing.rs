@@ -150,7 +150,7 @@
 //! | who shares a budget with whom | [`ClientIp::resolve`](super::proxies#who-the-client-is), or two requests and a limit of one |
 //! | what a rejection looks like | the response of `oneshot`, as above |
 //! | that a policy applies | [`LimitsHandle::peek`](crate::LimitsHandle::peek) before and after |
-//! | that a configuration is valid | [`Config::parse`](crate::config::Config::parse) on the file, in a test: the error names line and cure |
+//! | that a configuration is valid | [`Config::parse`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html#method.parse) on the file, in a test: the error names line and cure |
 //! | a limiter that fails | `Arc::new(` a [`Limiter`](crate::Limiter) of your own that returns an error `)` |
 //! | an algorithm, a limiter or a backend of your own | the suites in [`testing`](crate::testing) (feature `test-util`) |
 //! | on Redis | a real server: the script decides by the server's clock, so use limits that do not refill during the test, `Quota::per_day(20)` |

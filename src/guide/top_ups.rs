@@ -72,7 +72,7 @@
 //! # }
 //! ```
 //!
-//! In a [configuration file](crate::config): `algorithm = "balance"`, without a limit and a period. Operators credit
+//! In a [configuration file](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/): `algorithm = "balance"`, without a limit and a period. Operators credit
 //! and charge by `POST /api/credit` and `POST /api/charge` of the [admin service](crate::admin#calls).
 //!
 //! # Lots

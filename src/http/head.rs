@@ -96,7 +96,8 @@ impl<'a> ResponseHead<'a> {
 
     /// The status, or the one that stands for the [status of a gRPC call](Self::grpc_status), as a gateway translates
     /// it (`google/rpc/code.proto`).
-    pub(crate) fn translated_status(&self) -> StatusCode {
+    #[must_use]
+    pub fn translated_status(&self) -> StatusCode {
         match self.grpc_status() {
             None => self.status,
             Some(0) => StatusCode::OK,

@@ -38,8 +38,6 @@ pub use self::policy::{
     Policies, Policy, PolicyError, Replaced, ShowKey, Transition,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
-#[cfg(feature = "config")]
-pub(crate) use self::reload::Enforceable;
 pub use self::reload::{KeyOf, KeyStatus, LimitsHandle, PolicyStatus};
 pub use self::response_body::ResponseBody;
 pub use self::service::{RateLimit, ResponseFuture};

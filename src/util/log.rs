@@ -57,15 +57,6 @@ pub(crate) fn not_inherited(policy: &str) {
     event!(warn: policy, "policies replaced: this one could not inherit from its predecessor, and all of its keys start with a full budget");
 }
 
-/// Logged on a reload of a configuration, since a truncated file may still parse.
-pub(crate) fn policy_removed(route: &str, policy: &str) {
-    event!(warn: policy, http.route = route, "configuration changed: a policy was removed and is no longer enforced");
-}
-
-pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
-    event!(warn: policy, http.route = route, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
-}
-
 pub(crate) fn limiter_recovered(policy: &str) {
     event!(warn: policy, "limiter recovered");
 }

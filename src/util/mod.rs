@@ -35,8 +35,6 @@ pub(crate) mod random;
 pub(crate) mod references;
 #[cfg(feature = "http")]
 pub(crate) mod space_saving;
-#[cfg(any(feature = "config", feature = "admin"))]
-pub(crate) mod span;
 pub(crate) mod stripes;
 pub(crate) mod sync;
 #[cfg(all(test, not(sluice_loom)))]

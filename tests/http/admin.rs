@@ -13,8 +13,7 @@ use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::admin::{self, Admin, AdminBody};
-use tower_sluice::config::Config;
+use tower_sluice::admin::{Admin, AdminBody};
 use tower_sluice::key::{HeaderKey, PeerIp, User};
 use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
@@ -489,38 +488,6 @@ fn answers_are_not_stored_and_files_allow_nothing_from_elsewhere() {
 fn two_layers_of_one_name_are_a_mistake() {
     let layer = RateLimitLayer::per_client(Quota::per_second(1));
     let _ = Admin::new([("api", layer.handle()), ("api", layer.handle())]);
-}
-
-#[tokio::test]
-async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
-    let file = |limit: u32| {
-        format!(
-            "[[route]]\npath = [\"/a\", \"/b\"]\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
-             limit = {limit}\nper = \"1h\"\n[[route]]\npath = \"/free\"\n"
-        )
-    };
-    let mut config = Config::parse("f.toml", &file(7)).unwrap();
-    let router = admin::router(&config);
-    let policies = async || {
-        let request = Request::get("/api/policies").body(axum::body::Body::empty()).unwrap();
-        let body = router.clone().oneshot(request).await.unwrap().into_body();
-        serde_json::from_slice::<Value>(&body.collect().await.unwrap().to_bytes()).unwrap()["policies"].clone()
-    };
-    let before = policies().await;
-    assert_eq!(
-        (before.as_array().unwrap().len(), &before[0]["layer"], &before[0]["limit"]),
-        (1, &json!("/a"), &json!(7))
-    );
-    let _ = config.change("f.toml", &file(9)).unwrap();
-    assert_eq!(policies().await[0]["limit"], 9);
-    // Under a path, too: everything is relative to it.
-    let nested: axum::Router = axum::Router::new().nest_service("/limits", admin::router(&config));
-    for (path, status) in
-        [("/limits/", 200), ("/limits/admin.js", 200), ("/limits/api/policies", 200), ("/api/policies", 404)]
-    {
-        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
-        assert_eq!(nested.clone().oneshot(request).await.unwrap().status(), status, "{path}");
-    }
 }
 
 #[test]

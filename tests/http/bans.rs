@@ -11,7 +11,6 @@ use futures_util::FutureExt;
 use http::{Method, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, TokenBucket};
-use tower_sluice::config::Config;
 use tower_sluice::key::{HeaderKey, User, key_fn};
 use tower_sluice::policy::PolicyError;
 use tower_sluice::store::{MemoryStore, MemoryTable};
@@ -246,20 +245,4 @@ fn bans_and_those_that_a_flood_evicts_are_counted() {
         misbehave(30_000..200_000);
         assert!(count("evicted_live_total") > 10_000, "{}", count("evicted_live_total"));
     }
-}
-
-#[test]
-fn a_configured_penalty_on_a_shared_key_is_rejected_with_its_line_and_the_cure() {
-    let file = |key: &str| {
-        format!(
-            "[[route]]\npath = \"/\"\n  [[route.policy]]\n  name = \"api\"\n  algorithm = \"token-bucket\"\n  limit = 1\n  \
-             per = \"1s\"\n  penalty = {{ rejections = 30, per = \"1m\", ban = \"10m\" }}\n{key}"
-        )
-    };
-    for key in ["", "key = \"global\"\n", "key = \"header:x-api-key\"\non-missing-key = \"share\"\n"] {
-        let error = Config::parse("f.toml", &file(key)).unwrap_err().to_string();
-        assert!(error.starts_with("f.toml:8: policy `api`: `penalty` cannot be combined with "), "{error}");
-        assert!(error.contains("one client"), "{error}");
-    }
-    Config::parse("f.toml", &file("key = \"header:x-api-key\"\n")).unwrap();
 }

@@ -400,9 +400,9 @@ fn the_table_has_each_note_that_it_uses_and_no_other() {
     assert!(unused.is_empty(), "{unused:?}");
 }
 
-#[cfg(all(feature = "config", feature = "redis"))]
+#[cfg(feature = "redis")]
 mod toml {
-    use tower_sluice::config::Config;
+    use tower_sluice_config::Config;
 
     use super::*;
 

@@ -12,7 +12,6 @@ use http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::config::Config;
 use tower_sluice::limiter::Ask;
 use tower_sluice::store::redis::Redis;
 use tower_sluice::{
@@ -119,28 +118,6 @@ async fn waiters_of_a_replaced_queue_are_rejected_too() {
     let second = wait(&service, 2).await;
     limits.close();
     assert_eq!([all(first).await, all(second).await], [[503; 2]; 2]);
-}
-
-#[tokio::test]
-async fn a_configuration_closes_all_its_queues() {
-    let route = |path: &str, limit: u64| {
-        format!(
-            "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = {limit}\nper = \"1h\"\n\
-             max-queue = 9\nmax-wait = \"9h\"\n"
-        )
-    };
-    let mut config =
-        Config::parse("f.toml", &(route("/a", 1) + &route("/b", 1) + "[[route]]\npath = \"/c\"\n")).unwrap();
-    let services = [0, 1].map(|route| service(config.routes()[route].layer().unwrap()));
-    let mut waiting = Vec::new();
-    for service in &services {
-        assert_eq!(status(service).await, 200);
-        waiting.extend(wait(service, 2).await);
-    }
-    config.close();
-    assert_eq!(all(waiting).await, [503; 4]);
-    config.change("f.toml", &(route("/a", 2) + &route("/b", 2) + "[[route]]\npath = \"/c\"\n")).unwrap();
-    assert_eq!([status(&services[0]).await, status(&services[1]).await], [503; 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

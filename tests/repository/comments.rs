@@ -2,7 +2,8 @@
 
 use crate::files::{read, sources};
 
-const FOLDERS: &[&str] = &["src", "tests", "examples", "benches", "stores", "models", "protocols", "fuzz", "sluice"];
+const FOLDERS: &[&str] =
+    &["src", "crates", "tests", "examples", "benches", "stores", "models", "protocols", "fuzz", "sluice"];
 
 /// Except for programs, addresses and the rows of tables, which cannot be wrapped.
 #[test]

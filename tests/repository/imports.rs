@@ -22,11 +22,8 @@ const ROOMS: Picture = &[
     ("overload", &["limiter", "store", "util", "values"]),
     ("queue", &["algorithm", "limiter", "store", "util", "values"]),
     ("testing", &["algorithm", "limiter", "store", "util", "values"]),
-    ("http", &["algorithm", "limiter", "store", "util", "values"]),
-    (
-        "config",
-        &["algorithm", "balance", "concurrency", "http", "limiter", "overload", "queue", "store", "util", "values"],
-    ),
+    ("internal", &[]),
+    ("http", &["algorithm", "internal", "limiter", "store", "util", "values"]),
     // Text.
     ("guide", &[]),
 ];
@@ -81,7 +78,7 @@ const POLICY: Picture = &[
     ("transitions", &["shares", "who"]),
     ("definition", &["after", "facts", "heritage", "how_much", "precedence", "shares", "transitions", "who"]),
     ("combined", &["definition"]),
-    ("rules", &["definition", "error", "facts", "names", "who"]),
+    ("rules", &["combined", "definition", "error", "facts", "names", "who"]),
     ("crossings", &["definition", "facts", "shares", "transitions"]),
     ("owed", &["after", "definition"]),
     ("adjust", &["definition"]),

@@ -67,7 +67,7 @@ fn mistakes(path: &str, text: &str) -> Vec<String> {
 
 #[test]
 fn tests_draw_from_the_seed_only() {
-    let folders = ["src", "tests", "stores", "sluice", "examples", "protocols"];
+    let folders = ["src", "crates", "tests", "stores", "sluice", "examples", "protocols"];
     let found = folders.iter().flat_map(|folder| sources(folder)).flat_map(|path| {
         let name = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
         if EXEMPT.contains(&name.as_str()) { Vec::new() } else { mistakes(&name, &read(Path::new(&name))) }

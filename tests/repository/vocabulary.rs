@@ -16,7 +16,7 @@ const PREFIX: &str = "tower_sluice.rate_limiting.";
 fn texts() -> Vec<(PathBuf, String)> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide");
     let is_code = |path: &PathBuf| !path.starts_with(&guide);
-    sources("src").into_iter().filter(is_code).map(|path| (path.clone(), read(&path))).collect()
+    ["src", "crates"].into_iter().flat_map(sources).filter(is_code).map(|path| (path.clone(), read(&path))).collect()
 }
 
 /// A row of the table. Each cell has the words in backticks.
@@ -196,7 +196,7 @@ fn mistakes(page: &str) -> Vec<String> {
     let sources = texts();
     let code = Code::read(&sources);
     let mut mistakes = Vec::new();
-    let schema: Value = serde_json::from_str(&read("src/config/schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&read("crates/config/src/schema.json")).unwrap();
     check_toml(&rows, &schema_keys(&schema), &code, &mut mistakes);
     check_code(&rows, &code, &mut mistakes);
     check_metrics(&rows, &metrics(&sources), &mut mistakes);

@@ -3,9 +3,9 @@
 use std::ops::Deref;
 
 use toml::{Table, Value};
-use tower_sluice::config::{Changed, Config, ConfigError, ConfigReader, Route};
 use tower_sluice::key::{ClientIp, HeaderKey, KeyExtractor, User};
 use tower_sluice::{PartitionKey, RequestHead};
+use tower_sluice_config::{Changed, Config, ConfigError, ConfigReader, Route};
 
 pub(crate) struct Limits {
     config: Config,

@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::config::Route;
 use tower_sluice::{RateLimitLayer, Verdict};
+use tower_sluice_config::Route;
 
 use crate::limits::Limits;
 use crate::{echo, overload};

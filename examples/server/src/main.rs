@@ -63,8 +63,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_sluice::RequestHead;
-use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::key::{User, peer_addr};
+use tower_sluice_config::{Config, ConfigError, ConfigReader};
 use tower_sluice_serving::snapshots::Saving;
 use tower_sluice_serving::{admin, connections, metrics};
 

@@ -19,9 +19,9 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::ServiceExt;
 use tower_sluice::Verdict;
-use tower_sluice::config::Route;
 use tower_sluice::limiter::Priority;
 use tower_sluice::store::Stats;
+use tower_sluice_config::Route;
 
 use crate::limits::Limits;
 use crate::work::{CAPACITY, WORK, Worker};

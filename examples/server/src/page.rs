@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tower_sluice::config::Route;
+use tower_sluice_config::Route;
 
 use crate::downloads::{self, Downloads};
 use crate::limits::Limits;

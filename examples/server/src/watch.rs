@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use crate::limits::Limits;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tower_sluice::config::{Config, SnapshotFile};
 use tower_sluice::snapshot::Snapshots;
+use tower_sluice_config::{Config, SnapshotFile};
 
 /// Writes snapshots of the limits.
 #[derive(Clone, Debug)]

@@ -20,11 +20,11 @@ use http_body::Body;
 use tokio::runtime::{self, Runtime};
 use tokio::time::{self, Instant};
 use tower::{Layer, Service};
-use tower_sluice::config::{Config, ConfigError};
 use tower_sluice::headers::{RateLimitFields, WaitFields};
 use tower_sluice::layer::{RateLimit, RateLimitLayerBuilder};
 use tower_sluice::rejection::RejectionFormat;
 use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, Verdict};
+use tower_sluice_config::{Config, ConfigError};
 
 use self::answer::Answer;
 pub(crate) use self::clock::LogClock;

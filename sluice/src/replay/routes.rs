@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use http::{Request, Response};
 use toml::{Table, Value};
 use tower::ServiceExt;
-use tower_sluice::config::{Config, ConfigError};
+use tower_sluice_config::{Config, ConfigError};
 
 use crate::path::{PathIgnores, Target, folded, normalized};
 use crate::words::tables;

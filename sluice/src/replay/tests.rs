@@ -12,10 +12,10 @@ use axum::extract::ConnectInfo;
 use axum::routing::any_service;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use tower::{ServiceExt, service_fn};
-use tower_sluice::config::Config;
 use tower_sluice::key::User;
 use tower_sluice::testing::{Random, seed_of};
 use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice_config::Config;
 
 use self::trace::Trace;
 use super::{LogClock, Replay, Session};

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use super::config_map;
 

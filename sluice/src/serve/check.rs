@@ -1,7 +1,7 @@
 //! Mistakes in a configuration that only the service has a reason to find, and policies that have no effect in it.
 
 use toml::{Table, Value};
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use super::rls::DESCRIPTOR;
 use crate::words::{keys, tables};

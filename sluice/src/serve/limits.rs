@@ -12,9 +12,9 @@ use axum::extract::MatchedPath;
 use axum::response::IntoResponse;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt};
-use tower_sluice::config::{Config, ConfigError, ConfigReader};
 use tower_sluice::layer::RateLimit;
 use tower_sluice::{LimitsHandle, Policy, RateLimitLayer};
+use tower_sluice_config::{Config, ConfigError, ConfigReader};
 
 use super::check::{check_domains, without_effect};
 use super::pass::Pass;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use crate::rules::{self, Domain};
 use crate::words::tables;

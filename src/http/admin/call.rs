@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::problem::Problem;
-use crate::util::span;
+use crate::internal::span;
 use crate::values::{OverrideReason, Quota};
 
 /// A body: a JSON object whose members all are read.

@@ -109,12 +109,6 @@ impl ClientIp {
         Self { source, trusted, unidentified, ipv6_prefix, lenient: false, obfuscated: false }
     }
 
-    /// The same, by the address of the peer.
-    #[cfg(feature = "config")]
-    pub(crate) fn into_peer(self) -> Self {
-        Self { ipv6_prefix: self.ipv6_prefix, ..Self::peer() }
-    }
-
     /// Sets the prefix length of the IPv6 networks that have a budget each; 64 unless set.
     ///
     /// # Panics

@@ -67,7 +67,7 @@ fn read_parts(extractors: &[&dyn KeyExtractor], text: &str) -> Result<PartitionK
     if extractors.is_empty() {
         return Global.read_text(text);
     }
-    let keys = extractors.iter().zip(&texts).map(|(extractor, text)| text::key_of(*extractor, text));
+    let keys = extractors.iter().zip(&texts).map(|(extractor, text)| text::key_of_text(*extractor, text));
     match keys.collect::<Result<Vec<_>, _>>() {
         Ok(keys) if texts.len() == extractors.len() => {
             Ok(PartitionKey::from_parts(keys.iter().map(PartitionKey::as_bytes)))

@@ -60,8 +60,8 @@ pub(crate) use self::ranges::Ranges;
 pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
 pub(crate) use self::streak::{Length, Streak};
-pub use self::text::KeyTextError;
-pub(crate) use self::text::{SHARED, bytes_of, key_of, text_of};
+pub use self::text::{KeyTextError, key_of_text};
+pub(crate) use self::text::{SHARED, bytes_of, text_of};
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
 use crate::http::head::RequestHead;

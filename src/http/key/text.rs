@@ -4,8 +4,8 @@
 //! ` + `, or begin with a quotation mark or a parenthesis. In such a string, `\xff` is a byte. A combination is its
 //! parts, with ` + ` between them.
 //!
-//! [`text_of`] and [`key_of`] are one mapping there and back, for every key and every extractor: a key that has no such
-//! text is written as its bytes, `(0x00ff)`, or as the hash that is kept of it, `(sha256:…)`.
+//! [`text_of`] and [`key_of_text`] are one mapping there and back, for every key and every extractor: a key that has no
+//! such text is written as its bytes, `(0x00ff)`, or as the hash that is kept of it, `(sha256:…)`.
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -59,17 +59,22 @@ const HASH: &str = "(sha256:";
 /// The most bytes of a text: those of the longest key, as hexadecimal digits.
 const LONGEST: usize = BYTES.len() + 2 * 256 + 1;
 
-/// Returns the text of a key. [`key_of`] reads this key from it, so no two keys have the same text.
+/// Returns the text of a key. [`key_of_text`] reads this key from it, so no two keys have the same text.
 pub(crate) fn text_of(extractor: &dyn KeyExtractor, key: &PartitionKey) -> String {
     // Checked, since an extractor may be the user's: it may write keys that it does not make, or paint on a terminal.
     let is_its = |text: &String| {
-        text.len() <= LONGEST && text.chars().all(is_printable) && key_of(extractor, text).as_ref() == Ok(key)
+        text.len() <= LONGEST && text.chars().all(is_printable) && key_of_text(extractor, text).as_ref() == Ok(key)
     };
     extractor.write_text(key).filter(is_its).unwrap_or_else(|| bytes_of(key))
 }
 
-/// Returns the key that a text stands for.
-pub(crate) fn key_of(extractor: &dyn KeyExtractor, text: &str) -> Result<PartitionKey, KeyTextError> {
+/// Returns the key that a text stands for, as an operator writes it: `203.0.113.7` for an address, for example. The
+/// bytes of a key that has no other text are `(0x00ff)`.
+///
+/// # Errors
+///
+/// If the extractor makes no key of such a text.
+pub fn key_of_text(extractor: &dyn KeyExtractor, text: &str) -> Result<PartitionKey, KeyTextError> {
     // A part of a combination may be written so, too.
     let trimmed = if text.contains(SEPARATOR) { "" } else { text.trim() };
     let read = match (trimmed.strip_prefix(BYTES), trimmed.strip_prefix(HASH)) {
@@ -454,9 +459,9 @@ mod tests {
     fn a_text_that_is_cut_off_is_no_key() {
         let by_name = User::key();
         for text in ["(0xf)", "(0xff", "(0xfg)", "(sha256:00)", "\"a", "\"a\\\"", "\"a\\xf\"", "\"a\\q\"", "\"a\" b"] {
-            assert!(key_of(&by_name, text).is_err(), "{text}");
+            assert!(key_of_text(&by_name, text).is_err(), "{text}");
         }
-        assert_eq!(key_of(&by_name, " (0xFFfe) "), Ok(b"\xff\xfe".into()));
+        assert_eq!(key_of_text(&by_name, " (0xFFfe) "), Ok(b"\xff\xfe".into()));
     }
 
     /// An extractor of a user, whose keys are written as one text, with a line feed, or not at all.
@@ -532,7 +537,7 @@ mod tests {
             for _ in 0..rounds(300, 30_000) {
                 let key = any_key(&mut random);
                 let text = text_of(extractor, &key);
-                assert_eq!(key_of(extractor, &text), Ok(key.clone()), "{text}");
+                assert_eq!(key_of_text(extractor, &text), Ok(key.clone()), "{text}");
                 assert!(text.len() <= LONGEST && text.chars().all(is_printable), "{text:?}");
                 let other = texts.insert(text.clone(), key.clone());
                 assert!(other.is_none_or(|other| other == key), "{text}");

@@ -215,7 +215,7 @@ impl RateLimitLayerBuilder {
     /// Sets the name of this layer in metrics (the label `route`) and log events: its route, or another property that
     /// distinguishes it.
     ///
-    /// Without it, policies of the same name in several layers are counted as one. A [`Config`](crate::config::Config)
+    /// Without it, policies of the same name in several layers are counted as one. A [`Config`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html)
     /// sets it to the first path of the route. Do not use values that clients choose: each value makes new series.
     ///
     /// # Metrics

@@ -3,6 +3,9 @@
 //! One list has the pairs of options, and of options and limiters, that cannot be combined. `docs/policy_options.md`
 //! has the table of all pairs, and `tests/http/policy_options.rs` tries each of them.
 
+use std::collections::HashSet;
+
+use crate::http::policy::combined::Policies;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::error::PolicyError;
 use crate::http::policy::facts::Fact;
@@ -142,12 +145,41 @@ pub(crate) fn validate_name(name: &str) -> Result<(), PolicyError> {
     if is_name(name) { Ok(()) } else { Err(PolicyError::InvalidName { name: name.to_owned() }) }
 }
 
-impl Policy {
-    /// Returns the first mistake in the name, the pairs of options, the cost or the status of this policy.
+impl Policies {
+    /// Checks whether a layer can enforce these policies: for programs that read them at run time, and want to know
+    /// before they change a layer. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks the same.
     ///
-    /// [`Enforceable`](crate::http::reload::Enforceable) checks the policies of a layer as a whole: that there is at
-    /// least one, and that no two have the same name.
-    pub(crate) fn validate(&self) -> Result<(), PolicyError> {
+    /// # Errors
+    ///
+    /// If there is no policy, if two have the same name, or if the options of a policy are invalid: see
+    /// [`PolicyError`].
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        if self.policies.is_empty() {
+            return Err(PolicyError::NoPolicy);
+        }
+        let mut names = HashSet::with_capacity(self.policies.len());
+        for policy in &self.policies {
+            policy.validate()?;
+            // A formula has one member per policy.
+            if self.formula.has_choices() && policy.who.has_several_keys {
+                return Err(PolicyError::several_keys_among_alternatives(policy.name()));
+            }
+            if !names.insert(policy.name()) {
+                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Policy {
+    /// Checks the name, the pairs of options, the cost and the status of this policy.
+    /// [`Policies::validate`](crate::policy::Policies::validate) checks the policies of a layer as a whole.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake.
+    pub fn validate(&self) -> Result<(), PolicyError> {
         validate_name(&self.name)?;
         let name = || self.name.to_string();
         if let Some(PairRule(option, other, problem)) =

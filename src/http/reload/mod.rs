@@ -6,7 +6,6 @@ mod look_and_act;
 mod offenders;
 mod policy_status;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,10 +150,6 @@ impl LimitsHandle {
     pub fn close(&self) {
         self.layer.close();
     }
-
-    pub(crate) fn enforce(&self, policies: Enforceable) -> Replaced {
-        self.layer.replace(policies)
-    }
 }
 
 impl fmt::Debug for LimitsHandle {
@@ -188,33 +183,14 @@ pub(crate) struct Enforceable {
 
 impl Enforceable {
     pub(crate) fn new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
-        let Policies { policies, formula } = policies.into_policies();
-        if policies.is_empty() {
-            return Err(PolicyError::NoPolicy);
-        }
-        let mut names = HashSet::with_capacity(policies.len());
-        for policy in &policies {
-            policy.validate()?;
-            // A formula has one member per policy.
-            if formula.has_choices() && policy.who.has_several_keys {
-                return Err(PolicyError::several_keys_among_alternatives(policy.name()));
-            }
-            if !names.insert(policy.name()) {
-                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
-            }
-        }
+        let policies = policies.into_policies();
+        policies.validate()?;
+        let Policies { policies, formula } = policies;
         let policies: Vec<(usize, Policy)> = policies.into_iter().enumerate().collect();
         let policies = sort_by_key(policies, |(_, policy)| [0, 0, policy.charge_order() as u64]);
         let place = |member| policies.iter().position(|(index, _)| *index == member).expect("each is a member");
         let formula = formula.has_choices().then(|| formula.renumbered(&place));
         Ok(Self { policies: policies.into_iter().map(|(_, policy)| policy).collect(), formula })
-    }
-}
-
-impl IntoPolicies for Enforceable {
-    fn into_policies(self) -> Policies {
-        let all = || Formula::All((0..self.policies.len()).map(Formula::Member).collect());
-        Policies { formula: self.formula.unwrap_or_else(all), policies: self.policies }
     }
 }
 

@@ -8,7 +8,7 @@ mod read;
 mod tests;
 mod tree;
 
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use super::{Domain, Kind};
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tower_sluice::Quota;
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use super::super::name::{NameText, Names};
 use super::super::yaml::{self, Fields, Node, Shape};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tower_sluice::Quota;
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use super::super::name::{NameText, Names};
 use super::super::yaml::{self, Fields, Node, Shape, Value};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 use super::{Key, Node, Value};
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
-use tower_sluice::config::ConfigError;
+use tower_sluice_config::ConfigError;
 
 pub(super) use self::fields::{Fields, Shape};
 

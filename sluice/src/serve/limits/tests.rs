@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tower_sluice::config::Config;
 use tower_sluice::testing::{Random, seeds};
+use tower_sluice_config::Config;
 
 use super::Limits;
 use crate::serve::rls::Store;

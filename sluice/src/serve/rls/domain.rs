@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use tower_sluice::config::ConfigError;
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor};
 use tower_sluice::limiter::IntoLimiter;
@@ -13,6 +12,7 @@ use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
+use tower_sluice_config::ConfigError;
 
 use super::asked::{Asked, Selection};
 use super::brought::{self, Brought, BroughtLimits};

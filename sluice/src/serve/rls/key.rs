@@ -12,7 +12,7 @@ use crate::rules::{Descriptor, joined};
 /// The beginning of each part of such a key.
 pub(crate) const DESCRIPTOR: &str = "descriptor:";
 
-/// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice::config::ConfigReader) may have beyond those
+/// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice_config::ConfigReader) may have beyond those
 /// of the format: `key = ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user of the plan.
 pub(crate) fn read(policy: &str, names: &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> {
     let is_descriptor = |name: &String| name.starts_with(DESCRIPTOR);

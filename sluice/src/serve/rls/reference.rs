@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tower_sluice::config::Config;
 use tower_sluice::testing::Random;
+use tower_sluice_config::Config;
 
 use super::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use super::{Limits, Store, decide};

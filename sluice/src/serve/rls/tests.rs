@@ -3,7 +3,7 @@ use crate::rules::Unit;
 use crate::rules::envoy::examples::EXAMPLES;
 use crate::serve::rls::proto::Entry;
 use crate::serve::sources::Texts;
-use tower_sluice::config::Config;
+use tower_sluice_config::Config;
 
 fn limits(texts: &Texts) -> Limits {
     Limits::read(Config::reader(), texts, Store::Memory { max_keys: 64 }).unwrap_or_else(|error| panic!("{error}"))

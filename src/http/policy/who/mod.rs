@@ -8,7 +8,7 @@ pub(super) use self::exemptions::Except;
 pub use self::exemptions::{ExemptionError, Exemptions};
 use crate::http::head::RequestHead;
 use crate::http::key::{
-    Global, KeyError, KeyExtractor, KeyTextError, Length, SHARED, SameKeyCheck, Streak, bytes_of, key_of,
+    Global, KeyError, KeyExtractor, KeyTextError, Length, SHARED, SameKeyCheck, Streak, bytes_of, key_of_text,
     missing_extension, text_of,
 };
 use crate::util::log;
@@ -126,7 +126,7 @@ impl Who {
     /// If no request has such a key.
     pub(crate) fn key_of_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         let is_shared = text.trim() == SHARED && self.on_missing_key == MissingKey::Share;
-        if is_shared { Ok(PartitionKey::SHARED) } else { key_of(&*self.key, text) }
+        if is_shared { Ok(PartitionKey::SHARED) } else { key_of_text(&*self.key, text) }
     }
 
     /// Whether the policy applies to some requests only.

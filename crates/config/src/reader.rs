@@ -1,0 +1,193 @@
+//! `ConfigReader`: parsing with settings that a file cannot have.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::key::CustomKeys;
+use super::store::ReplayClock;
+use super::{Config, ConfigError, Redis, problems};
+use tower_sluice::key::KeyExtractor;
+use tower_sluice::layer::RateLimitLayerBuilder;
+use tower_sluice::time::Clock;
+
+/// Parses a configuration, with settings that a file cannot have.
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_sluice_config::Config;
+/// use tower_sluice::Verdict;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_sluice_config::ConfigError> {
+/// let text = r#"
+///     [[route]]
+///     path = "/api"
+///       [[route.policy]]
+///       name = "everybody"
+///       algorithm = "token-bucket"
+///       limit = 10
+///       per = "1s"
+/// "#;
+/// let config = Config::reader().layers(|layer| layer.verdict()).parse("limits.toml", text)?;
+///
+/// let layer = config.routes()[0].layer().expect("the route has a policy");
+/// let hello = service_fn(|_: http::Request<()>| async {
+///     Ok::<_, Infallible>(http::Response::new(String::from("hello")))
+/// });
+/// let response = layer.layer(hello).oneshot(http::Request::new(())).await.unwrap();
+/// assert!(response.extensions().get::<Verdict>().is_some());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It is not `Send`, since the closure for [`layers`](Self::layers) need not be: parse on the thread that made it.
+#[must_use]
+pub struct ConfigReader {
+    pub(crate) redis: Option<Redis>,
+    pub(crate) replay: Option<ReplayClock>,
+    pub(crate) set_up: Box<SetUp>,
+    pub(crate) custom_keys: Option<Arc<CustomKeys>>,
+}
+
+pub(crate) type SetUp = dyn Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder;
+
+impl ConfigReader {
+    pub(crate) fn new() -> Self {
+        Self { redis: None, replay: None, set_up: Box::new(|builder| builder), custom_keys: None }
+    }
+
+    /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`.
+    ///
+    /// A `[redis]` in the file is not used, but still opened first, without connecting: if its settings are wrong, the
+    /// file is rejected.
+    #[cfg(feature = "redis")]
+    pub fn redis(self, redis: &Redis) -> Self {
+        Self { redis: Some(redis.clone()), ..self }
+    }
+
+    /// Prepares a replay: the layers then decide on requests of the past, such as those of an access log.
+    ///
+    /// - All policies are in memory, whether or not the file has a `[redis]`, which is not opened.
+    /// - Budgets, bans, debts and the records of `charge-once` follow `clock`, such as a
+    ///   [`ManualClock`](tower_sluice::time::ManualClock). Its timestamps count from the Unix epoch, so that windows begin
+    ///   at the same instants as in the file's program. Queues and the algorithms `slow-down` and `overload` follow
+    ///   tokio's clock: pause it, and advance both clocks together.
+    /// - The key `client-ip` is the address of the peer, whatever `[client-ip]` says, in networks of its `ipv6-prefix`:
+    ///   a log has the address of the client, and not of the proxies.
+    /// - The budget of `exempt-preflights` follows the system's clock.
+    ///
+    /// ```
+    /// use tower_sluice_config::Config;
+    /// use tower_sluice::time::ManualClock;
+    ///
+    /// let text = r#"
+    ///     [[route]]
+    ///     path = "/api"
+    ///       [[route.policy]]
+    ///       name = "everybody"
+    ///       algorithm = "token-bucket"
+    ///       limit = 10
+    ///       per = "1s"
+    /// "#;
+    /// let clock = ManualClock::new();
+    /// let config = Config::reader().replay(clock.clone()).parse("limits.toml", text)?;
+    /// # drop(config);
+    /// # Ok::<_, tower_sluice_config::ConfigError>(())
+    /// ```
+    #[doc(alias("clock", "simulation"))]
+    pub fn replay(self, clock: impl Clock) -> Self {
+        Self { replay: Some(ReplayClock(Arc::new(clock))), ..self }
+    }
+
+    /// Sets up the layer of each route that has a policy, after the settings of the file. A second call replaces the
+    /// first.
+    pub fn layers(self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
+        Self { set_up: Box::new(set_up), ..self }
+    }
+
+    /// Lets policies have keys of your own: `key = "tenant"`. `custom` gets the name of the policy and what it has for
+    /// `key`, as a list, and returns the extractor; `None` for a key of the format, such as `client-ip`; and the error,
+    /// with its cure, for a key that is wrong. A later [`change`](Config::change) asks it, too. A second call replaces
+    /// the first.
+    ///
+    /// ```
+    /// use tower_sluice::PartitionKey;
+    /// use tower_sluice_config::Config;
+    /// use tower_sluice::key::{ExtensionKey, KeyExtractor};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone)]
+    /// struct Tenant(u64);
+    ///
+    /// let text = r#"
+    ///     [[route]]
+    ///     path = "/api"
+    ///       [[route.policy]]
+    ///       name = "per-tenant"
+    ///       algorithm = "token-bucket"
+    ///       limit = 10
+    ///       per = "1s"
+    ///       key = "tenant"
+    /// "#;
+    /// let tenant = |_policy: &str, names: &[String]| -> Option<Result<Box<dyn KeyExtractor>, String>> {
+    ///     let key = ExtensionKey::new(|tenant: &Tenant| PartitionKey::from(tenant.0));
+    ///     (names == ["tenant"]).then(|| Ok(Box::new(key) as _))
+    /// };
+    /// let config = Config::reader().keys(tenant).parse("limits.toml", text)?;
+    /// # drop(config);
+    /// # Ok::<_, tower_sluice_config::ConfigError>(())
+    /// ```
+    pub fn keys(
+        self,
+        custom: impl Fn(&str, &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { custom_keys: Some(Arc::new(custom)), ..self }
+    }
+
+    /// Parses `text`; `file` is the name in messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::parse`].
+    pub fn parse(self, file: &str, text: &str) -> Result<Config, ConfigError> {
+        Config::read(file, text, self)
+    }
+
+    /// Returns the mistakes of a file in the order of their lines, for a program that checks files. There is none if
+    /// and only if [`parse`](Self::parse) reads the file. No budget is made, so a check takes little memory.
+    ///
+    /// If the text is not TOML, that is the only mistake. Otherwise these are all fields that are unknown, missing, or
+    /// of the wrong type or range, and of the tables without such fields the first mistake of each: of a policy, of the
+    /// other settings of a route, and of `[client-ip]`, `[redis]`, `[snapshot]` and `[response]`. Reading stops after a
+    /// thousand.
+    ///
+    /// ```
+    /// use tower_sluice_config::Config;
+    ///
+    /// let text = r#"
+    ///     [[route]]
+    ///     path = "api"
+    ///       [[route.policy]]
+    ///       name = "everybody"
+    ///       algorithm = "token-bucket"
+    ///       limit = 0
+    ///       per = "1 fortnight"
+    /// "#;
+    /// let problems = Config::reader().problems("limits.toml", text);
+    /// assert_eq!(problems.iter().map(|problem| problem.line()).collect::<Vec<_>>(), [3, 7, 8]);
+    /// ```
+    #[must_use]
+    #[doc(alias("check", "lint", "validate"))]
+    pub fn problems(self, file: &str, text: &str) -> Vec<ConfigError> {
+        problems::find(file, text, self)
+    }
+}
+
+impl fmt::Debug for ConfigReader {
+    /// By hand, since a closure has no `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigReader").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,45 @@
+//! Tests of configuration files.
+
+#[cfg(all(feature = "admin", feature = "axum"))]
+mod admin;
+#[path = "../../../../tests/support/busy.rs"]
+mod busy;
+mod calendar;
+#[path = "../../../../tests/support/cases.rs"]
+mod cases;
+mod change;
+mod closed;
+mod errors;
+mod guide;
+mod keys;
+mod layers;
+#[path = "../../../../tests/support/log.rs"]
+mod log;
+mod mistakes;
+mod problems;
+#[cfg(feature = "axum")]
+mod router;
+mod schema;
+
+use tower_sluice_config::Config;
+
+/// Returns a route with one policy, in which `line` replaces the line of the same field, or is added.
+fn with(line: &str) -> String {
+    let field = line.split(['=', ' ']).next().unwrap();
+    let policy = ["name = \"p\"", "algorithm = \"token-bucket\"", "limit = 10", "per = \"1s\"", "key = \"global\""];
+    let mut lines: Vec<_> = policy.iter().map(|old| if old.starts_with(field) { line } else { old }).collect();
+    if !policy.iter().any(|old| old.starts_with(field)) {
+        lines.push(line);
+    }
+    format!("[[route]]\npath = \"/a\"\n[[route.policy]]\n{}\n", lines.join("\n"))
+}
+
+/// Returns the message of the error in a configuration.
+fn error(text: &str) -> String {
+    Config::parse("f.toml", text).expect_err(text).to_string()
+}
+
+/// Returns the format in the documentation of the module.
+fn documented_format() -> String {
+    include_str!("../../src/format.toml").to_owned()
+}
