@@ -8,6 +8,8 @@ use super::error::ConfigError;
 use super::format::{AlgorithmName, RawPolicy};
 use super::source::SourceText;
 use super::store::StoreSpec;
+#[cfg(feature = "calendar")]
+use super::store::{MemorySettings, RateSpec};
 use tower_sluice::Limiter;
 
 /// A period of the calendar.
@@ -83,7 +85,8 @@ pub(crate) fn limiter(
         let problem = |error| source.error(&zone.span(), format_args!("zone: {error}"));
         window = window.zone(zone.get_ref()).map_err(problem)?;
     }
-    store.limiter(window, max_keys(source, raw)?).map_err(|problem| source.error(&per.span(), problem))
+    let settings = MemorySettings { max_keys: max_keys(source, raw)?, when_full: None };
+    store.limiter(source, RateSpec::CalendarWindow(window), settings, &per.span())
 }
 
 #[cfg(not(feature = "calendar"))]

@@ -7,7 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::format::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, RawSnapshot, TableKeys};
+use super::format::{RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, RawSnapshot, RawStores, TableKeys};
 use super::response::ResponseSettings;
 use super::source::SourceText;
 use super::{Config, Draft, DraftPolicies, Route, SharedSettings};
@@ -17,19 +17,27 @@ use crate::log;
 pub(crate) struct FixedTables {
     client_ip: Option<RawClientIp>,
     redis: Option<RawRedis>,
+    store: Option<RawStores>,
     snapshot: Option<RawSnapshot>,
     response: Option<RawResponse>,
 }
 
 impl FixedTables {
     pub(crate) fn read(raw: &RawConfig) -> Self {
-        let RawConfig { client_ip, redis, snapshot, response, route: _ } = raw;
-        Self { client_ip: inner(client_ip), redis: inner(redis), snapshot: inner(snapshot), response: inner(response) }
+        let RawConfig { client_ip, redis, store, snapshot, response, route: _ } = raw;
+        Self {
+            client_ip: inner(client_ip),
+            redis: inner(redis),
+            store: inner(store),
+            snapshot: inner(snapshot),
+            response: inner(response),
+        }
     }
 
     fn check(&self, source: &SourceText<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
         check_same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
         check_same(source, "[redis]", &self.redis, &raw.redis)?;
+        check_same(source, "[store]", &self.store, &raw.store)?;
         check_same(source, "[snapshot]", &self.snapshot, &raw.snapshot)?;
         check_same(source, "[response]", &self.response, &raw.response)
     }
@@ -116,7 +124,7 @@ impl Config {
     /// they run. Consumed quota carries over, see [`LimitsHandle`](tower_sluice::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
-    /// is fixed: `[client-ip]`, `[redis]` and `[response]`, and for each route its paths, its `path-ignores`, its
+    /// is fixed: `[client-ip]`, `[redis]`, `[store]` and `[response]`, and for each route its paths, its `path-ignores`, its
     /// `response`, its `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow =
     /// true`.
     ///

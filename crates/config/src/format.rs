@@ -233,9 +233,6 @@ words! {
     WhenFull {
         "reject": WhenFull::Reject, "overflow": WhenFull::Overflow, "evict-least": WhenFull::EvictLeast
     }
-    StoreName {
-        "memory": StoreName::Memory, "redis": StoreName::Redis
-    }
     FailureMode {
         "local-fallback": FailureMode::LocalFallback, "allow": FailureMode::Allow, "reject": FailureMode::Reject
     }
@@ -264,12 +261,6 @@ pub(crate) enum AlgorithmName {
     Concurrency,
     Overload,
     Balance,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreName {
-    Memory,
-    Redis,
 }
 
 /// The measure that settles a charge once the response has ended.
@@ -381,6 +372,10 @@ tables! {
             KeyKind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
         redis: Option<Spanned<RawRedis>> = TableKey::new(
             KeyKind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"` (feature `redis`).");
+        store: Option<Spanned<RawStores>> = TableKey::new(
+            KeyKind::Map("stores"), "{ pg = { kind = \"postgres\", url = \"postgres://limits@127.0.0.1/limits\" } }",
+            "Further stores, which policies name: [store.NAME] with kind and what that kind needs. Left out: the kind is the \
+             name.").secret().aside();
         snapshot: Option<Spanned<RawSnapshot>> = TableKey::new(
             KeyKind::Table("snapshot"), "", "Budgets in memory, and bans, outlive a restart in this file.");
         response: Option<Spanned<RawResponse>> = TableKey::new(
@@ -530,8 +525,9 @@ tables! {
         suspended: Option<Spanned<bool>> = flag(
             "Reject every request with 403, and charge none, until this is removed. What keys have used stays.").aside();
         shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
-        store: Option<Spanned<NamedValue<StoreName>>> = word::<StoreName>("\"memory\"",
-            "Left out: redis if there is one. slow-down and overload are in memory.");
+        store: Option<Spanned<String>> = text("\"memory\"",
+            "Where the budgets are: memory, redis, or the name of a [store.NAME]. Left out: redis if there is one, or else the \
+             only store. slow-down and overload are in memory.");
         on_failure: Option<NamedValue<FailureMode>> = word::<FailureMode>("\"reject\"",
             "How requests are decided while the store fails: by limits of this process, or all allowed, or all rejected.")
             .default("\"local-fallback\"");
@@ -626,6 +622,24 @@ tables! {
     }
 }
 
+/// The tables of `[store]`, as in the file.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(try_from = "toml::Table")]
+pub(crate) struct RawStores(toml::Table);
+
+impl TryFrom<toml::Table> for RawStores {
+    type Error = &'static str;
+
+    fn try_from(tables: toml::Table) -> Result<Self, Self::Error> {
+        if is_date(tables.keys()) { Err("a date is no table") } else { Ok(Self(tables)) }
+    }
+}
+
+/// Whether these are the keys of a date, which the parser reads as a table with such a key.
+fn is_date<'a>(mut keys: impl Iterator<Item = &'a String>) -> bool {
+    keys.any(|name| name.starts_with("$__toml"))
+}
+
 /// Headers and their values, which are secrets.
 #[derive(Deserialize)]
 #[serde(try_from = "BTreeMap<String, OneOrMany>")]
@@ -634,13 +648,8 @@ pub(crate) struct RawHeaders(pub(crate) BTreeMap<String, OneOrMany>);
 impl TryFrom<BTreeMap<String, OneOrMany>> for RawHeaders {
     type Error = &'static str;
 
-    /// Rejects a date, which the parser reads as a table with such a key.
     fn try_from(headers: BTreeMap<String, OneOrMany>) -> Result<Self, Self::Error> {
-        if headers.keys().any(|name| name.starts_with("$__toml")) {
-            Err("a date is no table")
-        } else {
-            Ok(Self(headers))
-        }
+        if is_date(headers.keys()) { Err("a date is no table") } else { Ok(Self(headers)) }
     }
 }
 
@@ -655,13 +664,6 @@ impl OneOrMany {
     pub(crate) fn as_slice(&self) -> &[String] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
-            Self::Many(many) => many,
-        }
-    }
-
-    pub(crate) fn into_vec(self) -> Vec<String> {
-        match self {
-            Self::One(one) => vec![one],
             Self::Many(many) => many,
         }
     }

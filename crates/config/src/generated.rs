@@ -121,6 +121,11 @@ fn schema() -> String {
         ]
       }
     },
+    "stores": {
+      "type": "object",
+      "propertyNames": { "not": { "const": "memory" } },
+      "additionalProperties": { "type": "object", "properties": { "kind": { "type": "string" } } }
+    },
     "classes": {
       "type": "object",
       "minProperties": 1,

@@ -60,7 +60,7 @@
 //! # Errors
 //!
 //! An error names the file, the line, the field and the cure. It repeats the value, unless that may be a secret (`url`,
-//! `master`, `secret`, `headers`).
+//! `master`, `secret`, `headers`, all of `[store.NAME]`).
 //!
 //! # Cost
 //!
@@ -88,7 +88,7 @@ mod response;
 mod router;
 mod snapshot;
 mod source;
-mod store;
+pub mod store;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -110,7 +110,7 @@ use self::format::{RawBudget, RawClientIp, RawConfig, RawPolicy, RawResponse, Ra
 use self::key::CustomKeys;
 use self::response::ResponseSettings;
 use self::source::SourceText;
-use self::store::{Redis, StoreSpec, Stores};
+use self::store::{NamedStores, StoreMode, StoreSpec, Stores};
 use self::value::{number, set_if_some, size};
 use tower_sluice::Quota;
 use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
@@ -236,15 +236,16 @@ impl Config {
             Some(raw) => ResponseSettings::parse(&source, raw.get_ref())?,
             None => ResponseSettings::default(),
         };
-        let stores = match reader.replay {
-            Some(clock) => Stores::Replay { clock, has_redis: raw.redis.is_some() || reader.redis.is_some() },
-            None => {
-                // Opened (without connecting) even if the reader's Redis is used instead, so that mistakes in the file
-                // are found.
-                let redis_of_file = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
-                Stores::InForce(reader.redis.or(redis_of_file))
-            }
-        };
+        let mode = reader.replay.map_or(StoreMode::InForce, StoreMode::Replay);
+        let table = if raw.store.is_some() { Some(source.parse_table()?) } else { None };
+        let tables = table.as_ref().and_then(|table| table.get_ref().get("store"));
+        let has_redis = raw.redis.is_some();
+        let named = NamedStores { has_redis, redis: raw.redis.map(Spanned::into_inner), tables };
+        let mut problems = Vec::new();
+        let stores = Stores::open(&source, named, reader.redis, mode, &reader.kinds, &mut problems);
+        if let Some(problem) = problems.into_iter().next() {
+            return Err(problem);
+        }
         let snapshot = raw.snapshot.map(|raw| SnapshotFile::parse(&source, raw.into_inner())).transpose()?;
         if raw.route.is_empty() {
             return Err(source.error(&source.end(), NO_ROUTE));
@@ -269,6 +270,13 @@ impl Config {
     /// Returns the extractor of the key `client-ip`.
     pub const fn client_ip(&self) -> &ClientIp {
         &self.client_ip
+    }
+
+    /// Returns the statements that prepare the servers of the file, each after the name of its store: see
+    /// [`Store::migration`](store::Store::migration).
+    #[must_use]
+    pub fn migrations(&self) -> Vec<(&str, String)> {
+        self.stores.migrations()
     }
 
     /// Closes the queues of all routes, and those that a later [`change`](Self::change) adds: see

@@ -71,6 +71,19 @@ pub(crate) fn reworded(text: &str, file: &DeTable<'_>, at: &Range<usize>, messag
     }
 }
 
+/// Rewords the parser's `message` on a table that only the program knows: without the value, which may be a secret.
+/// `path` leads from the table to the field.
+pub(crate) fn of_store(path: &[String], message: &str) -> String {
+    if let Some(key) = message.strip_prefix(MISSING) {
+        return format!("missing field {key}");
+    }
+    if message.starts_with("unknown field ") {
+        return with_nearest(message);
+    }
+    let (_, expected) = message.rsplit_once(", expected ").unwrap_or(("", "another value"));
+    format!("{}: write {expected}", path.join("."))
+}
+
 /// Names the field that replaces a field of earlier versions.
 fn renamed(name: &str) -> Option<String> {
     let (old, new) = RENAMED.iter().find(|(old, _)| *old == name)?;

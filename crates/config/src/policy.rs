@@ -12,12 +12,12 @@ use super::error::ConfigError;
 use super::exempt;
 use super::format::{
     AlgorithmName, MOST_IN_FLIGHT, NamedValue, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseAt, SettleBy,
-    ShownForm, StoreName,
+    ShownForm,
 };
 use super::key::{self, CustomKeys};
 use super::precedence;
 use super::source::SourceText;
-use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
+use super::store::{ConcurrencySpec, MemorySettings, QueueSpec, RateSpec, StoreSpec};
 use super::value::{duration, number, number_in, quota, set_if_some, size};
 use tower_sluice::Limiter;
 use tower_sluice::Overload;
@@ -291,18 +291,20 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
             return Err(source.error(&at, problem));
         }
     }
-    let on_redis = raw.store.as_ref().filter(|store| store.get_ref().value() == StoreName::Redis);
-    if let Some((at, name)) = on_redis.zip(is_overload.then_some("overload").or(is_slow_down.then_some("slow-down"))) {
-        let problem =
-            format!("store = \"redis\": {name} is the state of this process; remove it, or write store = \"memory\"");
+    let on_server = raw.store.as_ref().filter(|_| !store.is_memory());
+    if let Some((at, name)) = on_server.zip(is_overload.then_some("overload").or(is_slow_down.then_some("slow-down"))) {
+        let problem = format!(
+            "store = {:?}: {name} is the state of this process; remove it, or write store = \"memory\"",
+            at.get_ref()
+        );
         return Err(source.error(&at.span(), problem));
     }
     if is_overload {
         return overload(source, raw);
     }
     if is_balance {
-        let max_keys = max_keys(source, raw)?;
-        return Ok(store.balance(max_keys));
+        let settings = MemorySettings { max_keys: max_keys(source, raw)?, when_full: None };
+        return store.balance(source, settings);
     }
     let Some(raw_limit) = &raw.limit else {
         return Err(source.error(&raw.name.span(), "missing field `limit`; add limit = 10"));
@@ -318,38 +320,37 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     if let Some(unit) = unit {
         return calendar::limiter(source, raw, (unit, per), limit, store);
     }
-    let max_keys = max_keys(source, raw)?;
+    let settings = MemorySettings {
+        max_keys: max_keys(source, raw)?,
+        when_full: raw.when_full.as_ref().map(|when_full| when_full.get_ref().value()),
+    };
     let burst = raw.burst.as_ref().map(|burst| number(source, "policy.burst", burst)).transpose()?;
     let quota = set_if_some(quota(source, limit, "per", per)?, burst, Quota::burst);
 
-    let limiter = match algorithm {
+    let at = staggered.map_or_else(|| per.span(), Spanned::span);
+    let rate = match algorithm {
         AlgorithmName::Concurrency | AlgorithmName::Overload | AlgorithmName::Balance => {
             unreachable!("it has no quota, and returned above")
         }
-        AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota), max_keys),
-        AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota), max_keys),
-        AlgorithmName::FixedWindow if staggered.is_some() => {
-            store.limiter(FixedWindow::new(quota).staggered(), max_keys)
-        }
-        AlgorithmName::FixedWindow => store.limiter(FixedWindow::new(quota), max_keys),
+        AlgorithmName::TokenBucket => RateSpec::TokenBucket(TokenBucket::new(quota)),
+        AlgorithmName::LeakyBucket => RateSpec::LeakyBucket(LeakyBucket::new(quota)),
+        AlgorithmName::FixedWindow if staggered.is_some() => RateSpec::FixedWindow(FixedWindow::new(quota).staggered()),
+        AlgorithmName::FixedWindow => RateSpec::FixedWindow(FixedWindow::new(quota)),
         AlgorithmName::SlidingWindow if staggered.is_some() => {
-            store.limiter(SlidingWindow::new(quota).staggered(), max_keys)
+            RateSpec::SlidingWindow(SlidingWindow::new(quota).staggered())
         }
-        AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota), max_keys),
+        AlgorithmName::SlidingWindow => RateSpec::SlidingWindow(SlidingWindow::new(quota)),
         AlgorithmName::SlowDown => return slow_down(source, raw, quota),
         AlgorithmName::LeakyQueue => {
             let queue = QueueSpec {
                 quota,
                 max_queue: raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?,
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-                max_keys,
-                when_full: raw.when_full.as_ref().map(|when_full| when_full.get_ref().value()),
             };
-            store.queue(queue)
+            return store.queue(source, queue, settings, &at);
         }
     };
-    let at = staggered.map_or_else(|| per.span(), Spanned::span);
-    limiter.map_err(|problem| source.error(&at, problem))
+    store.limiter(source, rate, settings, &at)
 }
 
 /// Delays requests of this process, wherever other policies keep their budgets.
@@ -420,16 +421,15 @@ fn concurrency(
         let problem = "max-wait bounds the wait in a queue, and there is none; add max-queue = 100, or remove it";
         return Err(source.error(&wait.span(), problem));
     }
-    // On Redis, the same maximum as any quota.
+    // On a server, the same maximum as any quota.
     let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
     let concurrency = ConcurrencySpec {
         limit: number_in(source, "limit", 1..=most, limit)?,
         max_queue,
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-        max_keys: max_keys(source, raw)?,
         lease,
     };
-    Ok(store.concurrency(concurrency))
+    store.concurrency(source, concurrency, MemorySettings { max_keys: max_keys(source, raw)?, when_full: None })
 }
 
 fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Result<Duration, ConfigError> {

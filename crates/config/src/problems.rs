@@ -9,13 +9,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::error::ConfigError;
-use super::format::{self, KeyKind, RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, RawRoute};
+use super::format::{self, KeyKind, RawClientIp, RawConfig, RawPolicy, RawRedis, RawResponse, RawRoute, RawStores};
 use super::parser_errors::{self, MISSING};
 use super::reader::ConfigReader;
 use super::response::ResponseSettings;
 use super::snapshot::SnapshotFile;
 use super::source::SourceText;
-use super::store::{self, Stores};
+use super::store::{NamedStores, StoreMode, Stores};
 use super::value::{duration, number_in};
 use super::{
     NO_ROUTE, SharedSettings, check_ignored, check_paths, check_without_policy, client_ip, combine, read_preflights,
@@ -57,15 +57,16 @@ impl<'t> Finder<'_, 't> {
     }
 
     fn read_file(&mut self, mut file: DeTable<'t>, reader: ConfigReader) {
-        let has_redis = file.contains_key("redis") || reader.redis.is_some();
         let raw = self.table::<Spanned<RawClientIp>>(&mut file, "client-ip");
         let client_ip = raw.and_then(|raw| self.note(client_ip(self.source, raw.into_inner())));
         let client_ip = client_ip.unwrap_or_else(ClientIp::peer);
-        let redis = self.table::<Spanned<RawRedis>>(&mut file, "redis");
-        let redis = match reader.replay {
-            Some(_) => None,
-            None => reader.redis.or(redis.and_then(|raw| self.note(store::redis(self.source, raw.into_inner())))),
-        };
+        let has_redis = file.contains_key("redis");
+        let redis = self.table::<Spanned<RawRedis>>(&mut file, "redis").map(Spanned::into_inner);
+        let tables = file.get("store").cloned();
+        self.table::<Spanned<RawStores>>(&mut file, "store");
+        let named = NamedStores { has_redis, redis, tables: tables.as_ref() };
+        let mode = StoreMode::Checked { is_replay: reader.replay.is_some() };
+        let stores = Stores::open(self.source, named, reader.redis, mode, &reader.kinds, &mut self.problems);
         if let Some(raw) = self.table::<Spanned<_>>(&mut file, "snapshot") {
             self.note(SnapshotFile::parse(self.source, raw.into_inner()));
         }
@@ -76,7 +77,7 @@ impl<'t> Finder<'_, 't> {
             client_ip: &client_ip,
             custom_keys: reader.custom_keys.as_deref(),
             response: ResponseSettings::default(),
-            stores: &Stores::Checked { redis, has_redis },
+            stores: &stores,
         };
         let routes = take_tables(&mut file, "route");
         // What is left is unknown, or a route that is no list of tables.

@@ -4,10 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::key::CustomKeys;
-use super::store::ReplayClock;
-use super::{Config, ConfigError, Redis, problems};
+#[cfg(feature = "redis")]
+use super::store::RedisLimiters;
+use super::store::{Kinds, ReplayClock, Store, StoreTable};
+use super::{Config, ConfigError, problems};
 use tower_sluice::key::KeyExtractor;
 use tower_sluice::layer::RateLimitLayerBuilder;
+#[cfg(feature = "redis")]
+use tower_sluice::store::redis::Redis;
 use tower_sluice::time::Clock;
 
 /// Parses a configuration, with settings that a file cannot have.
@@ -45,7 +49,8 @@ use tower_sluice::time::Clock;
 /// It is not `Send`, since the closure for [`layers`](Self::layers) need not be: parse on the thread that made it.
 #[must_use]
 pub struct ConfigReader {
-    pub(crate) redis: Option<Redis>,
+    pub(crate) redis: Option<Arc<dyn Store>>,
+    pub(crate) kinds: Kinds,
     pub(crate) replay: Option<ReplayClock>,
     pub(crate) set_up: Box<SetUp>,
     pub(crate) custom_keys: Option<Arc<CustomKeys>>,
@@ -55,7 +60,13 @@ pub(crate) type SetUp = dyn Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder;
 
 impl ConfigReader {
     pub(crate) fn new() -> Self {
-        Self { redis: None, replay: None, set_up: Box::new(|builder| builder), custom_keys: None }
+        Self {
+            redis: None,
+            kinds: Kinds::default(),
+            replay: None,
+            set_up: Box::new(|builder| builder),
+            custom_keys: None,
+        }
     }
 
     /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`.
@@ -64,12 +75,74 @@ impl ConfigReader {
     /// file is rejected.
     #[cfg(feature = "redis")]
     pub fn redis(self, redis: &Redis) -> Self {
-        Self { redis: Some(redis.clone()), ..self }
+        Self { redis: Some(Arc::new(RedisLimiters(redis.clone()))), ..self }
+    }
+
+    /// Lets files have stores of this kind, in tables `[store.NAME]`. `open` makes the store of a table, without a
+    /// connection. A second call for the same kind replaces the first.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use tower_sluice::limiter::IntoLimiter;
+    /// use tower_sluice::store::MemoryStore;
+    /// use tower_sluice::{Limiter, RateLimiter};
+    /// use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
+    /// use tower_sluice_config::{Config, ConfigError};
+    ///
+    /// /// In place of a server of your own: see `tower_sluice::store::remote`.
+    /// struct Small(usize);
+    ///
+    /// impl Store for Small {
+    ///     fn rate_limiter(&self, _name: &str, rate: RateSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+    ///         let RateSpec::TokenBucket(bucket) = rate else { return Err(NoLimiter::Unsupported) };
+    ///         Ok(RateLimiter::new(bucket, MemoryStore::with_capacity(self.0)).into_limiter())
+    ///     }
+    /// }
+    ///
+    /// fn open(table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
+    ///     #[derive(serde::Deserialize)]
+    ///     #[serde(deny_unknown_fields)]
+    ///     struct Raw {
+    ///         room: usize,
+    ///     }
+    ///     let Raw { room } = table.read()?;
+    ///     if room == 0 {
+    ///         return Err(table.error("room", "room = 0: write a number of keys"));
+    ///     }
+    ///     Ok(Arc::new(Small(room)))
+    /// }
+    ///
+    /// let text = r#"
+    ///     [store.small]
+    ///     room = 1000
+    ///
+    ///     [[route]]
+    ///     path = "/api"
+    ///       [[route.policy]]
+    ///       name = "everybody"
+    ///       store = "small"
+    ///       algorithm = "token-bucket"
+    ///       limit = 10
+    ///       per = "1s"
+    /// "#;
+    /// let config = Config::reader().store("small", open).parse("limits.toml", text)?;
+    /// # drop(config);
+    /// # Ok::<_, ConfigError>(())
+    /// ```
+    #[doc(alias("postgres", "dynamodb", "backend"))]
+    pub fn store(
+        mut self,
+        kind: impl Into<String>,
+        open: impl Fn(&StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> + Send + Sync + 'static,
+    ) -> Self {
+        self.kinds.0.insert(kind.into(), Arc::new(open));
+        self
     }
 
     /// Prepares a replay: the layers then decide on requests of the past, such as those of an access log.
     ///
-    /// - All policies are in memory, whether or not the file has a `[redis]`, which is not opened.
+    /// - All policies are in memory. `[redis]` and `[store]` are not opened.
     /// - Budgets, bans, debts and the records of `charge-once` follow `clock`, such as a
     ///   [`ManualClock`](tower_sluice::time::ManualClock). Its timestamps count from the Unix epoch, so that windows begin
     ///   at the same instants as in the file's program. Queues and the algorithms `slow-down` and `overload` follow

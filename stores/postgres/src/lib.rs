@@ -2,6 +2,8 @@
 
 mod backend;
 mod fault;
+#[cfg(feature = "file")]
+pub mod file;
 mod joint;
 mod kept;
 mod pool;

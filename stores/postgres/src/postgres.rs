@@ -115,19 +115,24 @@ impl Postgres {
     /// If the name has other characters than small letters, digits and underscores, and a dot behind the schema.
     #[track_caller]
     pub fn table(self, name: &str) -> Self {
+        assert!(
+            Self::is_table_name(name),
+            "a table is called by small letters, digits and underscores, such as limits.sluice_state, not {name:?}"
+        );
+        let calls = calls(name, self.calls.timeout());
+        self.sessions.tell(&calls);
+        Self { table: name.into(), statements: Arc::new(Statements::new(name)), calls, ..self }
+    }
+
+    /// Whether a name can be that of a [`table`](Self::table).
+    pub(crate) fn is_table_name(name: &str) -> bool {
         let is_word = |word: &str| {
             let mut bytes = word.bytes();
             bytes.next().is_some_and(|first| first.is_ascii_lowercase() || first == b'_')
                 && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
                 && word.len() <= 63
         };
-        assert!(
-            name.split('.').count() <= 2 && name.split('.').all(is_word),
-            "a table is called by small letters, digits and underscores, such as limits.sluice_state, not {name:?}"
-        );
-        let calls = calls(name, self.calls.timeout());
-        self.sessions.tell(&calls);
-        Self { table: name.into(), statements: Arc::new(Statements::new(name)), calls, ..self }
+        name.split('.').count() <= 2 && name.split('.').all(is_word)
     }
 
     /// Sets how long a decision may take, all in all, also the wait for a connection; 100 ms by default. If PostgreSQL

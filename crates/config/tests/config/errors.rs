@@ -107,7 +107,11 @@ pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
             2,
             "path = 3: write a text in quotation marks or a list of such, such as \"/api\"",
         ),
-        (in_policy("store = \"disk\""), 8, "store = \"disk\": write \"memory\" or \"redis\""),
+        (
+            in_policy("store = \"disk\""),
+            8,
+            "store = \"disk\": the file has no [store.disk]; write that table, or store = \"memory\"",
+        ),
         (
             in_policy("on-missing-key = \"ignore\""),
             8,
@@ -119,7 +123,11 @@ pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
             "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"slow-down\", \"fixed-window\", \"sliding-window\", \"concurrency\", \"overload\" or \"balance\"",
         ),
         (in_policy("store = { redis = 1 }"), 8, "store"),
-        (in_policy("store = { disk = 1 }"), 8, "store = { disk = 1 }: write \"memory\" or \"redis\""),
+        (
+            in_policy("store = { disk = 1 }"),
+            8,
+            "store = { disk = 1 }: write a text in quotation marks, such as \"memory\"",
+        ),
         (in_policy("shadow = { x = 1 }"), 8, "shadow = { x = 1 }: write true or false"),
         (in_policy("shadow = 1"), 8, "shadow = 1: write true or false"),
         (

@@ -20,6 +20,7 @@ mod problems;
 #[cfg(feature = "axum")]
 mod router;
 mod schema;
+mod stores;
 
 use tower_sluice_config::Config;
 

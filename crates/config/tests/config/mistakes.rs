@@ -165,7 +165,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ("limit = 99999999999999999999", "f.toml:6: limit = 99999999999999999999: write a whole number"),
         ("shadow = \"yes\"", "f.toml:9: shadow = \"yes\": write true or false"),
         ("name = 3", "f.toml:4: name = 3: write a text in quotation marks"),
-        ("store = true", "f.toml:9: store = true: write \"memory\" or \"redis\""),
+        ("store = true", "f.toml:9: store = true: write a text in quotation marks, such as \"memory\""),
         ("status = \"429\"", "f.toml:9: status = \"429\": write a whole number, such as 429"),
         ("charge-when = 401", "f.toml:9: charge-when = 401: write a list in brackets, such as [401, 403]"),
         (
@@ -303,9 +303,15 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "store = \"redis\"",
             "f.toml:9: store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file",
         ),
-        ("store = \"disk\"", "f.toml:9: store = \"disk\": write \"memory\" or \"redis\""),
+        (
+            "store = \"disk\"",
+            "f.toml:9: store = \"disk\": the file has no [store.disk]; write that table, or store = \"memory\"",
+        ),
         // Texts that read like messages of the parser.
-        ("store = \"x`, expected `y\"", "f.toml:9: store = \"x`, expected `y\": write \"memory\" or \"redis\""),
+        (
+            "store = \"x`, expected `y\"",
+            "f.toml:9: store = \"x`, expected `y\": the file has no [store.x`, expected `y]; write that table, or store = \"memory\"",
+        ),
         ("limit = \"missing field `burst`\"", "f.toml:6: limit = \"missing field `burst`\": write a whole number"),
         (
             "on-missing-key = \"ignore\"",
@@ -354,7 +360,7 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
         ),
         (
             "[[rout]]\npath = \"/a\"".into(),
-            "f.toml:1: unknown field `rout` (did you mean `route`?), expected one of `client-ip`, `redis`, `snapshot`, `response`, `route`",
+            "f.toml:1: unknown field `rout` (did you mean `route`?), expected one of `client-ip`, `redis`, `store`, `snapshot`, `response`, `route`",
         ),
         ("[[route]\n".into(), "f.toml:1: "),
         (

@@ -1,0 +1,306 @@
+//! Which store each policy has.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use tower_sluice::Limiter;
+use tower_sluice::time::Clock;
+
+use super::memory::{self, Memory, MemorySettings};
+use super::{ConcurrencySpec, NoLimiter, OpenTable, QueueSpec, RateSpec, Store, StoreTable};
+use crate::error::ConfigError;
+use crate::format::{AlgorithmName, RawPolicy, RawRedis};
+use crate::source::SourceText;
+
+const MEMORY: &str = "memory";
+const REDIS: &str = "redis";
+
+/// The kinds of stores that a program has, by their names.
+#[derive(Clone, Default)]
+pub(crate) struct Kinds(pub(crate) BTreeMap<String, Arc<OpenTable>>);
+
+/// The stores of all policies of a file.
+#[derive(Clone)]
+pub(crate) struct Stores {
+    mode: StoreMode,
+    /// By their names in the file. One that is not open stands for a server that a replay does not ask, or whose
+    /// settings are wrong.
+    named: BTreeMap<String, Option<Arc<dyn Store>>>,
+}
+
+/// The stores that a file names.
+#[derive(Default)]
+pub(crate) struct NamedStores<'a> {
+    /// Whether it has a `[redis]`, which may be wrong.
+    pub(crate) has_redis: bool,
+    pub(crate) redis: Option<RawRedis>,
+    /// Its `[store]`.
+    pub(crate) tables: Option<&'a Spanned<DeValue<'a>>>,
+}
+
+/// What the policies are for.
+#[derive(Clone)]
+pub(crate) enum StoreMode {
+    InForce,
+    /// A replay: all in memory, on this clock.
+    Replay(ReplayClock),
+    /// To find mistakes only: memory has no room for keys. For a replay, servers are not opened.
+    Checked {
+        is_replay: bool,
+    },
+}
+
+/// The clock of a replay.
+#[derive(Clone)]
+pub(crate) struct ReplayClock(pub(crate) Arc<dyn Clock>);
+
+impl Stores {
+    /// Opens the stores of a file. Adds the mistakes to `problems`; the store of one is not open.
+    ///
+    /// `redis` is the Redis of the program, which stands for `[redis]`, whether or not the file has one. That of the
+    /// file is opened all the same, so that its mistakes are found.
+    pub(crate) fn open(
+        source: &SourceText<'_>,
+        file: NamedStores<'_>,
+        redis: Option<Arc<dyn Store>>,
+        mode: StoreMode,
+        kinds: &Kinds,
+        problems: &mut Vec<ConfigError>,
+    ) -> Self {
+        let mut named = BTreeMap::new();
+        let opens = matches!(mode, StoreMode::InForce | StoreMode::Checked { is_replay: false });
+        if file.has_redis || redis.is_some() {
+            named.insert(REDIS.to_owned(), None);
+        }
+        if let Some(raw) = file.redis.filter(|_| opens) {
+            match open_redis(source, raw) {
+                Ok(store) => drop(named.insert(REDIS.to_owned(), Some(store))),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if let Some(redis) = redis.filter(|_| opens) {
+            named.insert(REDIS.to_owned(), Some(redis));
+        }
+        let tables = file.tables.and_then(|tables| tables.get_ref().as_table());
+        for (name, table) in tables.into_iter().flat_map(DeTable::iter) {
+            let opened = StoreTable::new(source, name, table).and_then(|table| {
+                if named.contains_key(table.name()) {
+                    let name = table.name();
+                    let problem = format!("[{name}] and [store.{name}] have the same name; give one of them another");
+                    return Err(table.error_of_kind(problem));
+                }
+                if opens { kinds.open(&table).map(Some) } else { Ok(None) }
+            });
+            match opened {
+                Ok(store) => drop(named.insert(name.get_ref().to_string(), store)),
+                Err(problem) => {
+                    // Policies may name it.
+                    named.entry(name.get_ref().to_string()).or_default();
+                    problems.push(problem);
+                }
+            }
+        }
+        Self { mode, named }
+    }
+
+    pub(crate) fn migrations(&self) -> Vec<(&str, String)> {
+        let stores = self.named.iter().filter_map(|(name, store)| Some((name, store.as_ref()?)));
+        stores.filter_map(|(name, store)| Some((name.as_str(), store.migration()?))).collect()
+    }
+
+    /// The names that a policy may have for its `store`.
+    fn names(&self) -> String {
+        let names = self.named.keys().map(String::as_str).chain([MEMORY]);
+        let quoted: Vec<_> = names.map(|name| format!("\"{name}\"")).collect();
+        quoted.join(" or ")
+    }
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stores").field("named", &self.named.keys()).finish_non_exhaustive()
+    }
+}
+
+impl Kinds {
+    fn open(&self, table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
+        if let Some(open) = self.0.get(table.kind()) {
+            return open(table);
+        }
+        if table.kind() == REDIS {
+            return open_redis(table.source, table.read()?);
+        }
+        let known: Vec<_> = self.0.keys().map(String::as_str).chain([REDIS]).collect();
+        let problem = format!(
+            "this program knows no store of the kind `{}`; write one of {}, as the name or as kind = \"...\"",
+            table.kind(),
+            known.join(", ")
+        );
+        Err(table.error_of_kind(problem))
+    }
+}
+
+#[cfg(feature = "redis")]
+fn open_redis(source: &SourceText<'_>, raw: RawRedis) -> Result<Arc<dyn Store>, ConfigError> {
+    Ok(Arc::new(super::RedisLimiters(super::redis(source, raw)?)))
+}
+
+#[cfg(not(feature = "redis"))]
+#[allow(clippy::needless_pass_by_value, reason = "the signature with the feature")]
+fn open_redis(source: &SourceText<'_>, raw: RawRedis) -> Result<Arc<dyn Store>, ConfigError> {
+    Err(source.error(&raw.url.span(), "this program was built without Redis; build it with the feature `redis`"))
+}
+
+/// The store of one policy.
+pub(crate) struct StoreSpec {
+    place: Place,
+    /// The name of the store in the file.
+    store: String,
+    /// Where the file names it, or else the policy.
+    at: Range<usize>,
+}
+
+enum Place {
+    Memory(Memory),
+    /// Memory in place of a server.
+    Replaced(Memory),
+    /// A server, and the policy's name there.
+    Server(Arc<dyn Store>, String),
+}
+
+impl StoreSpec {
+    /// Returns the store of a policy, whose route has `path` first.
+    pub(crate) fn read(
+        source: &SourceText<'_>,
+        raw: &RawPolicy,
+        path: &str,
+        stores: &Stores,
+    ) -> Result<Self, ConfigError> {
+        let is_of_process = matches!(raw.algorithm.value(), AlgorithmName::SlowDown | AlgorithmName::Overload);
+        let at = raw.store.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
+        let name = match &raw.store {
+            Some(store) => store.get_ref().as_str(),
+            None if stores.named.is_empty() || is_of_process => MEMORY,
+            None if stores.named.contains_key(REDIS) => REDIS,
+            None if stores.named.len() == 1 => stores.named.keys().next().map_or(MEMORY, String::as_str),
+            None => {
+                let problem = format!("the file has several stores; add store = {}", stores.names());
+                return Err(source.error(&at, problem));
+            }
+        };
+        let memory = match &stores.mode {
+            StoreMode::InForce => Memory::InForce,
+            StoreMode::Replay(clock) => Memory::Replay(Arc::clone(&clock.0)),
+            StoreMode::Checked { .. } => Memory::Checked,
+        };
+        let place = match stores.named.get(name) {
+            None if name == MEMORY => Place::Memory(memory),
+            None if name == REDIS => {
+                let problem = "store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file";
+                return Err(source.error(&at, problem));
+            }
+            None => {
+                let problem = format!(
+                    "store = {name:?}: the file has no [store.{name}]; write that table, or store = {}",
+                    stores.names()
+                );
+                return Err(source.error(&at, problem));
+            }
+            Some(None) => Place::Replaced(memory),
+            // No policy's name has an @, so no two pairs make the same name.
+            Some(Some(store)) => Place::Server(Arc::clone(store), format!("{}@{path}", raw.name.get_ref())),
+        };
+        Ok(Self { place, store: name.to_owned(), at })
+    }
+
+    /// Whether the file keeps the policy in memory, so that the settings of policies in memory apply.
+    pub(crate) const fn is_memory(&self) -> bool {
+        matches!(self.place, Place::Memory(_))
+    }
+
+    /// The clock of a replay.
+    pub(crate) fn replay_clock(&self) -> Option<Arc<dyn Clock>> {
+        match &self.place {
+            Place::Memory(Memory::Replay(clock)) | Place::Replaced(Memory::Replay(clock)) => Some(Arc::clone(clock)),
+            _ => None,
+        }
+    }
+
+    /// Makes a limiter over time. A store that cannot keep it is a mistake at `unfit_at`.
+    pub(crate) fn limiter(
+        self,
+        source: &SourceText<'_>,
+        rate: RateSpec,
+        settings: MemorySettings,
+        unfit_at: &Range<usize>,
+    ) -> Result<Arc<dyn Limiter>, ConfigError> {
+        match self.place {
+            Place::Memory(memory) | Place::Replaced(memory) => Ok(memory.rate_limiter(rate, settings)),
+            Place::Server(ref store, ref name) => {
+                store.rate_limiter(name, rate).map_err(|problem| self.error(source, &problem, "such limits", unfit_at))
+            }
+        }
+    }
+
+    /// Makes a limit of requests in flight.
+    pub(crate) fn concurrency(
+        self,
+        source: &SourceText<'_>,
+        spec: ConcurrencySpec,
+        settings: MemorySettings,
+    ) -> Result<Arc<dyn Limiter>, ConfigError> {
+        match self.place {
+            Place::Memory(_) | Place::Replaced(_) => Ok(memory::concurrency(spec, settings)),
+            Place::Server(ref store, ref name) => store
+                .concurrency(name, spec)
+                .map_err(|problem| self.error(source, &problem, "limits of requests in flight", &self.at)),
+        }
+    }
+
+    /// Makes balances.
+    pub(crate) fn balance(
+        self,
+        source: &SourceText<'_>,
+        settings: MemorySettings,
+    ) -> Result<Arc<dyn Limiter>, ConfigError> {
+        match self.place {
+            Place::Memory(memory) | Place::Replaced(memory) => Ok(memory::balance(memory, settings)),
+            Place::Server(ref store, ref name) => {
+                store.balance(name).map_err(|problem| self.error(source, &problem, "balances", &self.at))
+            }
+        }
+    }
+
+    /// Makes a queue. A store that cannot keep it is a mistake at `unfit_at`.
+    pub(crate) fn queue(
+        self,
+        source: &SourceText<'_>,
+        spec: QueueSpec,
+        settings: MemorySettings,
+        unfit_at: &Range<usize>,
+    ) -> Result<Arc<dyn Limiter>, ConfigError> {
+        match self.place {
+            Place::Memory(_) | Place::Replaced(_) => Ok(memory::queue(spec, settings)),
+            Place::Server(ref store, ref name) => {
+                store.queue(name, spec).map_err(|problem| self.error(source, &problem, "queues", unfit_at))
+            }
+        }
+    }
+
+    fn error(&self, source: &SourceText<'_>, problem: &NoLimiter, kind: &str, unfit_at: &Range<usize>) -> ConfigError {
+        match problem {
+            NoLimiter::Unfit(problem) => source.error(unfit_at, problem),
+            NoLimiter::Unsupported => {
+                let problem = format!(
+                    "store `{}` has no {kind}; write store = \"memory\", or the name of a store that has",
+                    self.store
+                );
+                source.error(&self.at, problem)
+            }
+        }
+    }
+}

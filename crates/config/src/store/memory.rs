@@ -1,0 +1,80 @@
+//! The limiters of policies in memory.
+
+use std::sync::Arc;
+
+use tower_sluice::algorithm::Algorithm;
+use tower_sluice::limiter::IntoLimiter;
+use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::time::Clock;
+use tower_sluice::{Balance, Concurrency, LeakyQueue, Limiter, RateLimiter};
+
+use super::{ConcurrencySpec, QueueSpec, RateSpec};
+use crate::format::MOST_IN_FLIGHT;
+use crate::value::set_if_some;
+
+/// The settings of a policy that only its memory has.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct MemorySettings {
+    pub(crate) max_keys: Option<usize>,
+    pub(crate) when_full: Option<WhenFull>,
+}
+
+/// The memory of a policy.
+pub(super) enum Memory {
+    InForce,
+    /// On the clock of a replay.
+    Replay(Arc<dyn Clock>),
+    /// Without room for keys.
+    Checked,
+}
+
+impl Memory {
+    #[cfg_attr(
+        not(feature = "calendar"),
+        allow(clippy::needless_pass_by_value, reason = "a calendar is no small value")
+    )]
+    pub(super) fn rate_limiter(self, rate: RateSpec, settings: MemorySettings) -> Arc<dyn Limiter> {
+        match rate {
+            RateSpec::TokenBucket(bucket) => self.limiter(bucket, settings),
+            RateSpec::LeakyBucket(bucket) => self.limiter(bucket, settings),
+            RateSpec::FixedWindow(window) => self.limiter(window, settings),
+            RateSpec::SlidingWindow(window) => self.limiter(window, settings),
+            #[cfg(feature = "calendar")]
+            RateSpec::CalendarWindow(window) => self.limiter(window, settings),
+        }
+    }
+
+    fn limiter(self, algorithm: impl Algorithm, settings: MemorySettings) -> Arc<dyn Limiter> {
+        let memory = settings.max_keys.map_or_else(MemoryStore::default, MemoryStore::with_capacity);
+        match self {
+            Self::InForce => RateLimiter::new(algorithm, memory).into_limiter(),
+            Self::Replay(clock) => RateLimiter::new(algorithm, memory.with_clock(clock)).into_limiter(),
+            Self::Checked => RateLimiter::new(algorithm, MemoryStore::with_capacity(1)).into_limiter(),
+        }
+    }
+}
+
+pub(super) fn queue(spec: QueueSpec, settings: MemorySettings) -> Arc<dyn Limiter> {
+    let queue = set_if_some(LeakyQueue::new(spec.quota), spec.max_queue, LeakyQueue::max_queue);
+    let queue = set_if_some(queue, spec.max_wait, LeakyQueue::max_wait);
+    let queue = set_if_some(queue, settings.max_keys, LeakyQueue::max_keys);
+    set_if_some(queue, settings.when_full, LeakyQueue::when_full).into_limiter()
+}
+
+pub(super) fn concurrency(spec: ConcurrencySpec, settings: MemorySettings) -> Arc<dyn Limiter> {
+    let limit = spec.limit.min(MOST_IN_FLIGHT);
+    let concurrency = set_if_some(Concurrency::new(limit), settings.max_keys, Concurrency::max_keys);
+    let concurrency = set_if_some(concurrency, spec.max_queue, Concurrency::max_queue);
+    set_if_some(concurrency, spec.max_wait, Concurrency::max_wait).into_limiter()
+}
+
+pub(super) fn balance(memory: Memory, settings: MemorySettings) -> Arc<dyn Limiter> {
+    match memory {
+        Memory::Replay(clock) => {
+            set_if_some(Balance::new().with_clock(clock), settings.max_keys, Balance::max_keys).into_limiter()
+        }
+        Memory::InForce | Memory::Checked => {
+            set_if_some(Balance::new(), settings.max_keys, Balance::max_keys).into_limiter()
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Stores: where the policies of a file keep their budgets. In memory, on the servers of `[redis]` and `[store.NAME]`,
+//! and on stores that a program [adds](crate::ConfigReader::store).
+//!
+//! ```toml
+//! [store.pg]
+//! kind = "postgres"
+//! url = "postgres://limits@db.internal/limits"
+//!
+//! [[route]]
+//! path = "/api"
+//!   [[route.policy]]
+//!   name = "per-client"
+//!   store = "pg"
+//!   algorithm = "token-bucket"
+//!   limit = 100
+//!   per = "1m"
+//!   key = "client-ip"
+//! ```
+//!
+//! | kind | from |
+//! |---|---|
+//! | `redis` | the feature `redis` of this package |
+//! | `postgres` | `tower_sluice_postgres::file::open` (its feature `file`) |
+//! | another | [your own](crate::ConfigReader::store) |
+//!
+//! Without `kind`, the name is the kind: `[store.postgres]`.
+
+mod choice;
+mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+mod table;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "calendar")]
+use tower_sluice::CalendarWindow;
+use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::{Limiter, Quota};
+
+use super::error::ConfigError;
+
+pub(crate) use self::choice::{Kinds, NamedStores, ReplayClock, StoreMode, StoreSpec, Stores};
+pub(crate) use self::memory::MemorySettings;
+#[cfg(feature = "redis")]
+pub(crate) use self::redis::{RedisLimiters, redis};
+pub use self::table::StoreTable;
+
+/// A store that is open: makes the limiters of the policies that name it.
+///
+/// The name of a limiter is `POLICY@PATH`, with the first path of its route. No two policies of a file have the same.
+/// Processes share the budgets of a name.
+pub trait Store: Send + Sync + 'static {
+    /// Makes a limiter over time.
+    ///
+    /// # Errors
+    ///
+    /// If the store has no such limiter, or cannot keep this one.
+    fn rate_limiter(&self, name: &str, rate: RateSpec) -> Result<Arc<dyn Limiter>, NoLimiter>;
+
+    /// Makes a queue. Unless implemented, the store has none.
+    ///
+    /// # Errors
+    ///
+    /// As [`rate_limiter`](Self::rate_limiter).
+    fn queue(&self, _name: &str, _queue: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Err(NoLimiter::Unsupported)
+    }
+
+    /// Makes a limit of requests in flight. Unless implemented, the store has none.
+    ///
+    /// # Errors
+    ///
+    /// As [`rate_limiter`](Self::rate_limiter).
+    fn concurrency(&self, _name: &str, _concurrency: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Err(NoLimiter::Unsupported)
+    }
+
+    /// Makes balances. Unless implemented, the store has none.
+    ///
+    /// # Errors
+    ///
+    /// As [`rate_limiter`](Self::rate_limiter).
+    fn balance(&self, _name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Err(NoLimiter::Unsupported)
+    }
+
+    /// Returns the statement that prepares the server, such as the one that creates a table, if it needs one.
+    fn migration(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Why a store makes no limiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoLimiter {
+    /// It has no limiters of that kind.
+    Unsupported,
+    /// It cannot keep this one: the reason, and the cure.
+    Unfit(String),
+}
+
+impl NoLimiter {
+    /// It cannot keep this one.
+    #[must_use]
+    pub fn unfit(problem: impl fmt::Display) -> Self {
+        Self::Unfit(problem.to_string())
+    }
+}
+
+/// The algorithm of a limit over time, with its quota.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RateSpec {
+    /// `token-bucket`
+    TokenBucket(TokenBucket),
+    /// `leaky-bucket`
+    LeakyBucket(LeakyBucket),
+    /// `fixed-window`
+    FixedWindow(FixedWindow),
+    /// `sliding-window`
+    SlidingWindow(SlidingWindow),
+    /// `per = "day"`, `"week"` or `"month"`
+    #[cfg(feature = "calendar")]
+    CalendarWindow(CalendarWindow),
+}
+
+/// The settings of a queue.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct QueueSpec {
+    /// The pace of departures.
+    pub quota: Quota,
+    /// `max-queue`, if the file sets it.
+    pub max_queue: Option<usize>,
+    /// `max-wait`, if the file sets it.
+    pub max_wait: Option<Duration>,
+}
+
+/// The settings of a limit of requests in flight.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ConcurrencySpec {
+    /// The most units of a key that are in flight.
+    pub limit: u64,
+    /// `max-queue`, if the file sets it.
+    pub max_queue: Option<usize>,
+    /// `max-wait`, if the file sets it.
+    pub max_wait: Option<Duration>,
+    /// `lease`, if the file sets it: after this time, the units of a process that has died are free.
+    pub lease: Option<Duration>,
+}
+
+/// Opens the store of a table, without a connection.
+pub(crate) type OpenTable = dyn Fn(&StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> + Send + Sync;

@@ -1,0 +1,127 @@
+//! `StoreTable`: a `[store.NAME]` of a file.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use crate::error::ConfigError;
+use crate::parser_errors;
+use crate::source::SourceText;
+use crate::value::duration;
+
+/// The key that says which kind of store it is.
+const KIND: &str = "kind";
+
+/// A `[store.NAME]` of a file, for the function that [opens](crate::ConfigReader::store) its store.
+#[derive(Clone)]
+pub struct StoreTable<'a> {
+    pub(super) source: &'a SourceText<'a>,
+    name: String,
+    kind: String,
+    /// The place of the table, or of its `kind`.
+    kind_at: Range<usize>,
+    /// Without its `kind`.
+    table: Spanned<DeValue<'a>>,
+}
+
+impl<'a> StoreTable<'a> {
+    /// Reads the kind of a table.
+    pub(super) fn new(
+        source: &'a SourceText<'a>,
+        name: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'a>>,
+    ) -> Result<Self, ConfigError> {
+        let name_at = name.span();
+        let name = name.get_ref().as_ref().to_owned();
+        let mut table = value.clone();
+        let DeValue::Table(keys) = table.get_mut() else {
+            let problem = format!("store.{name} is one table; write [store.{name}], in single brackets");
+            return Err(source.error(&name_at, problem));
+        };
+        if name == "memory" {
+            let problem = "store = \"memory\" is this process; give the store another name";
+            return Err(source.error(&name_at, problem));
+        }
+        let (kind, kind_at) = match keys.remove(KIND) {
+            None => (name.clone(), name_at),
+            Some(kind) => match kind.get_ref() {
+                DeValue::String(text) => (text.to_string(), kind.span()),
+                _ => return Err(source.error(&kind.span(), "kind: write a text in quotation marks, such as \"redis\"")),
+            },
+        };
+        Ok(Self { source, name, kind, kind_at, table })
+    }
+
+    /// Returns its name in the file.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns its `kind`, or its name if it has none.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Reads the table, without its `kind`. Give `T` the attributes `deny_unknown_fields` and `rename_all =
+    /// "kebab-case"`, as other tables have.
+    ///
+    /// # Errors
+    ///
+    /// If a key is unknown, missing, or of another type. The message has the line, and not the value, which may be a
+    /// secret.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        T::deserialize(ValueDeserializer::from(self.table.clone())).map_err(|error| {
+            let at = error.span().unwrap_or_else(|| self.kind_at.clone());
+            let path = parser_errors::path_to(self.keys(), &at);
+            // A missing key has the place of the table, which begins with its first key.
+            let is_missing = error.message().starts_with(parser_errors::MISSING);
+            let at = if is_missing { self.kind_at.clone() } else { at };
+            self.source.error(&at, parser_errors::of_store(&path, error.message()))
+        })
+    }
+
+    /// Reads a time, such as `"50ms"`; `None` if the table has no such key.
+    ///
+    /// # Errors
+    ///
+    /// If it is no time, or zero.
+    pub fn time(&self, key: &str) -> Result<Option<Duration>, ConfigError> {
+        let Some(value) = self.keys().get(key) else { return Ok(None) };
+        let DeValue::String(text) = value.get_ref() else {
+            return Err(self.error(key, format_args!("{key}: write a time in quotation marks, such as \"50ms\"")));
+        };
+        let time = duration(self.source, key, &Spanned::new(value.span(), text.to_string()))?;
+        if time.is_zero() {
+            return Err(self.error(key, format_args!("{key} = \"{text}\": the time is 0; write a time such as 50ms")));
+        }
+        Ok(Some(time))
+    }
+
+    /// Makes an error at the line of a key, or of the table if it has no such key.
+    #[must_use]
+    pub fn error(&self, key: &str, problem: impl fmt::Display) -> ConfigError {
+        self.source.error(&self.keys().get(key).map_or_else(|| self.kind_at.clone(), Spanned::span), problem)
+    }
+
+    /// Makes an error at the line of its `kind`, or of the table if it has none.
+    pub(super) fn error_of_kind(&self, problem: impl fmt::Display) -> ConfigError {
+        self.source.error(&self.kind_at, problem)
+    }
+
+    fn keys(&self) -> &DeTable<'a> {
+        self.table.get_ref().as_table().expect("it is a table")
+    }
+}
+
+impl fmt::Debug for StoreTable<'_> {
+    /// Prints no setting, since an address may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreTable").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
