@@ -21,7 +21,8 @@ members+=(--features tower-sluice/admin,tower-sluice/axum,tower-sluice/calendar,
 members+=(--features tower-sluice/precise-timer,tower-sluice/redis,tower-sluice/redis-tls,tower-sluice/reqwest)
 members+=(--features tower-sluice/test-util,tower-sluice/tonic,tower-sluice/unicode,tower-sluice-server/redis)
 members+=(--features tower-sluice-config/admin,tower-sluice-config/calendar,tower-sluice-config/metrics)
-members+=(--features tower-sluice-config/redis,tower-sluice-postgres/bb8,tower-sluice-postgres/calendar,tower-sluice-postgres/sqlx)
+members+=(--features tower-sluice-config/redis,tower-sluice-postgres/file,tower-sluice-server/postgres)
+members+=(--features tower-sluice-postgres/bb8,tower-sluice-postgres/calendar,tower-sluice-postgres/sqlx)
 members+=(--features examples/calendar,examples/config,examples/grpc,examples/http-client,examples/postgres)
 members+=(--features examples/redis,examples/reqwest)
 # What is published, in the order in which it must be.

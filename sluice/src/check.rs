@@ -1,12 +1,12 @@
 //! `sluice check`: the routes and policies of a file, or the rules of another service's file, as a table.
 
-use tower_sluice_config::{Config, ConfigError};
+use tower_sluice_config::ConfigError;
 
 use crate::replay::Routes;
 use crate::rules::{Domain, Kind, is_yaml};
 use crate::table::table;
 use crate::words::{PolicyWords, path_lines};
-use crate::{notes, rules, serve};
+use crate::{notes, rules, serve, stores};
 
 /// Checks a file. Returns the table.
 ///
@@ -64,7 +64,7 @@ fn print_rules(file: &str, domains: &[Domain], place: fn(&str, usize) -> String)
 }
 
 fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
-    let problems = Config::reader().keys(serve::descriptor_key).problems(file, text);
+    let problems = stores::reader().keys(serve::descriptor_key).problems(file, text);
     if !problems.is_empty() {
         return Err(problems);
     }

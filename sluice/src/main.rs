@@ -18,6 +18,7 @@ mod report;
 mod rules;
 mod run;
 mod serve;
+mod stores;
 mod table;
 mod words;
 
@@ -60,6 +61,12 @@ enum Command {
     Replay(ReplayArguments),
     /// Serve the limits to proxies: Envoy's rate limit service, and HTTP for nginx, Traefik, Caddy and HAProxy
     Serve(ServeArguments),
+    /// Print the statements that prepare the servers of a configuration, such as the one that creates a table
+    Migration {
+        /// The configuration in TOML
+        #[arg(value_parser = toml_file)]
+        file: PathBuf,
+    },
     /// Print the completions of a shell: of options, tasks and formats
     Completions { shell: Shell },
     /// Print the manual page
@@ -124,6 +131,9 @@ fn main() -> ExitCode {
         }
         Command::Replay(arguments) => run::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments).map(|()| String::new()),
+        Command::Migration { file } => {
+            read_config(&file).and_then(|(file, text)| Ok(stores::migrations(&file, &text)?))
+        }
         Command::Completions { shell } => Ok(manual::completions(shell)),
         Command::Man => manual::page(),
     };

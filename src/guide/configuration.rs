@@ -109,8 +109,10 @@
 //! - The [whole format](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/#format), with the default of each key beside it.
 //!   [`SCHEMA`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/constant.SCHEMA.html) is a JSON Schema for editors.
 //! - [What a change keeps](super::hot_reload): used quota carries over, and requests that wait are evaluated
-//!   again. Paths, `[client-ip]`, `[redis]`, `[snapshot]` and `[response]` need a restart, and the error says so.
-//! - `[redis]` with a `url` puts all limits [on Redis](super::machines).
+//!   again. Paths, `[client-ip]`, `[redis]`, `[store]`, `[snapshot]` and `[response]` need a restart, and the error
+//!   says so.
+//! - `[redis]` with a `url` puts all limits [on Redis](super::machines), and `[store.postgres]` [on
+//!   PostgreSQL](super::postgres#by-configuration). A file may have several stores; then each policy names its own.
 //! - A file cannot have code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers, [a response of
 //!   your own](super::rejections) for instance. Quotas [per customer](super::plans) need a policy in code.
 //! - Check the file before it is deployed: a test that parses it takes three lines.

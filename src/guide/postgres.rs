@@ -316,6 +316,21 @@
 //! | the oldest `xact_start` in `pg_stat_activity` | older than some minutes, in that database |
 //! | `age(datfrozenxid)` | above `autovacuum_freeze_max_age` |
 //!
+//! # By configuration
+//!
+//! With the package `tower-sluice-config`, and the feature `file` of `tower-sluice-postgres`, a file has the server,
+//! and its policies name it. Those without `store` are on the only server of the file.
+//!
+//! ```toml
+//! [store.postgres]
+//! url = "postgres://limits@10.0.0.7/limits"
+//! pool-size = 8
+//! ```
+//!
+//! A program [registers](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store)
+//! it: `Config::reader().store("postgres", tower_sluice_postgres::file::open)`. The program `sluice` has it already,
+//! and prints the statement that creates the table: `sluice migration limits.toml`.
+//!
 //! # What is shared
 //!
 //! Used units, debts, bans (also their number, if they [grow](crate::Penalty::growing)), and bans and allowances by

@@ -124,9 +124,9 @@ impl Config {
     /// they run. Consumed quota carries over, see [`LimitsHandle`](tower_sluice::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
-    /// is fixed: `[client-ip]`, `[redis]`, `[store]` and `[response]`, and for each route its paths, its `path-ignores`, its
-    /// `response`, its `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow =
-    /// true`.
+    /// is fixed: `[client-ip]`, `[redis]`, `[store]` and `[response]`, and for each route its paths, its
+    /// `path-ignores`, its `response`, its `exempt-preflights`, and whether it has a policy at all. To switch a policy
+    /// off, write `shadow = true`.
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
     /// the other. A route whose text is unchanged is left as it is, with the tables of its limiters. Policies that the

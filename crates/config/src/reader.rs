@@ -144,9 +144,9 @@ impl ConfigReader {
     ///
     /// - All policies are in memory. `[redis]` and `[store]` are not opened.
     /// - Budgets, bans, debts and the records of `charge-once` follow `clock`, such as a
-    ///   [`ManualClock`](tower_sluice::time::ManualClock). Its timestamps count from the Unix epoch, so that windows begin
-    ///   at the same instants as in the file's program. Queues and the algorithms `slow-down` and `overload` follow
-    ///   tokio's clock: pause it, and advance both clocks together.
+    ///   [`ManualClock`](tower_sluice::time::ManualClock). Its timestamps count from the Unix epoch, so that
+    ///   windows begin at the same instants as in the file's program. Queues and the algorithms `slow-down` and
+    ///   `overload` follow tokio's clock: pause it, and advance both clocks together.
     /// - The key `client-ip` is the address of the peer, whatever `[client-ip]` says, in networks of its `ipv6-prefix`:
     ///   a log has the address of the client, and not of the proxies.
     /// - The budget of `exempt-preflights` follows the system's clock.

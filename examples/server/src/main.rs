@@ -174,6 +174,8 @@ fn set_up() -> Result<Option<SetUp>, String> {
     let file = file.map(read).transpose()?;
     let (name, text) = file.as_ref().map_or(("server.toml", DEFAULT_CONFIG), |(file, text)| (file, text));
     let reader = Config::reader().layers(|layer| layer.verdict().server_timing());
+    #[cfg(feature = "postgres")]
+    let reader = reader.store("postgres", tower_sluice_postgres::file::open);
     let reader = match redis {
         None => reader,
         Some(url) => keep_on_redis(reader, &url).map_err(|problem| format!("--redis: {problem}"))?,

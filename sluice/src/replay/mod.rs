@@ -33,8 +33,8 @@ pub(crate) use self::routes::{Routes, pattern};
 use crate::log::{Entry, Place, Unreadable};
 use crate::path::Target;
 use crate::report::{LogReport, PolicyReport, WithoutKey};
-use crate::serve;
 use crate::words::{self, PolicyWords};
+use crate::{serve, stores};
 
 /// The layers of one configuration, and what they did.
 pub(crate) struct Replay {
@@ -111,7 +111,7 @@ impl Replay {
     /// If it has a mistake.
     pub(crate) fn new(file: &str, text: &str, clock: &LogClock) -> Result<Self, ConfigError> {
         let config =
-            Config::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
+            stores::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
         let routes = Routes::new(file, text, &config)?;
         let words = PolicyWords::of_file(text);
         let keys = keys_of_file(text);

@@ -24,7 +24,6 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tower_sluice::store::redis::Redis;
-use tower_sluice_config::Config;
 use tower_sluice_serving::metrics::PrometheusHandle;
 use tower_sluice_serving::snapshots::Saving;
 use tower_sluice_serving::{admin, connections, metrics};
@@ -36,8 +35,8 @@ use self::limits::Limits;
 use self::rls::Store;
 pub(crate) use self::rls::{DESCRIPTOR, read_key as descriptor_key};
 use self::sources::Sources;
-use crate::Failure;
 use crate::rules::toml_file;
+use crate::{Failure, stores};
 
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("files").args(["config", "envoy_config", "limitador_config"]).required(true).multiple(true)))]
@@ -88,12 +87,12 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
     let texts = sources.read().map_err(Failure::Io)?;
     let redis = arguments.redis.clone().or_else(|| std::env::var("SLUICE_REDIS_URL").ok());
     let (reader, store) = match redis {
-        None => (Config::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
+        None => (stores::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
         Some(url) => {
             // The error does not repeat the address, which may hold a password.
             let redis = Redis::single(url).timeout(Duration::from_millis(arguments.redis_timeout)).open();
             let redis = redis.map_err(|error| Failure::Usage(format!("the address of Redis: {error}")))?;
-            (Config::reader().redis(&redis), Store::Redis(redis))
+            (stores::reader().redis(&redis), Store::Redis(redis))
         }
     };
     let limits = Arc::new(Limits::read(reader, &texts, store)?);

@@ -3,6 +3,7 @@
 mod auth;
 mod envoy;
 mod init;
+mod postgres;
 #[path = "../../src/serve/rls/proto.rs"]
 #[allow(dead_code, missing_docs, reason = "the tests read a part of it")]
 mod proto;
@@ -13,6 +14,9 @@ mod shared;
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, missing_debug_implementations, missing_docs, unreachable_pub)]
 mod redis;
+#[path = "../../../tests/support/postgres.rs"]
+#[allow(dead_code, missing_debug_implementations, missing_docs, unreachable_pub)]
+mod server;
 #[path = "../../../tests/support/timing.rs"]
 #[allow(dead_code, missing_docs, unreachable_pub)]
 mod timing;
