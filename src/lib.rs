@@ -40,7 +40,8 @@
 //! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
 //! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets, bans, credits and charges single
 //!   keys.
-//! - `admin` (feature `admin`): the same as a service with a page, for operators.
+//! - The package [`tower-sluice-admin`](https://docs.rs/tower-sluice-admin): the same as a service with a page, for
+//!   operators.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - [`ThrottleLayer`]: limits clients, and services that do not speak HTTP.
@@ -106,7 +107,6 @@
 //! | `axum` | no | for axum 0.8: reads its `ConnectInfo` and `MatchedPath`; `Verdict`, `Settlement` and `Permits` as arguments, `Rejection` as a response, `Config::router` |
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
-//! | `admin` | no | [`admin`]: a page and JSON over HTTP for operators: who is limited, why, reset, ban, allow |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
 //! | `redis` | no | `store::redis::RedisStore`, `RedisQueue`, `RedisConcurrency` and `RedisBalance`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
@@ -189,8 +189,6 @@ pub use self::concurrency::Concurrency;
 pub use self::concurrency::RedisConcurrency;
 #[cfg(all(feature = "http", feature = "queue"))]
 pub use self::http::PacerLayer;
-#[cfg(feature = "admin")]
-pub use self::http::admin;
 #[cfg(feature = "http")]
 pub use self::http::{
     ChargeOnce, Exemptions, LimitsHandle, MissingKey, Penalty, Permits, Policy, RateLimitLayer, Rejection, RequestHead,

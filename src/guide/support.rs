@@ -1,10 +1,10 @@
 //! Support: show a customer's limits, and let her in.
 //!
 //! **You want** your support staff to see why a customer is rejected and since when, and to let her in again. The
-//! [admin service](crate::admin) is a page for that, and calls in JSON; it has a port of its own, and a guard:
+//! [admin service](https://docs.rs/tower-sluice-admin/latest/tower_sluice_admin/) is a page for that, and calls in JSON; it has a port of its own, and a guard:
 //!
-#![cfg_attr(all(feature = "admin", feature = "axum"), doc = "```")]
-#![cfg_attr(not(all(feature = "admin", feature = "axum")), doc = "```ignore")]
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //!
 //! use axum::extract::{Request, State};
@@ -14,7 +14,7 @@
 //! use axum::{Router, routing::get};
 //! use tower::ServiceExt;
 //! use tower_sluice::key::{PeerIp, User};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow, admin};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow};
 //!
 //! /// Stands for the login of your staff.
 //! #[derive(Clone)]
@@ -35,7 +35,7 @@
 //! fn staff(limits: &RateLimitLayer, token: String) -> Router {
 //!     let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(20))).key(PeerIp::new());
 //!     let wrong = Router::new().fallback(|| async { StatusCode::FORBIDDEN }).layer(RateLimitLayer::new(guesses));
-//!     admin::router([("app", limits.handle())]).layer(from_fn_with_state(Staff { token, wrong }, only_staff))
+//!     tower_sluice_admin::router([("app", limits.handle())]).layer(from_fn_with_state(Staff { token, wrong }, only_staff))
 //! }
 //!
 //! /// Stands for your authentication.
@@ -116,8 +116,9 @@
 //! ```
 //!
 //! A browser shows the page at `http://127.0.0.1:3001/`: it needs a guard that browsers know, such as a proxy with single
-//! sign-on, or HTTP Basic. [How to guard it](crate::admin#guard-it) has the rules. With a file of limits,
-//! `admin::router(&config)` has all its routes. The example server shows all of it: `--admin 127.0.0.1:3001`.
+//! sign-on, or HTTP Basic. [How to guard it](https://docs.rs/tower-sluice-admin/latest/tower_sluice_admin/#guard-it)
+//! has the rules. With a file of limits, `tower_sluice_admin::router(&config)` has all its routes. The example server
+//! shows all of it: `--admin 127.0.0.1:3001`.
 //!
 //! With a quota per customer ([`quota_fn`](crate::Policy::quota_fn)), a key without a request so far is shown under the
 //! policy's own quota, since only a request has the customer's plan.

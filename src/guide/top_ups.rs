@@ -73,7 +73,7 @@
 //! ```
 //!
 //! In a [configuration file](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/): `algorithm = "balance"`, without a limit and a period. Operators credit
-//! and charge by `POST /api/credit` and `POST /api/charge` of the [admin service](crate::admin#calls).
+//! and charge by `POST /api/credit` and `POST /api/charge` of the [admin service](https://docs.rs/tower-sluice-admin/latest/tower_sluice_admin/#calls).
 //!
 //! # Lots
 //!

@@ -1,8 +1,6 @@
 //! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of the policies or no policy, and
 //! responses. And the other side: a client that obeys such limits (`pacer`).
 
-#[cfg(feature = "admin")]
-pub mod admin;
 mod body;
 mod evaluate;
 mod first_requests;

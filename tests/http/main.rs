@@ -1,7 +1,5 @@
 //! The layer: requests, responses, keys, and gRPC.
 
-#[cfg(feature = "admin")]
-mod admin;
 mod alternatives;
 mod bans;
 mod by_hand;

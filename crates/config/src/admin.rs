@@ -1,7 +1,7 @@
 //! The layers of a configuration, for the admin service.
 
 use super::{Config, Route};
-use tower_sluice::admin::Admin;
+use tower_sluice_admin::Admin;
 
 /// The layers of all routes that have one, each with the first path of its route as its name.
 ///

@@ -12,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use tower::ServiceExt;
-use tower_sluice::admin::Admin;
 use tower_sluice::key::PeerIp;
-use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow, admin};
+use tower_sluice::{Policy, Quota, RateLimitLayer, SlidingWindow};
+use tower_sluice_admin::Admin;
 
 const TOKEN: &str = "SLUICE_ADMIN_TOKEN";
 
@@ -52,7 +52,7 @@ impl Settings {
 
     /// Makes the router of these layers.
     pub fn router(&self, layers: impl Into<Admin>) -> Router {
-        let router = admin::router(layers);
+        let router = tower_sluice_admin::router(layers);
         let Some(token) = self.token.clone() else { return router };
         let guesses = Policy::new("guesses", SlidingWindow::new(Quota::per_hour(100))).key(PeerIp::new());
         let wrong = Router::new().fallback(ask_for_token).layer(RateLimitLayer::new(guesses));

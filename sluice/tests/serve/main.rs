@@ -1,5 +1,7 @@
 //! `sluice serve`, as proxies ask it.
 
+#![allow(clippy::duplicate_mod, reason = "both kinds of servers take their ports from one file")]
+
 mod auth;
 mod envoy;
 mod init;

@@ -86,9 +86,9 @@ impl PolicyStatus {
         self.can_reset
     }
 
-    /// Whether its keys have the units that are credited to them.
-    #[cfg(feature = "admin")]
-    pub(crate) const fn keeps_credits(&self) -> bool {
+    /// Whether its keys have the units that are [credited](LimitsHandle::credit) to them.
+    #[must_use]
+    pub const fn keeps_credits(&self) -> bool {
         self.keeps_credits
     }
 

@@ -5,7 +5,6 @@ use http::Request;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
-use tower_sluice::admin;
 use tower_sluice_config::Config;
 
 #[tokio::test]
@@ -17,7 +16,7 @@ async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
         )
     };
     let mut config = Config::parse("f.toml", &file(7)).unwrap();
-    let router = admin::router(&config);
+    let router = tower_sluice_admin::router(&config);
     let policies = async || {
         let request = Request::get("/api/policies").body(Body::empty()).unwrap();
         let body = router.clone().oneshot(request).await.unwrap().into_body();
@@ -31,7 +30,7 @@ async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
     let _ = config.change("f.toml", &file(9)).unwrap();
     assert_eq!(policies().await[0]["limit"], 9);
     // Under a path, too: everything is relative to it.
-    let nested: axum::Router = axum::Router::new().nest_service("/limits", admin::router(&config));
+    let nested: axum::Router = axum::Router::new().nest_service("/limits", tower_sluice_admin::router(&config));
     for (path, status) in
         [("/limits/", 200), ("/limits/admin.js", 200), ("/limits/api/policies", 200), ("/api/policies", 404)]
     {

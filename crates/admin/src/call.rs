@@ -6,27 +6,28 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::problem::Problem;
-use crate::internal::span;
-use crate::values::{OverrideReason, Quota};
+use tower_sluice::Quota;
+use tower_sluice::internal::span;
+use tower_sluice::limiter::OverrideReason;
 
 /// A body: a JSON object whose members all are read.
-pub(super) struct Call {
+pub(crate) struct Call {
     members: Map<String, Value>,
 }
 
 /// How long a ban or an allowance lasts, and why.
 #[derive(Debug)]
-pub(super) struct Terms {
-    pub(super) span: Duration,
-    pub(super) reason: String,
+pub(crate) struct Terms {
+    pub(crate) span: Duration,
+    pub(crate) reason: String,
 }
 
 /// Units that are added or charged by hand.
 #[derive(Debug)]
-pub(super) struct Units {
-    pub(super) units: u64,
-    pub(super) reference: String,
-    pub(super) expires_in: Option<Duration>,
+pub(crate) struct Units {
+    pub(crate) units: u64,
+    pub(crate) reference: String,
+    pub(crate) expires_in: Option<Duration>,
 }
 
 fn unfit(detail: impl Into<String>) -> Problem {
@@ -34,7 +35,7 @@ fn unfit(detail: impl Into<String>) -> Problem {
 }
 
 impl Call {
-    pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Problem> {
         let value = serde_json::from_slice(body)
             .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}")))?;
         match value {
@@ -44,12 +45,12 @@ impl Call {
     }
 
     /// Takes a text that must be there.
-    pub(super) fn text(&mut self, member: &str) -> Result<String, Problem> {
+    pub(crate) fn text(&mut self, member: &str) -> Result<String, Problem> {
         self.optional_text(member)?.ok_or_else(|| unfit(format!("`{member}` is missing; it is a text")))
     }
 
     /// Takes a text that may be absent or null.
-    pub(super) fn optional_text(&mut self, member: &str) -> Result<Option<String>, Problem> {
+    pub(crate) fn optional_text(&mut self, member: &str) -> Result<Option<String>, Problem> {
         match self.members.remove(member) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -76,7 +77,7 @@ impl Call {
     }
 
     /// Takes `units`, `reference`, and perhaps `expires_in`.
-    pub(super) fn units(&mut self, may_expire: bool) -> Result<Units, Problem> {
+    pub(crate) fn units(&mut self, may_expire: bool) -> Result<Units, Problem> {
         let units = self.members.remove("units").ok_or_else(|| unfit("`units` is missing; write a number"))?;
         let most = Quota::MAX_UNITS;
         let is_fit = |units: &u64| (1..=most).contains(units);
@@ -89,7 +90,7 @@ impl Call {
     }
 
     /// Takes `for` and `reason`.
-    pub(super) fn terms(&mut self) -> Result<Terms, Problem> {
+    pub(crate) fn terms(&mut self) -> Result<Terms, Problem> {
         let span = self.optional_time("for")?;
         let span = span.ok_or_else(|| unfit("`for` is missing; write for how long: 30s, 15min, 3h or 2days"))?;
         let reason = self.text("reason")?;
@@ -99,7 +100,7 @@ impl Call {
     }
 
     /// Rejects a member that was not taken: a misspelled one would otherwise be ignored.
-    pub(super) fn end(&self) -> Result<(), Problem> {
+    pub(crate) fn end(&self) -> Result<(), Problem> {
         match self.members.keys().next() {
             None => Ok(()),
             Some(member) => Err(unfit(format!("`{member}` is no member of this call; remove it, or see the spelling"))),

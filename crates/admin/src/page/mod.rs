@@ -23,7 +23,7 @@ const FILES: [(&str, &str, &str); 5] = [
 ];
 
 /// Returns a file of the page.
-pub(super) fn file(parts: &Parts) -> Result<Response<AdminBody>, Problem> {
+pub(crate) fn file(parts: &Parts) -> Result<Response<AdminBody>, Problem> {
     let path = parts.uri.path();
     let Some((_, media_type, text)) = FILES.into_iter().find(|(file, ..)| *file == path) else {
         let detail = "there is no such page; the page is at /, and the calls are below /api/";

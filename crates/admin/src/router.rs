@@ -5,18 +5,18 @@ use axum::Router;
 use super::Admin;
 
 /// Makes a router of the [`Admin`] service. It is mounted nowhere by itself: serve it on [an address of its
-/// own](crate::admin#guard-it).
+/// own](crate#guard-it).
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
 ///
 /// use axum::{Router, routing::get};
-/// use tower_sluice::{Quota, RateLimitLayer, admin};
+/// use tower_sluice::{Quota, RateLimitLayer};
 ///
 /// #[tokio::main]
 /// async fn main() -> std::io::Result<()> {
 ///     let layer = RateLimitLayer::per_client(Quota::per_second(10));
-///     let admin = admin::router([("api", layer.handle())]);
+///     let admin = tower_sluice_admin::router([("api", layer.handle())]);
 ///     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 ///
 ///     let public = tokio::net::TcpListener::bind("0.0.0.0:3000").await?;

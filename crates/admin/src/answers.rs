@@ -8,16 +8,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::problem::sentence;
-use crate::http::policy::{Offender, Offenders};
-use crate::http::reload::{KeyStatus, PolicyStatus};
-use crate::store::{BreakerState, NodeHealth, TableStats};
-use crate::values::{Exception, LimiterError, Quota, Shape};
+use tower_sluice::limiter::{Exception, Shape};
+use tower_sluice::policy::{KeyStatus, PolicyStatus};
+use tower_sluice::policy::{Offender, Offenders};
+use tower_sluice::store::{BreakerState, NodeHealth, TableStats};
+use tower_sluice::{LimiterError, Quota};
 
-pub(super) fn millis(span: Duration) -> u64 {
+pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-pub(super) fn policy(layer: &str, status: &PolicyStatus) -> Value {
+pub(crate) fn policy(layer: &str, status: &PolicyStatus) -> Value {
     let terms = status.terms();
     let quota = quota(status);
     let stats = status.stats();
@@ -79,11 +80,12 @@ fn kind(status: &PolicyStatus) -> &'static str {
         Some(Shape::FixedWindow) => "fixed-window",
         Some(Shape::CalendarWindow) => "calendar-window",
         Some(Shape::SlidingWindow) => "sliding-window",
+        Some(_) => "custom",
     }
 }
 
 /// The nodes of all stores, each once, with the policies whose budgets they hold.
-pub(super) fn stores<'a>(policies: impl Iterator<Item = (&'a str, &'a PolicyStatus)>) -> Value {
+pub(crate) fn stores<'a>(policies: impl Iterator<Item = (&'a str, &'a PolicyStatus)>) -> Value {
     let mut stores = BTreeMap::new();
     for (layer, status) in policies {
         for node in &status.stats().nodes {
@@ -110,7 +112,7 @@ pub(super) fn stores<'a>(policies: impl Iterator<Item = (&'a str, &'a PolicyStat
 }
 
 /// The keys that a policy has rejected most.
-pub(super) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offenders) -> Value {
+pub(crate) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offenders) -> Value {
     json!({
         "layer": layer,
         "policy": status.name(),
@@ -125,7 +127,7 @@ pub(super) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offender
 }
 
 /// A key that was rejected. First and last are instants, in milliseconds of the Unix epoch.
-pub(super) fn offender(offender: &Offender) -> Value {
+pub(crate) fn offender(offender: &Offender) -> Value {
     json!({
         "key": offender.key(),
         "whole": offender.is_whole(),
@@ -142,7 +144,7 @@ fn unix_millis(at: SystemTime) -> u64 {
 }
 
 /// What a policy says about a key: its state, that it is no key of the policy, or why this is not known.
-pub(super) fn key(layer: &str, status: &PolicyStatus, found: Result<KeyStatus, LimiterError>) -> Value {
+pub(crate) fn key(layer: &str, status: &PolicyStatus, found: Result<KeyStatus, LimiterError>) -> Value {
     let mut answer = json!({
         "layer": layer,
         "policy": status.name(),
@@ -185,7 +187,7 @@ fn state(key: &KeyStatus) -> &'static str {
 }
 
 /// A ban or an allowance. `since`: the time since it was made, if that is known.
-pub(super) fn by_hand(exception: &Exception, since: Option<Duration>) -> Value {
+pub(crate) fn by_hand(exception: &Exception, since: Option<Duration>) -> Value {
     json!({
         "left_ms": millis(exception.left()),
         "by_hand": exception.is_by_hand(),

@@ -14,7 +14,7 @@ use super::problem::Problem;
 ///
 /// A page of another site can have its own name resolve to this server's address (DNS rebinding), and is then of the
 /// same origin as this server, for the browser. It cannot do so with an address, or with a name that it does not own.
-pub(super) fn check_host(parts: &Parts, hosts: &[String]) -> Result<(), Problem> {
+pub(crate) fn check_host(parts: &Parts, hosts: &[String]) -> Result<(), Problem> {
     let is_own = |host: Authority| {
         let name = host.host().trim_matches(['[', ']']);
         let is_address = name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost");
@@ -33,7 +33,7 @@ pub(super) fn check_host(parts: &Parts, hosts: &[String]) -> Result<(), Problem>
 ///
 /// Browsers add `Sec-Fetch-Site` to each request, and `Origin` to all but simple reads; no page can change them.
 /// Clients that are no browsers send neither, and pass.
-pub(super) fn check_site(parts: &Parts) -> Result<(), Problem> {
+pub(crate) fn check_site(parts: &Parts) -> Result<(), Problem> {
     let site = parts.headers.get("sec-fetch-site").map(|site| site.as_bytes());
     let is_same_site = matches!(site, None | Some(b"same-origin" | b"none"));
     let is_same_origin = parts.headers.get(header::ORIGIN).is_none_or(|origin| {
@@ -51,7 +51,7 @@ pub(super) fn check_site(parts: &Parts) -> Result<(), Problem> {
 ///
 /// A form of another site can send a body of some other types without asking first. For this one, a browser asks by a
 /// preflight, to which nothing here agrees.
-pub(super) fn check_type(fields: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_type(fields: &HeaderMap) -> Result<(), Problem> {
     let media_type = fields.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("application/json") {

@@ -1,15 +1,15 @@
-//! Look and act over HTTP: a page and JSON calls for operators (crate feature `admin`).
+//! Look and act on the limits of [`tower-sluice`](tower_sluice) over HTTP: a page and JSON calls for operators.
 //!
 //! *Why is this customer limited, since when, and let her in now*: the page answers the first two for a key, and has
 //! buttons for the third. [`Admin`] is a Tower service; with the feature `axum`, `router` makes a router of it.
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
-//! use tower_sluice::{Quota, RateLimitLayer, admin};
+//! use tower_sluice::{Quota, RateLimitLayer};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> std::io::Result<()> {
 //! let layer = RateLimitLayer::per_client(Quota::per_second(10));
-//! let admin = admin::router([("api", layer.handle())]);
+//! let admin = tower_sluice_admin::router([("api", layer.handle())]);
 //! // Not the address of the app: whoever reaches this one may do everything.
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3001").await?;
 //! axum::serve(listener, admin).await
@@ -23,7 +23,7 @@
 //!
 //! - serve it on an address of its own, `127.0.0.1` or a private network, and never nest it in the router of the app;
 //! - on a network, put a guard before it: a proxy with mTLS or single sign-on, or a layer of yours that checks a token,
-//!   with [a limit on wrong ones](crate::guide::support) that a right one does not meet;
+//!   with [a limit on wrong ones](tower_sluice::guide::support) that a right one does not meet;
 //! - keep the log: each reset, ban, allowance, unban, credit and charge is a line at `warn`, with a keyed hash of the
 //!   key and the reason, or the units and the reference.
 //!   Who did it is known to your guard only, so let it log, too.
@@ -46,20 +46,21 @@
 //! | `GET /` | | the page |
 //! | `GET /api/policies` | | `policies`: each with its limit, what its keys look like, failures, tables and queue |
 //! | `GET /api/stores` | | `stores`: each node of a store on a server, with its circuit breaker |
-//! | `GET /api/exceptions` | | `exceptions`: bans and allowances by hand that [this process knows](crate::LimitsHandle::exceptions) |
-//! | `GET /api/offenders` | | `offenders`: the keys that are rejected most, of each policy that [tracks](crate::Policy::track_offenders) them, since when and how often, 20 of each; the `key` of an entry that is `whole` is one for a call, and any other a part of a key or its hash |
+//! | `GET /api/exceptions` | | `exceptions`: bans and allowances by hand that [this process knows](tower_sluice::LimitsHandle::exceptions) |
+//! | `GET /api/offenders` | | `offenders`: the keys that are rejected most, of each policy that [tracks](tower_sluice::Policy::track_offenders) them, since when and how often, 20 of each; the `key` of an entry that is `whole` is one for a call, and any other a part of a key or its hash |
 //! | `POST /api/key` | `key`, and perhaps `layer` and `policy` | `policies`: what each policy says about the key |
 //! | `POST /api/reset` | `policy`, `key`, perhaps `layer` | the state afterwards: the whole budget, no ban, no allowance |
 //! | `POST /api/ban` | the same, `for` and `reason` | the state afterwards |
 //! | `POST /api/allow` | the same | the state afterwards |
 //! | `POST /api/unban` | `policy`, `key`, perhaps `layer` | the state afterwards: no ban and no allowance; the budget as it was |
-//! | `POST /api/credit` | `policy`, `key`, `units`, `reference`, perhaps `layer` and `expires_in` | the state afterwards, and `repeated`: [the reference](crate::limiter::Credit::reference) was used before, and nothing was done |
-//! | `POST /api/charge` | `policy`, `key`, `units`, `reference`, perhaps `layer` | the same, after a [charge by hand](crate::LimitsHandle::charge) |
+//! | `POST /api/credit` | `policy`, `key`, `units`, `reference`, perhaps `layer` and `expires_in` | the state afterwards, and `repeated`: [the reference](tower_sluice::limiter::Credit::reference) was used before, and nothing was done |
+//! | `POST /api/charge` | `policy`, `key`, `units`, `reference`, perhaps `layer` | the same, after a [charge by hand](tower_sluice::LimitsHandle::charge) |
 //!
-//! `key` is text [as an operator types it](crate::policy::KeyOf), and each answer shows keys as such text, so that the
-//! key that is shown is the one that is acted on, whatever its bytes. `for`, as `expires_in`, is a text with units as
-//! in a configuration (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`). `layer`
-//! may be left out where one layer only has a policy of this name. In answers, times are milliseconds, rounded up.
+//! `key` is text [as an operator types it](tower_sluice::policy::KeyOf), and each answer shows keys as such text, so
+//! that the key that is shown is the one that is acted on, whatever its bytes. `for`, as `expires_in`, is a text with
+//! units as in a configuration (`15min`, `3h`, `2days`; a text of digits is an error), or a number of seconds (`900`).
+//! `layer` may be left out where one layer only has a policy of this name. In answers, times are milliseconds, rounded
+//! up.
 //!
 //! ```text
 //! $ curl -H 'content-type: application/json' -d '{"key": "203.0.113.7"}' http://127.0.0.1:3001/api/key
@@ -102,7 +103,7 @@ pub use self::body::AdminBody;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use self::router::router;
-use crate::http::reload::LimitsHandle;
+use tower_sluice::LimitsHandle;
 
 /// The service: the page, and the [calls](self#calls).
 ///
@@ -112,7 +113,7 @@ use crate::http::reload::LimitsHandle;
 /// use http::Request;
 /// use http_body_util::{BodyExt, Full};
 /// use tower::ServiceExt;
-/// use tower_sluice::admin::Admin;
+/// use tower_sluice_admin::Admin;
 /// use tower_sluice::{Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]

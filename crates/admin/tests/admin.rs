@@ -1,19 +1,24 @@
 //! The admin service: each call, and what it does not answer.
 
+#[path = "../../../tests/support/cases.rs"]
+mod cases;
+#[path = "../../../tests/support/effort.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod effort;
+
 use std::convert::Infallible;
 use std::future::ready;
 use std::time::Duration;
 
-use crate::support::cases::cases;
-use crate::support::effort::rounds;
 use bytes::Bytes;
+use cases::cases;
+use effort::rounds;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::admin::{Admin, AdminBody};
 use tower_sluice::key::{HeaderKey, PeerIp, User};
 use tower_sluice::policy::ShowKey;
 use tower_sluice::store::MemoryStore;
@@ -22,6 +27,7 @@ use tower_sluice::{
     Balance, Concurrency, FixedWindow, LeakyQueue, MissingKey, Overload, Policy, Quota, RateLimitLayer, RateLimiter,
     SlidingWindow, TokenBucket,
 };
+use tower_sluice_admin::{Admin, AdminBody};
 
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000))

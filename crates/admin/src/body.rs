@@ -16,7 +16,7 @@ use super::problem::Problem;
 pub struct AdminBody(Bytes);
 
 impl AdminBody {
-    pub(super) fn new(text: impl Into<Bytes>) -> Self {
+    pub(crate) fn new(text: impl Into<Bytes>) -> Self {
         Self(text.into())
     }
 }
@@ -43,7 +43,7 @@ impl Body for AdminBody {
 const MOST: usize = 16 * 1_024;
 
 /// Reads the body of a call.
-pub(super) async fn read<B: Body>(body: B) -> Result<Vec<u8>, Problem> {
+pub(crate) async fn read<B: Body>(body: B) -> Result<Vec<u8>, Problem> {
     let mut body = pin!(body);
     let mut text = Vec::new();
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {

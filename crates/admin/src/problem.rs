@@ -6,11 +6,11 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use super::body::AdminBody;
-use crate::values::LimiterError;
+use tower_sluice::LimiterError;
 
 /// A status, and a sentence that says what is wrong and what to do.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
     /// The methods of the path, for a 405.
@@ -18,16 +18,16 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), allow: None }
     }
 
-    pub(super) fn method_not_allowed(allow: &'static str) -> Self {
+    pub(crate) fn method_not_allowed(allow: &'static str) -> Self {
         let detail = format!("this call is for {allow} only");
         Self { status: StatusCode::METHOD_NOT_ALLOWED, detail, allow: Some(allow) }
     }
 
-    pub(super) fn response(&self) -> Response<AdminBody> {
+    pub(crate) fn response(&self) -> Response<AdminBody> {
         let body = json!({
             "type": "about:blank",
             "title": self.status.canonical_reason(),
@@ -59,7 +59,7 @@ impl From<LimiterError> for Problem {
 }
 
 /// An error with its sources, which have the reason: the answer of a Redis, for example.
-pub(super) fn sentence(error: &LimiterError) -> String {
+pub(crate) fn sentence(error: &LimiterError) -> String {
     let mut text = error.to_string();
     let mut sources = std::iter::successors(error.source(), |&source| source.source());
     sources.by_ref().for_each(|source| text += &format!(": {source}"));

@@ -17,8 +17,9 @@ use super::call::{Call, Units};
 use super::guard::{check_host, check_site, check_type};
 use super::problem::Problem;
 use super::{Admin, page};
-use crate::http::reload::{LimitsHandle, PolicyStatus};
-use crate::values::{Credit, Debit};
+use tower_sluice::LimitsHandle;
+use tower_sluice::limiter::{Credit, Debit};
+use tower_sluice::policy::PolicyStatus;
 
 /// The path of all calls. Other paths are files of the page.
 const API: &str = "/api/";
