@@ -352,7 +352,7 @@ free_port() {
 # Makes a copy of the crate whose tests need few other crates, for toolchains that would have to build all of them anew: those of
 # the unit tests, `store` and `queue` with the features below. The tests of servers and of gRPC are left out. With a second
 # argument, without this crate, too: `slim_copy FOLDER [CRATE]`.
-slim_features=calendar,http,precise-timer,queue,redis,test-util
+slim_features=calendar,http,precise-timer,redis,test-util
 slim_copy() {
     local copy=$1 without=${2:-}
     rm -rf "$copy"

@@ -77,7 +77,7 @@
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
 //! | requests to wait longer the more a client sends | [`SlowDown`] |
 //! | at most *n* of a client at once, however long they take | [`Concurrency`] |
-//! | no more than the server can do, whoever asks | `Overload` (feature `queue`) |
+//! | no more than the server can do, whoever asks | [`Overload`] |
 //! | only what was credited, such as bought units | [`Balance`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`] |
 //! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`] (admits up to twice the limit around a window's edge) |
@@ -99,7 +99,6 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
-//! | `queue` | yes | [`LeakyQueue`] and [`SlowDown`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
 //! | `metrics` | no | requests by policy and result, outgoing calls, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
@@ -134,9 +133,7 @@ pub mod guide;
 #[cfg(feature = "http")]
 mod http;
 pub mod limiter;
-#[cfg(feature = "queue")]
 mod overload;
-#[cfg(feature = "queue")]
 mod queue;
 pub mod store;
 #[cfg(feature = "test-util")]
@@ -150,7 +147,7 @@ extern crate self as tower_sluice;
 
 /// The parts of the layers: services, futures, builders, and their errors.
 pub mod layer {
-    #[cfg(all(feature = "http", feature = "queue"))]
+    #[cfg(feature = "http")]
     pub use crate::http::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, WaitStatuses};
     #[cfg(feature = "http")]
     pub use crate::http::{IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture};
@@ -187,7 +184,7 @@ pub use self::balance::RedisBalance;
 pub use self::concurrency::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;
-#[cfg(all(feature = "http", feature = "queue"))]
+#[cfg(feature = "http")]
 pub use self::http::PacerLayer;
 #[cfg(feature = "http")]
 pub use self::http::{
@@ -198,11 +195,9 @@ pub use self::limiter::ext::LimiterExt;
 pub use self::limiter::rate_limiter::RateLimiter;
 pub use self::limiter::throttle::ThrottleLayer;
 pub use self::limiter::traits::Limiter;
-#[cfg(feature = "queue")]
 pub use self::overload::Overload;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
-#[cfg(feature = "queue")]
 pub use self::queue::{LeakyQueue, SlowDown};
 pub use self::values::{Decision, FailureMode, LimiterError, Outcome, PartitionKey, Quota, time};
 

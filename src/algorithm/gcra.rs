@@ -174,7 +174,6 @@ impl Gcra {
     }
 
     /// Returns `units` in nanoseconds, rounded down.
-    #[cfg(feature = "queue")]
     pub(crate) fn nanos_floor(&self, units: u128) -> u128 {
         div(units, self.limit)
     }

@@ -15,7 +15,6 @@
 //! Nothing is evicted: a slot with units in flight is free when they are released, and not before.
 
 use super::slots::{CountSlots, SLOTS_PER_SET, SlotPlace};
-#[cfg(feature = "queue")]
 use super::wait_lists::WaitLists;
 use super::word::CountWord;
 use crate::store::next_table_number;
@@ -33,7 +32,6 @@ pub(super) struct Counts {
     keys: usize,
     turned_away: AtomicU64,
     number: u64,
-    #[cfg(feature = "queue")]
     pub(super) wait_lists: WaitLists,
 }
 
@@ -63,7 +61,6 @@ impl Counts {
             keys,
             turned_away: AtomicU64::new(0),
             number: next_table_number(),
-            #[cfg(feature = "queue")]
             wait_lists: WaitLists::default(),
         }
     }
@@ -154,7 +151,6 @@ impl Counts {
         let place = self.slots.get(slot);
         let mut word = place.load();
         loop {
-            #[cfg(feature = "queue")]
             if word.has_waiters() {
                 return self.wait_lists.release(&self.slots, slot, cost);
             }

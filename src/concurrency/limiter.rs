@@ -2,20 +2,15 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-#[cfg(feature = "queue")]
 use std::time::Duration;
 
 use super::counts::{AcquireResult, Counts};
-#[cfg(feature = "queue")]
 use super::wait_lists::{JoinResult, WantedUnits};
-#[cfg(feature = "queue")]
 use super::waiting::WaitForUnits;
 use super::{InFlight, admitted, rejected, word};
-#[cfg(feature = "queue")]
 use crate::limiter::WaitBounds;
 use crate::limiter::{IntoLimiter, Limiter, Permit};
 use crate::store::{Stats, TableStats};
-#[cfg(feature = "queue")]
 use crate::values::Backlog;
 use crate::values::{
     Answer, Ask, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms,
@@ -109,7 +104,6 @@ use crate::values::{
 pub struct Concurrency {
     limit: u64,
     max_keys: usize,
-    #[cfg(feature = "queue")]
     queue: Option<WaitBounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
     counts: OnceLock<Arc<Counts>>,
@@ -127,13 +121,7 @@ impl Concurrency {
     pub const fn new(limit: u64) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing; write 1 or more");
         assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
-        Self {
-            limit,
-            max_keys: DEFAULT_MAX_KEYS,
-            #[cfg(feature = "queue")]
-            queue: None,
-            counts: OnceLock::new(),
-        }
+        Self { limit, max_keys: DEFAULT_MAX_KEYS, queue: None, counts: OnceLock::new() }
     }
 
     /// Lets up to `waiters` requests of a key wait for others to be over: for up to 30 seconds each, and 65,536 over
@@ -142,21 +130,18 @@ impl Concurrency {
     /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
     /// dropped leaves at once. Waiting needs a tokio runtime with a timer; a turn comes on any runtime on which its
     /// waiter is polled.
-    #[cfg(feature = "queue")]
     pub fn max_queue(self, waiters: usize) -> Self {
         self.waiting(|queue| queue.max_queue = waiters)
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
     /// [`max_queue`](Self::max_queue).
-    #[cfg(feature = "queue")]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.waiting(|queue| queue.max_wait = max_wait)
     }
 
     /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
     /// [`max_queue`](Self::max_queue).
-    #[cfg(feature = "queue")]
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         self.waiting(|queue| queue.max_waiters = max_waiters)
     }
@@ -179,7 +164,6 @@ impl Concurrency {
         self.take_at_once((key, cost, self.limit), |decision| Permit::new(self, key, cost, decision, true).admitted())
     }
 
-    #[cfg(feature = "queue")]
     fn waiting(mut self, set: impl FnOnce(&mut WaitBounds)) -> Self {
         set(self.queue.get_or_insert(WaitBounds::new(0)));
         self
@@ -197,7 +181,7 @@ impl Concurrency {
     }
 
     /// For the tests of this crate: panics if an invariant of the wait lists is broken.
-    #[cfg(all(feature = "test-util", feature = "queue"))]
+    #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.counts().wait_lists.check_invariants(&self.counts().slots);
@@ -221,14 +205,12 @@ impl Concurrency {
     }
 
     fn charge(&self, ask: &Ask<'_>) -> Answer {
-        #[cfg(feature = "queue")]
         if let Some(queue) = self.queue.filter(|_| may_fit(ask.cost(), self.limit_of(ask))) {
             return self.charge_or_wait(queue, ask);
         }
         self.take_at_once((ask.key(), ask.cost(), self.limit_of(ask)), Answer::from)
     }
 
-    #[cfg(feature = "queue")]
     fn charge_or_wait(&self, queue: WaitBounds, ask: &Ask<'_>) -> Answer {
         let counts = self.counts();
         let cost = ask.cost();
@@ -266,7 +248,6 @@ impl Concurrency {
         let counts = self.counts();
         let (units, has_waiters) = counts.peek(&counts.place(key));
         let decision = decided(units, cost, limit);
-        #[cfg(feature = "queue")]
         if self.queue.is_some_and(|queue| queue.max_queue > 0) && cost <= limit {
             // It would pass or wait. Whether there is room to wait is decided when it does.
             return if has_waiters || !decision.is_allowed() { Decision::allow(limit, 0) } else { decision };
@@ -336,7 +317,6 @@ impl Limiter for Concurrency {
             .taking_quotas()
             .answering(Mode::Peek)
             .answering(Mode::Shadow);
-        #[cfg(feature = "queue")]
         if self.queue.is_some() {
             return description.delaying();
         }
@@ -351,16 +331,11 @@ impl Limiter for Concurrency {
             return None;
         }
         let inheritance = Inheritance::in_place().keeping_capacity(theirs.keys() != self.max_keys);
-        #[cfg(feature = "queue")]
-        {
-            // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any
-            // order.
-            let change = theirs.wait_lists.begin_change();
-            let limit = self.limit;
-            Some(inheritance.then(move || theirs.wait_lists.change_limit(&theirs.slots, change, limit)))
-        }
-        #[cfg(not(feature = "queue"))]
-        Some(inheritance)
+        // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any
+        // order.
+        let change = theirs.wait_lists.begin_change();
+        let limit = self.limit;
+        Some(inheritance.then(move || theirs.wait_lists.change_limit(&theirs.slots, change, limit)))
     }
 
     /// Counts the keys with requests in flight, and their units. Reads the whole table: 0.1 ms for a million keys'
@@ -376,7 +351,6 @@ impl Limiter for Concurrency {
             ..TableStats::default()
         };
         let stats = Stats { table: Some(table), in_flight: Some(units), ..Stats::default() };
-        #[cfg(feature = "queue")]
         if self.queue.is_some() {
             let waiting = usize::try_from(counts.wait_lists.waiting()).unwrap_or(usize::MAX);
             return Stats { backlog: Some(Backlog::new(waiting, None)), ..stats };
@@ -386,7 +360,6 @@ impl Limiter for Concurrency {
 
     /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need not wait still
     /// pass.
-    #[cfg(feature = "queue")]
     fn close(&self) {
         let counts = self.counts();
         counts.wait_lists.close(&counts.slots);
@@ -403,7 +376,6 @@ impl fmt::Debug for Concurrency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Concurrency");
         debug.field("limit", &self.limit).field("max_keys", &self.max_keys);
-        #[cfg(feature = "queue")]
         debug.field("queue", &self.queue);
         debug.finish_non_exhaustive()
     }

@@ -14,9 +14,7 @@ mod redis;
 mod slots;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
-#[cfg(feature = "queue")]
 mod wait_lists;
-#[cfg(feature = "queue")]
 mod waiting;
 mod word;
 
@@ -24,7 +22,6 @@ pub use self::limiter::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisConcurrency;
 
-#[cfg(feature = "queue")]
 use crate::values::LimiterError;
 use crate::values::{Decision, Issuer, Proof, Receipt};
 
@@ -55,7 +52,6 @@ fn rejected(limit: u64, remaining: u64) -> Decision {
     Decision::reject_until_released(limit, remaining)
 }
 
-#[cfg(feature = "queue")]
 fn closed() -> LimiterError {
     LimiterError::closed("the limiter was closed, and no request waits any more")
 }

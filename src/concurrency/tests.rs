@@ -190,7 +190,6 @@ fn a_limit_of_zero_is_a_mistake() {
     let _ = Concurrency::new(0);
 }
 
-#[cfg(feature = "queue")]
 mod waits {
     use std::collections::{BTreeMap, VecDeque};
     use std::task::{Context, Poll, Waker};

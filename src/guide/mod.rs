@@ -72,7 +72,7 @@
 
 // The pages link to items of all features, even if some are off.
 #![cfg_attr(
-    not(all(feature = "calendar", feature = "queue", feature = "redis", feature = "remote")),
+    not(all(feature = "calendar", feature = "redis", feature = "remote")),
     allow(rustdoc::broken_intra_doc_links)
 )]
 

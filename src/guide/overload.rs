@@ -56,7 +56,7 @@
 //! max-queue = 1024
 //! ```
 //!
-//! `Overload` is part of the feature `queue`, which is on by default. Two more pages continue this one: [shares between
+//! Two more pages continue this one: [shares between
 //! tenants](super::tenants), and [priorities](super::priorities).
 //!
 //! # What overload is

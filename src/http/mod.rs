@@ -10,7 +10,6 @@ pub mod headers;
 pub mod key;
 mod layer;
 mod mounting;
-#[cfg(feature = "queue")]
 mod pacer;
 mod permits;
 pub(crate) mod policy;
@@ -28,7 +27,6 @@ mod verdict;
 pub use self::body::RejectionBody;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
-#[cfg(feature = "queue")]
 pub use self::pacer::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, PacerLayer, WaitStatuses};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{

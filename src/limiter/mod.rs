@@ -12,7 +12,6 @@ mod into_limiter;
 pub(crate) mod rate_limiter;
 pub(crate) mod throttle;
 pub(crate) mod traits;
-#[cfg(feature = "queue")]
 mod wait_bounds;
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "bodies are HTTP's"))]
 mod watched_units;
@@ -31,7 +30,6 @@ pub(crate) use self::health::Health;
 pub(crate) use self::hold::Hold;
 pub(crate) use self::rate_limiter::RateLimiter;
 pub(crate) use self::traits::Limiter;
-#[cfg(feature = "queue")]
 pub(crate) use self::wait_bounds::WaitBounds;
 #[cfg(any(feature = "http", test))]
 pub(crate) use self::watched_units::WatchedUnits;

@@ -22,8 +22,8 @@ feature!(Axum, "this needs the crate feature `axum` of `tower-sluice`");
 #[cfg(all(not(feature = "metrics"), feature = "http"))]
 feature!(Metrics, "this needs the crate feature `metrics` of `tower-sluice`");
 
-#[cfg(all(not(feature = "precise-timer"), feature = "queue"))]
+#[cfg(not(feature = "precise-timer"))]
 feature!(PreciseTimer, "this needs the crate feature `precise-timer` of `tower-sluice`");
 
-#[cfg(all(not(feature = "reqwest"), feature = "queue", feature = "http"))]
+#[cfg(all(not(feature = "reqwest"), feature = "http"))]
 feature!(Reqwest, "this needs the crate feature `reqwest` of `tower-sluice`");

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "http")]
 use std::future::Future;
-#[cfg(all(feature = "http", any(feature = "queue", feature = "remote")))]
+#[cfg(feature = "http")]
 use std::pin::Pin;
 
 pub(crate) mod aligned_words;
@@ -21,8 +21,8 @@ pub(crate) mod effort;
 pub(crate) mod expiring_map;
 #[cfg(any(
     all(feature = "http", not(all(feature = "axum", feature = "metrics"))),
-    all(feature = "queue", not(feature = "precise-timer")),
-    all(feature = "http", feature = "queue", not(feature = "reqwest")),
+    not(feature = "precise-timer"),
+    all(feature = "http", not(feature = "reqwest"))
 ))]
 pub(crate) mod feature;
 #[cfg(any(feature = "http", sluice_loom))]
@@ -44,18 +44,14 @@ pub(crate) mod trace;
 pub(crate) mod two_choices;
 #[cfg(feature = "redis")]
 pub(crate) mod undo;
-#[cfg(feature = "queue")]
 pub(crate) mod wake;
 
 /// Runs a future in the background, if this thread is in a runtime; else drops it.
 #[cfg(feature = "http")]
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
-    #[cfg(any(feature = "queue", feature = "remote"))]
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         // Of one type: tokio's tasks are compiled for each type of future.
         let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
         runtime.spawn(future);
-        return;
     }
-    drop(future);
 }

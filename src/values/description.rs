@@ -156,7 +156,6 @@ impl Description {
 
     /// Declares that the limiter watches the bodies of responses. A function, since limiters that inherit share a
     /// watcher that they do not have when they are described.
-    #[cfg_attr(not(feature = "queue"), allow(dead_code, reason = "`Overload` is the one that does"))]
     pub(crate) const fn watching_bodies(mut self, find: FindWatcher) -> Self {
         self.find_watcher = Some(find);
         self

@@ -81,7 +81,6 @@ impl Terms {
 
     /// The terms of a queue in which up to `room` requests of a key wait, each for at most `max_wait` nanoseconds: a
     /// bucket whose burst is the number of requests that may depart or wait at once.
-    #[cfg_attr(not(feature = "queue"), allow(dead_code, reason = "there is no queue"))]
     pub(crate) fn queue(quota: Quota, room: u64, max_wait: u64) -> Self {
         let line = Line { room, max_wait };
         Self { line: Some(line), ..Self::restored_over_time(line.advertised(quota), Shape::Bucket) }

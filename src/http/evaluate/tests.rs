@@ -452,7 +452,6 @@ fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
 
 /// Two requests in a layer of one policy: the first holds the only unit. Returns the response to the second with its
 /// body, its verdict and all that was reported. `is_short` is whether they take the path of a single policy.
-#[cfg(feature = "queue")]
 fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> String {
     use super::scope::Scope;
     use super::transaction::Transaction;
@@ -488,7 +487,6 @@ fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> Strin
     format!("{} {headers}\n{body:?}\n{verdict}\n{events:?}\n{counted}", parts.status)
 }
 
-#[cfg(feature = "queue")]
 #[tokio::test(start_paused = true)]
 async fn the_path_of_a_policy_that_holds_units_rejects_as_a_transaction_does() {
     use crate::key::HeaderKey;

@@ -38,7 +38,6 @@ mod x_ratelimit;
 
 use http::{HeaderName, header};
 
-#[cfg(feature = "queue")]
 pub(crate) use self::decimal::parse as parse_digits;
 pub use self::decision_fields::DecisionFields;
 pub(crate) use self::draft11::QuotaUnit;
@@ -49,10 +48,8 @@ pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
 pub(crate) use self::wait::{LONGEST_ADVERTISED, merge_retry_after, retry_after_seconds};
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
-#[cfg(feature = "queue")]
 pub(crate) use self::wait::{date, seconds_in};
 pub(crate) use self::writer::{Described, PolicyReading, Writer};
-#[cfg(feature = "queue")]
 pub(crate) use self::x_ratelimit::{
     LIMIT as X_RATELIMIT_LIMIT, REMAINING as X_RATELIMIT_REMAINING, RESET as X_RATELIMIT_RESET,
 };
