@@ -27,7 +27,7 @@ members+=(--features examples/calendar,examples/config,examples/grpc,examples/ht
 members+=(--features examples/redis,examples/reqwest)
 # What is published, in the order in which it must be.
 packages=(tower-sluice tower-sluice-admin tower-sluice-config tower-sluice-postgres tower-sluice-dynamodb)
-declare -A folders=([tower-sluice]=. [tower-sluice-admin]=crates/admin [tower-sluice-config]=crates/config [tower-sluice-postgres]=stores/postgres [tower-sluice-dynamodb]=stores/dynamodb)
+declare -A folders=([tower-sluice]=. [tower-sluice-admin]=crates/admin [tower-sluice-config]=crates/config [tower-sluice-postgres]=crates/postgres [tower-sluice-dynamodb]=crates/dynamodb)
 
 # Begins a step. A script that calls `report_steps` when it exits prints how long each took.
 step() {
@@ -128,18 +128,18 @@ ensure_components() {
     done
 }
 
-# Runs the tests of the store on DynamoDB, unless they have passed on these files: `stores/dynamodb/tested` has the hash of the
+# Runs the tests of the store on DynamoDB, unless they have passed on these files: `crates/dynamodb/tested` has the hash of the
 # files on which they passed last. The suite and its SDK take a minute and a half, and few changes concern them.
 check_dynamodb() {
     local hash
-    hash=$(git ls-files -z Cargo.toml Cargo.lock stores/dynamodb src/store/remote ':!stores/dynamodb/tested' | xargs -0 cat | sha256sum)
-    if [ -z "${FULL_TESTS:-}" ] && [ "$(cat stores/dynamodb/tested)" = "${hash%% *}" ]; then
+    hash=$(git ls-files -z Cargo.toml Cargo.lock crates/dynamodb src/store/remote ':!crates/dynamodb/tested' | xargs -0 cat | sha256sum)
+    if [ -z "${FULL_TESTS:-}" ] && [ "$(cat crates/dynamodb/tested)" = "${hash%% *}" ]; then
         echo 'passed on these files before'
         return
     fi
     run_tests -p tower-sluice-dynamodb --all-features --lib
     run_tests -p tower-sluice-dynamodb --all-features --doc
-    echo "${hash%% *}" >stores/dynamodb/tested
+    echo "${hash%% *}" >crates/dynamodb/tested
 }
 
 # Compares the public interfaces of the packages with docs/public_api*.txt, or writes these files if given `--write`. The JSON
@@ -358,7 +358,9 @@ slim_copy() {
     rm -rf "$copy"
     mkdir -p "$copy"
     # With their times, by which Cargo knows what it has built already.
-    cp -Rp src docs tests proofs proptest-regressions README.md Cargo.lock "$copy"
+    cp -Rp src docs tests README.md Cargo.lock "$copy"
+    mkdir "$copy/verify"
+    cp -Rp verify/proofs "$copy/verify"
     awk -v without="$without" -v needed='bytes futures-util http http-body http-body-util mlua proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
         BEGIN { split(needed, names, " "); for (i in names) keep[names[i]]; delete keep[without] }
         /^\[/ { dev = /dev-dependencies/ }

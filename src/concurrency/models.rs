@@ -1,4 +1,4 @@
-//! How threads can interfere in [`Counts`], in every order, with loom: see `models/Cargo.toml`.
+//! How threads can interfere in [`Counts`], in every order, with loom: see `verify/models/Cargo.toml`.
 //!
 //! The table is as small as possible (two sets of two slots), and each model is named after its hazard.
 

@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! The crate [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `stores/dynamodb` of the
+//! The crate [`tower-sluice-dynamodb`](https://docs.rs/tower-sluice-dynamodb) (folder `crates/dynamodb` of the
 //! repository) is a crate of its own, because the SDK needs a newer Rust than this one.
 //!
 //! The figures of this page that are about AWS itself (prices, capacities, deadlines) are from its documentation and
@@ -42,7 +42,7 @@
 //! All quotas fit. DynamoDB keeps 38 digits of a number, so limits, bursts and costs of up to
 //! [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS) are exact, and limits of bytes
 //! ([`settle_by_content_bytes`](crate::Policy::settle_by_content_bytes)) are counted in bytes. In
-//! `stores/dynamodb/src/tests/wide.rs`, two processes send ten terabytes of a month at the same time, and both know
+//! `crates/dynamodb/src/tests/wide.rs`, two processes send ten terabytes of a month at the same time, and both know
 //! the rest to the byte.
 //!
 //! # The permissions
@@ -76,7 +76,7 @@
 //! A bucket needs to know whether the key owes anything, and a condition cannot compute that. So there are two writes,
 //! one for each case. Exactly one applies, and each process predicts which. It is wrong at most every second time, and
 //! most often at half of the limit, where a key of many processes is as often in debt as not. Counted in
-//! `stores/dynamodb/src/tests/writes.rs`, with random arrivals at 5, 50, 80 and 95 % of the limit: 1.00 with one
+//! `crates/dynamodb/src/tests/writes.rs`, with random arrivals at 5, 50, 80 and 95 % of the limit: 1.00 with one
 //! process; 1.00, 1.30, 1.22 and 1.07 with four; 1.00, 1.43, 1.35 and 1.20 with 32. Several policies take a write each,
 //! and one more for each that is rolled back.
 //!
@@ -99,7 +99,7 @@
 //!
 //! # When DynamoDB fails
 //!
-//! | what happens | what you see | held by (`stores/dynamodb/src/tests`) |
+//! | what happens | what you see | held by (`crates/dynamodb/src/tests`) |
 //! |---|---|---|
 //! | refused connections, black holes, slow answers | an error within the timeout; after five, at once (circuit breaker) | `faults.rs` |
 //! | throttling: of the table, of a partition, of the account | the same, as [`Throttled`](https://docs.rs/tower-sluice-dynamodb/latest/tower_sluice_dynamodb/enum.FaultKind.html); never a rejection | `faults.rs` |

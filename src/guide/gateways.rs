@@ -6,7 +6,7 @@
 //!
 //! ```sh
 //! git clone https://github.com/tower-sluice/tower-sluice && cd tower-sluice
-//! cargo run --release -p sluice -- serve --config sluice/examples/proxies/limits.toml --listen 127.0.0.1:8081
+//! cargo run --release -p sluice -- serve --config crates/sluice/examples/proxies/limits.toml --listen 127.0.0.1:8081
 //! ```
 //!
 //! One port serves all of it:

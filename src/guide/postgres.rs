@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! The crate [`tower-sluice-postgres`](https://docs.rs/tower-sluice-postgres) (folder `stores/postgres` of the
+//! The crate [`tower-sluice-postgres`](https://docs.rs/tower-sluice-postgres) (folder `crates/postgres` of the
 //! repository) is a crate of its own. It takes a pool that you make: of `deadpool-postgres` (by default), of `bb8`, or
 //! of `sqlx`, and makes [connections](#connections) as that one does. It is tested with PostgreSQL 15.
 //!
@@ -294,7 +294,7 @@
 //! | `Cancelled`, `NoRuntime` | the runtime was shut down; or the caller has none | call from within a Tokio runtime that lives |
 //! | `Other` | another error; its text has the SQLSTATE | look it up |
 //!
-//! | fault | tested by (`stores/postgres/tests/server`) |
+//! | fault | tested by (`crates/postgres/tests/server`) |
 //! |---|---|
 //! | each kind with a cure, by the error that PostgreSQL really gives | `faults.rs` |
 //! | the server is killed under load, with a logged and with an unlogged table | `crashes.rs` |

@@ -6,7 +6,7 @@
 //!
 //! ```sh
 //! git clone https://github.com/tower-sluice/tower-sluice && cd tower-sluice
-//! cargo run --release -p sluice -- replay --config sluice/examples/limits.toml sluice/examples/access.log
+//! cargo run --release -p sluice -- replay --config crates/sluice/examples/limits.toml crates/sluice/examples/access.log
 //! ```
 //!
 //! The clock of the log drives the layers of the file themselves, so a replay decides as a server with this file would
@@ -17,8 +17,8 @@
 //! The repository has the [log of a small shop][log], two hours long, and [limits] for it. This is what the file says:
 //!
 //! ```text
-//! $ cargo run -p sluice -- check sluice/examples/limits.toml
-//! sluice/examples/limits.toml is valid: 4 routes, 4 policies
+//! $ cargo run -p sluice -- check crates/sluice/examples/limits.toml
+//! crates/sluice/examples/limits.toml is valid: 4 routes, 4 policies
 //!
 //! route                          policy    who                  what                                   when full
 //! /login                         attempts  each client address  5 within any minute, about             rejected with 429; banned for 15m after 20 early retries in 1m
@@ -27,20 +27,20 @@
 //! /search                        searches  each client address  2 at once, then 1 per minute           counted only (a shadow)
 //!
 //! with `sluice serve`, these have no effect:
-//! sluice/examples/limits.toml:18: policy `programs`: no request has the key `user` here; let the proxy send the user in a field, and write header:NAME
+//! crates/sluice/examples/limits.toml:18: policy `programs`: no request has the key `user` here; let the proxy send the user in a field, and write header:NAME
 //! ```
 //!
 //! # The report
 //!
 //! ```text
-//! $ cargo run -p sluice -- replay --config sluice/examples/limits.toml --suggest 99 sluice/examples/access.log
-//! sluice/examples/access.log: 1,129 lines
+//! $ cargo run -p sluice -- replay --config crates/sluice/examples/limits.toml --suggest 99 crates/sluice/examples/access.log
+//! crates/sluice/examples/access.log: 1,129 lines
 //!   from 2026-03-02 08:01:00 to 2026-03-02 09:54:05 UTC
 //!   1 line is unreadable; the first is line 513: the request is not of the form "GET /path HTTP/1.1"
 //!     192.0.2.9 - - [02/Mar/2026:08:40:00 +0000] "\x16\x03\x01\x02\x00" 400 157 "-" "-…
 //!   1 line was out of order, by up to 43.00 s, and put in order (the window is 5 min)
 //!
-//! sluice/examples/limits.toml
+//! crates/sluice/examples/limits.toml
 //!   91 requests to no route of the file
 //!
 //! /login  attempts

@@ -1,4 +1,4 @@
-//! How threads can interfere in the [`Gate`], in every order, with loom: see `models/Cargo.toml`.
+//! How threads can interfere in the [`Gate`], in every order, with loom: see `verify/models/Cargo.toml`.
 
 use std::num::NonZeroU32;
 use std::task::{Context, Poll, Waker};

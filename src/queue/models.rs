@@ -1,4 +1,4 @@
-//! How threads can interfere in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
+//! How threads can interfere in a [`Monitor`], in every order, with loom: see `verify/models/Cargo.toml`.
 //!
 //! All shared state of a queue is in the monitor; tokio's part is to lock it, to call [`AnyMonitor::tick`] again in
 //! time, and to wake. Here, the models do all three. Each is named after its hazard.

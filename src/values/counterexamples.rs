@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-/// `proofs/README.md` describes it, and `scripts/prove --update` writes it.
-const FILE: &str = include_str!("../../proofs/counterexamples.json");
+/// `verify/proofs/README.md` describes it, and `scripts/prove --update` writes it.
+const FILE: &str = include_str!("../../verify/proofs/counterexamples.json");
 
 /// One of a function that a lemma speaks of.
 pub(crate) struct Counterexample {

@@ -2,8 +2,7 @@
 
 use crate::files::{read, sources};
 
-const FOLDERS: &[&str] =
-    &["src", "crates", "tests", "examples", "benches", "stores", "models", "protocols", "fuzz", "sluice"];
+const FOLDERS: &[&str] = &["src", "crates", "tests", "examples", "benches", "verify"];
 
 /// Except for programs, addresses and the rows of tables, which cannot be wrapped.
 #[test]

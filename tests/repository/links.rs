@@ -10,9 +10,9 @@ const PAGES: &[&str] = &[
     "SECURITY.md",
     "CONTRIBUTING.md",
     "DESIGN.md",
-    "sluice/README.md",
-    "stores/dynamodb/README.md",
-    "stores/postgres/README.md",
+    "crates/sluice/README.md",
+    "crates/dynamodb/README.md",
+    "crates/postgres/README.md",
 ];
 
 #[test]

@@ -7,14 +7,14 @@ use crate::files::{read, root, text};
 
 /// Returns the functions that the counterexamples are for, written as `file: Type::function`.
 fn functions() -> BTreeSet<String> {
-    let text = read("proofs/counterexamples.json");
+    let text = read("verify/proofs/counterexamples.json");
     let entries: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
     entries.iter().map(|entry| entry["function"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn each_counterexample_is_fed_to_the_code() {
-    let text = text("src") + &text("stores");
+    let text = text("src") + &text("crates");
     let functions = functions();
     assert!(functions.len() > 20, "only {functions:?}");
     for function in functions {

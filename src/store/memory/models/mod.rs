@@ -1,4 +1,5 @@
-//! Threads that meet in a [`SetAssociativeTable`], in every order of their steps, with loom: see `models/Cargo.toml`.
+//! Threads that meet in a [`SetAssociativeTable`], in every order of their steps, with loom: see
+//! `verify/models/Cargo.toml`.
 //!
 //! The tables are as small as possible (two sets of two slots), and each model is named after its hazard.
 

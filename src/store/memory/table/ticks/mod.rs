@@ -62,7 +62,8 @@ impl Proof for PaidAt {
 /// words that were paid long ago (see `table/mod.rs`).
 const DEBT_BITS: u32 = 34;
 
-/// The greatest limit, and the greatest burst. The bounds of the arithmetic are proved for them (`proofs/ticks.py`).
+/// The greatest limit, and the greatest burst. The bounds of the arithmetic are proved for them
+/// (`verify/proofs/ticks.py`).
 const MOST_UNITS: u64 = u32::MAX as u64;
 
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.

@@ -1,0 +1,456 @@
+//! Logs of many servers, in and out of order, as users replay them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn sluice(arguments: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_sluice")).args(arguments).current_dir(root).output().unwrap()
+}
+
+fn text(output: &[u8]) -> &str {
+    std::str::from_utf8(output).unwrap()
+}
+
+/// A file of this test, in a folder that Cargo has for it.
+fn file(name: &str, content: impl AsRef<[u8]>) -> String {
+    let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("logs-{}-{name}", std::process::id()));
+    fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn config(name: &str, key: &str) -> String {
+    let policy =
+        format!(r#"{{ name = "attempts", algorithm = "fixed-window", limit = 2, per = "1m", key = "{key}" }}"#);
+    file(name, format!("[[route]]\npath = \"/login\"\npolicy = [{policy}]\n"))
+}
+
+/// The report of a replay in JSON.
+fn report(arguments: &[&str]) -> Value {
+    let output = sluice(&[&["replay", "--json"], arguments].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn policy(report: &Value) -> &Value {
+    &report["configurations"][0]["policies"][0]
+}
+
+/// Three logins of one client and one of another, within a minute: the third is rejected. Each log has them, and some
+/// have a request to another path.
+const LOGS: [(&str, &str); 19] = [
+    (
+        "combined",
+        r#"203.0.113.7 - - [02/Mar/2026:08:00:01 +0000] "POST /login HTTP/1.1" 200 10 "-" "curl/8"
+203.0.113.7 - a [b] c [02/Mar/2026:08:00:02 +0000] "POST /login HTTP/1.1" 000 0 "-" "curl/8"
+203.0.113.7 - - [02/Mar/2026:08:00:03 +0000] "POST /login HTTP/1.1" 200 10 "-" "curl/8"
+198.51.100.9 - - [02/Mar/2026:09:00:04.250 +0100] "POST /login?next=/ HTTP/1.1" 200 10 "-" "Mozilla/5.0 \"x\""
+"#,
+    ),
+    (
+        "common",
+        r#"fe80::7%eth0 - - [02/Mar/2026:08:00:01 +0000] "POST /login HTTP/1.1" 200 10
+[fe80::7]:4711 - - [02/Mar/2026:08:00:02 +0000] "POST /login HTTP/1.1" 200 10
+fe80::7 - - [02/Mar/2026:08:00:03 +0000] "POST /login HTTP/1.1" 200 -
+198.51.100.9:4711 - - [02/Mar/2026:08:00:04 +0000] "POST /login HTTP/1.1" 200 10
+"#,
+    ),
+    (
+        "vhost-combined",
+        r#"shop.example:443 203.0.113.7 - - [02/Mar/2026:08:00:01 +0000] "POST /login HTTP/1.1" 200 10 "-" "curl/8"
+shop.example:443 203.0.113.7 - ann [02/Mar/2026:08:00:02 +0000] "POST /login HTTP/1.1" 200 10 "-" "curl/8"
+shop.example:443 203.0.113.7 - - [02/Mar/2026:08:00:03 +0000] "POST /login HTTP/1.1" 200 10 "-" "curl/8"
+shop.example:443 198.51.100.9 - - [02/Mar/2026:08:00:04 +0000] "POST /login HTTP/1.1" 200 10 "-" "curl/8"
+"#,
+    ),
+    (
+        "ingress-nginx",
+        r#"203.0.113.7 - - [02/Mar/2026:08:00:01 +0000] "POST /login HTTP/2.0" 200 10 "-" "curl/8" 312 0.002 [shop-web-80] [] 192.0.2.4:8080 10 0.002 200 7d1c
+203.0.113.7 - - [02/Mar/2026:08:00:02 +0000] "POST /login HTTP/2.0" 200 10 "-" "curl/8" 312 0.002 [shop-web-80] [] 192.0.2.4:8080 10 0.002 200 7d1d
+203.0.113.7 - - [02/Mar/2026:08:00:03 +0000] "POST /login HTTP/2.0" 200 10 "-" "curl/8" 312 0.002 [shop-web-80] [] 192.0.2.4:8080 10 0.002 200 7d1e
+198.51.100.9 - - [02/Mar/2026:08:00:04 +0000] "POST /login HTTP/2.0" 200 10 "-" "curl/8" 312 0.002 [shop-web-80] [] 192.0.2.4:8080 10 0.002 200 7d1f
+"#,
+    ),
+    (
+        "caddy",
+        r#"{"level":"info","ts":1772438401.5,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"203.0.113.7","remote_port":"4711","client_ip":"203.0.113.7","method":"POST","host":"shop.example","uri":"/login","headers":{"User-Agent":["curl/8"]}},"user_id":"","duration":0.1,"size":10,"status":200}
+{"level":"info","ts":1772438402.5,"request":{"remote_ip":"203.0.113.7","method":"POST","uri":"/login","headers":{}},"size":10,"status":0}
+{"level":"info","ts":1772438403.5,"request":{"remote_ip":"203.0.113.7","method":"POST","uri":"/login","headers":{}},"size":10,"status":200}
+{"level":"info","ts":1772438404.5,"request":{"remote_ip":"198.51.100.9","method":"POST","uri":"/login","headers":{}},"size":10,"status":200}
+"#,
+    ),
+    (
+        "traefik",
+        r#"{"StartUTC":"2026-03-02T08:00:01.1Z","ClientHost":"203.0.113.7","ClientAddr":"203.0.113.7:4711","RequestMethod":"POST","RequestPath":"/login","DownstreamStatus":200,"DownstreamContentSize":10,"time":"2026-03-02T08:00:01Z"}
+{"StartUTC":"2026-03-02T08:00:02.1Z","ClientHost":"203.0.113.7","RequestMethod":"POST","RequestPath":"/login","DownstreamStatus":200,"DownstreamContentSize":10}
+203.0.113.7 - - [02/Mar/2026:08:00:03 +0000] "POST /login HTTP/1.1" 200 10 "-" "-" 3 "shop@file" "http://192.0.2.4:8080" 2ms
+198.51.100.9 - - [02/Mar/2026:08:00:04 +0000] "POST /login HTTP/1.1" 200 10 "-" "-" 4 "shop@file" "http://192.0.2.4:8080" 2ms
+"#,
+    ),
+    (
+        "envoy",
+        r#"[2026-03-02T08:00:01.310Z] "POST /login HTTP/2" 200 - 154 10 226 100 "203.0.113.7" "curl/8" "cc21d9b0-cf5c" "shop.example" "192.0.2.4:80"
+[2026-03-02T08:00:02.310Z] "POST /login HTTP/2" 0 DC 154 10 226 - "192.0.2.1,203.0.113.7" "curl/8" "cc21d9b0-cf5d" "shop.example" "192.0.2.4:80"
+{"start_time":"2026-03-02T08:00:03.310Z","method":"POST","path":"/login","x_envoy_original_path":null,"response_code":200,"bytes_sent":10,"downstream_remote_address":"203.0.113.7:4711","x_forwarded_for":null}
+{"start_time":"2026-03-02T08:00:04.310Z","method":"POST","path":"/changed","x_envoy_original_path":"/login","response_code":200,"bytes_sent":10,"x_forwarded_for":"192.0.2.1,198.51.100.9"}
+"#,
+    ),
+    (
+        "envoy",
+        r#"[2026-03-02T08:00:01.310Z] "POST /login HTTP/1.1" 200 - via_upstream - "-" 0 10 3 2 "-" "curl/8" "f1" "shop.example" "192.0.2.4:80" outbound|80||shop 192.0.2.9:38 192.0.2.9:80 203.0.113.7:4711 - default
+[2026-03-02T08:00:02.310Z] "POST /login HTTP/1.1" 200 - via_upstream - "-" 0 10 3 2 "-" "curl/8" "f2" "shop.example" "192.0.2.4:80" outbound|80||shop 192.0.2.9:38 192.0.2.9:80 203.0.113.7:4712 - default
+[2026-03-02T08:00:03.310Z] "POST /login HTTP/1.1" 200 - via_upstream - "-" 0 10 3 2 "-" "curl/8" "f3" "shop.example" "192.0.2.4:80" outbound|80||shop 192.0.2.9:38 192.0.2.9:80 203.0.113.7:4713 - default
+[2026-03-02T08:00:04.310Z] "POST /login HTTP/1.1" 200 - via_upstream - "-" 0 10 3 2 "-" "curl/8" "f4" "shop.example" "192.0.2.4:80" outbound|80||shop 192.0.2.9:38 192.0.2.9:80 198.51.100.9:4714 - default
+"#,
+    ),
+    (
+        "alb",
+        r#"https 2026-03-02T08:00:03.200000Z app/shop/50dc6c495c0c9188 203.0.113.7:2817 192.0.2.4:80 0.086 0.048 0.037 200 200 34 10 "POST https://shop.example:443/login HTTP/1.1" "curl/8" ECDHE TLSv1.2 arn:aws:elasticloadbalancing "Root=1-58337281" "shop.example" "arn:aws:acm" 1 2026-03-02T08:00:01.100000Z "forward" "-" "-" "192.0.2.4:80" "200" "-" "-"
+h2 2026-03-02T08:00:02.300000Z app/shop/50dc6c495c0c9188 203.0.113.7:2818 192.0.2.4:80 0.086 0.048 0.037 200 200 34 10 "POST https://shop.example:443/login HTTP/2.0" "curl/8" ECDHE TLSv1.2 arn:aws:elasticloadbalancing "Root=1-58337282" "shop.example" "arn:aws:acm" 1 2026-03-02T08:00:02.100000Z "forward" "-" "-" "192.0.2.4:80" "200" "-" "-"
+http 2026-03-02T08:00:03.300000Z app/shop/50dc6c495c0c9188 203.0.113.7:2819 192.0.2.4:80 0.086 0.048 0.037 200 200 34 10 "POST http://shop.example:80/login HTTP/1.1" "curl/8"
+http 2026-03-02T08:00:04.300000Z app/shop/50dc6c495c0c9188 198.51.100.9:2820 - -1 -1 -1 460 - 34 0 "POST http://shop.example:80/login HTTP/1.1" "curl/8" - -
+"#,
+    ),
+    (
+        "alb",
+        r#"2026-03-02T08:00:01.200000Z shop 203.0.113.7:2817 192.0.2.4:80 0.000073 0.001048 0.000057 200 200 0 10 "POST http://shop.example:80/login HTTP/1.1" "curl/8" - -
+2026-03-02T08:00:02.200000Z shop 203.0.113.7:2817 192.0.2.4:80 0.000073 0.001048 0.000057 200 200 0 10 "POST http://shop.example:80/login HTTP/1.1" "curl/8" - -
+2026-03-02T08:00:03.200000Z shop 203.0.113.7:2817 192.0.2.4:80 0.000073 0.001048 0.000057 200 200 0 10 "POST http://shop.example:80/login HTTP/1.1"
+2026-03-02T08:00:04.200000Z shop 198.51.100.9:2817 192.0.2.4:80 0.000073 0.001048 0.000057 200 200 0 10 "POST http://shop.example:80/login HTTP/1.1" "curl/8" - -
+"#,
+    ),
+    (
+        "cloudfront",
+        "#Version: 1.0
+#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(Referer) cs(User-Agent) cs-uri-query
+2026-03-02\t08:00:01\tFRA2\t10\t203.0.113.7\tPOST\td111.cloudfront.example\t/login\t200\t-\tMozilla/5.0%2520(X11)\t-
+2026-03-02\t08:00:02\tFRA2\t10\t203.0.113.7\tPOST\td111.cloudfront.example\t/login\t000\t-\tMozilla/5.0%2520(X11)\ta=b
+2026-03-02\t08:00:03\tFRA2\t10\t203.0.113.7\tPOST\td111.cloudfront.example\t/login\t200\t-\tMozilla/5.0%2520(X11)\t-
+2026-03-02\t08:00:04\tFRA2\t10\t198.51.100.9\tPOST\td111.cloudfront.example\t/login\t200\t-\tMozilla/5.0%2520(X11)\t-
+",
+    ),
+    (
+        "w3c",
+        "\u{feff}#Software: Microsoft Internet Information Services 10.0\r
+#Date: 2026-03-02 08:00:00\r
+#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) cs(Referer) sc-status sc-bytes time-taken\r
+2026-03-02 08:00:01 192.0.2.4 POST /login - 443 - 203.0.113.7 Mozilla/5.0+(X11) - 200 10 15\r
+2026-03-02 08:00:02 192.0.2.4 POST /login a=b 443 SHOP\\ann 203.0.113.7 Mozilla/5.0+(X11) - 401 10 15\r
+2026-03-02 08:00:03 192.0.2.4 POST /login - 443 - 203.0.113.7 Mozilla/5.0+(X11) - 200 10 15\r
+#Fields: date time c-ip cs-method cs-uri-stem sc-status\r
+2026-03-02 08:00:04 198.51.100.9 POST /login 200\r
+",
+    ),
+    (
+        "haproxy",
+        r#"Mar  2 08:00:09 lb haproxy[14389]: 203.0.113.7:33317 [02/Mar/2026:08:00:01.655] http-in~ static/srv1 10/0/30/69/109 200 10 - - ---- 1/1/1/1/0 0/0 {shop.example} {} "POST /login HTTP/1.1"
+<134>Mar  2 08:00:09 lb haproxy[14389]: 203.0.113.7:33318 [02/Mar/2026:08:00:02.655] http-in~ static/srv1 10/0/30/69/109 200 +10 - - ---- 1/1/1/1/0 0/0 "POST /login HTTP/1.1"
+<134>1 2026-03-02T08:00:09Z lb haproxy 14389 - - 203.0.113.7:33319 [02/Mar/2026:08:00:03.655] http-in~ static/srv1 10/0/30/69/109 200 10 - - ---- 1/1/1/1/0 0/0 "POST /login HTTP/1.1"
+198.51.100.9:33320 [02/Mar/2026:08:00:04.655] http-in~ static/<NOSRV> 0/-1/-1/-1/0 -1 0 - - CR-- 1/1/0/0/0 0/0 "POST /login HTTP/1.1"
+"#,
+    ),
+    (
+        "ecs",
+        r#"{"@timestamp":"2026-03-02T08:00:01.000Z","source.ip":"203.0.113.7","http.request.method":"POST","url.path":"/login","http.response.status_code":200}
+{"@timestamp":"2026-03-02T08:00:02.000Z","source":{"ip":"203.0.113.7"},"http":{"request":{"method":"POST"},"response":{"status_code":200,"body":{"bytes":10}}},"url":{"path":"/login","query":"a=b"}}
+{"@timestamp":"2026-03-02T08:00:03.000Z","source":{"ip":"203.0.113.7"},"http.request":{"method":"POST"},"http":{"response.status_code":200},"url":{"original":"/login"},"user":{"name":"ann"}}
+{"@timestamp":"2026-03-02T08:00:04.000Z","client":{"ip":"198.51.100.9"},"http":{"request":{"method":"POST"},"response":{"status_code":200}},"url":{"original":"https://shop.example/login"}}
+"#,
+    ),
+    (
+        "json",
+        r#"{"timestamp":"2026-03-02T08:00:01Z","time":0.002,"remote_addr":"203.0.113.7","request":"POST /login HTTP/1.1","status":"200"}
+{"time":0.002,"timestamp":"2026-03-02T08:00:02Z","remote_addr":"203.0.113.7","request":"POST /login HTTP/1.1","status":"000"}
+{"msec":"1772438403.001","time":"0.003","remote_addr":"203.0.113.7","request":"POST /login?a=b HTTP/1.1","status":200}
+{"time_local":"02/Mar/2026:08:00:04 +0000","http_x_forwarded_for":"192.0.2.1, 198.51.100.9","request":"POST /login HTTP/1.1","status":200}
+"#,
+    ),
+    // A name for each part.
+    (
+        "json:time=when,client=who,method=verb,path=where,status=answer.code,bytes=answer.size",
+        r#"{"when":"2026-03-02 08:00:01,250","who":"203.0.113.7","verb":"POST","where":"/login","answer":{"code":200,"size":10}}
+{"when":"2026-03-02 08:00:02,250","who":"192.0.2.1, 203.0.113.7","verb":"POST","where":"/login","answer":{"code":200,"size":10}}
+{"when":"2026-03-02 08:00:03,250","who":"203.0.113.7","verb":"POST","where":"/login","answer":{"code":200,"size":10}}
+{"when":"2026-03-02 08:00:04,250","who":"198.51.100.9","verb":"POST","where":"/login","answer":{"code":200,"size":10}}
+"#,
+    ),
+    // nginx behind a load balancer, whose address is not logged.
+    (
+        r#"$host $http_x_forwarded_for - $remote_user [$time_local] "$request" $status $request_time "$http_user_agent""#,
+        r#"shop.example 203.0.113.7 - - [02/Mar/2026:08:00:01 +0000] "POST /login HTTP/1.1" 200 0.010 "curl/8"
+shop.example 192.0.2.1, 203.0.113.7 - ann lee [02/Mar/2026:08:00:02 +0000] "POST /login HTTP/1.1" 200 0.010 "a \" b"
+shop.example 203.0.113.7 - - [02/Mar/2026:08:00:03 +0000] "POST /login HTTP/1.1" 200 0.010 "-"
+shop.example 198.51.100.9 - - [02/Mar/2026:08:00:04 +0000] "POST /login HTTP/1.1" 499 0.010 "-"
+"#,
+    ),
+    // Apache with milliseconds.
+    (
+        r#"%a %l %u [%{%d/%b/%Y:%T}t.%{msec_frac}t %{%z}t] \"%m %U%q %H\" %>s %b \"%{X-Api-Key}i\" %D"#,
+        r#"203.0.113.7 - - [02/Mar/2026:08:00:01.250 +0000] "POST /login HTTP/1.1" 200 10 "k1" 250
+203.0.113.7 - - [02/Mar/2026:08:00:02.250 +0000] "POST /login?a=b HTTP/1.1" 200 10 "-" 250
+203.0.113.7 - - [02/Mar/2026:09:00:03.250 +0100] "POST /login HTTP/1.1" 200 10 "k1" 250
+198.51.100.9 - - [02/Mar/2026:08:00:04.250 +0000] "POST /login HTTP/1.1" 200 - "k1" 250
+"#,
+    ),
+    // Envoy with a format of its own.
+    (
+        r#"%START_TIME(%Y-%m-%d %H:%M:%S.%3f)% %DOWNSTREAM_REMOTE_ADDRESS% "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %BYTES_SENT% "%REQ(X-API-KEY)%""#,
+        r#"2026-03-02 08:00:01.250 203.0.113.7:4711 "POST /login HTTP/2" 200 10 "k1"
+2026-03-02 08:00:02.250 203.0.113.7:4711 "POST /login?a=b HTTP/2" 200 10 "-"
+2026-03-02 08:00:03.250 203.0.113.7:4711 "POST /login HTTP/2" 200 10 "-"
+2026-03-02 08:00:04.250 198.51.100.9:4711 "POST /login HTTP/2" 0 10 "-"
+"#,
+    ),
+];
+
+#[test]
+fn each_format_has_the_same_report() {
+    let config = config("formats.toml", "client-ip");
+    for (number, (format, log)) in LOGS.iter().enumerate() {
+        let log = file(&format!("format-{number}.log"), log);
+        let is_recognised = !format.contains([':', '$', '%']);
+        for format in [format].into_iter().chain(is_recognised.then_some(&"auto")) {
+            let report = report(&["--config", &config, "--log-format", format, &log]);
+            assert_eq!(report["log"]["unreadable"], 0, "{format}: {}", report["log"]["first_unreadable"]);
+            assert_eq!(report["log"]["requests"], 4, "{format}");
+            assert_eq!(report["log"]["first_time"], "2026-03-02 08:00:01", "{format}");
+            assert_eq!(report["log"]["last_time"], "2026-03-02 08:00:04", "{format}");
+            assert_eq!(report["log"]["warnings"], json!([]), "{format}");
+            let policy = policy(&report);
+            assert_eq!(policy["without_key"], 0, "{format}");
+            let counts = ["admitted", "rejected", "clients", "clients_rejected"].map(|name| policy[name].as_u64());
+            assert_eq!(counts, [3, 1, 2, 1].map(Some), "{format}");
+            assert_eq!(policy["first_rejection"]["time"], "2026-03-02 08:00:03", "{format}");
+        }
+        fs::remove_file(log).unwrap();
+    }
+}
+
+/// A line of the combined format, at a second of 2026-03-02.
+fn line(second: u64, client: &str) -> String {
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!(
+        "{client} - - [02/Mar/2026:{hour:02}:{minute:02}:{second:02} +0000] \"POST /login HTTP/1.1\" 200 10 \"-\" \"-\"\n"
+    )
+}
+
+/// A client that comes each 40 seconds, and so never twice in a minute.
+fn calm_log(seconds: std::ops::Range<u64>, client: &str) -> Vec<String> {
+    seconds.step_by(40).map(|second| line(second, client)).collect()
+}
+
+#[test]
+fn files_are_put_in_order() {
+    let config = config("order.toml", "client-ip");
+    let [old, new] = [0..10_000, 10_000..20_000]
+        .map(|range: std::ops::Range<u64>| calm_log(range.clone(), "203.0.113.7").concat() + &line(range.end - 1, "-"));
+    // The newest file has the name that comes first, as rotated logs do.
+    let [old, new, other] = [
+        file("access.log.1", old),
+        file("access.log", new),
+        file("other-server.log", calm_log(5_000..15_000, "198.51.100.9").concat()),
+    ];
+    let mut reports = Vec::new();
+    for files in [[&new, &old, &other], [&other, &old, &new], [&old, &new, &other]] {
+        let report = report(&["--config", &config, files[0], files[1], files[2]]);
+        assert_eq!(policy(&report)["rejected"], 0);
+        assert_eq!(report["log"]["files"], json!([old, other, new]));
+        assert_eq!(report["log"]["out_of_order_and_sorted"]["lines"], 0);
+        assert_eq!(report["log"]["warnings"], json!([]));
+        reports.push(report);
+    }
+    assert!(reports.windows(2).all(|pair| pair[0] == pair[1]));
+    // Whoever concatenates them is warned, with the cure.
+    let whole = file("whole.log", [fs::read(&new).unwrap(), fs::read(&old).unwrap()].concat());
+    let output = sluice(&["replay", "--config", &config, &whole]);
+    let report = text(&output.stdout);
+    assert!(report.contains("  WARNING: 251 lines are older than one before"), "{report}");
+    assert!(report.contains("Name the files that the log was put together from"), "{report}");
+    assert!(report.contains("or repeat this with --window 6h"), "{report}");
+    for file in [old, new, other, whole, config] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// A clock that is wrong for one line would put all that follows at that time.
+#[test]
+fn one_wrong_clock_spoils_nothing() {
+    let config = config("clock.toml", "client-ip");
+    let lines = calm_log(0..40_000, "203.0.113.7");
+    for at in [0, 1, 500, lines.len() - 2] {
+        let mut wrong = lines.clone();
+        wrong[at] = wrong[at].replace("/2026:", "/2027:");
+        let log = file(&format!("clock-{at}.log"), wrong.concat());
+        let report = report(&["--config", &config, &log]);
+        assert_eq!(policy(&report)["rejected"], 0, "line {at}");
+        assert_eq!(report["log"]["ahead_beyond_window"]["lines"], 1, "line {at}");
+        assert_eq!(report["log"]["late_beyond_window"]["lines"], 0, "line {at}");
+        assert_eq!(report["log"]["last_time"], "2026-03-02 11:06:00", "line {at}");
+        let warning = report["log"]["warnings"][0].as_str().unwrap();
+        assert!(warning.starts_with("1 line is newer than most lines behind"), "{warning}");
+        assert!(warning.contains("by up to 36"), "{warning}");
+        fs::remove_file(log).unwrap();
+    }
+    fs::remove_file(config).unwrap();
+}
+
+#[test]
+fn a_window_bounds_what_is_sorted() {
+    let config = config("window.toml", "client-ip");
+    let mut lines = calm_log(0..8_000, "203.0.113.7");
+    // One request of ten minutes is logged when it is over.
+    let long = lines.remove(100);
+    lines.insert(114, long);
+    let log = file("window.log", lines.concat());
+    let narrow = report(&["--config", &config, &log]);
+    assert_eq!(narrow["log"]["late_beyond_window"], json!({ "lines": 1, "furthest_seconds": 560 }));
+    assert!(narrow["log"]["warnings"][0].as_str().unwrap().contains("--window 15m"));
+    let wide = report(&["--config", &config, "--window", "15m", &log]);
+    assert_eq!(wide["log"]["out_of_order_and_sorted"], json!({ "lines": 1, "furthest_seconds": 560 }));
+    assert_eq!(wide["log"]["warnings"], json!([]));
+    let output = sluice(&["replay", "--config", &config, "--window", "15m", &log]);
+    let expected = "  1 line was out of order, by up to 9 min 20 s, and put in order (the window is 15 min)\n";
+    assert!(text(&output.stdout).contains(expected), "{}", text(&output.stdout));
+    for file in [log, config] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn requests_without_key_are_counted() {
+    let log = file("keyless.log", [line(1, "-"), line(2, "unix:"), line(3, "203.0.113.7")].concat());
+    for (key, row, hint) in [
+        ("client-ip", "without a key  2 not replayed, since the log lacks their address", "nginx $remote_addr"),
+        ("header:x-api-key", "without a key  3 rejected with 400", "nginx \"$http_x_api_key\""),
+        ("user", "without a key  3 rejected with 400", "nginx $remote_user"),
+    ] {
+        let config = config("keyless.toml", key);
+        let output = sluice(&["replay", "--config", &config, &log]);
+        let report = text(&output.stdout);
+        assert!(report.contains(row), "{report}");
+        assert_eq!(report.matches("  NOTE: ").count(), 1, "{report}");
+        assert!(report.contains(hint), "{report}");
+        fs::remove_file(config).unwrap();
+    }
+    // With the field in the log, the key is found.
+    let config = config("keyed.toml", "header:x-api-key");
+    let keyed = file("keyed.log", line(1, "203.0.113.7").replace("\"-\"\n", "\"-\" \"secret\"\n"));
+    let format = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$http_x_api_key""#;
+    let report = report(&["--config", &config, "--log-format", format, &keyed]);
+    assert_eq!((&policy(&report)["admitted"], &report["log"]["hints"]), (&json!(1), &json!([])));
+    for file in [log, config, keyed] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn formats_that_cannot_be_are_explained() {
+    let config = config("strings.toml", "client-ip");
+    for (format, cure) in [
+        ("combine", "vhost-combined"),
+        ("$remote_addr $request", "it has no time: add $time_iso8601"),
+        ("%h %t", "it has no path: add $request"),
+        ("$remote_addr$time_local $request", "nothing is between $remote_addr and $time_local"),
+        ("json:when=ts", "write time, client, user, method, path"),
+        ("json:ts", "write PART=FIELD"),
+        ("w3c:date time c-ip", "lack cs-uri-stem"),
+        ("%REQ(:PATH)", "does not end"),
+        ("%{yyyy-QQ}t %r", "`QQ` in the form of the time"),
+    ] {
+        let output =
+            sluice(&["replay", "--config", &config, "--log-format", format, "crates/sluice/examples/access.log"]);
+        let problem = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{format}: {problem}");
+        assert!(problem.contains(cure), "{format}: {problem}");
+    }
+    // A string that does not describe the lines says where it fails.
+    let format = "$remote_addr [$time_local] \"$request\" $status";
+    let output = sluice(&["replay", "--config", &config, "--log-format", format, "crates/sluice/examples/access.log"]);
+    let problem = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{problem}");
+    assert!(problem.contains("$remote_addr cannot be read from `203.0.113.88 - blue"), "{problem}");
+    fs::remove_file(config).unwrap();
+}
+
+#[test]
+fn a_plot_without_folder_fails_first() {
+    let config = config("plot.toml", "client-ip");
+    let output = sluice(&["replay", "--config", &config, "--plot", "missing/report.svg", "missing.log"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("its folder does not exist; make it"), "{}", text(&output.stderr));
+    fs::remove_file(config).unwrap();
+}
+
+/// Ten lines of one client, a minute apart, and the ten after them, as `zstd` and `xz` compress them.
+const COMPRESSED: [(&str, [&str; 2]); 2] = [
+    (
+        "zstd",
+        [
+            "28b52ffd046815030022851117806d0ec0547401bc219605e8671fb794b4b6de1b744e0f05f1dc20b45540fdaf95a6322546c4d1\
+         e3481073340e65e6ff03fff087c4a1db2f9b9a84ed172f2fbf6caaf96cdf0a20d0bb034a29f40a65854a41af5056a8147a159425\
+         cc28a36536f8b6",
+            "28b52ffd04681d030022c51117806d0ec0547401bc219605e8671fb794b4b6de1b744e0f05f1dc20b45540fdaf95a6322546c4d1\
+         e3481073340e65e6ff03fff00a8943b75f363509db2f5e5e7ed954f3d9be010a20d0bb034a29f40a65854a41af5056a8147a1594\
+         25cc28a393b0c93f",
+        ],
+    ),
+    (
+        "xz",
+        [
+            "fd377a585a000004e6d6b446020021011c00000010cf58cce002d900605d00190c02b7378d96f3a6716493d35477a41ac1aeae21\
+         2b0889a45a4b6e686fccf36cb5a5b8d4f77cb4f944b0d5a32fc5a1d400efba4d82f813b339ed01aeeb2dc94517468206d6ed98b9\
+         cdc9e72320abe0bc993c22cb6583a25616231c8a5a300000e3ff7a0684f7bc0100017cda05000000ad8e2e4bb1c467fb02000000\
+         0004595a",
+            "fd377a585a000004e6d6b446020021011c00000010cf58cce002d900605d00190c02b7378d96f3a6716493d35477a41ac1aeae21\
+         2b0889a45a4b6e686e17113c5d189f43e9de3b8038ef79ca8a43cc96acd788281f763ab661d614ca32e76f20abaf3b9cfffa4ef4\
+         72f6a263f69fea5c2774b472017d5640d4d31463d88600007b6a8b2fa7177a7100017cda05000000ad8e2e4bb1c467fb02000000\
+         0004595a",
+        ],
+    ),
+];
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+}
+
+#[test]
+fn zstd_and_xz_are_read() {
+    let config = config("compressed.toml", "client-ip");
+    for (name, parts) in COMPRESSED {
+        let [one, other] = parts.map(bytes);
+        // Rotated logs are often concatenated.
+        let log = file(&format!("access.{name}"), [one.clone(), other].concat());
+        let whole = report(&["--config", &config, &log]);
+        assert_eq!((&whole["log"]["lines"], &policy(&whole)["rejected"]), (&json!(20), &json!(0)), "{name}");
+        let cut = file(&format!("cut.{name}"), &one[..one.len() / 2]);
+        let output = sluice(&["replay", "--config", &config, &cut]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert!(text(&output.stderr).contains("cannot be read"), "{}", text(&output.stderr));
+        fs::remove_file(log).unwrap();
+        fs::remove_file(cut).unwrap();
+    }
+    fs::remove_file(config).unwrap();
+}
+
+/// The address of a proxy is no client's, and a field that is no path shows that the fields have another order.
+#[test]
+fn a_proxy_and_a_wrong_order_are_noted() {
+    let line =
+        |client: &str, path: &str| format!("{client} - - [02/Mar/2026:08:00:09 +0000] \"GET {path} HTTP/1.1\" 200 1\n");
+    let config = config("proxy.toml", "client-ip");
+    let log_of = |text: String| {
+        let log = file("proxy.log", text);
+        report(&["--config", &config, &log])["log"].take()
+    };
+    let has_hint =
+        |log: &Value| log["hints"].to_string().contains("all requests are of 10.0.0.2, an address of a private");
+    assert!(has_hint(&log_of(line("10.0.0.2", "/login").repeat(30))));
+    assert!(!has_hint(&log_of(line("10.0.0.2", "/login").repeat(30) + &line("10.0.0.3", "/login"))));
+    let log = log_of(line("203.0.113.7", "/login") + &line("203.0.113.7", "203.0.113.8"));
+    assert_eq!((&log["requests"], &log["unreadable"]), (&json!(1), &json!(1)));
+    assert!(log["first_unreadable"].to_string().contains("does not begin with a slash"), "{log}");
+}
