@@ -29,6 +29,22 @@ members+=(--features examples/redis,examples/reqwest)
 packages=(tower-sluice tower-sluice-admin tower-sluice-config tower-sluice-postgres tower-sluice-dynamodb)
 declare -A folders=([tower-sluice]=. [tower-sluice-admin]=crates/admin [tower-sluice-config]=crates/config [tower-sluice-postgres]=crates/postgres [tower-sluice-dynamodb]=crates/dynamodb)
 
+# Prints a package and those that depend on it. Nothing if there is none of this name.
+dependents() {
+    cargo metadata --no-deps --format-version 1 | python3 -c '
+import json, sys
+packages = json.load(sys.stdin)["packages"]
+uses = {package["name"]: {it["name"] for it in package["dependencies"] if it["kind"] is None} for package in packages}
+# Models compile the sources with a flag of their own, and the SDK of DynamoDB takes minutes: `scripts/verify` has both.
+skipped = {"tower-sluice-models", "tower-sluice-protocols", "tower-sluice-dynamodb"}
+found, size = {sys.argv[1]} & set(uses), -1
+while len(found) != size:
+    size = len(found)
+    found |= {name for name in uses if uses[name] & found and name not in skipped}
+print("\n".join(sorted(found)))
+' "$1"
+}
+
 # Begins a step. A script that calls `report_steps` when it exits prints how long each took.
 step() {
     check_beside

@@ -1,5 +1,7 @@
 //! Tests of the example server as a separate process.
 
+#![allow(clippy::duplicate_mod, reason = "both kinds of servers take their ports from one file")]
+
 mod admin;
 mod client;
 mod disguises;
@@ -9,7 +11,7 @@ mod page;
 mod restarts;
 mod routes;
 mod server;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "postgres"))]
 mod shared_limit;
 mod shutdown;
 
@@ -18,6 +20,10 @@ mod shutdown;
 mod echo;
 
 // Helpers of the crate's own tests, of which these tests need a part.
+#[cfg(feature = "postgres")]
+#[path = "../../../../tests/support/postgres.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod postgres;
 #[cfg(feature = "redis")]
 #[path = "../../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub)]

@@ -1,21 +1,39 @@
-//! Two servers that keep their limits on one Redis.
+//! Two servers that keep their limits on one Redis, or on one PostgreSQL.
 
 use std::thread;
 
 use crate::client::get_with;
-use crate::redis::RedisServer;
 use crate::server::Server;
 use crate::timing::await_until;
 
-#[test]
-fn two_servers_on_one_redis_admit_exactly_the_limit() {
-    const LIMIT: usize = 500;
-    let redis = RedisServer::start();
-    let config = format!(
+const LIMIT: usize = 500;
+
+fn route() -> String {
+    format!(
         "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = {LIMIT}\n\
          per = \"100days\"\nkey = \"header:x-client\"\non-failure = \"reject\"\n"
-    );
-    let servers = [(); 2].map(|()| Server::start_on(&redis.url(), &config));
+    )
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn two_servers_on_one_redis_admit_exactly_the_limit() {
+    let redis = crate::redis::RedisServer::start();
+    admit_exactly_the_limit(&[(); 2].map(|()| Server::start_on(&redis.url(), &route())));
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn two_servers_on_one_postgres_admit_exactly_the_limit() {
+    let postgres = crate::postgres::PostgresServer::start();
+    let config = format!("[store.postgres]\nurl = \"{}\"\ntimeout = \"1s\"\n{}", postgres.url(), route());
+    let reader = tower_sluice_config::Config::reader().store("postgres", tower_sluice_postgres::file::open);
+    let migrations = reader.parse("server.toml", &config).unwrap();
+    postgres.run(&migrations.migrations()[0].1);
+    admit_exactly_the_limit(&[(); 2].map(|()| Server::start_with(&config)));
+}
+
+fn admit_exactly_the_limit(servers: &[Server; 2]) {
     let outcomes = thread::scope(|scope| {
         let asking: Vec<_> = (0..8)
             .map(|number| {
@@ -26,15 +44,15 @@ fn two_servers_on_one_redis_admit_exactly_the_limit() {
             .collect();
         asking.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    // Where the machine is so busy that Redis misses the timeout, the request is rejected, whether it was charged or
-    // not. Then less is known, but never more admitted.
+    // Where the machine is so busy that the store misses the timeout, the request is rejected, whether it was charged
+    // or not. Then less is known, but never more admitted.
     let count = |status| outcomes.iter().filter(|it| **it == status).count();
     let (admitted, rejected, failed) = (count(200), count(429), count(503));
     assert_eq!((admitted + rejected + failed, outcomes.len()), (2 * LIMIT, 2 * LIMIT));
     assert!(admitted <= LIMIT && admitted + failed >= LIMIT, "{admitted} {rejected} {failed}");
     // Both are used up for good.
-    for server in &servers {
+    for server in servers {
         let ask = || get_with(server.address, "/a", &[("x-client", "a")]).status;
-        await_until("Redis rejects", || ask() == 429);
+        await_until("the store rejects", || ask() == 429);
     }
 }
