@@ -133,4 +133,16 @@
 //! and the gauge [`store_breaker`](super::monitoring#metrics), whose `node` is `DynamoDB table limits`: above 0 while
 //! DynamoDB is not called. `Dynamo::health` has the same, and the calls in flight.
 //!
+//! # By configuration
+//!
+//! With the package `tower-sluice-config`, and the feature `file` of `tower-sluice-dynamodb`, a file names the table:
+//!
+//! ```toml
+//! [store.dynamodb]
+//! table = "limits"
+//! ```
+//!
+//! The program has the client:
+//! [`Config::reader().store("dynamodb", tower_sluice_dynamodb::file::opener(client))`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store).
+//!
 //! Next: [a store of your own](super::own_stores).

@@ -5,6 +5,8 @@ mod clock_check;
 mod create_table;
 mod dynamo;
 mod fault;
+#[cfg(feature = "file")]
+pub mod file;
 mod hints;
 mod items;
 mod store;

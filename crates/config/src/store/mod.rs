@@ -21,6 +21,7 @@
 //! |---|---|
 //! | `redis` | the feature `redis` of this package |
 //! | `postgres` | `tower_sluice_postgres::file::open` (its feature `file`) |
+//! | `dynamodb` | `tower_sluice_dynamodb::file::opener` (its feature `file`), over a client of the program |
 //! | another | [your own](crate::ConfigReader::store) |
 //!
 //! Without `kind`, the name is the kind: `[store.postgres]`.

@@ -1,0 +1,136 @@
+//! DynamoDB in files of [`tower-sluice-config`](tower_sluice_config) (crate feature `file`).
+//!
+//! ```toml
+//! [store.dynamodb]
+//! table = "limits"
+//! timeout = "100ms"     # for a whole decision
+//! clock-error = "5ms"   # by how much the clocks of two processes may differ
+//! secret = "..."        # of the hashes that stand for clients; the same in all processes
+//! ```
+//!
+//! All but `table` may be left out. Region, credentials and endpoint are those of the program's client. The policies of
+//! such a store are limits over time: it has no queues, no limits of requests in flight and no balances.
+//!
+//! ```no_run
+//! use tower_sluice_config::Config;
+//!
+//! # fn load(client: aws_sdk_dynamodb::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let reader = Config::reader().store("dynamodb", tower_sluice_dynamodb::file::opener(client));
+//! let config = reader.parse("limits.toml", &std::fs::read_to_string("limits.toml")?)?;
+//! # drop(config);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::Client;
+use serde::Deserialize;
+use tower_sluice::limiter::IntoLimiter;
+use tower_sluice::{Limiter, RateLimiter};
+use tower_sluice_config::ConfigError;
+use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
+
+use crate::items::LONGEST_WAY;
+use crate::{Dynamo, DynamoStore, Kept};
+
+/// The keys of the table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Raw {
+    table: String,
+    #[serde(rename = "timeout")]
+    _timeout: Option<String>,
+    #[serde(rename = "clock-error")]
+    _clock_error: Option<String>,
+    secret: Option<String>,
+}
+
+/// Returns a function that opens the store of a table over this client, without a call: for
+/// [`ConfigReader::store`](tower_sluice_config::ConfigReader::store).
+pub fn opener(
+    client: Client,
+) -> impl Fn(&StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> + Send + Sync + 'static {
+    move |table| open(&client, table)
+}
+
+fn open(client: &Client, table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
+    let raw: Raw = table.read()?;
+    if raw.table.is_empty() {
+        return Err(table.error("table", "table is empty; write the name of the table"));
+    }
+    let mut dynamo = Dynamo::new(client.clone(), raw.table);
+    if let Some(timeout) = table.time("timeout")? {
+        if timeout > LONGEST_WAY {
+            return Err(table.error("timeout", "timeout: a decision may take a minute at the most"));
+        }
+        dynamo = dynamo.timeout(timeout);
+    }
+    if let Some(error) = table.time("clock-error")? {
+        dynamo = dynamo.clock_error(error);
+    }
+    if let Some(secret) = raw.secret {
+        dynamo = dynamo.secret(secret);
+    }
+    Ok(Arc::new(DynamoLimiters(dynamo)))
+}
+
+struct DynamoLimiters(Dynamo);
+
+impl DynamoLimiters {
+    fn limiter<A: Kept>(&self, name: &str, algorithm: A) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        algorithm.fits().map_err(|_| {
+            NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")
+        })?;
+        if name.len() > 255 {
+            return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
+        }
+        Ok(RateLimiter::new(algorithm, DynamoStore::new(&self.0, name)).into_limiter())
+    }
+}
+
+impl Store for DynamoLimiters {
+    fn rate_limiter(&self, name: &str, rate: RateSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        match rate {
+            RateSpec::TokenBucket(bucket) => self.limiter(name, bucket),
+            RateSpec::LeakyBucket(bucket) => self.limiter(name, bucket),
+            RateSpec::FixedWindow(window) => self.limiter(name, window),
+            RateSpec::SlidingWindow(window) => self.limiter(name, window),
+            #[cfg(feature = "calendar")]
+            RateSpec::CalendarWindow(window) => self.limiter(name, window),
+            _ => Err(NoLimiter::Unsupported),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::config::{BehaviorVersion, Region};
+    use tower_sluice_config::Config;
+
+    use super::*;
+
+    fn parse(lines: &str) -> Result<Config, ConfigError> {
+        let text = format!(
+            "[store.dynamodb]\n{lines}\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\n\
+             algorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"\n"
+        );
+        let settings = aws_sdk_dynamodb::Config::builder();
+        let settings = settings.behavior_version(BehaviorVersion::latest()).region(Region::from_static("eu-west-1"));
+        Config::reader().store("dynamodb", opener(Client::from_conf(settings.build()))).parse("f.toml", &text)
+    }
+
+    #[test]
+    fn mistakes_in_the_table_are_reported() {
+        parse("table = \"limits\"\ntimeout = \"50ms\"\nclock-error = \"1ms\"\nsecret = \"s\"").unwrap();
+        for (lines, expected) in [
+            ("timeout = \"1s\"", "f.toml:1: missing field `table`"),
+            ("table = \"\"", "f.toml:2: table is empty; "),
+            ("table = \"t\"\ntimeout = \"2m\"", "f.toml:3: timeout: a decision may take a minute at the most"),
+            ("table = \"t\"\nregion = \"eu\"", "f.toml:3: unknown field `region`, expected one of "),
+        ] {
+            let message = parse(lines).expect_err(lines).to_string();
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+}
