@@ -326,6 +326,8 @@ fn requests_without_key_are_counted() {
         ("client-ip", "without a key  2 not replayed, since the log lacks their address", "nginx $remote_addr"),
         ("header:x-api-key", "without a key  3 rejected with 400", "nginx \"$http_x_api_key\""),
         ("user", "without a key  3 rejected with 400", "nginx $remote_user"),
+        ("cookie:sid", "without a key  3 rejected with 400", "nginx \"$cookie_sid\", Apache \"%{sid}C\""),
+        ("query:api_key", "without a key  3 rejected with 400", "no parameter api_key in the query"),
     ] {
         let config = config("keyless.toml", key);
         let output = sluice(&["replay", "--config", &config, &log]);
@@ -342,6 +344,46 @@ fn requests_without_key_are_counted() {
     let report = report(&["--config", &config, "--log-format", format, &keyed]);
     assert_eq!((&policy(&report)["admitted"], &report["log"]["hints"]), (&json!(1), &json!([])));
     for file in [log, config, keyed] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// A cookie, a parameter and a method are keys, if the log has them.
+#[test]
+fn cookies_and_queries_of_a_log_are_keys() {
+    let nginx = r#"$remote_addr [$time_local] "$request" $status "$cookie_sid""#;
+    let apache = r#"%h %t \"%r\" %>s \"%{sid}C\""#;
+    let line = |second: u32, method: &str, target: &str, sid: &str| {
+        format!("203.0.113.7 [02/Mar/2026:08:00:0{second} +0000] \"{method} {target} HTTP/1.1\" 200 \"{sid}\"\n")
+    };
+    let text: String = (1..=3)
+        .map(|second| line(second, "POST", "/login?api_key=k1", "ada"))
+        .chain([line(4, "GET", "/login?%61pi_key=k1", "%61da"), line(5, "GET", "/login?api_key=k2", "-")])
+        .collect();
+    let text_log = file("cookies.log", text);
+    let object = |second: u32, field: &str, sid: &str| {
+        format!(
+            "{{\"ts\":\"2026-03-02T08:00:0{second}Z\",\"ip\":\"203.0.113.7\",\"method\":\"GET\",\"path\":\"/login\",\
+             \"{field}\":\"{sid}\"}}\n"
+        )
+    };
+    let objects = |field: &str| (1..=4).map(|second| object(second, field, "ada")).chain([object(5, field, "-")]);
+    let [json, other] = ["cookie_sid", "session"].map(|field| file(field, objects(field).collect::<String>()));
+    for (key, format, log, counts) in [
+        ("cookie:sid", nginx, &text_log, [2, 2, 1]),
+        ("cookie:sid", apache, &text_log, [2, 2, 1]),
+        ("cookie:sid", "json", &json, [2, 2, 1]),
+        ("cookie:sid", "json:cookie:sid=session", &other, [2, 2, 1]),
+        ("query:api_key", nginx, &text_log, [3, 2, 0]),
+        ("method", nginx, &text_log, [4, 1, 0]),
+    ] {
+        let config = config("keys.toml", key);
+        let report = report(&["--config", &config, "--log-format", format, log]);
+        let found = ["admitted", "rejected", "without_key"].map(|name| policy(&report)[name].as_u64().unwrap());
+        assert_eq!(found, counts, "{key} {format}: {}", report["log"]);
+        fs::remove_file(config).unwrap();
+    }
+    for file in [text_log, json, other] {
         fs::remove_file(file).unwrap();
     }
 }

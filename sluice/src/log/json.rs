@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::plain::{address, request_line, status};
-use super::{Entry, Headers, Unreadable, forwarded, time};
+use super::{Entry, Headers, Unreadable, cookie, forwarded, time};
 
 /// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), in
 /// the Elastic Common Schema and others. A dot leads into an object, or is part of the name.
@@ -87,6 +87,8 @@ pub(crate) struct Names {
     host: Option<String>,
     /// Header fields: their name, and that in the object.
     headers: Vec<(String, String)>,
+    /// Likewise, cookies.
+    cookies: Vec<(String, String)>,
 }
 
 impl Names {
@@ -104,6 +106,10 @@ impl Names {
                 names.headers.push((header.trim().to_ascii_lowercase(), name));
                 continue;
             }
+            if let Some(cookie) = part.strip_prefix("cookie:") {
+                names.cookies.push((cookie.trim().to_owned(), name));
+                continue;
+            }
             let field = match part {
                 "time" => &mut names.time,
                 "client" => &mut names.client,
@@ -117,7 +123,7 @@ impl Names {
                 _ => {
                     return Err(format!(
                         "`{part}` is no part of a request: write time, client, user, method, path, request, status, \
-                         bytes, host or header:NAME"
+                         bytes, host, header:NAME or cookie:NAME"
                     ));
                 }
             };
@@ -247,6 +253,11 @@ impl<'a> Object<'a> {
                 add(&mut headers, header, value);
             }
         }
+        for (name, field) in &names.cookies {
+            if let Some(value) = self.text(Some(field), &[]) {
+                headers.push(cookie(name, value.as_bytes()));
+            }
+        }
         for (header, name, usual) in
             [("host", names.host.as_deref(), &HOST[..]), ("referer", None, &REFERER), ("user-agent", None, &AGENT)]
         {
@@ -255,7 +266,7 @@ impl<'a> Object<'a> {
             }
         }
         // Caddy logs the header fields, each as a list. Traefik logs those that its configuration names, as
-        // `request_NAME`, and nginx as `http_NAME`.
+        // `request_NAME`, and nginx as `http_NAME`, and its cookies as `cookie_NAME`.
         if let Some(fields) = at(self.0, "request.headers").and_then(Value::as_object) {
             for (name, values) in fields {
                 for value in values.as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -274,6 +285,8 @@ impl<'a> Object<'a> {
                 if value != "-" {
                     add(&mut headers, &name.replace('_', "-"), value);
                 }
+            } else if let Some(name) = name.strip_prefix("cookie_").filter(|_| !matches!(value, "" | "-")) {
+                headers.push(cookie(name, value.as_bytes()));
             }
         }
         headers

@@ -188,6 +188,11 @@ fn with_client(entry: Entry<'_>) -> Result<Entry<'_>, Unreadable> {
     if entry.client.is_some() { Ok(entry) } else { Err(Unreadable::new("there is no address")) }
 }
 
+/// The header field of a cookie that is logged by itself.
+fn cookie(name: &str, value: &[u8]) -> (Cow<'static, str>, Cow<'static, [u8]>) {
+    ("cookie".into(), Cow::Owned([name.as_bytes(), b"=", value].concat()))
+}
+
 /// Reads the last address of `X-Forwarded-For`: the one that the nearest proxy has seen. Clients can forge the others.
 fn forwarded(list: &[u8]) -> Option<IpAddr> {
     let last = list.rsplit(|byte| *byte == b',').next()?;
