@@ -73,7 +73,7 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
     let routes = words.routes();
     Routes::check(file, &routes).map_err(|problem| vec![problem])?;
 
-    let notes_of_routes = [notes::of_paths(&routes), notes::of_heads(&routes)].concat();
+    let notes_of_routes = [notes::of_paths(&routes), notes::of_folders(&routes), notes::of_heads(&routes)].concat();
 
     let mut rows = vec![["route", "policy", "who", "what", "when full"].map(str::to_owned)];
     let mut policies = 0;

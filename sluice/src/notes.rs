@@ -1,7 +1,7 @@
 //! What `sluice check` says of the routes of a valid configuration that may surprise behind a proxy. Each note begins
 //! with its line.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::path::PathIgnores;
 use crate::replay::pattern;
@@ -20,6 +20,24 @@ pub(crate) fn of_paths(routes: &[RouteWords]) -> Vec<String> {
                 notes.push(format!(
                     "{line}: path `{path}` is `{other}` of line {first} for an app that ignores case, a slash at the end \
                      or parameters; if yours does, put both into one route with path-ignores"
+                ));
+            }
+        }
+    }
+    notes
+}
+
+/// Finds routes of whole folders that lack the folder itself: `/files/{*rest}` does not match `/files/`, as in axum.
+pub(crate) fn of_folders(routes: &[RouteWords]) -> Vec<String> {
+    let all = routes.iter().flat_map(|route| route.paths.iter().map(|path| pattern(path, route.ignored)));
+    let known: HashSet<String> = all.collect();
+    let mut notes = Vec::new();
+    for RouteWords { paths, line, ignored, .. } in routes {
+        for path in paths {
+            let Some((folder, _)) = path.split_once("{*") else { continue };
+            if !known.contains(&pattern(folder, *ignored)) {
+                notes.push(format!(
+                    "{line}: path `{path}` does not match `{folder}`; if your app serves that, add it to the route"
                 ));
             }
         }
@@ -85,6 +103,19 @@ mod tests {
             assert!(notes[0].starts_with(&format!("4: path `{second}` is `{first}` of line 2")), "{notes:?}");
         }
         assert!(notes(&["/a", "/b", "/{*rest}", "/{name}"], "all", 0)[0].is_empty());
+    }
+
+    #[test]
+    fn folders_that_no_route_has_are_noted() {
+        let notes =
+            |paths: &str| of_folders(&FileWords::parse("f.toml", &format!("[[route]]\npath = {paths}\n")).routes());
+        for paths in ["\"/files\"", "[\"/\", \"/{*rest}\"]", "[\"/files/{*rest}\", \"/files/\"]"] {
+            assert!(notes(paths).is_empty(), "{paths}");
+        }
+        let expected =
+            "2: path `/files/{*rest}` does not match `/files/`; if your app serves that, add it to the route";
+        assert_eq!(notes("[\"/files/{*rest}\", \"/files\"]"), [expected]);
+        assert!(notes("[\"/files/{*rest}\", \"/files\"]\npath-ignores = [\"trailing-slash\"]").is_empty());
     }
 
     #[test]

@@ -198,6 +198,20 @@ fn mistakes_say_what_to_do() {
     }
 }
 
+/// Most managed servers of Redis take TLS only, and the program of this test has none.
+#[cfg(not(feature = "redis-tls"))]
+#[test]
+fn redis_over_tls_says_what_to_do() {
+    let limits = file("tls.yaml", "domain: shop\n");
+    let output =
+        sluice(&["serve", "--envoy-config", limits.to_str().unwrap(), "--redis", "rediss://user:hunter2@redis"]);
+    let problem = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{problem}");
+    assert!(problem.contains("needs the feature `redis-tls`") && problem.contains("stunnel"), "{problem}");
+    assert!(!problem.contains("hunter2"), "{problem}");
+    fs::remove_file(limits).unwrap();
+}
+
 #[test]
 fn a_gzip_that_is_cut_off_is_named() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

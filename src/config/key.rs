@@ -62,7 +62,9 @@ impl KeySpec {
                 let cookie = cookie.trim();
                 cookie.parse::<HeaderName>().ok().map(|_| Self::Cookie(cookie.to_owned()))
             }
-            Some(("query", name)) => Some(name.trim()).filter(|name| !name.is_empty()).map(|it| Self::Query(it.to_owned())),
+            Some(("query", name)) => {
+                Some(name.trim()).filter(|name| !name.is_empty()).map(|it| Self::Query(it.to_owned()))
+            }
             Some(_) => None,
         };
         spec.ok_or_else(|| format!("unknown key `{name}`; write {KEYS}"))

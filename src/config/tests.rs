@@ -88,7 +88,9 @@ fn a_key_is_one_name_or_a_list_of_names() {
     }
     let Ok(KeySpec::Header(name)) = parse(&["header: X-Api-Key "]) else { panic!("it is a header") };
     assert_eq!(name, "x-api-key");
-    for names in [&[][..], &["ip"], &["header:"], &["header:two words"], &["cookie:a=b"], &["query:"], &["user", "nobody"]] {
+    for names in
+        [&[][..], &["ip"], &["header:"], &["header:two words"], &["cookie:a=b"], &["query:"], &["user", "nobody"]]
+    {
         let error = parse(names).err().unwrap();
         assert!(error.contains("write global, client-ip, header:NAME"), "{error}");
     }

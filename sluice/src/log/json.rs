@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 use super::plain::{address, request_line, status};
 use super::{Entry, Headers, Unreadable, cookie, forwarded, time};
 
-/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), in
-/// the Elastic Common Schema and others. A dot leads into an object, or is part of the name.
-const TIME: [&str; 11] = [
+/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), pino,
+/// Cloudflare, the load balancers of Google Cloud and Azure, AWS's API Gateway, in the Elastic Common Schema and others. A
+/// dot leads into an object, or is part of the name.
+const TIME: [&str; 13] = [
     "ts",
     "time",
     "timestamp",
@@ -21,8 +22,10 @@ const TIME: [&str; 11] = [
     "start_time",
     "date",
     "datetime",
+    "EdgeStartTimestamp",
+    "requestTime",
 ];
-const CLIENT: [&str; 15] = [
+const CLIENT: [&str; 20] = [
     "request.client_ip",
     "request.remote_ip",
     "ClientHost",
@@ -38,12 +41,29 @@ const CLIENT: [&str; 15] = [
     "source.address",
     "ip",
     "client",
+    "ClientIP",
+    "httpRequest.remoteIp",
+    "req.remoteAddress",
+    "properties.clientIP",
+    "sourceIp",
 ];
 /// Read if there is no other address.
 const FORWARDED: [&str; 2] = ["x_forwarded_for", "http_x_forwarded_for"];
 const USER: [&str; 6] = ["user_id", "ClientUsername", "remote_user", "user.name", "user", "username"];
-const METHOD: [&str; 5] = ["request.method", "RequestMethod", "request_method", "http.request.method", "method"];
-const TARGET: [&str; 9] = [
+const METHOD: [&str; 10] = [
+    "request.method",
+    "RequestMethod",
+    "request_method",
+    "http.request.method",
+    "method",
+    "ClientRequestMethod",
+    "httpRequest.requestMethod",
+    "req.method",
+    "properties.httpMethod",
+    "httpMethod",
+];
+/// The last is a pattern, such as `/users/{id}`, where AWS's API Gateway logs no path.
+const TARGET: [&str; 15] = [
     "request.uri",
     "RequestPath",
     "request_uri",
@@ -53,11 +73,27 @@ const TARGET: [&str; 9] = [
     "uri",
     "path",
     "url",
+    "ClientRequestURI",
+    "ClientRequestPath",
+    "httpRequest.requestUrl",
+    "req.url",
+    "properties.requestUri",
+    "resourcePath",
 ];
-const REQUEST: [&str; 3] = ["request", "request_line", "http_request"];
-const STATUS: [&str; 6] =
-    ["status", "DownstreamStatus", "status_code", "response_code", "http.response.status_code", "code"];
-const LENGTH: [&str; 7] = [
+const REQUEST: [&str; 4] = ["request", "request_line", "http_request", "routeKey"];
+const STATUS: [&str; 10] = [
+    "status",
+    "DownstreamStatus",
+    "status_code",
+    "response_code",
+    "http.response.status_code",
+    "code",
+    "EdgeResponseStatus",
+    "httpRequest.status",
+    "res.statusCode",
+    "properties.httpStatus",
+];
+const LENGTH: [&str; 11] = [
     "size",
     "DownstreamContentSize",
     "body_bytes_sent",
@@ -65,10 +101,31 @@ const LENGTH: [&str; 7] = [
     "http.response.body.bytes",
     "bytes",
     "response_length",
+    "EdgeResponseBytes",
+    "httpRequest.responseSize",
+    "properties.sentBytes",
+    "responseLength",
 ];
-const HOST: [&str; 6] = ["request.host", "RequestHost", "host", "http_host", "authority", "url.domain"];
-const REFERER: [&str; 4] = ["http_referer", "referer", "request_Referer", "http.request.referrer"];
-const AGENT: [&str; 5] = ["http_user_agent", "user_agent", "agent", "request_User-Agent", "user_agent.original"];
+const HOST: [&str; 7] =
+    ["request.host", "RequestHost", "host", "http_host", "authority", "url.domain", "ClientRequestHost"];
+const REFERER: [&str; 6] = [
+    "http_referer",
+    "referer",
+    "request_Referer",
+    "http.request.referrer",
+    "ClientRequestReferer",
+    "httpRequest.referer",
+];
+const AGENT: [&str; 8] = [
+    "http_user_agent",
+    "user_agent",
+    "agent",
+    "request_User-Agent",
+    "user_agent.original",
+    "ClientRequestUserAgent",
+    "httpRequest.userAgent",
+    "properties.userAgent",
+];
 
 /// The first second of the year 2000. A field such as `time` may be a duration.
 const LEAST_TIME: u64 = 946_684_800_000_000_000;
@@ -216,8 +273,8 @@ impl<'a> Object<'a> {
         let method = self.text(names.method.as_deref(), &METHOD);
         let target = self.text(names.path.as_deref(), &TARGET);
         if let (Some(method), Some(target), None) = (method, target, &names.request) {
-            // The Elastic Common Schema has the query in a field of its own.
-            let query = self.text(None, &["url.query"]).filter(|_| !target.contains('?'));
+            // The Elastic Common Schema and Azure have the query in a field of its own.
+            let query = self.text(None, &["url.query", "properties.requestQuery"]).filter(|_| !target.contains('?'));
             let query = query.map_or_else(String::new, |query| format!("?{}", query.trim_start_matches('?')));
             return Ok((method.to_owned(), format!("{target}{query}")));
         }

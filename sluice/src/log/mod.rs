@@ -160,7 +160,20 @@ impl Parser {
                 .or_else(|_| plain::parse_with_host(line, times, fields).and_then(with_client))
                 .or_else(|_| known::ALB.parse(line, times, has_headers))
         };
-        other.map(Some).map_err(|_| problem)
+        other.map(Some).map_err(|_| match () {
+            () if !time::is_in(line) => Unreadable::new(
+                "it has no time, which a replay needs: let the server log one (morgan: combined; uvicorn: %(asctime)s in \
+                 --log-config), or print its log with times (docker logs -t, journalctl -o short-iso), and describe the \
+                 lines by --log-format",
+            ),
+            // Its first field is one of a client, or a name in its place.
+            () if line.contains(&b'[') && !line.starts_with(b"[") => problem,
+            () => Unreadable::new(
+                "it is in no format that is recognised; describe it in nginx's notation, such as --log-format \
+                 '$time $_ $client \"$request\" $status', in which $_ skips a field, or in Apache's for another form of \
+                 time",
+            ),
+        })
     }
 
     fn parse_w3c<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {

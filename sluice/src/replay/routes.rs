@@ -148,3 +148,24 @@ fn matched_path(path: &str) -> Option<MatchedPath> {
     let response = router.oneshot(request).now_or_never()?.ok()?;
     response.extensions().get().cloned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::FileWords;
+
+    /// Also for `/files/`, which `/files/{*rest}` is not.
+    #[test]
+    fn a_rest_matches_as_in_axum() {
+        let text = "[[route]]\npath = \"/files/{*rest}\"";
+        let config = Config::reader().parse("f.toml", text).unwrap();
+        let routes = Routes::new("f.toml", &FileWords::parse("f.toml", text).routes(), &config).unwrap();
+        let router: Router = Router::new().route("/files/{*rest}", any(|| async {}));
+        for path in ["/files", "/files/", "/files/a", "/files/a/", "/files/a/b", "/other"] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).now_or_never().unwrap().unwrap();
+            let found = routes.find(&Target::read(path.as_bytes()).unwrap());
+            assert_eq!(found.is_some(), response.status() == 200, "{path}");
+        }
+    }
+}

@@ -71,8 +71,7 @@ impl MarkIndex {
     /// Returns `None` if no policy has marks.
     pub(crate) fn new<'a>(keys: impl Iterator<Item = &'a dyn KeyExtractor>) -> Option<Self> {
         // A policy with one key rejects requests that have none: it concerns all of them.
-        let marks: Vec<_> =
-            keys.map(|key| if key.has_several() { key.marks() } else { Vec::new() }).collect();
+        let marks: Vec<_> = keys.map(|key| if key.has_several() { key.marks() } else { Vec::new() }).collect();
         let mut counts: HashMap<Mark, usize> = HashMap::new();
         for mark in marks.iter().flatten() {
             *counts.entry(*mark).or_default() += 1;

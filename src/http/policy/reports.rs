@@ -71,9 +71,7 @@ impl Policy {
     /// queue for a fallback.
     pub(crate) fn falls_back(&self) -> bool {
         let is_queue_of_shadow = self.shadow && self.description.delays();
-        self.on_failure == FailureMode::LocalFallback
-            && self.description.answers(Mode::Fallback)
-            && !is_queue_of_shadow
+        self.on_failure == FailureMode::LocalFallback && self.description.answers(Mode::Fallback) && !is_queue_of_shadow
     }
 
     /// The treatment of requests while the limiter fails, for the log.

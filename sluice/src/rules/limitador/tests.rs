@@ -354,8 +354,7 @@ proptest! {
 /// The parser calls itself for each of these.
 #[test]
 fn loops_within_loops_are_mistakes() {
-    let file =
-        |text: &str| format!("- {{namespace: n, max_value: 1, seconds: 60, conditions: [\"{text}\"]}}\n");
+    let file = |text: &str| format!("- {{namespace: n, max_value: 1, seconds: 60, conditions: [\"{text}\"]}}\n");
     let nested = |depth: usize, list: &str| {
         let begin: String = (0..depth).map(|level| format!("{list}.all(v{level}, ")).collect();
         format!("{begin}true{}", ")".repeat(depth))

@@ -44,10 +44,10 @@ struct RulePolicy {
     limit: Limit,
     is_quota: bool,
     is_shadow: bool,
-    /// Kept for the next version of the file: an unchanged limit keeps its table, and so does one that becomes zero, for
-    /// the time after that. `None` without a limit.
+    /// Kept for the next version of the file: an unchanged limit keeps its table. `None` without a limit.
     limiter: Option<Arc<dyn Limiter>>,
-    /// The limit that the limiter was made for.
+    /// The limit that the limiter was made for. One that becomes zero goes on counting as before, so that nothing is
+    /// forgotten until it is opened again.
     made_for: Limit,
 }
 
@@ -64,13 +64,16 @@ impl Selector {
         let kept: HashMap<&str, &RulePolicy> = kept.collect();
         let mut selected = Vec::with_capacity(rules.len());
         for rule in rules {
-            let is_zero = matches!(rule.limit, Limit::Zero { .. });
-            let is_kept = |kept: &&&RulePolicy| kept.made_for == rule.limit || is_zero && kept.limiter.is_some();
-            let (limiter, made_for) = match kept.get(&*rule.name).filter(is_kept) {
-                Some(kept) => (kept.limiter.clone(), kept.made_for),
+            let kept = kept.get(&*rule.name);
+            let made_for = match (kept, rule.limit) {
+                (Some(kept), Limit::Zero { .. }) if kept.made_for != Limit::Unlimited => kept.made_for,
+                (_, limit) => limit,
+            };
+            let limiter = match kept.filter(|kept| kept.limit == rule.limit) {
+                Some(kept) => kept.limiter.clone(),
                 None => {
-                    let limiter = limiter_of(&name, &rule, store).map_err(|problem| error(rule.line, problem))?;
-                    (limiter, rule.limit)
+                    let limiter = limiter_of(&name, &rule.name, made_for, store);
+                    limiter.map_err(|problem| error(rule.line, problem))?
                 }
             };
             let Rule { name, label, who: _, limit, is_shadow, is_quota, line: _ } = rule;
@@ -226,9 +229,9 @@ pub(crate) fn layer(name: &str, policies: Vec<Policy>) -> Result<RateLimitLayer,
 }
 
 /// `None` for a rule without a limit.
-fn limiter_of(domain: &str, rule: &Rule, store: &Store) -> Result<Option<Arc<dyn Limiter>>, String> {
-    let name = format!("{}@{domain}", rule.name);
-    Ok(Some(match rule.limit {
+fn limiter_of(domain: &str, rule: &str, limit: Limit, store: &Store) -> Result<Option<Arc<dyn Limiter>>, String> {
+    let name = format!("{rule}@{domain}");
+    Ok(Some(match limit {
         Limit::Unlimited => return Ok(None),
         Limit::Zero { period } => store.limiter(FixedWindow::new(Quota::per(1, period)), &name)?,
         Limit::Rate { quota, algorithm } => match algorithm {
