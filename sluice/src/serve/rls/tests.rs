@@ -330,22 +330,34 @@ async fn a_changed_file_keeps_what_was_used() {
     let response = ask(&limits, "shop", vec![descriptor("a=x")]).await;
     assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, 0));
     assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 3);
-    // Closed for a while: what was used before stays.
-    limits.change(&texts(0)).unwrap();
-    let response = ask(&limits, "shop", vec![descriptor("a=x")]).await;
-    assert_eq!(response.overall_code(), Code::OverLimit);
-    let current = response.statuses[0].current_limit.as_ref().unwrap();
-    assert_eq!((current.requests_per_unit, current.unit), (0, Unit::Day.number()));
-    limits.change(&texts(3)).unwrap();
-    assert_eq!(ask(&limits, "shop", vec![descriptor("a=x")]).await.overall_code(), Code::OverLimit);
-    limits.change(&texts(0)).unwrap();
-    limits.change(&texts(5)).unwrap();
-    let response = ask(&limits, "shop", vec![hits("a=x", 2)]).await;
-    assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, 0));
     let error =
         limits.change(&Texts { envoy: vec![("x.yaml".to_owned(), "domain: ''".to_owned())], ..Texts::default() });
     assert!(error.is_err());
     assert_eq!(ask(&limits, "shop", vec![descriptor("a=x")]).await.overall_code(), Code::OverLimit);
+}
+
+/// A limit that was closed for a while gave full budgets, if it was no fixed window.
+#[tokio::test]
+async fn a_limit_that_was_closed_keeps_what_was_used() {
+    for algorithm in ["fixed-window", "sliding-window", "token-bucket", "leaky-bucket"] {
+        let texts = |limit: u32| {
+            let limit = format!("{{unit: year, requests_per_unit: {limit}, algorithm: {algorithm}}}");
+            let text = format!("domain: shop\ndescriptors:\n  - {{key: a, rate_limit: {limit}}}\n");
+            Texts { envoy: vec![("limits.yaml".to_owned(), text)], ..Texts::default() }
+        };
+        let limits = limits(&texts(3));
+        assert_eq!(ask(&limits, "shop", vec![hits("a=x", 3)]).await.overall_code(), Code::Ok);
+        for reopened in [3, 4] {
+            limits.change(&texts(0)).unwrap();
+            let response = ask(&limits, "shop", vec![descriptor("a=x")]).await;
+            assert_eq!(response.overall_code(), Code::OverLimit, "{algorithm}");
+            let current = response.statuses[0].current_limit.as_ref().unwrap();
+            assert_eq!((current.requests_per_unit, current.unit), (0, Unit::Year.number()), "{algorithm}");
+            limits.change(&texts(reopened)).unwrap();
+            let look = ask(&limits, "shop", vec![hits("a=x", 0)]).await;
+            assert_eq!(look.statuses[0].limit_remaining, reopened - 3, "{algorithm}");
+        }
+    }
 }
 
 /// A file of each kind, with so many rules.
