@@ -110,8 +110,8 @@
 //!
 //! The requests came from a proxy that you trust, with no forwarding header at all. All clients behind it share one
 //! budget, or have no key, as [`ClientIp`](crate::key::ClientIp) is set. Let the proxy set the header `configured`: see
-//! [behind a proxy](super::proxies), and for `sluice serve` the [files of each proxy](super::gateways). Nothing is wrong
-//! if these were health checks of a load balancer.
+//! [behind a proxy](super::proxies), and for `sluice serve` the [files of each proxy](super::gateways). Nothing is
+//! wrong if these were health checks of a load balancer.
 //!
 //! # Fewer elements than proxies
 //!

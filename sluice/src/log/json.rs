@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::plain::{address, request_line, status};
 use super::{Entry, Headers, Unreadable, cookie, forwarded, time};
 
-/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), pino,
-/// Cloudflare, the load balancers of Google Cloud and Azure, AWS's API Gateway, in the Elastic Common Schema and others. A
-/// dot leads into an object, or is part of the name.
+/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation),
+/// pino, Cloudflare, the load balancers of Google Cloud and Azure, AWS's API Gateway, in the Elastic Common Schema and
+/// others. A dot leads into an object, or is part of the name.
 const TIME: [&str; 13] = [
     "ts",
     "time",

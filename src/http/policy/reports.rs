@@ -67,8 +67,8 @@ impl Policy {
         }
     }
 
-    /// Whether a fallback in this process decides while the limiter fails. A shadow delays no request, so that it has no
-    /// queue for a fallback.
+    /// Whether a fallback in this process decides while the limiter fails. A shadow delays no request, so that a queue
+    /// is none for it.
     pub(crate) fn falls_back(&self) -> bool {
         let is_queue_of_shadow = self.shadow && self.description.delays();
         self.on_failure == FailureMode::LocalFallback && self.description.answers(Mode::Fallback) && !is_queue_of_shadow
