@@ -410,9 +410,9 @@ async fn many_rules_cost_no_more_than_few() {
             }
             begin.elapsed()
         };
-        some_attempt_async("a hundred times as many rules take at most twice the time", async || {
+        some_attempt_async("a hundred times as many rules take at most four times the time", async || {
             let (few, many) = (time(&few).await, time(&many).await);
-            if many <= 2 * few { Ok(()) } else { Err(format!("{entries}: {few:?}, {many:?}")) }
+            if many <= 4 * few { Ok(()) } else { Err(format!("{entries}: {few:?}, {many:?}")) }
         })
         .await;
     }
