@@ -470,6 +470,7 @@ fn unknown_lines_say_what_to_do() {
         ("::ffff:203.0.113.7 - POST /login HTTP/1.1 200 10 - 1.234 ms", "docker logs -t"),
         ("[GIN] 2026/03/02 - 08:00:01 | 200 | 1.2ms | 203.0.113.7 | POST \"/login\"", "in which $_ skips a field"),
         ("1772438401.123 45 203.0.113.7 TCP_MISS/200 10 POST http://a/login -", "in no format that is recognised"),
+        ("I, [2026-03-02T08:00:01.1 #7]  INFO -- : [8a] Started POST \"/login\"", "in no format that is recognised"),
         ("host.example - - [02/Mar/2026:08:00:01 +0000] \"POST /login HTTP/1.1\" 200 10", "and no names of hosts"),
     ] {
         let log = file("unknown.log", line);

@@ -166,8 +166,8 @@ impl Parser {
                  --log-config), or print its log with times (docker logs -t, journalctl -o short-iso), and describe the \
                  lines by --log-format",
             ),
-            // Its first field is one of a client, or a name in its place.
-            () if line.contains(&b'[') && !line.starts_with(b"[") => problem,
+            // A name in place of the address, say.
+            () if line.windows(5).any(|part| matches!(part, [b' ', b'[', b'0'..=b'9', b'0'..=b'9', b'/'])) => problem,
             () => Unreadable::new(
                 "it is in no format that is recognised; describe it in nginx's notation, such as --log-format \
                  '$time $_ $client \"$request\" $status', in which $_ skips a field, or in Apache's for another form of \
