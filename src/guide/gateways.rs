@@ -54,7 +54,8 @@
 //! The repository has a [configuration of each proxy][proxies], which tests run. They make the proxy overwrite these
 //! fields, so that no client can ask about another path than its own. A key may also be `header:NAME`, `cookie:NAME`,
 //! `query:NAME` or `method`; HAProxy and Envoy hand on the fields that their files list. A queue works, too, if the
-//! proxy's timeouts are longer than its longest wait: the proxy waits for the answer, and so the request waits its turn.
+//! proxy's timeouts are longer than its longest wait: the proxy waits for the answer, and so the request waits its
+//! turn.
 //!
 //! # Paths
 //!
