@@ -189,7 +189,8 @@ async fn shadows() {
         policy("enforced", bucket(3)),
         policy("shadow", bucket(1)).shadow(),
         policy("queue", queue).shadow(),
-        policy("broken", Arc::new(Broken { at_once: false, has_fallback: true })).shadow(),
+        policy("fallback", Arc::new(Broken { at_once: false, has_fallback: true })).shadow(),
+        policy("broken", Arc::new(Broken { at_once: false, has_fallback: false })).shadow(),
     ]);
     for status in [200, 200, 200, 429] {
         assert_eq!(send(&layer, "a").await, status);
@@ -201,6 +202,7 @@ async fn shadows() {
         ("shadow shadow-rejected", 2),
         ("queue allowed", 1),
         ("queue shadow-rejected", 2),
+        ("fallback allowed", 3),
         ("broken limiter-failed", 3),
     ]);
 }

@@ -90,6 +90,13 @@ fn mistakes_are_logged_once_and_without_addresses() {
     assert_once(&logged_by(&key, &["fd00::1", "203.0.113.9"], &[XFF]), &["network=\"private\""]);
     assert_eq!(logged_by(&key, &["127.0.0.1", "203.0.113.9"], &[XFF]), NOTHING);
 
+    // No header at all. Fewer requests may be health checks.
+    for _ in 0..9 {
+        assert_eq!(logged_by(&key, &["192.0.2.7"], &[("x-api-key", "secret")]), NOTHING);
+    }
+    let log = logged_by(&key, &["192.0.2.7"], &[]);
+    assert_once(&log, &["configured=x-forwarded-for", "first 100 requests", "let the proxy set this header"]);
+
     // The wrong header.
     assert_eq!(logged_by(&key, &["192.0.2.7"], &[XFF]), NOTHING);
     assert_eq!(logged_by(&key, &["192.0.2.7"], &[]), NOTHING);

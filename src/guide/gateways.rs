@@ -52,8 +52,10 @@
 //! ```
 //!
 //! The repository has a [configuration of each proxy][proxies], which tests run. They make the proxy overwrite these
-//! fields, so that no client can ask about another path than its own. A queue works, too, if the proxy's timeouts are
-//! longer than its longest wait: the proxy waits for the answer, and so the request waits its turn.
+//! fields, so that no client can ask about another path than its own. A key may also be `header:NAME`, `cookie:NAME`,
+//! `query:NAME` or `method`; HAProxy and Envoy hand on the fields that their files list. A queue works, too, if the
+//! proxy's timeouts are longer than its longest wait: the proxy waits for the answer, and so the request waits its
+//! turn.
 //!
 //! # Paths
 //!
@@ -74,8 +76,9 @@
 //! ```
 //!
 //! `sluice check` warns of routes that such an app would take for one. If several routes match, the most specific one
-//! decides: `/search` before `/{name}`, and this before `/{*rest}`. What no route matches passes, whatever bytes it
-//! has, and is counted by `sluice_requests_without_route_total`.
+//! decides: `/search` before `/{name}`, and this before `/{*rest}`. As in axum, `/files/{*rest}` does not match
+//! `/files/`, which `sluice check` notes. What no route matches passes, whatever bytes it has, and is counted by
+//! `sluice_requests_without_route_total`.
 //!
 //! # Envoy
 //!
@@ -117,7 +120,7 @@
 //!
 //! `--envoy-config FILE` reads a file of envoyproxy/ratelimit, or a folder of them, as it is; `--limitador-config FILE`
 //! reads the limits of Limitador, whose conditions and variables are CEL. So a change of the service needs no change of
-//! its files:
+//! its files, and ten thousand rules cost a request no more than a hundred:
 //!
 //! ```yaml
 //! domain: shop
@@ -182,7 +185,7 @@
 //! | what fails | what happens |
 //! |---|---|
 //! | `sluice` does not answer | the proxy decides: see the comments in its configuration. Envoy passes the request unless `failure_mode_deny` is set |
-//! | its Redis | its own limits decide, per instance, or as [`on-failure`](super::failure) says |
+//! | its Redis | its own limits decide, per instance, or as [`on-failure`](super::failure) says; shadows and quotas count on |
 //! | an edited file has a mistake | the limits stay as they were, and the log has the line and the cure |
 //!
 //! It listens on the loopback unless told otherwise: all that reach it may use up the budget of every client. The

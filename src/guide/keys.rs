@@ -49,8 +49,10 @@
 //! | addresses that connect to you | [`PeerIp`] |
 //! | addresses behind proxies of yours | [`ClientIp`]: see [behind a proxy](super::proxies) |
 //! | users that an outer layer has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
-//! | holders of API keys | [`HeaderKey`] |
+//! | holders of API keys | [`HeaderKey`], or [`QueryKey`] |
+//! | sessions | [`CookieKey`] |
 //! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
+//! | addresses, each per method | a tuple: `(PeerIp::new(), MethodKey::new())` |
 //! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
 //!
 //! The best key is the most expensive one for an attacker to change: the number of an account rather than an address,
@@ -124,7 +126,8 @@
 //!   `Account` is not found where an `Arc<Account>` was inserted. If no request has it, that is
 //!   [logged](super::misconfigured#no-request-had-its-extension).
 //! - A client that can choose the value of a header chooses the budget. Check API keys before you use them as keys.
-//! - Nothing is normalised. Use the account as the key, and not the name as it was typed; if there is nothing else,
+//! - Cookies and queries are decoded, as apps do, since a client would have a budget for each spelling. Nothing else is
+//!   normalised: use the account as the key, and not the name as it was typed; if there is nothing else,
 //!   `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
 //!
 //! # Different limits for different clients
@@ -153,3 +156,5 @@
 //! [`ClientIp`]: crate::key::ClientIp
 //! [`ExtensionKey`]: crate::key::ExtensionKey
 //! [`HeaderKey`]: crate::key::HeaderKey
+//! [`CookieKey`]: crate::key::CookieKey
+//! [`QueryKey`]: crate::key::QueryKey

@@ -104,6 +104,15 @@
 //! have no key, as [`ClientIp`](crate::key::ClientIp) is set. Name the header that the proxy sends in
 //! [`IpSource`](crate::key::IpSource) (`source` in TOML), or have the proxy send the configured one.
 //!
+//! # Trusted proxies report no client
+//!
+//! > trusted proxies have reported no client in the first 100 requests
+//!
+//! The requests came from a proxy that you trust, with no forwarding header at all. All clients behind it share one
+//! budget, or have no key, as [`ClientIp`](crate::key::ClientIp) is set. Let the proxy set the header `configured`: see
+//! [behind a proxy](super::proxies), and for `sluice serve` the [files of each proxy](super::gateways). Nothing is
+//! wrong if these were health checks of a load balancer.
+//!
 //! # Fewer elements than proxies
 //!
 //! > fewer elements than proxies

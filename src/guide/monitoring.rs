@@ -68,6 +68,9 @@
 //! their first call, so `rate()` does not see the first failures of a kind: alert on `limiter_failures_total`, which
 //! begins at zero.
 //!
+//! A policy has some 14 series, which begin with its first request. Those of the first 256 policies of a process begin
+//! at zero with the first observation. With more policies, `rate()` does not see the first request of the others.
+//!
 //! Do not label metrics with keys or paths that clients choose: a client that sends many fills up your metrics.
 //!
 //! # Figures to watch

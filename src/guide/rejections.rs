@@ -91,6 +91,84 @@
 //!
 //! A handler that asks a limiter itself answers by [`Rejection::unless_allowed`](super::direct#a-handler).
 //!
+//! # Uploads
+//!
+//! A rejected request is answered before its body was read. Hyper then closes the connection, and a client that still
+//! sends may find it reset, and never see the 429. A client that asks before it sends (`Expect: 100-continue`, as curl
+//! does above 1 MiB) sees it at once, and so do those over HTTP/2 and behind a proxy that reads uploads first, as nginx
+//! does. For all others, read on for a while, outside of the limit:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::sync::{Arc, Mutex, PoisonError};
+//! use std::task::Context;
+//! use std::time::Duration;
+//!
+//! use axum::body::{Body, HttpBody};
+//! use axum::extract::Request;
+//! use axum::middleware::{self, Next};
+//! use axum::response::Response;
+//! use axum::{Router, routing::post};
+//! use futures_util::{StreamExt, stream};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! const MOST_BYTES: usize = 64 << 20;
+//! const LONGEST: Duration = Duration::from_secs(30);
+//!
+//! /// Answers at once, and reads what a rejected client still sends.
+//! async fn read_on(request: Request, next: Next) -> Response {
+//!     if request.body().is_end_stream() {
+//!         return next.run(request).await;
+//!     }
+//!     let (head, body) = request.into_parts();
+//!     let body = Arc::new(Mutex::new(body.into_data_stream()));
+//!     let shared = Arc::clone(&body);
+//!     let chunks = stream::poll_fn(move |context: &mut Context<'_>| {
+//!         shared.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(context)
+//!     });
+//!     let response = next.run(Request::from_parts(head, Body::from_stream(chunks))).await;
+//!     // Nobody else has it once the request is over.
+//!     if let Some(rest) = Arc::into_inner(body) {
+//!         let mut rest = rest.into_inner().unwrap_or_else(PoisonError::into_inner);
+//!         let reading = async move {
+//!             let mut bytes = 0;
+//!             while let Some(Ok(chunk)) = rest.next().await {
+//!                 bytes += chunk.len();
+//!                 if bytes > MOST_BYTES {
+//!                     return;
+//!                 }
+//!             }
+//!         };
+//!         tokio::spawn(tokio::time::timeout(LONGEST, reading));
+//!     }
+//!     response
+//! }
+//!
+//! let layer = RateLimitLayer::new(Policy::new("uploads", Quota::per_hour(1)));
+//! let app: Router = Router::new().route("/upload", post(|| async { "thanks" })).layer(layer);
+//! let app = app.layer(middleware::from_fn(read_on));
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+//! #     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! #     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+//! #     let address = listener.local_addr().unwrap();
+//! #     tokio::spawn(async move { axum::serve(listener, app).await });
+//! #     // The handler reads no body, either, and a client that sends sixty megabytes sees its answer all the same.
+//! #     for status in ["200", "503"] {
+//! #         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+//! #         let length = 60 << 20;
+//! #         let head = format!("POST /upload HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+//! #         client.write_all(head.as_bytes()).await.unwrap();
+//! #         client.write_all(&vec![b'x'; length]).await.unwrap();
+//! #         let mut answer = String::new();
+//! #         client.read_to_string(&mut answer).await.unwrap();
+//! #         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+//! #     }
+//! # });
+//! ```
+//!
+//! It reads what a limit has saved you from reading, so the bounds are yours to choose. A client that is beyond them is
+//! reset as before.
+//!
 //! Which status a rejection has unless you set it: [failure](super::failure#what-a-client-gets).
 //!
 //! Next: [look plans up in a database](super::look_ups).

@@ -242,6 +242,10 @@ pub(crate) fn another_forwarding_header(configured: &dyn Display, seen: &dyn Dis
     event!(warn: see = page!("a-trusted-proxy-sends-another-forwarding-header"), %configured, %seen, "a trusted proxy sends another forwarding header than the configured one: set IpSource to the header that your proxy sends");
 }
 
+pub(crate) fn no_client_is_reported(configured: &dyn Display) {
+    event!(warn: see = page!("trusted-proxies-report-no-client"), %configured, "trusted proxies have reported no client in the first 100 requests, so that all clients share one budget: let the proxy set this header");
+}
+
 pub(crate) fn one_key_for_all(policy: &str) {
     event!(warn: see = page!("all-requests-had-the-same-key"), policy, "the first 1,000 requests all had the same key: unless there is only one client, the policy's key does not distinguish clients");
 }

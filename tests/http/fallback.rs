@@ -134,10 +134,12 @@ async fn failing_open_and_failing_closed_use_no_fallback() {
     assert_eq!(reject.limiter_failures("remote"), Some(1));
 }
 
+/// A limit that is tried out counts on while its server is down.
 #[tokio::test]
-async fn shadows_do_not_fall_back() {
+async fn shadows_fall_back_and_reject_nothing() {
     let remote = Remote::new(bucket(1));
     let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote)).shadow()).verdict().build();
     assert_eq!(statuses(&layer, 3).await, [200; 3]);
-    assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 1);
+    assert_eq!(layer.shadow_rejected("remote"), Some(2));
+    assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 0);
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,7 +12,7 @@ use http::{Request, Response};
 use proptest::prelude::*;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::FixedWindow;
-use tower_sluice::key::{HeaderKey, KeyCharge, KeyError, KeyExtractor};
+use tower_sluice::key::{HeaderKey, KeyCharge, KeyError, KeyExtractor, Mark, Marks};
 use tower_sluice::limiter::{Answer, Ask, Description, IntoLimiter, Mode};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
@@ -320,4 +321,68 @@ fn several_keys_are_no_alternative() {
     let first = window("recipients", 1, &clock).key(ByRecipient);
     let error = RateLimitLayer::try_new(first.or_else(window("other", 1, &clock))).unwrap_err().to_string();
     assert!(error.contains("layer of its own"), "{error}");
+}
+
+/// The key of a tenant, which counts how often it is asked.
+struct OfTenant {
+    tenant: usize,
+    asked: Arc<AtomicUsize>,
+}
+
+#[derive(Clone)]
+struct Tenant(usize);
+
+impl KeyExtractor for OfTenant {
+    fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        unreachable!("requests have several keys")
+    }
+
+    fn has_several(&self) -> bool {
+        true
+    }
+
+    fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let Tenant(tenant) = head.extensions().get().unwrap();
+        Ok(if *tenant == self.tenant { vec![KeyCharge::new(key(1))] } else { Vec::new() })
+    }
+
+    fn marks(&self) -> Vec<Mark> {
+        vec![Mark::of("tenants"), Mark::of(&self.tenant)]
+    }
+}
+
+/// Of a thousand policies, a request looked at each.
+#[test]
+fn a_request_with_marks_asks_few_policies() {
+    let clock = clock();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let of_tenant = |tenant: usize| {
+        let key = OfTenant { tenant, asked: Arc::clone(&asked) };
+        window(&format!("t{tenant}"), 1, &clock).key(key)
+    };
+    let mut policies: Vec<_> = (0..1_000).map(of_tenant).collect();
+    policies.push(window("all", 3, &clock));
+    let layer = RateLimitLayer::builder(policies).verdict().build();
+    let request = |tenant, is_marked| {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Tenant(tenant));
+        if is_marked {
+            request.extensions_mut().insert(Marks::from_iter([Mark::of("tenants"), Mark::of(&tenant)]));
+        }
+        request
+    };
+    let names = |verdict: &Verdict| verdict.policies().iter().map(|it| it.name().to_owned()).collect::<Vec<_>>();
+    let (response, verdict) = send(&layer, request(7, true));
+    assert_eq!((response.status().as_u16(), names(&verdict)), (200, vec!["t7".to_owned(), "all".to_owned()]));
+    assert_eq!(send(&layer, request(7, true)).0.status(), 429);
+    assert_eq!(send(&layer, request(8, true)).0.status(), 200);
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    // Without marks, all are asked, and the decision is the same.
+    assert_eq!(send(&layer, request(7, false)).0.status(), 429);
+    assert_eq!(asked.load(Ordering::Relaxed), 1_003);
+    // A live change finds its own policies.
+    layer.handle().replace(of_tenant(9)).unwrap();
+    assert_eq!(names(&send(&layer, request(9, true)).1), ["t9"]);
+    assert_eq!(names(&send(&layer, request(7, true)).1), [""; 0]);
 }

@@ -519,7 +519,7 @@ tables! {
         staggered: Option<Spanned<bool>> = flag(
             "fixed-window, sliding-window in memory: the windows of each key begin at another instant.").aside();
         key: Option<Spanned<OneOrMany>> = texts("\"client-ip\"",
-            "What has a budget of its own: global, client-ip, header:NAME, user, path, or a list of these.")
+            "What has a budget of its own: global, client-ip, header:NAME, cookie:NAME, query:NAME, user, path, method, or a list of these.")
             .default("\"global\"");
         cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
         suspended: Option<Spanned<bool>> = flag(

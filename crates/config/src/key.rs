@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use tower_sluice::key::{ClientIp, Global, HeaderKey, KeyExtractor, PathKey, User};
+use tower_sluice::key::{ClientIp, CookieKey, Global, HeaderKey, KeyExtractor, MethodKey, PathKey, QueryKey, User};
 
 /// Makes the extractors of keys that only a program knows: see [`ConfigReader::keys`](super::ConfigReader::keys).
 pub(crate) type CustomKeys = dyn Fn(&str, &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> + Send + Sync;
@@ -20,41 +20,54 @@ pub(crate) fn extractor(
     }
 }
 
+/// What a file may name as a key.
+const KEYS: &str = "global, client-ip, header:NAME (such as header:x-api-key), cookie:NAME, query:NAME, user, path, method, \
+                    or a list of these";
+
 /// A key as a file names it.
 pub(crate) enum KeySpec {
     Global,
     ClientIp,
     Header(HeaderName),
+    Cookie(String),
+    Query(String),
     User,
     Path,
+    Method,
     Combined(Vec<Self>),
 }
 
 impl KeySpec {
     pub(crate) fn parse(names: &[String]) -> Result<Self, String> {
         match names {
-            [] => Err("the key is empty; write global, client-ip, header:NAME, user or path".to_owned()),
+            [] => Err(format!("the key is empty; write {KEYS}")),
             [name] => Self::parse_one(name),
             names => Ok(Self::Combined(names.iter().map(|name| Self::parse_one(name)).collect::<Result<_, _>>()?)),
         }
     }
 
     fn parse_one(name: &str) -> Result<Self, String> {
-        match name {
-            "global" => Ok(Self::Global),
-            "client-ip" => Ok(Self::ClientIp),
-            "user" => Ok(Self::User),
-            "path" => Ok(Self::Path),
-            _ => {
-                let header = name.strip_prefix("header:").and_then(|header| header.trim().parse().ok());
-                header.map(Self::Header).ok_or_else(|| {
-                    format!(
-                        "unknown key `{name}`; write global, client-ip, header:NAME (such as header:x-api-key), \
-                         user, path, or a list of these"
-                    )
-                })
+        let spec = match name.split_once(':') {
+            None => match name {
+                "global" => Some(Self::Global),
+                "client-ip" => Some(Self::ClientIp),
+                "user" => Some(Self::User),
+                "path" => Some(Self::Path),
+                "method" => Some(Self::Method),
+                _ => None,
+            },
+            Some(("header", header)) => header.trim().parse().ok().map(Self::Header),
+            // The name of a cookie is a token (RFC 6265, section 4.1.1), as that of a header is.
+            Some(("cookie", cookie)) => {
+                let cookie = cookie.trim();
+                cookie.parse::<HeaderName>().ok().map(|_| Self::Cookie(cookie.to_owned()))
             }
-        }
+            Some(("query", name)) => {
+                Some(name.trim()).filter(|name| !name.is_empty()).map(|it| Self::Query(it.to_owned()))
+            }
+            Some(_) => None,
+        };
+        spec.ok_or_else(|| format!("unknown key `{name}`; write {KEYS}"))
     }
 
     /// Whether it is the same for all requests.
@@ -62,7 +75,8 @@ impl KeySpec {
         match self {
             Self::Global => true,
             Self::Combined(parts) => parts.iter().all(Self::is_global),
-            Self::ClientIp | Self::Header(_) | Self::User | Self::Path => false,
+            Self::ClientIp | Self::Header(_) | Self::Cookie(_) | Self::Query(_) => false,
+            Self::User | Self::Path | Self::Method => false,
         }
     }
 
@@ -71,7 +85,10 @@ impl KeySpec {
             Self::Global => Box::new(Global),
             Self::ClientIp => Box::new(client_ip.clone()),
             Self::Header(name) => Box::new(HeaderKey::new(name.clone())),
+            Self::Cookie(name) => Box::new(CookieKey::new(name.clone())),
+            Self::Query(name) => Box::new(QueryKey::new(name.clone())),
             Self::User => Box::new(User::key()),
+            Self::Method => Box::new(MethodKey::new()),
             #[cfg(feature = "axum")]
             Self::Path => Box::new(PathKey::matched()),
             #[cfg(not(feature = "axum"))]

@@ -73,12 +73,24 @@ fn a_position_is_on_the_line_that_it_is_in() {
 #[test]
 fn a_key_is_one_name_or_a_list_of_names() {
     let parse = |names: &[&str]| KeySpec::parse(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-    for names in [&["global"][..], &["client-ip"], &["user"], &["path"], &["header: X-Api-Key "], &["user", "path"]] {
+    for names in [
+        &["global"][..],
+        &["client-ip"],
+        &["user"],
+        &["path"],
+        &["method"],
+        &["header: X-Api-Key "],
+        &["cookie:__Host-sid"],
+        &["query:api key"],
+        &["user", "path"],
+    ] {
         assert!(parse(names).is_ok(), "{names:?}");
     }
     let Ok(KeySpec::Header(name)) = parse(&["header: X-Api-Key "]) else { panic!("it is a header") };
     assert_eq!(name, "x-api-key");
-    for names in [&[][..], &["ip"], &["header:"], &["header:two words"], &["user", "nobody"]] {
+    for names in
+        [&[][..], &["ip"], &["header:"], &["header:two words"], &["cookie:a=b"], &["query:"], &["user", "nobody"]]
+    {
         let error = parse(names).err().unwrap();
         assert!(error.contains("write global, client-ip, header:NAME"), "{error}");
     }

@@ -5,7 +5,7 @@ use tower_sluice_config::ConfigError;
 use crate::replay::Routes;
 use crate::rules::{Domain, Kind, is_yaml};
 use crate::table::table;
-use crate::words::{PolicyWords, path_lines};
+use crate::words::{FileWords, PolicyWords};
 use crate::{notes, rules, serve, stores};
 
 /// Checks a file. Returns the table.
@@ -68,13 +68,12 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
     if !problems.is_empty() {
         return Err(problems);
     }
-    serve::check_domains(file, text).map_err(|problem| vec![problem])?;
-    let routes = PolicyWords::of_file(text);
-    let lines = path_lines(text);
-    let paths = routes.iter().zip(&lines).map(|(route, line)| (route.paths.as_slice(), *line));
-    Routes::check(file, text, paths).map_err(|problem| vec![problem])?;
+    let words = FileWords::parse(file, text);
+    serve::check_domains(&words).map_err(|problem| vec![problem])?;
+    let routes = words.routes();
+    Routes::check(file, &routes).map_err(|problem| vec![problem])?;
 
-    let notes_of_routes = [notes::of_paths(&routes, &lines), notes::of_heads(&routes, &lines)].concat();
+    let notes_of_routes = [notes::of_paths(&routes), notes::of_folders(&routes), notes::of_heads(&routes)].concat();
 
     let mut rows = vec![["route", "policy", "who", "what", "when full"].map(str::to_owned)];
     let mut policies = 0;
@@ -95,21 +94,21 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
         }
     }
     let summary = format!("{file} is valid: {summary}, {}", count(policies, "policy"));
-    Ok(format!("{summary}\n\n{}{}", table(&rows), notes(file, text, &notes_of_routes)))
+    Ok(format!("{summary}\n\n{}{}", table(&rows), notes(&words, &notes_of_routes)))
 }
 
 /// What is no mistake, and may surprise: the policies that have no effect in the service, since the file may be for an
 /// app as well; and routes behind a proxy.
-fn notes(file: &str, text: &str, of_routes: &[String]) -> String {
+fn notes(words: &FileWords<'_>, of_routes: &[String]) -> String {
     let mut notes = String::new();
-    let without_effect = serve::without_effect(file, text);
+    let without_effect = serve::without_effect(words);
     if !without_effect.is_empty() {
         notes.push_str("\nwith `sluice serve`, these have no effect:\n");
         notes.push_str(&listed(&without_effect, "policy"));
     }
     if !of_routes.is_empty() {
         notes.push_str("\nbehind a proxy, look at these:\n");
-        let of_routes: Vec<_> = of_routes.iter().map(|note| format!("{file}:{note}")).collect();
+        let of_routes: Vec<_> = of_routes.iter().map(|note| format!("{}:{note}", words.file)).collect();
         notes.push_str(&listed(&of_routes, "note"));
     }
     notes

@@ -1,24 +1,43 @@
 //! What `sluice check` says of the routes of a valid configuration that may surprise behind a proxy. Each note begins
 //! with its line.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::path::PathIgnores;
 use crate::replay::pattern;
 use crate::words::RouteWords;
 
 /// Finds routes that common routers take for one: those of Express, Fiber, Rails and ASP.NET, and servlet containers.
-pub(crate) fn of_paths(routes: &[RouteWords], lines: &[usize]) -> Vec<String> {
+pub(crate) fn of_paths(routes: &[RouteWords]) -> Vec<String> {
     let all = PathIgnores { case: true, trailing_slash: true, parameters: true };
     let mut known: HashMap<String, (usize, &str)> = HashMap::new();
     let mut notes = Vec::new();
-    for (route, line) in routes.iter().zip(lines) {
+    for route in routes {
+        let line = route.line;
         for path in &route.paths {
-            let (first, other) = *known.entry(without_names(&pattern(path, all))).or_insert((*line, path));
-            if first != *line {
+            let (first, other) = *known.entry(without_names(&pattern(path, all))).or_insert((line, path));
+            if first != line {
                 notes.push(format!(
                     "{line}: path `{path}` is `{other}` of line {first} for an app that ignores case, a slash at the end \
                      or parameters; if yours does, put both into one route with path-ignores"
+                ));
+            }
+        }
+    }
+    notes
+}
+
+/// Finds routes of whole folders that lack the folder itself: `/files/{*rest}` does not match `/files/`, as in axum.
+pub(crate) fn of_folders(routes: &[RouteWords]) -> Vec<String> {
+    let all = routes.iter().flat_map(|route| route.paths.iter().map(|path| pattern(path, route.ignored)));
+    let known: HashSet<String> = all.collect();
+    let mut notes = Vec::new();
+    for RouteWords { paths, line, ignored, .. } in routes {
+        for path in paths {
+            let Some((folder, _)) = path.split_once("{*") else { continue };
+            if !known.contains(&pattern(folder, *ignored)) {
+                notes.push(format!(
+                    "{line}: path `{path}` does not match `{folder}`; if your app serves that, add it to the route"
                 ));
             }
         }
@@ -40,15 +59,16 @@ fn without_names(path: &str) -> String {
 const LONGEST_HEAD: usize = 12_000;
 
 /// Finds routes whose answers may be too long for a proxy, which then lets the request pass.
-pub(crate) fn of_heads(routes: &[RouteWords], lines: &[usize]) -> Vec<String> {
+pub(crate) fn of_heads(routes: &[RouteWords]) -> Vec<String> {
     let mut notes = Vec::new();
-    for (route, line) in routes.iter().zip(lines) {
+    for route in routes {
         // Each policy is in two fields, with its name and some parameters of up to 20 digits.
         let bytes: usize = route.policies.iter().map(|policy| 2 * (policy.name.len() + 40)).sum();
         if bytes > LONGEST_HEAD {
             notes.push(format!(
-                "{line}: the fields of an answer take about {bytes} bytes for {} policies; proxies may refuse it and let \
+                "{}: the fields of an answer take about {bytes} bytes for {} policies; proxies may refuse it and let \
                  all requests pass; shorten the names, or write advertise = \"never\" into [response]",
+                route.line,
                 route.policies.len()
             ));
         }
@@ -59,7 +79,7 @@ pub(crate) fn of_heads(routes: &[RouteWords], lines: &[usize]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::{PolicyWords, path_lines};
+    use crate::words::FileWords;
 
     fn notes(paths: &[&str], name: &str, policies: usize) -> [Vec<String>; 2] {
         let policy = |number| {
@@ -69,8 +89,8 @@ mod tests {
         };
         let policies: String = (0..policies).map(policy).collect();
         let text: String = paths.iter().map(|path| format!("[[route]]\npath = \"{path}\"\n{policies}")).collect();
-        let (routes, lines) = (PolicyWords::of_file(&text), path_lines(&text));
-        [of_paths(&routes, &lines), of_heads(&routes, &lines)]
+        let routes = FileWords::parse("f.toml", &text).routes();
+        [of_paths(&routes), of_heads(&routes)]
     }
 
     #[test]
@@ -83,6 +103,19 @@ mod tests {
             assert!(notes[0].starts_with(&format!("4: path `{second}` is `{first}` of line 2")), "{notes:?}");
         }
         assert!(notes(&["/a", "/b", "/{*rest}", "/{name}"], "all", 0)[0].is_empty());
+    }
+
+    #[test]
+    fn folders_that_no_route_has_are_noted() {
+        let notes =
+            |paths: &str| of_folders(&FileWords::parse("f.toml", &format!("[[route]]\npath = {paths}\n")).routes());
+        for paths in ["\"/files\"", "[\"/\", \"/{*rest}\"]", "[\"/files/{*rest}\", \"/files/\"]"] {
+            assert!(notes(paths).is_empty(), "{paths}");
+        }
+        let expected =
+            "2: path `/files/{*rest}` does not match `/files/`; if your app serves that, add it to the route";
+        assert_eq!(notes("[\"/files/{*rest}\", \"/files\"]"), [expected]);
+        assert!(notes("[\"/files/{*rest}\", \"/files\"]\npath-ignores = [\"trailing-slash\"]").is_empty());
     }
 
     #[test]

@@ -31,6 +31,14 @@ pub(crate) struct PathIgnores {
     pub(crate) parameters: bool,
 }
 
+impl PathIgnores {
+    /// Reads the words of `path-ignores`.
+    pub(crate) fn of_words(words: &[String]) -> Self {
+        let has = |word: &str| words.iter().any(|other| other == word);
+        Self { case: has("case"), trailing_slash: has("trailing-slash"), parameters: has("parameters") }
+    }
+}
+
 impl<'a> Target<'a> {
     /// Reads a target, such as `/search?q=tea`, or with a scheme and a host in front. Drops a fragment: clients have no
     /// reason to send one, nginx hands it on, and apps drop it. Returns `None` if there is no path, as in `OPTIONS *`.

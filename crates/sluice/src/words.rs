@@ -3,13 +3,53 @@
 use toml::de::DeTable;
 use toml::{Table, Value};
 
+use crate::path::PathIgnores;
 use crate::serve::DESCRIPTOR;
+
+/// A valid file. Its text is parsed once, since a file may have thousands of routes.
+pub(crate) struct FileWords<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) text: &'a str,
+    table: Table,
+}
+
+impl<'a> FileWords<'a> {
+    pub(crate) fn parse(file: &'a str, text: &'a str) -> Self {
+        Self { file, text, table: text.parse().unwrap_or_default() }
+    }
+
+    /// The tables of the routes.
+    pub(crate) fn route_tables(&self) -> Vec<&Table> {
+        tables(&self.table, "route")
+    }
+
+    /// Describes the routes.
+    pub(crate) fn routes(&self) -> Vec<RouteWords> {
+        let lines = path_lines(self.text).into_iter().chain(std::iter::repeat(1));
+        let routes = self.route_tables().into_iter().zip(lines).map(|(route, line)| {
+            let exempt = route.get("exempt").and_then(Value::as_table);
+            let policies = tables(route, "policy").into_iter().map(|policy| PolicyWords::of(policy, exempt));
+            let ignores = texts(route.get("path-ignores"));
+            RouteWords {
+                paths: texts(route.get("path")),
+                line,
+                ignored: PathIgnores::of_words(&ignores),
+                ignores,
+                policies: policies.collect(),
+            }
+        });
+        routes.collect()
+    }
+}
 
 /// A route and its policies.
 pub(crate) struct RouteWords {
     pub(crate) paths: Vec<String>,
-    /// What its app does not distinguish in paths.
+    /// The line of its paths.
+    pub(crate) line: usize,
+    /// What its app does not distinguish in paths, as the file has it.
     pub(crate) ignores: Vec<String>,
+    pub(crate) ignored: PathIgnores,
     pub(crate) policies: Vec<PolicyWords>,
 }
 
@@ -18,6 +58,8 @@ pub(crate) struct RouteWords {
 pub(crate) struct PolicyWords {
     pub(crate) name: String,
     pub(crate) algorithm: String,
+    /// The parts of its key.
+    pub(crate) keys: Vec<String>,
     /// What has a budget of its own.
     pub(crate) who: String,
     /// The limit.
@@ -35,22 +77,6 @@ pub(crate) struct PolicyWords {
 }
 
 impl PolicyWords {
-    /// Describes the routes of a file.
-    pub(crate) fn of_file(text: &str) -> Vec<RouteWords> {
-        let table: Table = text.parse().unwrap_or_default();
-        let routes = tables(&table, "route");
-        let policies = |route: &Table| {
-            let exempt = route.get("exempt").and_then(Value::as_table);
-            tables(route, "policy").into_iter().map(|policy| Self::of(policy, exempt)).collect()
-        };
-        let words = routes.into_iter().map(|route| RouteWords {
-            paths: texts(route.get("path")),
-            ignores: texts(route.get("path-ignores")),
-            policies: policies(route),
-        });
-        words.collect()
-    }
-
     /// `exempt` has the exemptions of the route.
     fn of(policy: &Table, exempt: Option<&Table>) -> Self {
         let algorithm = text(policy, "algorithm").unwrap_or_default();
@@ -66,6 +92,7 @@ impl PolicyWords {
             per: text(policy, "per").unwrap_or_default(),
             limit: number(policy, "limit").unwrap_or_default(),
             burst: number(policy, "burst"),
+            keys: keys(policy),
             algorithm,
         }
     }
@@ -81,7 +108,12 @@ fn who(policy: &Table) -> String {
         "client-ip" => "each client address".to_owned(),
         "user" => "each user".to_owned(),
         "path" => "each route".to_owned(),
-        key => format!("each {}", key.trim_start_matches("header:").trim()),
+        key => match key.split_once(':') {
+            Some(("header", name)) => format!("each {}", name.trim()),
+            Some(("query", name)) => format!("each {} of the query", name.trim()),
+            Some((kind, name)) => format!("each {kind} {}", name.trim()),
+            None => format!("each {key}"),
+        },
     });
     words.collect::<Vec<_>>().join(" and ")
 }
@@ -127,7 +159,7 @@ fn texts(value: Option<&Value>) -> Vec<String> {
 }
 
 /// The line of the paths of each route, in order.
-pub(crate) fn path_lines(text: &str) -> Vec<usize> {
+fn path_lines(text: &str) -> Vec<usize> {
     let Ok(file) = DeTable::parse(text) else { return Vec::new() };
     let routes = file.get_ref().get("route").and_then(|routes| routes.get_ref().as_array()).into_iter().flatten();
     let places = routes.filter_map(|route| Some(route.get_ref().get("path")?.span().start));
@@ -212,7 +244,8 @@ fn when_full(policy: &Table, algorithm: &str, is_shadow: bool) -> String {
         return "counted only (a shadow)".to_owned();
     }
     // Clients that share a budget may have done nothing wrong.
-    let is_shared = keys(policy).iter().all(|key| key == "global" || key == "path") || algorithm == "overload";
+    let is_shared = keys(policy).iter().all(|key| matches!(key.as_str(), "global" | "path" | "method"));
+    let is_shared = is_shared || algorithm == "overload";
     let status = number(policy, "status").unwrap_or(if is_shared { 503 } else { 429 });
     let queue = number(policy, "max-queue");
     let wait = text(policy, "max-wait");

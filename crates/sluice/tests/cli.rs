@@ -183,7 +183,7 @@ fn mistakes_say_what_to_do() {
         (&["serve", "--config", CONFIG, "--listen", "localhost:1"], 2, "write ADDRESS:PORT"),
         (&["serve", "--config", CONFIG, "--listen", ":18182"], 2, "write ADDRESS:PORT"),
         (&["replay", "--config", CONFIG, "missing.log"], 1, "missing.log cannot be read"),
-        (&["replay", "--config", CONFIG, "sluice"], 1, "it is a folder"),
+        (&["replay", "--config", CONFIG, "crates"], 1, "it is a folder"),
         (&["replay", "--config", CONFIG, nonsense], 1, "--log-format"),
         (&["replay", "--config", unknown, LOG], 2, ":3: unknown field `limit`"),
         (&["replay", "--config", CONFIG, "--suggest", "101", LOG], 2, "above 0 and at most 100"),
@@ -196,6 +196,20 @@ fn mistakes_say_what_to_do() {
         assert!(problem.contains(cure), "{arguments:?}: {problem}");
         assert!(!problem.contains('\u{1b}') && output.stdout.is_empty());
     }
+}
+
+/// Most managed servers of Redis take TLS only, and the program of this test has none.
+#[cfg(not(feature = "redis-tls"))]
+#[test]
+fn redis_over_tls_says_what_to_do() {
+    let limits = file("tls.yaml", "domain: shop\n");
+    let output =
+        sluice(&["serve", "--envoy-config", limits.to_str().unwrap(), "--redis", "rediss://user:hunter2@redis"]);
+    let problem = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{problem}");
+    assert!(problem.contains("needs the feature `redis-tls`") && problem.contains("stunnel"), "{problem}");
+    assert!(!problem.contains("hunter2"), "{problem}");
+    fs::remove_file(limits).unwrap();
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn policy(report: &Value) -> &Value {
 
 /// Three logins of one client and one of another, within a minute: the third is rejected. Each log has them, and some
 /// have a request to another path.
-const LOGS: [(&str, &str); 19] = [
+const LOGS: [(&str, &str); 24] = [
     (
         "combined",
         r#"203.0.113.7 - - [02/Mar/2026:08:00:01 +0000] "POST /login HTTP/1.1" 200 10 "-" "curl/8"
@@ -166,6 +166,47 @@ http 2026-03-02T08:00:04.300000Z app/shop/50dc6c495c0c9188 198.51.100.9:2820 - -
 {"time":0.002,"timestamp":"2026-03-02T08:00:02Z","remote_addr":"203.0.113.7","request":"POST /login HTTP/1.1","status":"000"}
 {"msec":"1772438403.001","time":"0.003","remote_addr":"203.0.113.7","request":"POST /login?a=b HTTP/1.1","status":200}
 {"time_local":"02/Mar/2026:08:00:04 +0000","http_x_forwarded_for":"192.0.2.1, 198.51.100.9","request":"POST /login HTTP/1.1","status":200}
+"#,
+    ),
+    (
+        "json",
+        r#"{"requestId":"r1","ip":"203.0.113.7","user":"-","requestTime":"02/Mar/2026:08:00:01 +0000","httpMethod":"POST","resourcePath":"/login","status":"200","protocol":"HTTP/1.1","responseLength":"10"}
+{"requestId":"r2","ip":"203.0.113.7","requestTime":"02/Mar/2026:08:00:02 +0000","routeKey":"POST /login","status":"200","responseLength":"10"}
+{"httpRequest":{"latency":"0.046s","remoteIp":"203.0.113.7","requestMethod":"POST","requestUrl":"https://shop.example/login?a=b","responseSize":"10","status":200},"receiveTimestamp":"2026-03-02T08:00:09Z","timestamp":"2026-03-02T08:00:03.1Z"}
+{"level":30,"time":1772438404123,"req":{"method":"POST","url":"/login","headers":{"host":"shop.example"},"remoteAddress":"198.51.100.9"},"res":{"statusCode":200},"responseTime":3}
+"#,
+    ),
+    (
+        "json",
+        r#"{"ClientIP":"203.0.113.7","ClientRequestHost":"shop.example","ClientRequestMethod":"POST","ClientRequestURI":"/login?a=b","EdgeEndTimestamp":"2026-03-02T08:00:02Z","EdgeResponseBytes":10,"EdgeResponseStatus":200,"EdgeStartTimestamp":"2026-03-02T08:00:01Z"}
+{"ClientIP":"203.0.113.7","ClientRequestMethod":"POST","ClientRequestPath":"/login","EdgeResponseStatus":200,"EdgeStartTimestamp":1772438402000000000}
+{"time":"2026-03-02T08:00:03Z","category":"ApplicationGatewayAccessLog","properties":{"clientIP":"203.0.113.7","httpMethod":"POST","requestUri":"/login","requestQuery":"a=b","httpStatus":200,"sentBytes":10}}
+{"time":"2026-03-02T08:00:04Z","properties":{"clientIP":"198.51.100.9","httpMethod":"POST","requestUri":"/login","httpStatus":200}}
+"#,
+    ),
+    // Squid, gin and the router of Heroku.
+    (
+        "$msec $_ $remote_addr $_/$status $bytes_sent $request_method $request_uri",
+        r#"1772438401.123     45 203.0.113.7 TCP_MISS/200 10 POST http://shop.example/login - HIER_DIRECT/192.0.2.4 text/html
+1772438402.123     45 203.0.113.7 TCP_MISS/200 10 POST http://shop.example/login - HIER_DIRECT/192.0.2.4 text/html
+1772438403.123      5 203.0.113.7 TCP_MISS/200 10 POST http://shop.example/login - HIER_DIRECT/192.0.2.4 text/html
+1772438404.123      5 198.51.100.9 TCP_DENIED/403 10 POST http://shop.example/login - HIER_NONE/- text/html
+"#,
+    ),
+    (
+        r#"[GIN] %{%Y/%m/%d - %H:%M:%S}t | %s | %D | %a | %m "%U""#,
+        r#"[GIN] 2026/03/02 - 08:00:01 | 200 |      1.234ms |     203.0.113.7 | POST     "/login"
+[GIN] 2026/03/02 - 08:00:02 | 200 |      1.234ms |     203.0.113.7 | POST     "/login"
+[GIN] 2026/03/02 - 08:00:03 | 200 |    134.234µs |     203.0.113.7 | POST     "/login"
+[GIN] 2026/03/02 - 08:00:04 | 404 |      1.234ms |    198.51.100.9 | POST     "/login"
+"#,
+    ),
+    (
+        r#"$time $_ at=info method=$method path="$path" host=$host request_id=$_ fwd="$client" $_ status=$status bytes=$bytes $_"#,
+        r#"2026-03-02T08:00:01.123456+00:00 heroku[router]: at=info method=POST path="/login" host=shop.example request_id=8a fwd="203.0.113.7" dyno=web.1 connect=1ms service=18ms status=200 bytes=10 protocol=https
+2026-03-02T08:00:02.123456+00:00 heroku[router]: at=info method=POST path="/login" host=shop.example request_id=8b fwd="203.0.113.7" dyno=web.1 connect=1ms service=18ms status=200 bytes=10 protocol=https
+2026-03-02T08:00:03.123456+00:00 heroku[router]: at=info method=POST path="/login" host=shop.example request_id=8c fwd="203.0.113.7" dyno=web.1 connect=1ms service=18ms status=200 bytes=10 protocol=https
+2026-03-02T08:00:04.123456+00:00 heroku[router]: at=info method=POST path="/login" host=shop.example request_id=8d fwd="198.51.100.9" dyno=web.1 connect=1ms service=18ms status=200 bytes=10 protocol=https
 "#,
     ),
     // A name for each part.
@@ -326,6 +367,8 @@ fn requests_without_key_are_counted() {
         ("client-ip", "without a key  2 not replayed, since the log lacks their address", "nginx $remote_addr"),
         ("header:x-api-key", "without a key  3 rejected with 400", "nginx \"$http_x_api_key\""),
         ("user", "without a key  3 rejected with 400", "nginx $remote_user"),
+        ("cookie:sid", "without a key  3 rejected with 400", "nginx \"$cookie_sid\", Apache \"%{sid}C\""),
+        ("query:api_key", "without a key  3 rejected with 400", "no parameter api_key in the query"),
     ] {
         let config = config("keyless.toml", key);
         let output = sluice(&["replay", "--config", &config, &log]);
@@ -342,6 +385,49 @@ fn requests_without_key_are_counted() {
     let report = report(&["--config", &config, "--log-format", format, &keyed]);
     assert_eq!((&policy(&report)["admitted"], &report["log"]["hints"]), (&json!(1), &json!([])));
     for file in [log, config, keyed] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// A cookie, a parameter and a method are keys, if the log has them.
+#[test]
+fn cookies_and_queries_of_a_log_are_keys() {
+    let nginx = r#"$remote_addr [$time_local] "$request" $status "$cookie_sid""#;
+    let apache = r#"%h %t \"%r\" %>s \"%{sid}C\""#;
+    let line = |second: u32, method: &str, target: &str, sid: &str| {
+        format!("203.0.113.7 [02/Mar/2026:08:00:0{second} +0000] \"{method} {target} HTTP/1.1\" 200 \"{sid}\"\n")
+    };
+    let text: String = (1..=3)
+        .map(|second| line(second, "POST", "/login?api_key=k1", "ada"))
+        .chain([line(4, "GET", "/login?%61pi_key=k1", "%61da"), line(5, "GET", "/login?api_key=k2", "-")])
+        .collect();
+    let text_log = file("cookies.log", text);
+    let object = |second: u32, field: &str, sid: &str| {
+        format!(
+            "{{\"ts\":\"2026-03-02T08:00:0{second}Z\",\"ip\":\"203.0.113.7\",\"method\":\"GET\",\"path\":\"/login\",\
+             \"{field}\":\"{sid}\"}}\n"
+        )
+    };
+    let objects = |field: &str| {
+        let known: String = (1..=4).map(|second| object(second, field, "ada")).collect();
+        known + &object(5, field, "-")
+    };
+    let [json, other] = ["cookie_sid", "session"].map(|field| file(field, objects(field)));
+    for (key, format, log, counts) in [
+        ("cookie:sid", nginx, &text_log, [2, 2, 1]),
+        ("cookie:sid", apache, &text_log, [2, 2, 1]),
+        ("cookie:sid", "json", &json, [2, 2, 1]),
+        ("cookie:sid", "json:cookie:sid=session", &other, [2, 2, 1]),
+        ("query:api_key", nginx, &text_log, [3, 2, 0]),
+        ("method", nginx, &text_log, [4, 1, 0]),
+    ] {
+        let config = config("keys.toml", key);
+        let report = report(&["--config", &config, "--log-format", format, log]);
+        let found = ["admitted", "rejected", "without_key"].map(|name| policy(&report)[name].as_u64().unwrap());
+        assert_eq!(found, counts, "{key} {format}: {}", report["log"]);
+        fs::remove_file(config).unwrap();
+    }
+    for file in [text_log, json, other] {
         fs::remove_file(file).unwrap();
     }
 }
@@ -372,6 +458,29 @@ fn formats_that_cannot_be_are_explained() {
     let problem = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{problem}");
     assert!(problem.contains("$remote_addr cannot be read from `203.0.113.88 - blue"), "{problem}");
+    fs::remove_file(config).unwrap();
+}
+
+/// Lines of uvicorn, morgan and gin, which `auto` does not know.
+#[test]
+fn unknown_lines_say_what_to_do() {
+    let config = config("unknown.toml", "client-ip");
+    for (line, cure) in [
+        ("INFO:     203.0.113.7:54321 - \"POST /login HTTP/1.1\" 200 OK", "it has no time, which a replay needs"),
+        ("POST /login 200 1.234 ms - 10", "morgan: combined"),
+        ("::ffff:203.0.113.7 - POST /login HTTP/1.1 200 10 - 1.234 ms", "docker logs -t"),
+        ("[GIN] 2026/03/02 - 08:00:01 | 200 | 1.2ms | 203.0.113.7 | POST \"/login\"", "in which $_ skips a field"),
+        ("1772438401.123 45 203.0.113.7 TCP_MISS/200 10 POST http://a/login -", "in no format that is recognised"),
+        ("I, [2026-03-02T08:00:01.1 #7]  INFO -- : [8a] Started POST \"/login\"", "in no format that is recognised"),
+        ("host.example - - [02/Mar/2026:08:00:01 +0000] \"POST /login HTTP/1.1\" 200 10", "and no names of hosts"),
+    ] {
+        let log = file("unknown.log", line);
+        let output = sluice(&["replay", "--config", &config, &log]);
+        let problem = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line}: {problem}");
+        assert!(problem.contains(cure), "{line}: {problem}");
+        fs::remove_file(log).unwrap();
+    }
     fs::remove_file(config).unwrap();
 }
 

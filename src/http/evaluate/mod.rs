@@ -230,41 +230,48 @@ impl Scope<'_> {
         self.respond(self.reject(&mut transaction.entries), head)
     }
 
-    /// Makes the entries of all policies that apply. Returns the rejection if the request lacks a key that it must
-    /// have.
+    /// Makes the entries of all policies that apply; of those with marks, only the ones whose marks the request has are
+    /// looked at. Returns the rejection if the request lacks a key that it must have.
     #[inline]
     fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
         self.in_force.look_for_overrides();
-        for (index, policy) in (0..).zip(&self.in_force.policies) {
-            if policy.who.has_several_keys {
-                self.prepare_several(entries, index, policy, head)?;
-                continue;
-            }
-            match entry::key(policy, head) {
-                Ok(key) => {
-                    let ban = policy.exception_before_limiter(&key);
-                    if ban.is_some_and(|exception| !exception.is_ban) {
-                        entry::note_skipped(policy);
-                        if self.in_force.formula.is_some() {
-                            entries.push(PolicyEntry::allowed_by_hand(index, key));
-                        }
-                        continue;
-                    }
-                    // Two calls of `push`, so that an entry in the common case is built in its place in `entries`.
-                    if self.in_force.is_open_ended() {
-                        let entry = PolicyEntry::open_ended(index, policy, key, head);
-                        entries.push(PolicyEntry { ban, ..entry });
-                    } else {
-                        let cost = policy.cost_of(head);
-                        let quota = policy.quota_of(head, &key);
-                        entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
-                    }
-                }
-                Err(NoKey::Skipped) => {}
-                Err(NoKey::Rejected(rejection)) => return Err(rejection),
-            }
+        if let Some(concerned) = self.in_force.by_marks.as_ref().and_then(|by_marks| by_marks.of_request(head)) {
+            return concerned.into_iter().try_for_each(|index| self.prepare_policy(entries, index, head));
         }
-        Ok(())
+        (0..).zip(&self.in_force.policies).try_for_each(|(index, _)| self.prepare_policy(entries, index, head))
+    }
+
+    /// Makes the entry of a policy, if it applies.
+    #[inline]
+    fn prepare_policy(self, entries: &mut Entries, index: u32, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
+        let policy = &self.in_force.policies[index as usize];
+        if policy.who.has_several_keys {
+            return self.prepare_several(entries, index, policy, head);
+        }
+        match entry::key(policy, head) {
+            Ok(key) => {
+                let ban = policy.exception_before_limiter(&key);
+                if ban.is_some_and(|exception| !exception.is_ban) {
+                    entry::note_skipped(policy);
+                    if self.in_force.formula.is_some() {
+                        entries.push(PolicyEntry::allowed_by_hand(index, key));
+                    }
+                    return Ok(());
+                }
+                // Two calls of `push`, so that an entry in the common case is built in its place in `entries`.
+                if self.in_force.is_open_ended() {
+                    let entry = PolicyEntry::open_ended(index, policy, key, head);
+                    entries.push(PolicyEntry { ban, ..entry });
+                } else {
+                    let cost = policy.cost_of(head);
+                    let quota = policy.quota_of(head, &key);
+                    entries.push(PolicyEntry { ban, ..PolicyEntry::new(index, key, cost, quota) });
+                }
+                Ok(())
+            }
+            Err(NoKey::Skipped) => Ok(()),
+            Err(NoKey::Rejected(rejection)) => Err(rejection),
+        }
     }
 
     /// Makes an entry for each key of a policy for which a request may have several.

@@ -151,11 +151,11 @@ impl Scope<'_> {
     /// Units of a balance may suffice for the request now, and have expired when the wait is over. Then the balance
     /// rejects the request, too, and no wait helps, unless there is an alternative.
     fn reject_units_that_expire(self, entries: &mut [PolicyEntry]) {
-        let policies = &*self.in_force.policies;
-        let expires = |policy: &Policy| !policy.shadow && policy.description.keeps_credits();
-        if !policies.iter().any(expires) {
+        if !self.in_force.keeps_credits {
             return;
         }
+        let policies = &*self.in_force.policies;
+        let expires = |policy: &Policy| !policy.shadow && policy.description.keeps_credits();
         loop {
             let wait = self.greatest(entries, |entry| wait_of(policies, entry)).map(|(wait, _)| wait);
             let Some(Wait::After(wait)) = wait else { return };

@@ -263,21 +263,20 @@ impl Transaction {
             entry.impose(policy, ban);
             return Resolution::RollBack(Cause::Rejected);
         }
-        // Failed, and the policy is a shadow, even a closed one, or fails open: passes uncounted.
-        if policy.shadow || (policy.on_failure == FailureMode::Allow && !is_closed) {
-            policy.note(Fate::LimiterFailed, Some(&entry.key), None);
-            entry.progress = Progress::Exempt;
-            return Resolution::Continue;
-        }
-        // Failed for the first time, and the policy falls back: the fallback decides.
-        let falls_back = policy.on_failure == FailureMode::LocalFallback && !entry.fell_back && !is_closed;
-        if falls_back && scope.current(policy).description.answers(Mode::Fallback) {
+        // Failed for the first time, and the policy falls back: the fallback decides, and counts for a shadow.
+        if !entry.fell_back && !is_closed && scope.current(policy).falls_back() {
             entry.fell_back = true;
             if entry.mode == Mode::Peek {
                 // A fallback cannot be peeked at, and must not be charged.
                 entry.cost = 0;
             }
             return Resolution::FallBack;
+        }
+        // Failed, and the policy is a shadow, even a closed one, or fails open: passes uncounted.
+        if policy.shadow || (policy.on_failure == FailureMode::Allow && !is_closed) {
+            policy.note(Fate::LimiterFailed, Some(&entry.key), None);
+            entry.progress = Progress::Exempt;
+            return Resolution::Continue;
         }
         // Failed, and the policy fails closed, has no fallback, or was closed: answered 503.
         policy.note(Fate::LimiterFailed, Some(&entry.key), None);

@@ -57,7 +57,8 @@ use crate::values::PartitionKey;
 /// # What is logged
 ///
 /// Each once per process, as a warning with the cure and without addresses (crate feature `tracing`): a trusted proxy
-/// sends another forwarding header than the configured one; its list is shorter than the count; an untrusted peer sends
+/// sends another forwarding header than the configured one; the first hundred requests of trusted proxies have none at
+/// all; its list is shorter than the count; an untrusted peer sends
 /// the configured header (once for public addresses, and once for all others). With [`peer`](Self::peer): the warning
 /// that [`PeerIp`](super::PeerIp) logs.
 ///
@@ -207,8 +208,9 @@ impl ClientIp {
             return Some(ForwardedNode::Address(peer));
         }
         let reported = self.reported(peer, headers);
-        if reported.is_none() {
-            hint::source_is_absent(headers, &self.source);
+        match &reported {
+            Some(_) => hint::clients_are_reported(),
+            None => hint::source_is_absent(headers, &self.source),
         }
         reported
     }

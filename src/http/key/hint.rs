@@ -9,6 +9,7 @@ use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName};
 
 use super::source::{IpSource, X_REAL_IP};
+use super::streak::Streak;
 use crate::http::first_requests::FirstRequests;
 use crate::util::log;
 
@@ -62,11 +63,27 @@ pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &Ip
     });
 }
 
+/// Whether the first requests of trusted proxies all lack any forwarding header. Fewer may be the health checks of a
+/// load balancer.
+static UNREPORTED: Streak<100> = Streak::new();
+
+/// Notes that a trusted proxy has reported a client.
+#[inline]
+pub(super) fn clients_are_reported() {
+    if !UNREPORTED.is_decided() {
+        UNREPORTED.interrupt();
+    }
+}
+
 /// Checks a request in which a trusted proxy did not report the client: the proxy may send another header than the
-/// configured one.
+/// configured one, or none.
 #[inline]
 pub(super) fn source_is_absent(headers: &HeaderMap, source: &IpSource) {
     static HINT: Hint = Hint::new();
+    let has_none = || source.name().is_some_and(|name| !headers.contains_key(name)) && !is_forwarded(headers);
+    if !UNREPORTED.is_decided() && has_none() && UNREPORTED.grows_long() {
+        log::no_client_is_reported(source);
+    }
     let found = HINT.check(|| {
         let name = source.name()?;
         if headers.contains_key(name) { None } else { forwarding(headers, Some(name)) }

@@ -6,15 +6,19 @@
 //! | [`PeerIp`] | address of the connected peer | never; a server that does not provide it is [misconfigured](KeyError::Misconfigured) |
 //! | [`ClientIp`] | address of the client behind trusted proxies | as configured |
 //! | [`HeaderKey`] | value of a header, such as an API key | the header is absent or blank |
+//! | [`CookieKey`] | value of a cookie, such as a session | the cookie is absent or empty |
+//! | [`QueryKey`] | value of a parameter in the query | the parameter is absent or empty |
 //! | [`ExtensionKey`] | typed request extension, such as the authenticated user | the extension is absent |
 //! | [`PathKey`] | route or path | never |
+//! | [`MethodKey`] | method | never |
 //! | a tuple of these, or a vector of boxed ones | combination of their keys | any of them is missing |
 //! | [`key_fn`] | value that a closure returns | it returns `None` |
 //!
 //! # Spellings
 //!
 //! Keys are compared byte for byte: nothing is lower-cased or normalised implicitly. Only the white space around the
-//! value of a header is dropped, since it is no part of the value (RFC 9110, section 5.5). A [`key_fn`] that reads a
+//! value of a header is dropped, since it is no part of the value (RFC 9110, section 5.5), and values of cookies and
+//! queries are decoded, as apps do. A [`key_fn`] that reads a
 //! header has to trim the value itself, since over HTTP/2 the white space is still there. If clients type a login name,
 //! look up the number of the account, and use it as the key. If only the name is known, `nfkc_casefold_trim` (crate
 //! feature `unicode`) unifies its spellings.
@@ -29,6 +33,9 @@ mod header;
 mod hint;
 mod ip;
 mod list;
+mod marks;
+mod method;
+mod named_value;
 mod network;
 #[cfg(feature = "unicode")]
 mod normalize;
@@ -52,6 +59,10 @@ pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;
 pub use self::ip::{PeerIp, peer_addr};
+pub(crate) use self::marks::MarkIndex;
+pub use self::marks::{Mark, Marks};
+pub use self::method::MethodKey;
+pub use self::named_value::{CookieKey, QueryKey};
 pub use self::network::IpNetwork;
 #[cfg(feature = "unicode")]
 pub use self::normalize::nfkc_casefold_trim;
@@ -114,6 +125,16 @@ pub trait KeyExtractor: Send + Sync + 'static {
         false
     }
 
+    /// The marks that every request with a key has, for layers of thousands of policies, such as one for each tenant:
+    /// the layer finds the policies of a request by its [`Marks`], and does not ask all the others. By default, none,
+    /// so that every request is asked for a key.
+    ///
+    /// Read once for each policy, when a layer is made or changed, and only if the extractor
+    /// [has several](Self::has_several) keys: a request without a key does not concern such a policy.
+    fn marks(&self) -> Vec<Mark> {
+        Vec::new()
+    }
+
     /// Returns the key that an operator writes as `text`, for [`LimitsHandle`](crate::LimitsHandle): an address, the
     /// value of a header, the name of a user, or a combination such as `alice + 203.0.113.7`.
     ///
@@ -156,6 +177,10 @@ macro_rules! impl_for_pointers {
 
             fn is_shared(&self) -> bool {
                 (**self).is_shared()
+            }
+
+            fn marks(&self) -> Vec<Mark> {
+                (**self).marks()
             }
 
             fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {

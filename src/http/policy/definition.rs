@@ -598,7 +598,8 @@ impl Policy {
 
     /// Makes the policy a shadow: it counts and reports the requests that it would reject if it were enforced, but
     /// never rejects a request, or delays it in a queue. A remote limiter is still called, and the request waits for
-    /// its answer.
+    /// its answer; while it fails, its local fallback counts on, if the policy [falls
+    /// back](crate::FailureMode::LocalFallback).
     ///
     /// It is charged for the requests that all enforced policies admit. See
     /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).

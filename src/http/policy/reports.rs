@@ -67,13 +67,18 @@ impl Policy {
         }
     }
 
+    /// Whether a fallback in this process decides while the limiter fails. A shadow delays no request, so that a queue
+    /// is none for it.
+    pub(crate) fn falls_back(&self) -> bool {
+        let is_queue_of_shadow = self.shadow && self.description.delays();
+        self.on_failure == FailureMode::LocalFallback && self.description.answers(Mode::Fallback) && !is_queue_of_shadow
+    }
+
     /// The treatment of requests while the limiter fails, for the log.
     pub(super) fn fate_on_failure(&self) -> &'static str {
         match self.on_failure {
+            _ if self.falls_back() => "are decided by the local fallback",
             _ if self.shadow => "pass uncounted",
-            FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {
-                "are decided by the local fallback"
-            }
             FailureMode::LocalFallback | FailureMode::Reject => "are answered 503",
             FailureMode::Allow => "pass uncounted",
         }
@@ -223,7 +228,12 @@ mod tests {
             assert_eq!(custom(Description::new()).on_failure(mode).fate_on_failure(), without);
             let fallback = Description::new().answering(Mode::Fallback);
             assert_eq!(custom(fallback.clone()).on_failure(mode).fate_on_failure(), with);
-            assert_eq!(custom(fallback).on_failure(mode).shadow().fate_on_failure(), "pass uncounted");
+            let of_shadow = if mode == FailureMode::LocalFallback { with } else { "pass uncounted" };
+            assert_eq!(custom(fallback).on_failure(mode).shadow().fate_on_failure(), of_shadow);
+            let queue = Description::new().answering(Mode::Fallback).delaying();
+            for description in [Description::new(), queue] {
+                assert_eq!(custom(description).on_failure(mode).shadow().fate_on_failure(), "pass uncounted");
+            }
         }
     }
 

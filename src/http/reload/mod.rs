@@ -6,6 +6,7 @@ mod look_and_act;
 mod offenders;
 mod policy_status;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ pub use self::key_of::KeyOf;
 pub use self::look_and_act::KeyStatus;
 pub use self::policy_status::PolicyStatus;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
+use crate::http::key::MarkIndex;
 use crate::http::mounting::{self, Mounting};
 use crate::http::policy::{Hook, IntoPolicies, Policies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
@@ -241,8 +243,14 @@ pub(crate) struct InForce {
     may_be_held: bool,
     /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
     is_held: IdleFlag,
+    /// Finds the policies of a request, if some have [marks](crate::key::Mark).
+    pub(crate) by_marks: Option<MarkIndex>,
+    /// The indices of the policies, by their names.
+    by_name: HashMap<Arc<str>, usize>,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
+    /// Whether an enforced policy keeps units that expire.
+    pub(crate) keeps_credits: bool,
     /// Whether a request may be [open](Policy::is_open_ended) once it is admitted, or its key may owe something.
     is_open_ended: AtomicBool,
     /// `None` if no response has a field that reports quota.
@@ -272,6 +280,9 @@ impl InForce {
         let is_plain = |policy: &Policy| policy.is_plain() && (is_one || policy.answers_at_once());
         let may_be_plain = formula.is_none() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
+        let keeps_credits = policies.iter().any(|policy| !policy.shadow && policy.description.keeps_credits());
+        let by_marks = MarkIndex::new(policies.iter().map(|policy| &*policy.who.key));
+        let by_name = policies.iter().enumerate().map(|(index, policy)| (Arc::clone(&policy.name), index)).collect();
         let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
         let may_be_held = formula.is_none() && is_one && policies.iter().all(Policy::is_plainly_held);
         let in_force = Self {
@@ -281,7 +292,10 @@ impl InForce {
             is_plain: IdleFlag::new(),
             may_be_held,
             is_held: IdleFlag::new(),
+            by_marks,
+            by_name,
             delays,
+            keeps_credits,
             is_open_ended,
             writer,
         };
@@ -297,7 +311,7 @@ impl InForce {
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
-        self.policies.iter().find(|policy| policy.name() == name)
+        self.by_name.get(name).map(|index| &self.policies[*index])
     }
 }
 

@@ -17,7 +17,14 @@ core.register_action("limit", { "http-req" }, function(txn)
 	for _, name in ipairs(KEYS) do
 		if sent[name] then
 			-- A client may send a field a hundred times.
-			fields[name] = { [0] = sent[name][0] }
+			local value = sent[name][0]
+			-- Cookies are one list, of which the app reads all.
+			local another = 1
+			while name == "cookie" and sent[name][another] do
+				value = value .. "; " .. sent[name][another]
+				another = another + 1
+			end
+			fields[name] = { [0] = value }
 		end
 	end
 	-- These overwrite what a client has sent, so that nobody chooses another path, or another address.

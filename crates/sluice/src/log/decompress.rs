@@ -6,10 +6,14 @@ use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Files of gzip, one behind the other, perhaps followed by zeros: tapes and copies of a fixed length have these.
+/// Files of gzip, one behind the other, perhaps followed by zeros: tapes and copies of a fixed length have these. If
+/// something else follows, it is an error, since it may be a log that was appended.
 pub(super) struct Gzip<R: BufRead> {
     state: Option<State<R>>,
 }
+
+/// The first byte of gzip data.
+const MAGIC: u8 = 0x1f;
 
 enum State<R> {
     Between(R),
@@ -43,6 +47,12 @@ impl<R: BufRead> Read for Gzip<R> {
                     };
                     if filled.is_empty() {
                         return Ok(0);
+                    }
+                    if filled.iter().find(|byte| **byte != 0).is_some_and(|byte| *byte != MAGIC) {
+                        self.state = Some(State::Between(file));
+                        let problem = "something follows its gzip data that is no gzip; if that is no log, read what is \
+                                       before it, by `zcat FILE | sluice replay … -`";
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
                     }
                     let zeros = filled.iter().take_while(|byte| **byte == 0).count();
                     let is_over = zeros == filled.len();

@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::plain::{address, request_line, status};
-use super::{Entry, Headers, Unreadable, forwarded, time};
+use super::{Entry, Headers, Unreadable, cookie, forwarded, time};
 
-/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation), in
-/// the Elastic Common Schema and others. A dot leads into an object, or is part of the name.
-const TIME: [&str; 11] = [
+/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation),
+/// pino, Cloudflare, the load balancers of Google Cloud and Azure, AWS's API Gateway, in the Elastic Common Schema and
+/// others. A dot leads into an object, or is part of the name.
+const TIME: [&str; 13] = [
     "ts",
     "time",
     "timestamp",
@@ -21,8 +22,10 @@ const TIME: [&str; 11] = [
     "start_time",
     "date",
     "datetime",
+    "EdgeStartTimestamp",
+    "requestTime",
 ];
-const CLIENT: [&str; 15] = [
+const CLIENT: [&str; 20] = [
     "request.client_ip",
     "request.remote_ip",
     "ClientHost",
@@ -38,12 +41,29 @@ const CLIENT: [&str; 15] = [
     "source.address",
     "ip",
     "client",
+    "ClientIP",
+    "httpRequest.remoteIp",
+    "req.remoteAddress",
+    "properties.clientIP",
+    "sourceIp",
 ];
 /// Read if there is no other address.
 const FORWARDED: [&str; 2] = ["x_forwarded_for", "http_x_forwarded_for"];
 const USER: [&str; 6] = ["user_id", "ClientUsername", "remote_user", "user.name", "user", "username"];
-const METHOD: [&str; 5] = ["request.method", "RequestMethod", "request_method", "http.request.method", "method"];
-const TARGET: [&str; 9] = [
+const METHOD: [&str; 10] = [
+    "request.method",
+    "RequestMethod",
+    "request_method",
+    "http.request.method",
+    "method",
+    "ClientRequestMethod",
+    "httpRequest.requestMethod",
+    "req.method",
+    "properties.httpMethod",
+    "httpMethod",
+];
+/// The last is a pattern, such as `/users/{id}`, where AWS's API Gateway logs no path.
+const TARGET: [&str; 15] = [
     "request.uri",
     "RequestPath",
     "request_uri",
@@ -53,11 +73,27 @@ const TARGET: [&str; 9] = [
     "uri",
     "path",
     "url",
+    "ClientRequestURI",
+    "ClientRequestPath",
+    "httpRequest.requestUrl",
+    "req.url",
+    "properties.requestUri",
+    "resourcePath",
 ];
-const REQUEST: [&str; 3] = ["request", "request_line", "http_request"];
-const STATUS: [&str; 6] =
-    ["status", "DownstreamStatus", "status_code", "response_code", "http.response.status_code", "code"];
-const LENGTH: [&str; 7] = [
+const REQUEST: [&str; 4] = ["request", "request_line", "http_request", "routeKey"];
+const STATUS: [&str; 10] = [
+    "status",
+    "DownstreamStatus",
+    "status_code",
+    "response_code",
+    "http.response.status_code",
+    "code",
+    "EdgeResponseStatus",
+    "httpRequest.status",
+    "res.statusCode",
+    "properties.httpStatus",
+];
+const LENGTH: [&str; 11] = [
     "size",
     "DownstreamContentSize",
     "body_bytes_sent",
@@ -65,10 +101,31 @@ const LENGTH: [&str; 7] = [
     "http.response.body.bytes",
     "bytes",
     "response_length",
+    "EdgeResponseBytes",
+    "httpRequest.responseSize",
+    "properties.sentBytes",
+    "responseLength",
 ];
-const HOST: [&str; 6] = ["request.host", "RequestHost", "host", "http_host", "authority", "url.domain"];
-const REFERER: [&str; 4] = ["http_referer", "referer", "request_Referer", "http.request.referrer"];
-const AGENT: [&str; 5] = ["http_user_agent", "user_agent", "agent", "request_User-Agent", "user_agent.original"];
+const HOST: [&str; 7] =
+    ["request.host", "RequestHost", "host", "http_host", "authority", "url.domain", "ClientRequestHost"];
+const REFERER: [&str; 6] = [
+    "http_referer",
+    "referer",
+    "request_Referer",
+    "http.request.referrer",
+    "ClientRequestReferer",
+    "httpRequest.referer",
+];
+const AGENT: [&str; 8] = [
+    "http_user_agent",
+    "user_agent",
+    "agent",
+    "request_User-Agent",
+    "user_agent.original",
+    "ClientRequestUserAgent",
+    "httpRequest.userAgent",
+    "properties.userAgent",
+];
 
 /// The first second of the year 2000. A field such as `time` may be a duration.
 const LEAST_TIME: u64 = 946_684_800_000_000_000;
@@ -87,6 +144,8 @@ pub(crate) struct Names {
     host: Option<String>,
     /// Header fields: their name, and that in the object.
     headers: Vec<(String, String)>,
+    /// Likewise, cookies.
+    cookies: Vec<(String, String)>,
 }
 
 impl Names {
@@ -104,6 +163,10 @@ impl Names {
                 names.headers.push((header.trim().to_ascii_lowercase(), name));
                 continue;
             }
+            if let Some(cookie) = part.strip_prefix("cookie:") {
+                names.cookies.push((cookie.trim().to_owned(), name));
+                continue;
+            }
             let field = match part {
                 "time" => &mut names.time,
                 "client" => &mut names.client,
@@ -117,7 +180,7 @@ impl Names {
                 _ => {
                     return Err(format!(
                         "`{part}` is no part of a request: write time, client, user, method, path, request, status, \
-                         bytes, host or header:NAME"
+                         bytes, host, header:NAME or cookie:NAME"
                     ));
                 }
             };
@@ -210,8 +273,8 @@ impl<'a> Object<'a> {
         let method = self.text(names.method.as_deref(), &METHOD);
         let target = self.text(names.path.as_deref(), &TARGET);
         if let (Some(method), Some(target), None) = (method, target, &names.request) {
-            // The Elastic Common Schema has the query in a field of its own.
-            let query = self.text(None, &["url.query"]).filter(|_| !target.contains('?'));
+            // The Elastic Common Schema and Azure have the query in a field of its own.
+            let query = self.text(None, &["url.query", "properties.requestQuery"]).filter(|_| !target.contains('?'));
             let query = query.map_or_else(String::new, |query| format!("?{}", query.trim_start_matches('?')));
             return Ok((method.to_owned(), format!("{target}{query}")));
         }
@@ -247,6 +310,11 @@ impl<'a> Object<'a> {
                 add(&mut headers, header, value);
             }
         }
+        for (name, field) in &names.cookies {
+            if let Some(value) = self.text(Some(field), &[]) {
+                headers.push(cookie(name, value.as_bytes()));
+            }
+        }
         for (header, name, usual) in
             [("host", names.host.as_deref(), &HOST[..]), ("referer", None, &REFERER), ("user-agent", None, &AGENT)]
         {
@@ -255,7 +323,7 @@ impl<'a> Object<'a> {
             }
         }
         // Caddy logs the header fields, each as a list. Traefik logs those that its configuration names, as
-        // `request_NAME`, and nginx as `http_NAME`.
+        // `request_NAME`, and nginx as `http_NAME`, and its cookies as `cookie_NAME`.
         if let Some(fields) = at(self.0, "request.headers").and_then(Value::as_object) {
             for (name, values) in fields {
                 for value in values.as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -274,6 +342,8 @@ impl<'a> Object<'a> {
                 if value != "-" {
                     add(&mut headers, &name.replace('_', "-"), value);
                 }
+            } else if let Some(name) = name.strip_prefix("cookie_").filter(|_| !matches!(value, "" | "-")) {
+                headers.push(cookie(name, value.as_bytes()));
             }
         }
         headers

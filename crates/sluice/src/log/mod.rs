@@ -160,7 +160,20 @@ impl Parser {
                 .or_else(|_| plain::parse_with_host(line, times, fields).and_then(with_client))
                 .or_else(|_| known::ALB.parse(line, times, has_headers))
         };
-        other.map(Some).map_err(|_| problem)
+        other.map(Some).map_err(|_| match () {
+            () if !time::is_in(line) => Unreadable::new(
+                "it has no time, which a replay needs: let the server log one (morgan: combined; uvicorn: %(asctime)s in \
+                 --log-config), or print its log with times (docker logs -t, journalctl -o short-iso), and describe the \
+                 lines by --log-format",
+            ),
+            // A name in place of the address, say.
+            () if line.windows(5).any(|part| matches!(part, [b' ', b'[', b'0'..=b'9', b'0'..=b'9', b'/'])) => problem,
+            () => Unreadable::new(
+                "it is in no format that is recognised; describe it in nginx's notation, such as --log-format \
+                 '$time $_ $client \"$request\" $status', in which $_ skips a field, or in Apache's for another form of \
+                 time",
+            ),
+        })
     }
 
     fn parse_w3c<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
@@ -186,6 +199,11 @@ impl Parser {
 /// A line whose second field is no address is another one than that of a virtual host.
 fn with_client(entry: Entry<'_>) -> Result<Entry<'_>, Unreadable> {
     if entry.client.is_some() { Ok(entry) } else { Err(Unreadable::new("there is no address")) }
+}
+
+/// The header field of a cookie that is logged by itself.
+fn cookie(name: &str, value: &[u8]) -> (Cow<'static, str>, Cow<'static, [u8]>) {
+    ("cookie".into(), Cow::Owned([name.as_bytes(), b"=", value].concat()))
 }
 
 /// Reads the last address of `X-Forwarded-For`: the one that the nearest proxy has seen. Clients can forge the others.

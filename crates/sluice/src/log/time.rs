@@ -28,6 +28,16 @@ impl TimeCache {
     }
 }
 
+/// Whether there is something in a line that looks like a time: `12:34:56`, or the seconds of our days.
+pub(super) fn is_in(line: &[u8]) -> bool {
+    let is_clock = |part: &[u8]| {
+        let form = part.iter().map(|byte| if byte.is_ascii_digit() { b'0' } else { *byte });
+        form.eq(*b"00:00:00")
+    };
+    let digits = line.split(|byte| !byte.is_ascii_digit());
+    line.windows("00:00:00".len()).any(is_clock) || digits.into_iter().any(|digits| digits.len() >= "1700000000".len())
+}
+
 /// Reads a time by its form: that of plain logs, also with a fraction of the second or without an offset, RFC 3339, or
 /// a number.
 pub(super) fn any(text: &[u8]) -> Result<u64, Unreadable> {

@@ -21,9 +21,10 @@ use tokio::runtime::{self, Runtime};
 use tokio::time::{self, Instant};
 use tower::{Layer, Service};
 use tower_sluice::headers::{RateLimitFields, WaitFields};
+use tower_sluice::key::{CookieKey, KeyExtractor, QueryKey};
 use tower_sluice::layer::{RateLimit, RateLimitLayerBuilder};
 use tower_sluice::rejection::RejectionFormat;
-use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, Verdict};
+use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, RequestHead, Verdict};
 use tower_sluice_config::{Config, ConfigError};
 
 use self::answer::Answer;
@@ -33,7 +34,7 @@ pub(crate) use self::routes::{Routes, pattern};
 use crate::log::{Entry, Place, Unreadable};
 use crate::path::Target;
 use crate::report::{LogReport, PolicyReport, WithoutKey};
-use crate::words::{self, PolicyWords};
+use crate::words::FileWords;
 use crate::{serve, stores};
 
 /// The layers of one configuration, and what they did.
@@ -112,20 +113,19 @@ impl Replay {
     pub(crate) fn new(file: &str, text: &str, clock: &LogClock) -> Result<Self, ConfigError> {
         let config =
             stores::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
-        let routes = Routes::new(file, text, &config)?;
-        let words = PolicyWords::of_file(text);
-        let keys = keys_of_file(text);
+        let words = FileWords::parse(file, text).routes();
+        let routes = Routes::new(file, &words, &config)?;
         let mut delays = false;
         let mut limited = Vec::new();
-        for ((route, words), keys) in config.routes().iter().zip(words).zip(keys) {
+        for (route, words) in config.routes().iter().zip(words) {
             let limits = route.layer().map(Limits::new);
             let statuses = limits.as_ref().map(|limits| limits.handle.policies()).unwrap_or_default();
             delays |= statuses.iter().any(|status| status.delays());
             // In the order of the file.
-            let policies = words.policies.into_iter().zip(keys).map(|(words, keys)| {
+            let policies = words.policies.into_iter().map(|words| {
                 let terms =
                     statuses.iter().find(|status| status.name() == words.name).and_then(|status| status.terms());
-                PolicyReport::new(words, terms, keys)
+                PolicyReport::new(words, terms)
             });
             limited.push(RouteReplay { paths: route.paths().to_vec(), limits, policies: policies.collect() });
         }
@@ -165,7 +165,7 @@ impl Replay {
         keys.clear();
         keys.extend(policies.iter().map(|policy| handle.key(policy.name(), &request).ok()));
         if keys.iter().any(Option::is_none) {
-            note_missing_parts(policies, keys, entry);
+            note_missing_parts(policies, keys, entry, &request);
         }
         let answer = service.get_mut();
         (answer.status, answer.length) = (entry.status, entry.length);
@@ -215,23 +215,24 @@ impl Answered {
     }
 }
 
-/// The keys of all policies, by route.
-fn keys_of_file(text: &str) -> Vec<Vec<Vec<String>>> {
-    let table: toml::Table = text.parse().unwrap_or_default();
-    let routes = words::tables(&table, "route").into_iter();
-    routes.map(|route| words::tables(route, "policy").into_iter().map(words::keys).collect()).collect()
-}
-
 /// Notes what a line lacks for the keys of the policies that can make none.
 #[cold]
-fn note_missing_parts(policies: &mut [PolicyReport], keys: &[Option<PartitionKey>], entry: &Entry<'_>) {
+fn note_missing_parts(
+    policies: &mut [PolicyReport],
+    keys: &[Option<PartitionKey>],
+    entry: &Entry<'_>,
+    request: &Request<()>,
+) {
+    let head = RequestHead::from(request);
     let has_header = |name: &str| entry.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
     for (policy, _) in policies.iter_mut().zip(keys).filter(|(_, key)| key.is_none()) {
-        policy.note_missing_parts(|part| match part.strip_prefix("header:") {
-            Some(name) => !has_header(name.trim()),
+        policy.note_missing_parts(|part| match part.split_once(':') {
+            Some(("header", name)) => !has_header(name.trim()),
+            Some(("cookie", name)) => CookieKey::new(name.trim().to_owned()).extract(&head).is_err(),
+            Some(("query", name)) => QueryKey::new(name.trim().to_owned()).extract(&head).is_err(),
             None if part == "client-ip" => entry.client.is_none(),
             None if part == "user" => entry.user.is_none(),
-            None => !matches!(part, "global" | "path"),
+            _ => !matches!(part, "global" | "path" | "method"),
         });
     }
 }

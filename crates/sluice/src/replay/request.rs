@@ -22,9 +22,12 @@ pub(crate) struct Needs {
 
 impl Needs {
     /// Everything that a file names. It may name a header as a key, in exemptions and for idempotency, always by this
-    /// word; and the path as a key.
+    /// word; a cookie, which is in a header; and the path as a key.
     pub(super) fn of_file(text: &str) -> Self {
-        Self { headers: text.contains("header"), matched: text.contains("\"path\"") || text.contains("'path'") }
+        Self {
+            headers: text.contains("header") || text.contains("cookie:"),
+            matched: text.contains("\"path\"") || text.contains("'path'"),
+        }
     }
 
     #[cfg(test)]

@@ -6,21 +6,20 @@ use axum::extract::MatchedPath;
 use axum::routing::any;
 use futures_util::FutureExt;
 use http::{Request, Response};
-use toml::{Table, Value};
 use tower::ServiceExt;
 use tower_sluice_config::{Config, ConfigError};
 
 use crate::path::{PathIgnores, Target, folded, normalized};
-use crate::words::tables;
+use crate::words::RouteWords;
 
 /// The paths of a file. Of several that match, the most specific is found, as by the router of axum.
 pub(crate) struct Routes(Vec<Matcher>);
 
 /// The paths of all routes that ignore the same.
-struct Matcher {
+struct Matcher<T = Found> {
     ignored: PathIgnores,
     /// That of axum.
-    matcher: matchit::Router<Found>,
+    matcher: matchit::Router<T>,
 }
 
 struct Found {
@@ -38,50 +37,36 @@ enum Specificity {
 }
 
 impl Routes {
-    /// `text` is the text of `config`.
+    /// `words` describes the routes of `config`.
     ///
     /// # Errors
     ///
     /// If a router cannot have two of the paths together.
-    pub(crate) fn new(file: &str, text: &str, config: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn new(file: &str, words: &[RouteWords], config: &Config) -> Result<Self, ConfigError> {
         let mut matchers: Vec<Matcher> = Vec::new();
-        for (index, (route, ignored)) in config.routes().iter().zip(ignores(text)).enumerate() {
-            let known = matchers.iter().position(|matcher| matcher.ignored == ignored);
-            let known = known.unwrap_or_else(|| {
-                matchers.push(Matcher { ignored, matcher: matchit::Router::new() });
-                matchers.len() - 1
-            });
-            let matcher = &mut matchers[known].matcher;
+        for (index, (route, RouteWords { ignored, .. })) in config.routes().iter().zip(words).enumerate() {
             for path in route.paths() {
                 let matched =
                     matched_path(path).ok_or_else(|| refused(file, route.line(), path, "no router matches it"))?;
                 let found = Found { route: index, path: matched, specificity: specificity(path) };
-                let inserted = matcher.insert(pattern(path, ignored), found);
+                let inserted = matcher_of(&mut matchers, *ignored).insert(pattern(path, *ignored), found);
                 inserted.map_err(|error| refused(file, route.line(), path, &error.to_string()))?;
             }
         }
         Ok(Self(matchers))
     }
 
-    /// Checks that a router can have the paths of a file together. Each route has its line.
+    /// Checks that a router can have the paths of a file together.
     ///
     /// # Errors
     ///
     /// If it cannot.
-    pub(crate) fn check<'a>(
-        file: &str,
-        text: &str,
-        routes: impl IntoIterator<Item = (&'a [String], usize)>,
-    ) -> Result<(), ConfigError> {
-        let mut matchers: Vec<(PathIgnores, matchit::Router<()>)> = Vec::new();
-        for ((paths, line), ignored) in routes.into_iter().zip(ignores(text)) {
-            let known = matchers.iter().position(|(known, _)| *known == ignored).unwrap_or_else(|| {
-                matchers.push((ignored, matchit::Router::new()));
-                matchers.len() - 1
-            });
+    pub(crate) fn check(file: &str, words: &[RouteWords]) -> Result<(), ConfigError> {
+        let mut matchers: Vec<Matcher<()>> = Vec::new();
+        for RouteWords { paths, line, ignored, .. } in words {
             for path in paths {
-                let inserted = matchers[known].1.insert(pattern(path, ignored), ());
-                inserted.map_err(|error| refused(file, line, path, &error.to_string()))?;
+                let inserted = matcher_of(&mut matchers, *ignored).insert(pattern(path, *ignored), ());
+                inserted.map_err(|error| refused(file, *line, path, &error.to_string()))?;
             }
         }
         Ok(())
@@ -106,19 +91,13 @@ impl Routes {
     }
 }
 
-/// What each route of a file ignores.
-pub(crate) fn ignores(text: &str) -> Vec<PathIgnores> {
-    let table: Table = text.parse().unwrap_or_default();
-    let has = |route: &Table, part: &str| {
-        let parts = route.get("path-ignores").and_then(Value::as_array);
-        parts.is_some_and(|parts| parts.iter().any(|value| value.as_str() == Some(part)))
-    };
-    let of_route = |route: &Table| PathIgnores {
-        case: has(route, "case"),
-        trailing_slash: has(route, "trailing-slash"),
-        parameters: has(route, "parameters"),
-    };
-    tables(&table, "route").into_iter().map(of_route).collect()
+/// The matcher of all routes that ignore the same.
+fn matcher_of<T>(matchers: &mut Vec<Matcher<T>>, ignored: PathIgnores) -> &mut matchit::Router<T> {
+    let known = matchers.iter().position(|matcher| matcher.ignored == ignored).unwrap_or_else(|| {
+        matchers.push(Matcher { ignored, matcher: matchit::Router::new() });
+        matchers.len() - 1
+    });
+    &mut matchers[known].matcher
 }
 
 /// The path of a route as paths of requests are spelled.
@@ -168,4 +147,25 @@ fn matched_path(path: &str) -> Option<MatchedPath> {
     let router: Router = Router::new().route(path, handler);
     let response = router.oneshot(request).now_or_never()?.ok()?;
     response.extensions().get().cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::FileWords;
+
+    /// Also for `/files/`, which `/files/{*rest}` is not.
+    #[test]
+    fn a_rest_matches_as_in_axum() {
+        let text = "[[route]]\npath = \"/files/{*rest}\"";
+        let config = Config::reader().parse("f.toml", text).unwrap();
+        let routes = Routes::new("f.toml", &FileWords::parse("f.toml", text).routes(), &config).unwrap();
+        let router: Router = Router::new().route("/files/{*rest}", any(|| async {}));
+        for path in ["/files", "/files/", "/files/a", "/files/a/", "/files/a/b", "/other"] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).now_or_never().unwrap().unwrap();
+            let found = routes.find(&Target::read(path.as_bytes()).unwrap());
+            assert_eq!(found.is_some(), response.status() == 200, "{path}");
+        }
+    }
 }

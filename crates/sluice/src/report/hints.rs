@@ -46,8 +46,17 @@ fn hints_on_keys(replays: &[Replay]) -> Vec<String> {
 
 fn hint(part: &str, requests: u64) -> String {
     let requests = count(requests, "request has", "requests have");
-    match part.strip_prefix("header:").map(str::trim) {
-        Some(header) => {
+    match part.split_once(':').map(|(kind, name)| (kind, name.trim())) {
+        Some(("cookie", cookie)) => format!(
+            "{requests} no cookie {cookie}, which a key needs: log it (nginx \"$cookie_{cookie}\", Apache \"%{{{cookie}}}C\", \
+             Envoy \"%REQ(COOKIE)%\") and give the string of the format to --log-format, or name its field of JSON: \
+             --log-format json:cookie:{cookie}=FIELD"
+        ),
+        Some(("query", name)) => format!(
+            "{requests} no parameter {name} in the query, which a key needs: if clients send it, log the query, too (nginx \
+             $request_uri, Apache %U%q, Envoy %REQ(:PATH)%)"
+        ),
+        Some(("header", header)) => {
             let variable = header.to_ascii_lowercase().replace('-', "_");
             let upper = header.to_ascii_uppercase();
             format!(
@@ -64,6 +73,6 @@ fn hint(part: &str, requests: u64) -> String {
             "{requests} no user, which a key needs: log it (nginx $remote_user, Apache %u), or name its field of JSON: \
              --log-format json:user=FIELD"
         ),
-        None => format!("{requests} no {part}, which a key needs, and which no log has"),
+        _ => format!("{requests} no {part}, which a key needs, and which no log has"),
     }
 }

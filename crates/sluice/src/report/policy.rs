@@ -65,9 +65,9 @@ pub(crate) struct Suggestion {
 const HASHED: &str = "(a long key)";
 
 impl PolicyReport {
-    pub(crate) fn new(words: PolicyWords, terms: Option<Terms>, key_parts: Vec<String>) -> Self {
+    pub(crate) fn new(words: PolicyWords, terms: Option<Terms>) -> Self {
         Self {
-            key_parts: key_parts.into_iter().map(|part| (part, 0)).collect(),
+            key_parts: words.keys.iter().map(|part| (part.clone(), 0)).collect(),
             measure: if words.is_staggered { Measure::None } else { Measure::of(terms) },
             words,
             admitted: 0,

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::kind::is_yaml;
 
-/// Returns the file itself, or the files of a folder that end in `.yaml` or `.yml`, in the order of their names. An
-/// error is the message to print.
+/// Returns the file itself, or the files of a folder that end in `.yaml` or `.yml`, in the order of their names. Hidden
+/// files are left out: those of editors are, such as the lock `.#limits.yaml` of Emacs, a link to nothing. An error is
+/// the message to print.
 pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -14,7 +15,8 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(problem)? {
         let file = entry.map_err(problem)?.path();
-        if is_yaml(&file.to_string_lossy()) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        if is_yaml(&name) && !name.starts_with('.') {
             files.push(file);
         }
     }

@@ -4,25 +4,24 @@ use toml::{Table, Value};
 use tower_sluice_config::ConfigError;
 
 use super::rls::DESCRIPTOR;
-use crate::words::{keys, tables};
+use crate::words::{FileWords, keys, tables};
 
-/// Checks the routes whose policies count descriptors. `text` is a valid configuration.
+/// Checks the routes whose policies count descriptors.
 ///
 /// # Errors
 ///
 /// If a policy there could not decide, or not in time.
-pub(crate) fn check_domains(file: &str, text: &str) -> Result<(), ConfigError> {
-    let table: Table = text.parse().unwrap_or_default();
-    for route in tables(&table, "route") {
+pub(crate) fn check_domains(words: &FileWords<'_>) -> Result<(), ConfigError> {
+    for route in words.route_tables() {
         let policies = tables(route, "policy");
         if policies.iter().any(|policy| counts_descriptors(policy)) {
-            policies.iter().try_for_each(|policy| check_policy(file, text, policy))?;
+            policies.iter().try_for_each(|policy| check_policy(words, policy))?;
         }
     }
     Ok(())
 }
 
-fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigError> {
+fn check_policy(FileWords { file, text, .. }: &FileWords<'_>, policy: &Table) -> Result<(), ConfigError> {
     let name = policy.get("name").and_then(Value::as_str).unwrap_or_default();
     let algorithm = policy.get("algorithm").and_then(Value::as_str).unwrap_or_default();
     let problem = if !counts_descriptors(policy) && keys(policy) != ["global"] {
@@ -34,15 +33,15 @@ fn check_policy(file: &str, text: &str, policy: &Table) -> Result<(), ConfigErro
     } else {
         return Ok(());
     };
-    Err(ConfigError::new(file, line_of(text, name), format!("policy `{name}`: {problem}")))
+    Err(ConfigError::new(*file, line_of(text, name), format!("policy `{name}`: {problem}")))
 }
 
-/// Returns a message for each policy that an app can enforce and this service cannot. `text` is a valid configuration.
+/// Returns a message for each policy that an app can enforce and this service cannot.
 ///
 /// They are no errors: the file may be for an app as well.
-pub(crate) fn without_effect(file: &str, text: &str) -> Vec<String> {
-    let table: Table = text.parse().unwrap_or_default();
-    let policies = tables(&table, "route").into_iter().flat_map(|route| tables(route, "policy"));
+pub(crate) fn without_effect(words: &FileWords<'_>) -> Vec<String> {
+    let FileWords { file, text, .. } = words;
+    let policies = words.route_tables().into_iter().flat_map(|route| tables(route, "policy"));
     let mut lines = Lines { rest: text.lines().enumerate() };
     let messages = policies.filter_map(|policy| {
         let name = policy.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -102,7 +101,7 @@ mod tests {
     fn policies_without_effect_are_found() {
         let text = |lines: &str| format!("[[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"a\"\n{lines}\n");
         for lines in ["key = \"client-ip\"", "key = [\"header:user\", \"path\"]\nstatus = 403"] {
-            assert!(without_effect("f.toml", &text(lines)).is_empty(), "{lines}");
+            assert!(without_effect(&FileWords::parse("f.toml", &text(lines))).is_empty(), "{lines}");
         }
         for (lines, problem) in [
             ("key = \"user\"", "no request has the key `user`"),
@@ -111,7 +110,7 @@ mod tests {
             ("charge-when = [401]", "it sees no response"),
             ("settle-by = \"handler\"", "it sees no response"),
         ] {
-            let found = without_effect("f.toml", &text(lines));
+            let found = without_effect(&FileWords::parse("f.toml", &text(lines)));
             assert!(found.len() == 1 && found[0].starts_with("f.toml:4: policy `a`: "), "{found:?}");
             assert!(found[0].contains(problem), "{found:?}");
         }
@@ -126,7 +125,7 @@ mod tests {
             )
         };
         for lines in ["", "key = \"global\"\ncost = 2", "key = [\"descriptor:plan=free\", \"descriptor:user\"]"] {
-            assert!(check_domains("f.toml", &text(lines)).is_ok(), "{lines}");
+            assert!(check_domains(&FileWords::parse("f.toml", &text(lines))).is_ok(), "{lines}");
         }
         for (lines, problem) in [
             ("key = \"client-ip\"", "move it to another route"),
@@ -134,10 +133,10 @@ mod tests {
             ("algorithm = \"leaky-queue\"", "Envoy does not wait"),
             ("key = \"descriptor:user\"\ncost = 2", "remove cost"),
         ] {
-            let error = check_domains("f.toml", &text(lines)).unwrap_err().to_string();
+            let error = check_domains(&FileWords::parse("f.toml", &text(lines))).unwrap_err().to_string();
             assert!(error.starts_with("f.toml:7: policy `b`: ") && error.contains(problem), "{error}");
         }
         let elsewhere = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"b\"\nkey = \"client-ip\"";
-        assert!(check_domains("f.toml", elsewhere).is_ok());
+        assert!(check_domains(&FileWords::parse("f.toml", elsewhere)).is_ok());
     }
 }

@@ -22,6 +22,7 @@ use super::rls::{self, Asked, CurrentLimits, Selector, Store};
 use super::sources::Texts;
 use crate::path::Target;
 use crate::replay::Routes;
+use crate::words::FileWords;
 
 /// All limits.
 pub(crate) struct Limits {
@@ -107,8 +108,9 @@ impl Limits {
             Some((file, text)) => Some(Toml::parse(reader, file, text)?),
         };
         let limits = Self { toml, domains: ArcSwap::default(), store };
-        limits.apply(limits.prepare(texts)?);
-        warn_of_policies_without_effect(texts);
+        let words = texts.words();
+        limits.apply(limits.prepare(texts, words.as_ref())?);
+        warn_of_policies_without_effect(words.as_ref());
         Ok(limits)
     }
 
@@ -153,7 +155,8 @@ impl Limits {
     ///
     /// If a file has a mistake. Then nothing has changed: whatever may fail is done before anything is put in force.
     pub(crate) fn change(&self, texts: &Texts) -> Result<String, ConfigError> {
-        let prepared = self.prepare(texts)?;
+        let words = texts.words();
+        let prepared = self.prepare(texts, words.as_ref())?;
         let mut changes = Vec::new();
         if let (Some(toml), Some((file, text))) = (&self.toml, &texts.config) {
             let changed = toml.with_config(|config| config.change(file, text))?;
@@ -174,7 +177,7 @@ impl Limits {
         if let Some((domain, rule)) = gone.first() {
             tracing::warn!(rules = gone.len(), "rules are in no file any more, such as {rule} of the domain {domain}");
         }
-        warn_of_policies_without_effect(texts);
+        warn_of_policies_without_effect(words.as_ref());
         Ok(changes.join("; "))
     }
 
@@ -195,13 +198,13 @@ impl Limits {
     }
 
     /// Reads the domains of other services' files, and makes their policies.
-    fn prepare(&self, texts: &Texts) -> Result<Vec<Prepared>, ConfigError> {
-        if let Some((file, text)) = &texts.config {
-            check_domains(file, text)?;
+    fn prepare(&self, texts: &Texts, words: Option<&FileWords<'_>>) -> Result<Vec<Prepared>, ConfigError> {
+        if let Some(words) = words {
+            check_domains(words)?;
         }
         let before = self.domains.load();
         let mut prepared = Vec::new();
-        for domain in texts.domains()? {
+        for domain in texts.domains(words)? {
             let (name, line) = (domain.name.clone(), domain.line);
             let before = before.get(&name);
             let selector = Selector::new(domain, &self.store, before.and_then(|domain| domain.selector.as_ref()))?;
@@ -262,16 +265,16 @@ impl Limits {
     }
 }
 
-fn warn_of_policies_without_effect(texts: &Texts) {
-    if let Some((file, text)) = &texts.config {
-        without_effect(file, text).iter().for_each(|problem| tracing::warn!("{problem}"));
+fn warn_of_policies_without_effect(words: Option<&FileWords<'_>>) {
+    if let Some(words) = words {
+        without_effect(words).iter().for_each(|problem| tracing::warn!("{problem}"));
     }
 }
 
 impl Toml {
     fn parse(reader: ConfigReader, file: &str, text: &str) -> Result<Self, ConfigError> {
         let config = reader.layers(|layer| layer.verdict()).keys(rls::read_key).parse(file, text)?;
-        let paths = Routes::new(file, text, &config)?;
+        let paths = Routes::new(file, &FileWords::parse(file, text).routes(), &config)?;
         let mut routes = Vec::new();
         let mut by_path = HashMap::new();
         for (index, route) in config.routes().iter().enumerate() {

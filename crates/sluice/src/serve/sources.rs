@@ -6,7 +6,7 @@ use toml::{Table, Value};
 use tower_sluice_config::ConfigError;
 
 use crate::rules::{self, Domain};
-use crate::words::tables;
+use crate::words::FileWords;
 
 /// The files.
 #[derive(Clone, Debug)]
@@ -45,12 +45,17 @@ impl Sources {
 }
 
 impl Texts {
-    /// The domains in the files of other services.
+    /// The configuration in TOML, if there is one.
+    pub(crate) fn words(&self) -> Option<FileWords<'_>> {
+        self.config.as_ref().map(|(file, text)| FileWords::parse(file, text))
+    }
+
+    /// The domains in the files of other services. `config` is the configuration in TOML.
     ///
     /// # Errors
     ///
     /// If a file has a mistake, or a domain is in two files.
-    pub(crate) fn domains(&self) -> Result<Vec<Domain>, ConfigError> {
+    pub(crate) fn domains(&self, config: Option<&FileWords<'_>>) -> Result<Vec<Domain>, ConfigError> {
         let mut domains = rules::envoy::parse(named(&self.envoy))?;
         for (file, text) in named(&self.limitador) {
             for domain in rules::limitador::parse(file, text)? {
@@ -60,11 +65,10 @@ impl Texts {
                 domains.push(domain);
             }
         }
-        if let Some((file, text)) = &self.config {
-            let table: Table = text.parse().unwrap_or_default();
+        if let Some(config) = config {
             for domain in &domains {
-                if let Some(line) = line_of_route(text, &table, &domain.name) {
-                    return Err(clash(domain, &format!("{file}:{line}")));
+                if let Some(line) = line_of_route(config, &domain.name) {
+                    return Err(clash(domain, &format!("{}:{line}", config.file)));
                 }
             }
         }
@@ -78,16 +82,16 @@ fn clash(domain: &Domain, place: &str) -> ConfigError {
     ConfigError::new(&domain.file, domain.line, problem)
 }
 
-/// The line of a configuration that names the path of a domain, if a route has it. `table` is what the text says.
-fn line_of_route(text: &str, table: &Table, domain: &str) -> Option<usize> {
+/// The line of a configuration that names the path of a domain, if a route has it.
+fn line_of_route(config: &FileWords<'_>, domain: &str) -> Option<usize> {
     let is_path = |path: &Value| path.as_str().is_some_and(|path| path.trim_start_matches('/') == domain);
     let has_path = |route: &&Table| match route.get("path") {
         Some(Value::Array(paths)) => paths.iter().any(is_path),
         path => path.is_some_and(is_path),
     };
-    tables(table, "route").iter().find(|route| has_path(route))?;
+    config.route_tables().iter().find(|route| has_path(route))?;
     let names = |line: &str| line.contains(&format!("/{domain}\"")) || line.contains(&format!("/{domain}'"));
-    Some(text.lines().position(names).map_or(1, |index| index + 1))
+    Some(config.text.lines().position(names).map_or(1, |index| index + 1))
 }
 
 fn named(texts: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
@@ -98,7 +102,11 @@ fn named(texts: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
 fn read(file: &Path) -> Result<(String, String), String> {
     let name = file.display().to_string();
     let problem = |problem: String| format!("{name} cannot be read: {problem}");
-    if !std::fs::metadata(file).map_err(|error| problem(error.to_string()))?.is_file() {
+    let metadata = std::fs::metadata(file).map_err(|error| match std::fs::read_link(file) {
+        Ok(target) => problem(format!("it is a link to {}, which is not there; remove the link", target.display())),
+        Err(_) => problem(error.to_string()),
+    })?;
+    if !metadata.is_file() {
         return Err(problem("it is no regular file; write the limits into one".to_owned()));
     }
     let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
@@ -109,6 +117,22 @@ fn read(file: &Path) -> Result<(String, String), String> {
 mod tests {
     use super::*;
 
+    /// The lock of Emacs is a link to nothing, and is there while somebody edits.
+    #[test]
+    fn hidden_links_spoil_no_folder() {
+        let folder = std::env::temp_dir().join(format!("sluice-sources-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("edge.yaml"), "domain: edge\n").unwrap();
+        std::os::unix::fs::symlink("ann@host.7", folder.join(".#edge.yaml")).unwrap();
+        let sources = Sources { config: None, envoy: vec![folder.clone()], limitador: Vec::new() };
+        assert_eq!(sources.read().unwrap().domains(None).unwrap().len(), 1);
+        std::os::unix::fs::symlink("gone.yaml", folder.join("old.yaml")).unwrap();
+        let problem = sources.read().unwrap_err();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let cure = "old.yaml cannot be read: it is a link to gone.yaml, which is not there; remove the link";
+        assert!(problem.ends_with(cure), "{problem}");
+    }
+
     #[test]
     fn a_domain_in_two_sources_names_both() {
         let named = |file: &str, text: &str| (file.to_owned(), text.to_owned());
@@ -116,14 +140,14 @@ mod tests {
         let envoy = vec![named("e.yaml", "# limits\n\ndomain: edge\n")];
         let route = |paths: &str| Some(named("c.toml", &format!("# limits\n[[route]]\npath = {paths}\n")));
         let texts = Texts { config: None, envoy: envoy.clone(), limitador: limitador.clone() };
-        let error = texts.domains().unwrap_err().to_string();
+        let error = texts.domains(texts.words().as_ref()).unwrap_err().to_string();
         assert!(error.starts_with("l.yaml:2: the domain `edge` is in e.yaml:3 already; give"), "{error}");
         for paths in ["\"/edge\"", "[\"/a\", \"/edge\"]", "'/edge'"] {
             let texts = Texts { config: route(paths), envoy: Vec::new(), limitador: limitador.clone() };
-            let error = texts.domains().unwrap_err().to_string();
+            let error = texts.domains(texts.words().as_ref()).unwrap_err().to_string();
             assert!(error.starts_with("l.yaml:2: the domain `edge` is in c.toml:3 already; give"), "{error}");
         }
         let texts = Texts { config: route("\"/edges\""), envoy, limitador: Vec::new() };
-        assert_eq!(texts.domains().unwrap().len(), 1);
+        assert_eq!(texts.domains(texts.words().as_ref()).unwrap().len(), 1);
     }
 }

@@ -41,6 +41,19 @@ MANY = "".join(
 )
 
 
+# Of a route whose clients are told apart by a cookie.
+BY_COOKIE = """
+[[route]]
+path = "/session"
+  [[route.policy]]
+  name = "sessions"
+  algorithm = "fixed-window"
+  limit = 2
+  per = "1day"
+  key = "cookie:sid"
+"""
+
+
 class Report:
     """The results, by proxy."""
 
@@ -114,6 +127,17 @@ def try_many_policies(check, kind, client):
         check("thirty policies of five a day", statuses, [200] * 5 + [429])
 
 
+def try_cookies(check, kind, client):
+    """Envoy's files hand no cookies on."""
+    if kind.name.startswith("envoy"):
+        return
+    session = ("Cookie", f"sid={kind.name}")
+    statuses = [client.get("/session", [("Cookie", "a=1"), session]).status for _ in range(3)]
+    check("two requests of a session in the second of two fields", statuses, [200] * 2 + [429])
+    status = client.get("/session", [("Cookie", "sid=other"), session]).status
+    check("forged: a second session", status, lambda status: status in (400, 429))
+
+
 def try_proxy(report, app, kind, proxy, network):
     def check(name, found, expected):
         report.check(kind.name, name, found, expected)
@@ -146,6 +170,7 @@ def try_proxy(report, app, kind, proxy, network):
 
     try_spellings(check, kind, proxy, first)
     try_many_policies(check, kind, third)
+    try_cookies(check, kind, third)
 
     posted = third.get("/echo", method="POST", body=b"x" * 100_000)
     check("a body arrives at the app", (posted.status, len(posted.body)), (200, 100_000))
@@ -210,7 +235,7 @@ def main():
     running = []
     try:
         many = '\n[[route]]\npath = "/many"\n' + MANY
-        sluice = Sluice(program, folder, (EXAMPLES / "limits.toml").read_text() + many)
+        sluice = Sluice(program, folder, (EXAMPLES / "limits.toml").read_text() + many + BY_COOKIE)
         running.append(sluice)
         proxies = []
 

@@ -229,3 +229,30 @@ async fn a_client_of_grpc_is_rejected_like_others() {
         assert_eq!(statuses[2], 429, "{content_type}");
     }
 }
+
+#[tokio::test]
+async fn keys_may_be_in_cookies_queries_and_methods() {
+    let policy = |path: &str, key: &str| {
+        format!(
+            "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"all\"\nalgorithm = \"fixed-window\"\nlimit = 1\n\
+             per = \"1day\"\nkey = \"{key}\"\n"
+        )
+    };
+    let config = [policy("/c", "cookie:sid"), policy("/q", "query:api_key"), policy("/m", "method")].concat();
+    let service = Service::start(&config);
+    let status = async |uri: &str, fields: &[(&str, &str)]| {
+        let fields = [&[("x-forwarded-uri", uri)], fields].concat();
+        ask(&service, "/auth", &fields).await.status().as_u16()
+    };
+    let with = |cookie: &'static str| [("cookie", cookie)];
+    assert_eq!(status("/c", &with("a=1; sid=ada")).await, 200);
+    assert_eq!([status("/c", &with("sid=%61da")).await, status("/c", &with("sid=\"ada\"")).await], [429; 2]);
+    assert_eq!(status("/c", &with("sid=bob")).await, 200);
+    assert_eq!([status("/c", &[]).await, status("/c", &with("sid=a; sid=b")).await], [400; 2]);
+    assert_eq!([status("/q?api_key=k1", &[]).await, status("/q?x&%61pi_key=k%31", &[]).await], [200, 429]);
+    assert_eq!([status("/q?api_key=k2", &[]).await, status("/q?k=k2", &[]).await], [200, 400]);
+    let method = |method: &'static str| [("x-forwarded-method", method)];
+    assert_eq!([status("/m", &method("GET")).await, status("/m", &method("POST")).await], [200; 2]);
+    // All that are unknown have one budget, which all clients share.
+    assert_eq!([status("/m", &method("BREW")).await, status("/m", &method("WHEN")).await], [200, 429]);
+}

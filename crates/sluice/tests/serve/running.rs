@@ -235,3 +235,50 @@ fn idle_domains_take_little_memory() {
     let resident = resident(&Service::start_alone(&arguments));
     assert!(resident < 150, "{resident} MiB");
 }
+
+/// A scrape of a file with ten thousand rules had twelve megabytes.
+#[tokio::test]
+async fn rules_without_requests_have_few_series() {
+    let rules: String = (0..2_000)
+        .map(|rule| format!("  - {{key: tenant, value: t{rule}, rate_limit: {{unit: day, requests_per_unit: 9}}}}\n"))
+        .collect();
+    let limits = file("many.yaml", &format!("domain: shop\ndescriptors:\n{rules}"));
+    let arguments = ["--max-keys", "64", "--envoy-config", limits.to_str().unwrap()];
+    let service = Service::start_alone(&arguments);
+    let series = async |rule: usize| {
+        let metrics = get(service.url("/metrics")).await;
+        let label = format!("policy=\"tenant:t{rule}\"");
+        (metrics.len(), metrics.lines().filter(|line| line.contains(&label)).count())
+    };
+    let (bytes, of_first) = series(0).await;
+    assert!(bytes < 500_000 && of_first > 9, "{bytes} bytes, {of_first} series");
+    assert_eq!(series(1_999).await.1, 0);
+    let mut client = service.connect().await;
+    client.ask(request("shop", &[&[("tenant", "t1999")]])).await.unwrap();
+    let (bytes, of_last) = series(1_999).await;
+    assert!(bytes < 500_000, "{bytes} bytes");
+    assert_eq!(of_last, of_first);
+}
+
+/// A proxy whose clients all share one budget looks like a limit that is too low.
+#[tokio::test]
+async fn a_proxy_that_reports_no_client_is_warned_of() {
+    let config = r#"
+        [client-ip]
+        source = "x-forwarded-for"
+        trusted = ["127.0.0.1"]
+        [[route]]
+        path = "/"
+        [[route.policy]]
+        name = "all"
+        algorithm = "fixed-window"
+        limit = 1000000
+        per = "1h"
+        key = "client-ip"
+    "#;
+    let service = Service::start_logging(config);
+    for _ in 0..100 {
+        get(service.url("/auth/")).await;
+    }
+    service.has_logged("trusted proxies have reported no client in the first 100 requests").await;
+}

@@ -13,6 +13,7 @@ use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
 use crate::proto::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use crate::timing::eventually;
 
 /// A service, which ends with this value.
 pub(crate) struct Service {
@@ -20,6 +21,8 @@ pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     /// Its configuration in TOML, if it has one.
     config: Option<PathBuf>,
+    /// Its log, if that is kept.
+    log: Option<PathBuf>,
 }
 
 /// A file of this test, in a folder that Cargo has for it.
@@ -40,6 +43,22 @@ impl Service {
         service
     }
 
+    /// Serves this configuration, and keeps its log.
+    pub(crate) fn start_logging(config: &str) -> Self {
+        let (config, log) = (file("limits.toml", config), file("service.log", ""));
+        let mut command = Self::command(&["--config", config.to_str().unwrap()]);
+        command.stderr(fs::File::create(&log).unwrap());
+        let mut service = Self::of(command);
+        (service.config, service.log) = (Some(config), Some(log));
+        service
+    }
+
+    /// Waits until the log has these words.
+    pub(crate) async fn has_logged(&self, words: &str) {
+        let log = self.log.as_ref().unwrap();
+        eventually(words, async || fs::read_to_string(log).unwrap().contains(words)).await;
+    }
+
     /// Edits the configuration.
     pub(crate) fn write_config(&self, config: &str) {
         fs::write(self.config.as_ref().unwrap(), config).unwrap();
@@ -52,17 +71,24 @@ impl Service {
 
     /// Serves with these arguments, and these variables in its environment.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_sluice"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .envs(variables.iter().copied())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Self::command(arguments);
+        command.envs(variables.iter().copied());
+        Self::of(command)
+    }
+
+    fn command(arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
+        command
+    }
+
+    /// Starts the service, and waits until it listens.
+    fn of(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let line = lines.next().expect("the service starts").unwrap();
         let address = line.strip_prefix("listening on ").expect("it prints its address").parse().unwrap();
-        Self { process, address, config: None }
+        Self { process, address, config: None, log: None }
     }
 
     /// The number of its process.
@@ -96,8 +122,8 @@ impl Drop for Service {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        if let Some(config) = &self.config {
-            let _ = fs::remove_file(config);
+        for file in self.config.iter().chain(&self.log) {
+            let _ = fs::remove_file(file);
         }
     }
 }

@@ -80,6 +80,7 @@ descriptors:
   - {key: window, rate_limit: {unit: year, requests_per_unit: 2}}
   - {key: bucket, rate_limit: {unit: year, requests_per_unit: 2, algorithm: token-bucket}}
   - {key: quota, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
 ",
     );
     let redis = RedisServer::start();
@@ -96,4 +97,12 @@ descriptors:
         // More than is left uses it up.
         assert_eq!([ask(9).await, ask(0).await, ask(1).await], [Code::OverLimit; 3], "{key}");
     }
+    // A shadow counts on, too.
+    let mut look = async |hits| {
+        let mut request = request("shop", &[&[("shadow", "x")]]);
+        request.descriptors[0].hits_addend = Some(hits);
+        let status = client.ask(request).await.unwrap().statuses.remove(0);
+        (status.code(), status.limit_remaining)
+    };
+    assert_eq!([look(1).await, look(1).await, look(1).await], [(Code::Ok, 1), (Code::Ok, 0), (Code::Ok, 0)]);
 }

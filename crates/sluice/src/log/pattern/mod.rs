@@ -11,7 +11,7 @@ use memchr::{memchr, memchr2};
 
 use super::plain::{address, closing_quote, number, request_line, status, text_of, unescaped};
 use super::time::{TimeCache, from_seconds};
-use super::{Entry, Headers, Unreadable, forwarded};
+use super::{Entry, Headers, Unreadable, cookie, forwarded};
 
 /// Literals and fields in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ enum Field {
     Status,
     Bytes,
     Header(String),
+    /// A cookie of this name.
+    Cookie(String),
 }
 
 type MethodAndTarget<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
@@ -136,10 +138,12 @@ impl Pattern {
     fn headers<'a>(&self, found: &Found<'a>) -> Headers<'a> {
         let mut headers = Headers::new();
         for (piece, value) in &found.headers {
-            if let Some(Piece::Field(Field::Header(name), _)) = self.pieces.get(*piece) {
-                if !matches!(*value, b"" | b"-") {
-                    headers.push((Cow::Owned(name.clone()), unescaped(value)));
-                }
+            let value = Some(*value).filter(|value| !matches!(*value, b"" | b"-")).map(unescaped);
+            let Some((value, Piece::Field(field, _))) = value.zip(self.pieces.get(*piece)) else { continue };
+            match field {
+                Field::Header(name) => headers.push((Cow::Owned(name.clone()), value)),
+                Field::Cookie(name) => headers.push(cookie(name, &value)),
+                _ => {}
             }
         }
         headers
@@ -191,7 +195,8 @@ impl Pattern {
             );
         let mut from = if is_quoted { closing_quote(rest).map_or(rest.len(), |(at, _)| at) } else { 0 };
         let last = literal.is_none().then(|| match field {
-            Field::Ignored | Field::Time | Field::TimePart(..) | Field::User | Field::Header(_) => rest.len(),
+            Field::Ignored | Field::Time | Field::TimePart(..) | Field::User => rest.len(),
+            Field::Header(_) | Field::Cookie(_) => rest.len(),
             _ => memchr2(b' ', b'\t', rest).unwrap_or(rest.len()),
         });
         let mut is_over = false;
@@ -308,10 +313,9 @@ impl<'a> Found<'a> {
                 if name == "x-forwarded-for" {
                     self.forwarded = forwarded(text);
                 }
-                self.headers.retain(|(other, _)| *other < piece);
-                self.headers.push((piece, text));
-                true
+                self.set_header(piece, text)
             }
+            Field::Cookie(_) => self.set_header(piece, text),
             Field::User => set(&mut self.user, text),
             Field::Request => set(&mut self.request, text),
             Field::Method => set(&mut self.method, text),
@@ -319,6 +323,12 @@ impl<'a> Found<'a> {
             Field::Path => set(&mut self.path, text),
             Field::Query => set(&mut self.query, text),
         }
+    }
+
+    fn set_header(&mut self, piece: usize, text: &'a [u8]) -> bool {
+        self.headers.retain(|(other, _)| *other < piece);
+        self.headers.push((piece, text));
+        true
     }
 
     fn method_and_target(&self) -> Result<MethodAndTarget<'a>, Unreadable> {

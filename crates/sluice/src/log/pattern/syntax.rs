@@ -172,7 +172,11 @@ fn nginx(text: &str, reader: &mut Reader) {
             "body_bytes_sent" | "bytes_sent" | "bytes" => Field::Bytes,
             "host" | "server_name" => header("host"),
             "proxy_add_x_forwarded_for" => header("x-forwarded-for"),
-            name => name.strip_prefix("http_").map_or(Field::Ignored, header),
+            name => match (name.strip_prefix("http_"), name.strip_prefix("cookie_")) {
+                (Some(name), _) => header(name),
+                (None, Some(name)) => Field::Cookie(name.to_owned()),
+                (None, None) => Field::Ignored,
+            },
         };
         reader.field(field, &format!("${name}"));
     }
@@ -227,6 +231,7 @@ fn apache_field(letter: char, argument: Option<&str>, name: &str, reader: &mut R
         ('b' | 'B' | 'O', _) => Field::Bytes,
         ('v' | 'V', _) => header("host"),
         ('i', Some(name)) => header(name),
+        ('C', Some(name)) => Field::Cookie(name.to_owned()),
         _ => Field::Ignored,
     };
     reader.field(field, name);

@@ -18,6 +18,11 @@ impl Pattern {
         Some(Self { start: start.to_owned(), middle, end })
     }
 
+    /// The text before the first `*`.
+    pub(super) fn start(&self) -> &str {
+        &self.start
+    }
+
     /// Whether a value has the texts of the pattern in order, without overlap.
     pub(super) fn matches(&self, value: &str) -> bool {
         let inner = value.strip_prefix(&*self.start).and_then(|rest| rest.strip_suffix(&*self.end));

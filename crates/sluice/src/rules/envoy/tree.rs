@@ -1,6 +1,6 @@
 //! The tree of descriptors, and which rule matches.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 use tower_sluice::PartitionKey;
@@ -18,8 +18,7 @@ struct Branches {
     all: Vec<Branch>,
     /// The indices of those with a value, patterns included: a request may send the text of a pattern.
     by_value: HashMap<String, usize>,
-    /// In the order of the file.
-    patterns: Vec<(Pattern, usize)>,
+    patterns: Patterns,
     without_value: Option<usize>,
 }
 
@@ -42,7 +41,9 @@ impl Level {
             None => branches.without_value.replace(index),
             Some(value) => branches.by_value.insert(value.to_owned(), index),
         };
-        branches.patterns.extend(value.and_then(Pattern::new).map(|pattern| (pattern, index)));
+        if let Some(pattern) = value.and_then(Pattern::new) {
+            branches.patterns.add(pattern, index);
+        }
         branches.all.push(branch);
         replaced.is_none()
     }
@@ -51,15 +52,34 @@ impl Level {
     fn find(&self, key: &str, value: &str) -> Option<&Branch> {
         let branches = self.0.get(key)?;
         let by_value = branches.by_value.get(value).copied();
-        let index = by_value.or_else(|| branches.by_pattern(value)).or(branches.without_value)?;
+        let index = by_value.or_else(|| branches.patterns.first_match(value)).or(branches.without_value)?;
         branches.all.get(index)
     }
 }
 
-impl Branches {
-    fn by_pattern(&self, value: &str) -> Option<usize> {
-        let (_, index) = self.patterns.iter().find(|(pattern, _)| pattern.matches(value))?;
-        Some(*index)
+/// The patterns of a list, each with its index there.
+#[derive(Debug, Default)]
+struct Patterns {
+    /// In the order of the file, by the text before the first `*`: a file may have thousands.
+    by_start: HashMap<String, Vec<(Pattern, usize)>>,
+    /// The lengths of these texts.
+    lengths: BTreeSet<usize>,
+}
+
+impl Patterns {
+    fn add(&mut self, pattern: Pattern, index: usize) {
+        self.lengths.insert(pattern.start().len());
+        self.by_start.entry(pattern.start().to_owned()).or_default().push((pattern, index));
+    }
+
+    /// The index of the first pattern of the file that matches.
+    fn first_match(&self, value: &str) -> Option<usize> {
+        let starts = self.lengths.iter().map_while(|length| (*length <= value.len()).then(|| value.get(..*length)));
+        let alike = starts.flatten().filter_map(|start| self.by_start.get(start));
+        let first = |patterns: &Vec<(Pattern, usize)>| {
+            patterns.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, index)| *index)
+        };
+        alike.filter_map(first).min()
     }
 }
 

@@ -132,6 +132,64 @@ fn check_size(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A loop goes over the descriptors of a request or the entries of one; a request has so many at most.
+const LONGEST_LIST: u64 = 256;
+
+/// The most steps that the loops of an expression may take together: those of two, one in the other.
+const MOST_STEPS: u64 = 100_000;
+
+/// Checks that a request cannot keep the interpreter busy for longer than a moment: macros such as `all` are loops, and
+/// loops within loops multiply.
+fn check_loops(expression: &IdedExpr) -> Result<(), String> {
+    let steps = steps(&expression.expr);
+    if steps > MOST_STEPS {
+        return Err(format!(
+            "its loops (all, exists, map, filter) may take {steps} steps for a request, and {MOST_STEPS} is the most; \
+             nest at most two of them, or write conditions of their own, which hold together"
+        ));
+    }
+    Ok(())
+}
+
+/// How many steps the loops of an expression take at most.
+fn steps(expression: &Expr) -> u64 {
+    let all = |parts: &[&IdedExpr]| parts.iter().fold(0, |sum: u64, part| sum.saturating_add(steps(&part.expr)));
+    match expression {
+        Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => 0,
+        Expr::Select(select) => steps(&select.operand.expr),
+        Expr::List(list) => all(&list.elements.iter().collect::<Vec<_>>()),
+        Expr::Map(map) => all(&entries_of(map.entries.iter().map(|entry| &entry.expr))),
+        Expr::Struct(of) => all(&entries_of(of.entries.iter().map(|entry| &entry.expr))),
+        Expr::Call(call) => all(&call.target.iter().map(|target| &**target).chain(&call.args).collect::<Vec<_>>()),
+        Expr::Comprehension(of) => {
+            let step = all(&[&of.loop_cond, &of.loop_step]).saturating_add(1);
+            let outside = all(&[&of.iter_range, &of.accu_init, &of.result]);
+            outside.saturating_add(length(&of.iter_range.expr).saturating_mul(step))
+        }
+    }
+}
+
+fn entries_of<'a>(entries: impl Iterator<Item = &'a EntryExpr>) -> Vec<&'a IdedExpr> {
+    let parts = entries.flat_map(|entry| match entry {
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+        EntryExpr::StructField(field) => vec![&field.value],
+    });
+    parts.collect()
+}
+
+/// How long the list is that an expression makes.
+fn length(list: &Expr) -> u64 {
+    match list {
+        Expr::List(list) => list.elements.len() as u64,
+        Expr::Map(map) => map.entries.len() as u64,
+        Expr::Comprehension(of) => length(&of.iter_range.expr),
+        Expr::Call(call) if call.func_name == operators::ADD => {
+            call.args.iter().fold(0, |sum: u64, part| sum.saturating_add(length(&part.expr)))
+        }
+        _ => LONGEST_LIST,
+    }
+}
+
 impl Program {
     /// Reads a condition, which may use `limit.name` and `limit.id`. An error is the problem and its cure.
     pub(super) fn condition(text: &str, limit: LimitNames<'_>) -> Result<Self, String> {
@@ -169,6 +227,7 @@ impl Program {
             Ok(Err(errors)) => return Err(syntax_error(&errors.to_string())),
             Err(_) => return Err(syntax_error("")),
         };
+        check_loops(&expression)?;
         names.read(&mut expression)?;
         Ok(Self {
             text: text.to_owned(),

@@ -154,7 +154,7 @@ impl<'a> Namespace<'a> {
     }
 
     fn into_domain(self) -> Domain {
-        let select = Box::new(Scopes(self.scopes));
+        let select = Box::new(Scopes::new(self.scopes));
         Domain {
             name: self.name.to_owned(),
             rules: self.rules,

@@ -353,6 +353,22 @@ proptest! {
 
 /// The parser calls itself for each of these.
 #[test]
+fn loops_within_loops_are_mistakes() {
+    let file = |text: &str| format!("- {{namespace: n, max_value: 1, seconds: 60, conditions: [\"{text}\"]}}\n");
+    let nested = |depth: usize, list: &str| {
+        let begin: String = (0..depth).map(|level| format!("{list}.all(v{level}, ")).collect();
+        format!("{begin}true{}", ")".repeat(depth))
+    };
+    for text in [nested(7, "descriptors"), nested(3, "descriptors"), nested(7, "[1,2,3,4,5,6,7,8,9,10]")] {
+        let error = super::parse("a.yaml", &file(&text)).unwrap_err().to_string();
+        assert!(error.contains("and 100000 is the most; nest at most two"), "{error}");
+    }
+    for text in [nested(2, "descriptors"), nested(5, "[1,2,3]"), nested(2, "(descriptors + [{}])")] {
+        super::parse("a.yaml", &file(&text)).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+}
+
+#[test]
 fn endless_expressions_are_mistakes() {
     for text in ["(".repeat(150) + "true" + &")".repeat(150), "1+".repeat(20_000) + "1 == 2", "!".repeat(900) + "true"]
     {

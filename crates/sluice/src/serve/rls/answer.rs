@@ -31,9 +31,9 @@ impl CurrentLimits {
             let quota = policy.terms()?.quota()?;
             let name = labels.get(policy.name()).copied().unwrap_or(policy.name());
             let mut limit = current_limit(name, quota);
-            if selector.is_some_and(|selector| selector.admits_nothing(policy.name())) {
-                // A quota cannot be zero.
-                limit.requests_per_unit = 0;
+            if let Some(period) = selector.and_then(|selector| selector.period_of_zero(policy.name())) {
+                // A quota cannot be zero, so that of the policy is another one.
+                (limit.requests_per_unit, limit.unit) = (0, unit_of(period));
             }
             Some((policy.name().to_owned(), limit))
         });
@@ -42,8 +42,13 @@ impl CurrentLimits {
 }
 
 fn current_limit(name: &str, quota: Quota) -> CurrentLimit {
-    let unit = Unit::from_period(quota.period()).map_or(0, Unit::number);
-    CurrentLimit { requests_per_unit: saturated(quota.limit()), unit, name: name.to_owned() }
+    let (requests_per_unit, unit) = (saturated(quota.limit()), unit_of(quota.period()));
+    CurrentLimit { requests_per_unit, unit, name: name.to_owned() }
+}
+
+/// The number of a unit; 0 of a period that is none.
+fn unit_of(period: Duration) -> i32 {
+    Unit::from_period(period).map_or(0, Unit::number)
 }
 
 /// Makes the response to a request whose descriptors were decided on together.
@@ -67,8 +72,7 @@ pub(super) async fn answer(
             if selections.unlimited.contains(&descriptor) {
                 return unlimited();
             }
-            let matched: Vec<Match> = matched.iter().filter(|it| it.descriptor == descriptor).cloned().collect();
-            status_of(asked, &matched, verdict, limits)
+            status_of(asked, matched.iter().filter(|it| it.descriptor == descriptor), verdict, limits)
         })
         .collect();
     let is_over = is_rejected || selections.reject(&statuses);
@@ -122,9 +126,9 @@ pub(super) fn without_rule() -> DescriptorStatus {
 }
 
 /// The status of a descriptor: of its policies, the one that rejects it for longest, or leaves the least.
-pub(super) fn status_of(
+pub(super) fn status_of<'a>(
     asked: &Asked,
-    matched: &[Match],
+    matched: impl IntoIterator<Item = &'a Match>,
     verdict: Option<&Verdict>,
     limits: &CurrentLimits,
 ) -> DescriptorStatus {
@@ -134,7 +138,7 @@ pub(super) fn status_of(
         policy: Option<&'a PolicyVerdict>,
         is_over: bool,
     }
-    let decided = matched.iter().map(|matched| {
+    let decided = matched.into_iter().map(|matched| {
         let selection = asked.selection_of(matched);
         let policy = verdict.and_then(|verdict| decision_on(matched, verdict));
         // A quota is charged as a shadow, since it alone rejects nothing.

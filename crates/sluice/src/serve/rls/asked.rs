@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tower_sluice::key::KeyCharge;
+use tower_sluice::key::{KeyCharge, Mark, Marks};
 use tower_sluice::{PartitionKey, Quota};
 
 use super::brought::Brought;
+use super::key::marks_of;
 use crate::rules::Descriptor;
 
 /// The descriptors of a request. The layer's policies find them in the request's extensions, and note here which of
@@ -90,6 +91,15 @@ impl Asked {
             all.push(Match { policy: Arc::clone(policy), key, descriptor });
         }
         sums.into_iter().map(|(key, quota, hits)| self.charge_of(key, quota, hits)).collect()
+    }
+
+    /// What the layer finds the policies by: their names, if the rules were selected, or else the entries.
+    pub(crate) fn marks(&self) -> Marks {
+        if !self.selected.is_empty() {
+            return self.selected.iter().map(|selection| Mark::of(&*selection.policy)).collect();
+        }
+        let entries = self.descriptors.iter().flat_map(|descriptor| descriptor.entries.iter().enumerate());
+        entries.flat_map(|(place, (key, value))| marks_of(place, key, value)).collect()
     }
 
     /// Returns the rule by which a policy is charged, if the file of another service has it.

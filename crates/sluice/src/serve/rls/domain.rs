@@ -1,12 +1,13 @@
 //! The limits of a domain, from the file of another service: one policy for each rule.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::headers::RateLimitFields;
-use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor};
+use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor, Mark};
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
@@ -25,8 +26,8 @@ pub(crate) struct Selector {
     pub(super) charging: Charging,
     select: Box<dyn Select>,
     rules: Vec<RulePolicy>,
-    /// The policies whose limit is zero.
-    zeros: HashSet<Arc<str>>,
+    /// The periods of the policies whose limit is zero.
+    zeros: HashMap<Arc<str>, Duration>,
     /// Whether requests may bring limits.
     takes_limits: bool,
     /// The limiter of brought limits in the layer of the domain, which decides on all descriptors together.
@@ -45,6 +46,9 @@ struct RulePolicy {
     is_shadow: bool,
     /// Kept for the next version of the file: an unchanged limit keeps its table. `None` without a limit.
     limiter: Option<Arc<dyn Limiter>>,
+    /// The limit that the limiter was made for. One that becomes zero goes on counting as before, so that nothing is
+    /// forgotten until it is opened again.
+    made_for: Limit,
 }
 
 impl Selector {
@@ -60,13 +64,20 @@ impl Selector {
         let kept: HashMap<&str, &RulePolicy> = kept.collect();
         let mut selected = Vec::with_capacity(rules.len());
         for rule in rules {
-            let kept = kept.get(&*rule.name).filter(|kept| kept.limit == rule.limit);
-            let limiter = match kept {
+            let kept = kept.get(&*rule.name);
+            let made_for = match (kept, rule.limit) {
+                (Some(kept), Limit::Zero { .. }) if kept.made_for != Limit::Unlimited => kept.made_for,
+                (_, limit) => limit,
+            };
+            let limiter = match kept.filter(|kept| kept.limit == rule.limit) {
                 Some(kept) => kept.limiter.clone(),
-                None => limiter_of(&name, &rule, store).map_err(|problem| error(rule.line, problem))?,
+                None => {
+                    let limiter = limiter_of(&name, &rule.name, made_for, store);
+                    limiter.map_err(|problem| error(rule.line, problem))?
+                }
             };
             let Rule { name, label, who: _, limit, is_shadow, is_quota, line: _ } = rule;
-            selected.push(RulePolicy { policy: name.into(), label, limit, is_quota, is_shadow, limiter });
+            selected.push(RulePolicy { policy: name.into(), label, limit, is_quota, is_shadow, limiter, made_for });
         }
         let brought = match before {
             None => Arc::new(BroughtLimits::new(name.clone(), store.clone())),
@@ -75,8 +86,11 @@ impl Selector {
         // No request is charged to the smallest one.
         let is_small = !takes_limits || charging == Charging::Each;
         let store = if is_small { &Store::Memory { max_keys: 1 } } else { store };
-        let zeros = selected.iter().filter(|rule| matches!(rule.limit, Limit::Zero { .. }));
-        let zeros = zeros.map(|rule| Arc::clone(&rule.policy)).collect();
+        let zeros = selected.iter().filter_map(|rule| match rule.limit {
+            Limit::Zero { period } => Some((Arc::clone(&rule.policy), period)),
+            Limit::Unlimited | Limit::Rate { .. } => None,
+        });
+        let zeros = zeros.collect();
         let first = brought::limiter(&name, store).map_err(|problem| error(line, problem))?;
         Ok(Self { domain: name, charging, select, rules: selected, zeros, takes_limits, first, brought })
     }
@@ -91,10 +105,9 @@ impl Selector {
         policies
     }
 
-    /// Whether the limit of a policy is zero.
-    pub(super) fn admits_nothing(&self, policy: &str) -> bool {
-        // Few files have one.
-        self.zeros.contains(policy)
+    /// The period of a policy whose limit is zero.
+    pub(super) fn period_of_zero(&self, policy: &str) -> Option<Duration> {
+        self.zeros.get(policy).copied()
     }
 
     /// The names of the rules with a limit, in order.
@@ -216,9 +229,9 @@ pub(crate) fn layer(name: &str, policies: Vec<Policy>) -> Result<RateLimitLayer,
 }
 
 /// `None` for a rule without a limit.
-fn limiter_of(domain: &str, rule: &Rule, store: &Store) -> Result<Option<Arc<dyn Limiter>>, String> {
-    let name = format!("{}@{domain}", rule.name);
-    Ok(Some(match rule.limit {
+fn limiter_of(domain: &str, rule: &str, limit: Limit, store: &Store) -> Result<Option<Arc<dyn Limiter>>, String> {
+    let name = format!("{rule}@{domain}");
+    Ok(Some(match limit {
         Limit::Unlimited => return Ok(None),
         Limit::Zero { period } => store.limiter(FixedWindow::new(Quota::per(1, period)), &name)?,
         Limit::Rate { quota, algorithm } => match algorithm {
@@ -262,6 +275,10 @@ pub(super) fn asked<'a>(head: &'a RequestHead<'_>) -> Result<&'a Arc<Asked>, Key
 }
 
 impl KeyExtractor for RuleKey {
+    fn marks(&self) -> Vec<Mark> {
+        vec![Mark::of(&*self.0)]
+    }
+
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         self.selected(asked(head)?).next().map(|selection| selection.key.clone()).ok_or_else(missing)
     }

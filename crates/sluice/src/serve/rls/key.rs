@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor};
+use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor, Mark};
 use tower_sluice::{PartitionKey, RequestHead};
 
 use super::asked::Asked;
@@ -79,7 +79,20 @@ impl DescriptorKey {
     }
 }
 
+/// The marks of an entry at this place: of its key alone, and with its value.
+pub(super) fn marks_of(place: usize, key: &str, value: &str) -> [Mark; 2] {
+    [Mark::of(&(place, key)), Mark::of(&(place, key, value))]
+}
+
 impl KeyExtractor for DescriptorKey {
+    fn marks(&self) -> Vec<Mark> {
+        let entries = self.entries.iter().enumerate().map(|(place, EntryPattern { key, value })| {
+            let [any, this] = marks_of(place, key, value.as_deref().unwrap_or_default());
+            if value.is_some() { this } else { any }
+        });
+        entries.collect()
+    }
+
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         let first = self.matching(asked(head)?).next();
         first.map(|(_, key)| key).ok_or_else(missing)

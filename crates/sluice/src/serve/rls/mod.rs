@@ -191,6 +191,7 @@ impl From<RateLimitDescriptor> for Descriptor {
 /// Makes the request that goes through the layer of a domain.
 pub(crate) fn request_of(asked: Arc<Asked>) -> http::Request<Body> {
     let mut request = http::Request::new(Body::empty());
+    request.extensions_mut().insert(asked.marks());
     request.extensions_mut().insert(asked);
     request
 }

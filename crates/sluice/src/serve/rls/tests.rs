@@ -3,7 +3,15 @@ use crate::rules::Unit;
 use crate::rules::envoy::examples::EXAMPLES;
 use crate::serve::rls::proto::Entry;
 use crate::serve::sources::Texts;
+use std::time::Instant;
+
 use tower_sluice_config::Config;
+
+use self::timing::some_attempt_async;
+
+#[path = "../../../../../tests/support/timing.rs"]
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "one of them is used")]
+mod timing;
 
 fn limits(texts: &Texts) -> Limits {
     Limits::read(Config::reader(), texts, Store::Memory { max_keys: 64 }).unwrap_or_else(|error| panic!("{error}"))
@@ -326,4 +334,86 @@ async fn a_changed_file_keeps_what_was_used() {
         limits.change(&Texts { envoy: vec![("x.yaml".to_owned(), "domain: ''".to_owned())], ..Texts::default() });
     assert!(error.is_err());
     assert_eq!(ask(&limits, "shop", vec![descriptor("a=x")]).await.overall_code(), Code::OverLimit);
+}
+
+/// A limit that was closed for a while gave full budgets, if it was no fixed window.
+#[tokio::test]
+async fn a_limit_that_was_closed_keeps_what_was_used() {
+    for algorithm in ["fixed-window", "sliding-window", "token-bucket", "leaky-bucket"] {
+        let texts = |limit: u32| {
+            let limit = format!("{{unit: year, requests_per_unit: {limit}, algorithm: {algorithm}}}");
+            let text = format!("domain: shop\ndescriptors:\n  - {{key: a, rate_limit: {limit}}}\n");
+            Texts { envoy: vec![("limits.yaml".to_owned(), text)], ..Texts::default() }
+        };
+        let limits = limits(&texts(3));
+        assert_eq!(ask(&limits, "shop", vec![hits("a=x", 3)]).await.overall_code(), Code::Ok);
+        for reopened in [3, 4] {
+            limits.change(&texts(0)).unwrap();
+            let response = ask(&limits, "shop", vec![descriptor("a=x")]).await;
+            assert_eq!(response.overall_code(), Code::OverLimit, "{algorithm}");
+            let current = response.statuses[0].current_limit.as_ref().unwrap();
+            assert_eq!((current.requests_per_unit, current.unit), (0, Unit::Year.number()), "{algorithm}");
+            limits.change(&texts(reopened)).unwrap();
+            let look = ask(&limits, "shop", vec![hits("a=x", 0)]).await;
+            assert_eq!(look.statuses[0].limit_remaining, reopened - 3, "{algorithm}");
+        }
+    }
+}
+
+/// A file of each kind, with so many rules.
+fn files_of(rules: usize) -> Vec<(&'static str, Texts)> {
+    let named = |name: &str, text: String| (name.to_owned(), text);
+    let limit = "rate_limit: {unit: day, requests_per_unit: 4000000}";
+    let by_value: String = (0..rules).map(|it| format!("  - {{key: tenant, value: t{it}, {limit}}}\n")).collect();
+    let patterns: String = (0..rules).map(|it| format!("  - {{key: tenant, value: 't{it}*', {limit}}}\n")).collect();
+    let limitador = |it| {
+        format!(
+            "- {{namespace: shop, max_value: 4000000, seconds: 60, variables: [user], conditions: [\"plan == 'gold'\", \
+             \"tenant == 't{it}'\"]}}\n"
+        )
+    };
+    let policy = |it| {
+        format!(
+            "[[route.policy]]\nname = \"t{it}\"\nalgorithm = \"fixed-window\"\nlimit = 4000000\nper = \"1h\"\nmax-keys = 64\n\
+             key = [\"descriptor:plan=gold\", \"descriptor:tenant=t{it}\"]\n"
+        )
+    };
+    let toml = "[[route]]\npath = \"/shop\"\n".to_owned() + &(0..rules).map(policy).collect::<String>();
+    let envoy = |head: &str, descriptors: &str| Texts {
+        envoy: vec![named("e.yaml", format!("domain: shop\n{head}descriptors:\n{descriptors}"))],
+        ..Texts::default()
+    };
+    vec![
+        ("tenant=t1", envoy("", &by_value)),
+        ("tenant=t1", envoy("all_or_none: true\n", &by_value)),
+        ("tenant=t1x", envoy("", &patterns)),
+        (
+            "plan=gold, tenant=t1, user=ada",
+            Texts { limitador: vec![named("l.yaml", (0..rules).map(limitador).collect())], ..Texts::default() },
+        ),
+        ("plan=gold, tenant=t1", Texts { config: Some(named("c.toml", toml)), ..Texts::default() }),
+    ]
+}
+
+/// Each rule of the domain was looked at.
+#[tokio::test]
+async fn many_rules_cost_no_more_than_few() {
+    const REQUESTS: u32 = 100;
+    for ((entries, few), (_, many)) in files_of(30).into_iter().zip(files_of(3_000)) {
+        let (few, many) = (limits(&few), limits(&many));
+        let time = async |limits: &Limits| {
+            let begin = Instant::now();
+            for _ in 0..REQUESTS {
+                let response = ask(limits, "shop", vec![descriptor(entries)]).await;
+                assert_eq!(response.overall_code(), Code::Ok);
+                assert!(response.statuses[0].current_limit.is_some(), "{entries}");
+            }
+            begin.elapsed()
+        };
+        some_attempt_async("a hundred times as many rules take at most four times the time", async || {
+            let (few, many) = (time(&few).await, time(&many).await);
+            if many <= 4 * few { Ok(()) } else { Err(format!("{entries}: {few:?}, {many:?}")) }
+        })
+        .await;
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! The facade can create series, but not remove them. So gauges are set to zero when their policy is gone.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -19,6 +20,13 @@ const FAILURES: &str = "tower_sluice.rate_limiting.limiter_failures";
 const CROSSINGS: &str = "tower_sluice.rate_limiting.crossings";
 const QUEUED: &str = "tower_sluice.rate_limiting.queued_requests";
 const TIME_IN_QUEUE: &str = "tower_sluice.rate_limiting.request.time_in_queue";
+
+/// How many policies of the process have series before their first request. A counter that begins at zero shows its
+/// first increment; but a service may have thousands of policies, most of which nobody uses.
+const MOST_UNUSED: usize = 256;
+
+/// How many policies got their series by an observation before their first request.
+static UNUSED: AtomicUsize = AtomicUsize::new(0);
 
 /// Shared by a policy and the policies of its name that replace it. When the last one is dropped, the gauges are set to
 /// zero, unless [`retire`](PolicyMeter::retire) has done so.
@@ -101,8 +109,12 @@ impl PolicyMeter {
     }
 
     /// Sets the gauges to the values that `stats` returns, and increments the counters by the differences since the
-    /// last observation. Does nothing for a policy that is gone.
+    /// last observation. Does nothing for a policy that is gone, or that [has no series](MOST_UNUSED) before its first
+    /// request.
     pub(crate) fn observe(&self, stats: impl FnOnce() -> Stats) {
+        if self.series.0.handles.get().is_none() && !may_begin_unused() {
+            return;
+        }
         self.handles();
         // The handles may be inherited from a policy that did not delay.
         let _ = self.queue();
@@ -133,6 +145,12 @@ impl PolicyMeter {
         observed.is_retired = true;
         observed.clear();
     }
+}
+
+/// Whether one more policy may have series before its first request.
+fn may_begin_unused() -> bool {
+    let one_more = |policies| (policies < MOST_UNUSED).then_some(policies + 1);
+    UNUSED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
 }
 
 impl Drop for SeriesInner {

@@ -1,0 +1,187 @@
+//! `CookieKey` and `QueryKey`: keys from one value of a list of names and values.
+
+use std::borrow::Cow;
+
+use http::header::COOKIE;
+
+use super::{KeyError, KeyExtractor};
+use crate::http::head::RequestHead;
+use crate::values::PartitionKey;
+
+/// Keys by the value of a cookie, such as a session.
+///
+/// A client that can choose the value can choose the budget, and a cookie is easily dropped: use it for sessions that
+/// were checked, or beside a policy by address.
+///
+/// The spellings of a value are one key, since apps read them alike: `%61` is `a`, and `"a"` is `a`. A cookie that is
+/// absent or empty is missing; one that comes with two values is [ambiguous](KeyError::Ambiguous), and the request is
+/// rejected, since apps differ in which they take.
+///
+/// ```
+/// use tower_sluice::key::CookieKey;
+///
+/// let key = CookieKey::new("session");
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+#[doc(alias("session"))]
+pub struct CookieKey {
+    name: Cow<'static, str>,
+}
+
+impl CookieKey {
+    /// Keys by the value of the cookie `name`. Names are compared byte for byte.
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into() }
+    }
+}
+
+impl KeyExtractor for CookieKey {
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        // Over HTTP/2, each cookie may be a field of its own.
+        let fields = head.headers().get_all(COOKIE).iter();
+        let cookies = fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
+        let pairs = cookies.filter_map(|cookie| split(cookie.trim_ascii()));
+        let values = pairs.filter(|(name, _)| name.trim_ascii() == self.name.as_bytes()).map(|(_, value)| {
+            let value = value.trim_ascii();
+            let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+            decoded(quoted.unwrap_or(value), false)
+        });
+        only(values, || format!("cookie {}", self.name))
+    }
+}
+
+/// Keys by the value of a parameter in the query, such as `?api_key=…`.
+///
+/// A client that can choose the value can choose the budget: see [`HeaderKey`](super::HeaderKey). Keys in a query also
+/// end up in logs, and a header is the better place for them.
+///
+/// Names and values are decoded as forms are: `%61` is `a`, and `+` a space. A parameter that is absent or empty is
+/// missing; one that comes with two values is [ambiguous](KeyError::Ambiguous), and the request is rejected, since apps
+/// differ in which they take.
+///
+/// ```
+/// use tower_sluice::key::QueryKey;
+///
+/// let key = QueryKey::new("api_key");
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+#[doc(alias("api key", "parameter"))]
+pub struct QueryKey {
+    name: Cow<'static, str>,
+}
+
+impl QueryKey {
+    /// Keys by the value of the parameter `name`, as it is decoded.
+    pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into() }
+    }
+}
+
+impl KeyExtractor for QueryKey {
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        let query = head.uri().query().unwrap_or_default().as_bytes();
+        let pairs = query.split(|byte| *byte == b'&').filter_map(split);
+        let values = pairs.filter(|(name, _)| *decoded(name, true) == *self.name.as_bytes());
+        only(values.map(|(_, value)| decoded(value, true)), || format!("query parameter {}", self.name))
+    }
+}
+
+/// The key of the only value. Values that are equal are one.
+fn only<'a>(
+    mut values: impl Iterator<Item = Cow<'a, [u8]>>,
+    what: impl Fn() -> String,
+) -> Result<PartitionKey, KeyError> {
+    let value = values.next().unwrap_or_default();
+    if values.any(|other| other != value) {
+        return Err(KeyError::Ambiguous { what: what().into() });
+    }
+    if value.is_empty() { Err(KeyError::Missing { what: what().into() }) } else { Ok((&*value).into()) }
+}
+
+/// Splits a pair at its first `=`. `None` without one.
+fn split(pair: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = pair.iter().position(|byte| *byte == b'=')?;
+    Some((&pair[..at], &pair[at + 1..]))
+}
+
+/// Decodes each `%XX` once, and in forms also `+`. A `%` without two digits stays.
+fn decoded(text: &[u8], is_form: bool) -> Cow<'_, [u8]> {
+    if !text.iter().any(|byte| *byte == b'%' || is_form && *byte == b'+') {
+        return Cow::Borrowed(text);
+    }
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        let code = behind.first().and_then(digit).zip(behind.get(1).and_then(digit)).filter(|_| *byte == b'%');
+        decoded.push(match code {
+            Some((high, low)) => {
+                rest = &behind[2..];
+                high << 4 | low
+            }
+            None if is_form && *byte == b'+' => b' ',
+            None => *byte,
+        });
+    }
+    Cow::Owned(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn cookie(fields: &[&str]) -> Result<PartitionKey, KeyError> {
+        let request = fields.iter().fold(Request::builder(), |request, field| request.header("cookie", *field));
+        CookieKey::new("sid").extract(&RequestHead::from(&request.body(()).unwrap()))
+    }
+
+    fn query(target: &str) -> Result<PartitionKey, KeyError> {
+        QueryKey::new("api key").extract(&RequestHead::from(&Request::get(target).body(()).unwrap()))
+    }
+
+    #[test]
+    fn spellings_of_a_cookie_are_one() {
+        for fields in [
+            &["sid=a=b"][..],
+            &["x=1; sid=a=b"],
+            &["x=1;sid=a=b ;y"],
+            &["x=1", "sid = a=b"],
+            &["sid=\"a=b\""],
+            &["sid=%61%3D%62"],
+            &["sid=a=b; sid=\"a=b\""],
+        ] {
+            assert_eq!(cookie(fields), Ok("a=b".into()), "{fields:?}");
+        }
+        assert_eq!(cookie(&["sid=%zz%4"]), Ok("%zz%4".into()));
+    }
+
+    #[test]
+    fn cookies_may_be_missing_or_ambiguous() {
+        for fields in [&[][..], &["sid"], &["sid="], &["sid=\"\""], &["SID=a"], &["xsid=a"]] {
+            assert_eq!(cookie(fields), Err(KeyError::Missing { what: "cookie sid".into() }), "{fields:?}");
+        }
+        for fields in [&["sid=a; sid=b"][..], &["sid=a", "sid=b"], &["sid=; sid=b"]] {
+            assert_eq!(cookie(fields), Err(KeyError::Ambiguous { what: "cookie sid".into() }), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn spellings_of_a_parameter_are_one() {
+        for target in ["/?api+key=a+b", "/?x&api%20key=a%20b&y=1", "/?%61pi+key=%61+b", "/?api+key=a+b&api%20key=a+b"] {
+            assert_eq!(query(target), Ok("a b".into()), "{target}");
+        }
+        assert_eq!(query("/?api+key=a=%26"), Ok("a=&".into()));
+        let what = "query parameter api key";
+        for target in ["/", "/?api+key", "/?api+key=", "/?API+key=a", "/?apikey=a"] {
+            assert_eq!(query(target), Err(KeyError::Missing { what: what.into() }), "{target}");
+        }
+        for target in ["/?api+key=a&api+key=b", "/?api+key=a&%61pi+key="] {
+            assert_eq!(query(target), Err(KeyError::Ambiguous { what: what.into() }), "{target}");
+        }
+    }
+}
