@@ -170,6 +170,17 @@ mod tests {
         }
     }
 
+    /// Whatever a value is, a client cannot spell it so that it is another key.
+    #[test]
+    fn encoding_changes_no_key() {
+        let parts = ["a", "=", "&", ";", " ", "+", "%", "%4", "%41", "\"", "\u{e9}", ","];
+        let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>();
+        for value in parts.iter().flat_map(|one| parts.map(|other| format!("x{one}{other}x"))) {
+            assert_eq!(query(&format!("/?api+key={}", encoded(&value))), Ok(value.as_str().into()), "{value}");
+            assert_eq!(cookie(&[&format!("sid={}", encoded(&value))]), Ok(value.as_str().into()), "{value}");
+        }
+    }
+
     #[test]
     fn spellings_of_a_parameter_are_one() {
         for target in ["/?api+key=a+b", "/?x&api%20key=a%20b&y=1", "/?%61pi+key=%61+b", "/?api+key=a+b&api%20key=a+b"] {

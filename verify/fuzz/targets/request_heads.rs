@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Request, StatusCode, Version};
 use libfuzzer_sys::fuzz_target;
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::{HeaderKey, PathKey};
+use tower_sluice::key::{CookieKey, HeaderKey, PathKey, QueryKey};
 use tower_sluice::{LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer};
 use tower_sluice_fuzz::layer::{field, send, wait};
 
@@ -22,6 +22,7 @@ fn read(data: &[u8]) -> Option<(bool, Request<()>)> {
         let name = match letter {
             b'c' => "content-type",
             b't' => "grpc-timeout",
+            b's' => "cookie",
             _ => "x-api-key",
         };
         request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_bytes(value).ok()?);
@@ -39,10 +40,13 @@ fuzz_target!(|data: &[u8]| {
     } else {
         Policy::new("bucket", TokenBucket::new(quota)).key(PathKey::raw())
     };
-    let by_key = Policy::new("by-key", TokenBucket::new(Quota::per_hour(9)))
-        .key(HeaderKey::from_static("x-api-key"))
-        .on_missing_key(MissingKey::Skip);
-    let layer = RateLimitLayer::new([last.status(StatusCode::TOO_MANY_REQUESTS), by_key]);
+    let nine = |name| Policy::new(name, TokenBucket::new(Quota::per_hour(9))).on_missing_key(MissingKey::Skip);
+    let layer = RateLimitLayer::new([
+        last.status(StatusCode::TOO_MANY_REQUESTS),
+        nine("by-key").key(HeaderKey::from_static("x-api-key")),
+        nine("by-cookie").key(CookieKey::new("a")),
+        nine("by-query").key(QueryKey::new("a")),
+    ]);
     let both = [send(&layer, request.clone()), send(&layer, request.clone())];
 
     for answer in both.into_iter().flatten() {
