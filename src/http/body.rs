@@ -43,6 +43,14 @@ impl RejectionBody {
         Self(BodyContent::Streamed(Box::new(Lock::new(Box::pin(body)))))
     }
 
+    /// The bytes, if all of them are in memory.
+    pub(crate) fn whole(&self) -> Option<&[u8]> {
+        match &self.0 {
+            BodyContent::Streamed(_) => None,
+            content => Some(content.bytes()),
+        }
+    }
+
     /// The length in bytes, if it is known and not zero.
     pub(crate) fn content_length(&self) -> Option<u64> {
         self.size_hint().exact().filter(|length| *length > 0)

@@ -1,6 +1,6 @@
 //! Debounces the failures of a limiter for the log.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::values::time::Timestamp;
@@ -13,6 +13,8 @@ use crate::values::time::Timestamp;
 pub(crate) struct Health {
     /// The instant of the last failure, in nanoseconds; zero while the limiter is healthy.
     failed_at: AtomicU64,
+    /// Whether it has [failed again](Self::failed_often) since then.
+    has_failed_again: AtomicBool,
 }
 
 /// The time without a failure after which a success ends an outage. A limiter that fails now and then logs at most 24
@@ -28,6 +30,20 @@ impl Health {
         self.failed_at.swap(now, Ordering::Relaxed) == 0
     }
 
+    /// Records a failure of which there are many, and each of which must cost little: reads the clock only if an outage
+    /// begins with it. The outage ends [`QUIET`] after the first success that follows the last failure.
+    #[inline]
+    pub(crate) fn failed_often(&self, now: impl FnOnce() -> Timestamp) -> bool {
+        if self.failed_at.load(Ordering::Relaxed) == 0 {
+            return self.failed(now());
+        }
+        // Threads that only read it share its cache line.
+        if !self.has_failed_again.load(Ordering::Relaxed) {
+            self.has_failed_again.store(true, Ordering::Relaxed);
+        }
+        false
+    }
+
     /// Records a success. Returns whether it ends an outage, which is logged. Reads the clock during an outage only,
     /// since this is on the path of every request.
     #[inline]
@@ -38,6 +54,10 @@ impl Health {
 
     #[cold]
     fn worked_again(&self, failed_at: u64, now: Timestamp) -> bool {
+        if self.has_failed_again.swap(false, Ordering::Relaxed) {
+            self.failed_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
+            return false;
+        }
         if now.saturating_since(Timestamp::from_nanos(failed_at)) < QUIET {
             return false;
         }
@@ -74,6 +94,20 @@ mod tests {
             let now = at(second * SECOND);
             assert_eq!(if is_failure { health.failed(now) } else { health.worked(|| now) }, is_transition, "{second}");
         }
+    }
+
+    /// In seconds: each failure counts as of the success after it.
+    #[test]
+    fn frequent_failures_read_no_clock() {
+        let health = Health::default();
+        assert!(health.failed_often(|| at(SECOND)));
+        for _ in 0..3 {
+            assert!(!health.failed_often(|| unreachable!("the outage goes on")));
+        }
+        for (second, is_end) in [(60, false), (64, false), (65, true), (66, false)] {
+            assert_eq!(health.worked(|| at(second * SECOND)), is_end, "{second}");
+        }
+        assert!(health.failed_often(|| at(70 * SECOND)));
     }
 
     #[test]

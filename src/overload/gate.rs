@@ -27,9 +27,9 @@ use super::stalled::{Bodies, StalledUnits};
 use super::word::GateWord;
 use super::worker_lag::WorkerLag;
 use crate::store::OverloadStats;
-use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step};
+use crate::util::sync::{AtomicU32, AtomicU64, Mutex, Ordering, before_a_step};
 use crate::util::wake::{let_others_take, wake_all};
-use crate::values::{PartitionKey, Priority, RequestEnd};
+use crate::values::{PartitionKey, Priority, RequestEnd, ShedsAnybody};
 
 /// The settings that a live change may change.
 #[derive(Clone, Debug)]
@@ -49,6 +49,11 @@ pub(super) struct Gate {
     pub(super) bodies: Bodies,
     /// The number of the last change.
     changes: AtomicU64,
+    /// Not zero while a request that finds the limit full is shed whoever has sent it: none may wait. Written under the
+    /// lock. Relaxed: a thread that reads an old value sheds as if it had come before the change, or asks the line.
+    sheds_at_once: AtomicU32,
+    /// The requests of each class that were shed without the lock. Relaxed: nothing is published through them.
+    shed_at_once: [AtomicU64; Priority::ALL.len()],
     /// Where its clock begins.
     origin: Instant,
 }
@@ -122,6 +127,8 @@ impl Gate {
             }),
             bodies: Bodies::default(),
             changes: AtomicU64::new(0),
+            sheds_at_once: AtomicU32::new(u32::from(settings.max_queue == 0)),
+            shed_at_once: Priority::ALL.map(|_| AtomicU64::new(0)),
             origin: Instant::now(),
         }
     }
@@ -234,6 +241,7 @@ impl Gate {
             let mut word = self.claim();
             let result = change(&mut line, &mut word, &mut wakers);
             line.settle(now, &mut word, &mut wakers);
+            self.sheds_at_once.store(u32::from(line.sheds_at_once()), Ordering::Relaxed);
             before_a_step();
             self.word.store(word.bits(), Ordering::Release);
             result
@@ -268,6 +276,20 @@ impl Gate {
                 (None, None) => {}
             }
         });
+    }
+
+    /// Whether a request that finds this word is shed, whoever has sent it: the limit is full, no request may wait, and
+    /// no units can be taken back from bodies that stand still.
+    #[inline]
+    pub(super) fn sheds_anybody(&self, word: GateWord, cost: u64) -> bool {
+        let sheds_at_once = self.sheds_at_once.load(Ordering::Relaxed) != 0;
+        sheds_at_once && !word.has_room(cost) && !self.bodies.are_due(|| self.now())
+    }
+
+    /// Counts a request that was shed for this reason, without the lock.
+    #[inline]
+    pub(super) fn note_shed(&self, class: Priority) {
+        self.shed_at_once[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes the units of a request, or gives it a place in the queue; the error is its turn, if it need not wait.
@@ -407,11 +429,12 @@ impl Gate {
     pub(super) fn stats(&self) -> OverloadStats {
         let now = self.now();
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let at_once = |class: Priority| self.shed_at_once[class as usize].load(Ordering::Relaxed);
         OverloadStats {
             limit: line.search.limit(),
             is_overloaded: Priority::ALL.into_iter().any(|class| line.is_overloaded(now, class)),
             waiting: line.queue.lens(),
-            shed: line.shed,
+            shed: Priority::ALL.map(|class| line.shed[class as usize] + at_once(class)),
             shed_over_share: line.shed_over_share,
             ..OverloadStats::default()
         }
@@ -440,7 +463,22 @@ impl Gate {
     }
 }
 
+impl ShedsAnybody for Gate {
+    #[inline]
+    fn sheds_anybody(&self, cost: u64) -> Option<&[AtomicU64; Priority::ALL.len()]> {
+        // An arrival may have to start a probe.
+        let is_shed = !self.worker_lag.is_watched() && Self::sheds_anybody(self, self.word(), cost);
+        is_shed.then_some(&self.shed_at_once)
+    }
+}
+
 impl Line {
+    /// Whether each request that finds the limit full is shed. A key that has units of bodies which stand still is shed
+    /// for another reason, which counts apart.
+    fn sheds_at_once(&self) -> bool {
+        self.max_queue == 0 && !self.is_closed && self.stalled.is_empty()
+    }
+
     fn delay(&mut self, class: Priority) -> &mut ControlledDelay {
         &mut self.delays[class as usize]
     }

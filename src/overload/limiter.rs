@@ -8,12 +8,13 @@ use std::time::Duration;
 use super::fair_queue::Arrival;
 use super::gate::{Gate, GateSettings};
 use super::waiting::WaitForTurn;
+use super::word::GateWord;
 use super::worker_lag::{Judgement, probe};
 use super::{InFlight, admitted, decided, shed, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
 use crate::values::{
-    Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, Receipt, RequestEnd,
+    Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, Receipt, RequestEnd, ShedsAnybody,
 };
 
 /// Protects a server from overload: it bounds the requests in flight by **one limit for all keys that it finds
@@ -198,7 +199,8 @@ impl Overload {
     }
 
     /// Sets how many requests wait, over all keys; 1,024 unless set. With zero, none waits, and the limit is found
-    /// within a factor of two only: for the exact search, requests that wait show that it binds.
+    /// within a factor of two only: for the exact search, requests that wait show that it binds. A layer then sheds a
+    /// request before it looks for its key, which costs no more than tower's `LoadShed`.
     pub const fn max_queue(mut self, waiters: usize) -> Self {
         self.max_queue = waiters;
         self
@@ -245,10 +247,22 @@ impl Overload {
             return self.peek(cost).into();
         }
         let gate = self.gate();
-        if !gate.worker_lag.is_watched() {
-            if let Ok(word) = gate.take_at_once(cost) {
-                return admitted(word, InFlight::default()).into();
-            }
+        if gate.worker_lag.is_watched() {
+            return self.look_or_wait(gate, ask);
+        }
+        match gate.take_at_once(cost) {
+            Ok(word) => admitted(word, InFlight::default()).into(),
+            Err(word) => self.shed_or_wait(gate, ask, word),
+        }
+    }
+
+    /// Sheds a request that found no unit in this word, if none may wait.
+    #[cold]
+    #[inline(never)]
+    fn shed_or_wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>, word: GateWord) -> Answer {
+        if gate.sheds_anybody(word, ask.cost()) {
+            gate.note_shed(ask.priority());
+            return shed(word, None).into();
         }
         self.look_or_wait(gate, ask)
     }
@@ -270,6 +284,10 @@ impl Overload {
         }
         match gate.take_at_once(ask.cost()) {
             Ok(word) => admitted(word, InFlight::default()).into(),
+            Err(word) if gate.sheds_anybody(word, ask.cost()) => {
+                gate.note_shed(ask.priority());
+                shed(word, None).into()
+            }
             Err(_) => self.wait(gate, ask, queued_at),
         }
     }
@@ -331,6 +349,9 @@ impl Limiter for Overload {
             .delaying()
             .shedding()
             .watching_bodies(Self::find_watcher)
+            .shedding_anybody(|limiter| {
+                Some(Arc::clone(limiter.downcast_ref::<Self>()?.gate()) as Arc<dyn ShedsAnybody>)
+            })
             .answering(Mode::Peek)
             .answering(Mode::Shadow)
     }

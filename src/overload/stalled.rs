@@ -88,7 +88,13 @@ impl Bodies {
 
     /// Whether a look may find something.
     pub(super) fn is_due(&self, now: u64) -> bool {
-        now >= self.next_look.load(Ordering::Relaxed)
+        self.are_due(|| now)
+    }
+
+    /// Whether a look may find something now. The clock is read only if there was a body.
+    pub(super) fn are_due(&self, now: impl FnOnce() -> u64) -> bool {
+        let next_look = self.next_look.load(Ordering::Relaxed);
+        next_look != NEVER && now() >= next_look
     }
 
     /// Takes back the units of bodies whose reader has been silent for too long, if a look is due. The lock of the gate
@@ -173,7 +179,6 @@ impl StalledUnits {
         !self.0.is_empty() && *key != PartitionKey::SHARED && self.0.get(key).is_some_and(|units| *units >= limit)
     }
 
-    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -317,15 +322,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_was_silent_before_delays_nobody() {
-        let overload = overload(2);
-        let gate = Arc::clone(overload.gate());
-        let bodies = [1, 1].map(|number| Body::begin(&gate, key(number), 1).unwrap());
-        advance(100 * MS).await;
-        let (permit, waited) = wait_for_unit(&overload, 2).await;
-        assert!(permit.is_some() && waited == 0, "{waited} ms");
-        bodies.into_iter().for_each(|body| body.end(&gate));
-        drop(permit);
-        gate.check(0);
+        for places in [1_024, 0] {
+            let overload = overload(2).max_queue(places);
+            let gate = Arc::clone(overload.gate());
+            let bodies = [1, 1].map(|number| Body::begin(&gate, key(number), 1).unwrap());
+            advance(100 * MS).await;
+            let (permit, waited) = wait_for_unit(&overload, 2).await;
+            assert!(permit.is_some() && waited == 0, "{waited} ms");
+            bodies.into_iter().for_each(|body| body.end(&gate));
+            drop(permit);
+            gate.check(0);
+        }
     }
 
     #[tokio::test(start_paused = true)]

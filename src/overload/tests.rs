@@ -426,6 +426,33 @@ async fn a_full_queue_pushes_out_the_lowest_class_and_then_the_longest_queue() {
     assert_eq!(stats.waiting, [0, 2, 0, 1]);
 }
 
+/// Without a place in the queue, no request needs the lock to be shed.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_requests_are_shed_at_once() {
+    let before = overload(1).max_queue(0);
+    let running = take(&before);
+    let shed = |overload: &Overload, priority| {
+        let decision = overload.decide(&Ask::charge(&key("a"), 1).prioritized(priority)).at_once().unwrap();
+        assert!(!decision.is_allowed() && decision.retry_after().is_none());
+    };
+    [Priority::Low, Priority::High, Priority::High].into_iter().for_each(|class| shed(&before, class));
+    assert_eq!(before.stats().overload.unwrap().shed, [1, 0, 2, 0]);
+    // After a live change, one may wait, and after another one, none.
+    let after = overload(1).max_queue(1);
+    after.inherit(&before).expect("it is of the same kind").finish();
+    let mut waiting = wait(&after, "a", Priority::Normal);
+    before.inherit(&after).expect("they share a gate").finish();
+    shed(&after, Priority::Critical);
+    release(&after, &running);
+    let running = ready(&mut waiting);
+    assert!(running.is_allowed());
+    assert_eq!(after.stats().overload.unwrap().shed, [1, 0, 2, 1]);
+    after.close();
+    assert!(matches!(after.decide(&Ask::charge(&key("a"), 1)), Answer::Ready(Err(error)) if error.is_closed()));
+    after.gate().check(1);
+    release(&after, &running);
+}
+
 #[tokio::test(start_paused = true)]
 async fn invented_keys_take_no_more_than_the_queue_and_leave_nothing_behind() {
     let overload = overload(1).max_queue(100);

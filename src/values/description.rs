@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::values::time::Clock;
 use crate::values::{
-    Adjusting, Batching, ChargingOnce, FindWatcher, KeepsStanding, KeepsStates, Mode, SharesReports, Terms,
-    WatchesBodies,
+    Adjusting, Batching, ChargingOnce, FindShedder, FindWatcher, KeepsStanding, KeepsStates, Mode, SharesReports,
+    ShedsAnybody, Terms, WatchesBodies,
 };
 
 /// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
@@ -31,6 +31,7 @@ pub struct Description {
     adjusting: Option<Arc<dyn Adjusting>>,
     shares_reports: Option<Arc<dyn SharesReports>>,
     find_watcher: Option<FindWatcher>,
+    find_shedder: Option<FindShedder>,
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -52,6 +53,7 @@ impl Description {
             adjusting: None,
             shares_reports: None,
             find_watcher: None,
+            find_shedder: None,
             clock: None,
         }
     }
@@ -165,6 +167,20 @@ impl Description {
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "bodies are HTTP's"))]
     pub(crate) fn watcher_of(&self, limiter: &dyn Any) -> Option<Arc<dyn WatchesBodies>> {
         (self.find_watcher?)(limiter)
+    }
+
+    /// Declares that the limiter sheds each request at times. A function, as for
+    /// [bodies](Self::watching_bodies).
+    #[cfg_attr(not(feature = "queue"), allow(dead_code, reason = "`Overload` is the one that does"))]
+    pub(crate) const fn shedding_anybody(mut self, find: FindShedder) -> Self {
+        self.find_shedder = Some(find);
+        self
+    }
+
+    /// The part of `limiter`, which has this description, that sheds each request at times, if it has one.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "layers ask for it"))]
+    pub(crate) fn shedder_of(&self, limiter: &dyn Any) -> Option<Arc<dyn ShedsAnybody>> {
+        (self.find_shedder?)(limiter)
     }
 
     /// Sets the clock by which it decides in this process.

@@ -25,6 +25,7 @@ mod quota;
 mod receipt;
 mod request_end;
 mod shares_reports;
+mod sheds_anybody;
 pub(crate) mod snapshot;
 mod terms;
 pub mod time;
@@ -72,5 +73,6 @@ pub use self::request_end::RequestEnd;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::shares_reports::Report;
 pub(crate) use self::shares_reports::SharesReports;
+pub(crate) use self::sheds_anybody::{FindShedder, ShedsAnybody};
 pub use self::terms::{Shape, Terms};
 pub(crate) use self::watches_bodies::{FindWatcher, WatchedBody, WatchesBodies};

@@ -1,20 +1,21 @@
 //! Limiters that shed: an overloaded server rejects requests, and it is not the clients' fault.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::FixedWindow;
 use tower_sluice::key::{HeaderKey, User};
 use tower_sluice::limiter::{Answer, Ask, Description, Mode, Priority, Receipt};
 use tower_sluice::policy::{Event, Transition};
-use tower_sluice::rejection::Reason;
+use tower_sluice::rejection::{Reason, RejectionFormat};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
@@ -144,6 +145,45 @@ fn a_shed_call_is_unavailable_with_pushback_if_the_wait_is_known() {
         assert_eq!((reply.status, reply.field("grpc-status")), (200, Some("14")));
         assert_eq!(reply.field("grpc-retry-pushback-ms"), pushback);
     }
+}
+
+/// The second request with each wait is answered by a copy of the first response.
+#[test]
+fn copies_of_shed_responses_are_equal() {
+    let formats = [RejectionFormat::Problem, RejectionFormat::ProblemWithoutType, RejectionFormat::Text];
+    for format in formats.into_iter().chain([RejectionFormat::Empty]) {
+        let layer = |estimate| {
+            let server = Server::overloaded(estimate);
+            let policy = overload(&server).key(User::key());
+            (RateLimitLayer::builder(policy).rejection_format(&format).build(), server)
+        };
+        let (copying, server) = layer(None);
+        for estimate in [None, Some(1), Some(2), Some(30), Some(31), Some(9_999_999)] {
+            *server.estimate.lock().unwrap() = estimate.map(Duration::from_secs);
+            for method in [Method::GET, Method::HEAD, Method::POST, Method::HEAD, Method::GET] {
+                let request = || Request::builder().method(&method).uri("/").body(()).unwrap();
+                let [one, other] = [&copying, &layer(estimate).0].map(|layer| send(layer, request()));
+                assert_eq!((one.status, one.headers, one.body), (other.status, other.headers, other.body));
+            }
+            let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+            assert_eq!(send(&copying, call.body(()).unwrap()).field("grpc-status"), Some("14"));
+        }
+    }
+}
+
+/// A verdict, a response of one's own and a jitter belong to one request.
+#[test]
+fn some_shed_responses_are_made_anew() {
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
+    let layer = RateLimitLayer::builder(overload(&Server::overloaded(None)))
+        .rejection_response(move |_, _| Response::new(counted.fetch_add(1, Ordering::SeqCst).to_string()))
+        .build();
+    assert_eq!([get(&layer).body, get(&layer).body, get(&layer).body], ["0", "1", "2"]);
+    let jitter = RateLimitLayer::builder(overload(&Server::overloaded(Some(1))));
+    let jitter = jitter.retry_jitter(Duration::from_secs(20)).build();
+    let waits: HashSet<_> = (0..1_000).map(|_| get(&jitter).field("retry-after").map(str::to_owned)).collect();
+    assert!(waits.len() > 1, "{waits:?}");
 }
 
 /// Also if the limiter cannot be peeked at, so that the quota is charged, and refunded.

@@ -6,6 +6,7 @@
 //! request. The fixed limits are the powers of two up to 1,024, behind `LoadShed`. All contenders meet the same
 //! requests in the minute that is measured, and a request counts if it is answered before its client gives up.
 
+use std::array;
 use std::cmp::Reverse;
 use std::error::Error;
 use std::ops::Range;
@@ -31,26 +32,77 @@ const EARLIER: u64 = 60 * SECOND;
 /// Our target, as a share of the requests that the best fixed limit serves.
 const ENOUGH: f64 = 0.9;
 
-/// The percentage of scenarios that may miss the target.
-const MOST_MISSED: usize = 6;
+/// How many of 1,000 scenarios may miss the target.
+const MOST_MISSED: usize = 60;
+
+/// A scenario is run again, with other arrivals, until the best fixed limit has answered so many requests in all, or it
+/// was run so often: of a few dozen answers, the best of eleven limits has more than 0.9 allows by luck.
+const MEASURABLE: usize = 1_000;
+const MOST_RUNS: usize = 20;
+
+/// The answers to requests that count, in one run.
+struct Answers {
+    ours: usize,
+    /// By the limits, which are the powers of two.
+    fixed: [usize; LIMITS],
+}
+
+const LIMITS: usize = 11;
 
 struct Outcome {
     seed: u64,
     number: u64,
-    ours: usize,
+    runs: Vec<Answers>,
+    /// The power of two that is the best fixed limit in all runs together.
     best: usize,
-    limit: usize,
 }
 
 impl Outcome {
+    fn new(seed: u64, number: u64, runs: Vec<Answers>) -> Self {
+        let by_limit = |power: usize| runs.iter().map(|run| run.fixed[power]).sum::<usize>();
+        let best = (0..LIMITS).max_by_key(|power| (by_limit(*power), Reverse(*power))).expect("there are limits");
+        Self { seed, number, runs, best }
+    }
+
+    fn sum(&self, of: impl Fn(&Answers) -> f64) -> f64 {
+        self.runs.iter().map(of).sum()
+    }
+
+    fn ours(&self) -> f64 {
+        self.sum(|run| run.ours as f64)
+    }
+
+    fn of_best(&self) -> f64 {
+        self.sum(|run| run.fixed[self.best] as f64)
+    }
+
     fn share(&self) -> f64 {
-        if self.best == 0 { 1.0 } else { self.ours as f64 / self.best as f64 }
+        if self.of_best() == 0.0 { 1.0 } else { self.ours() / self.of_best() }
+    }
+
+    /// Whether ours is below the target by two standard errors, from the differences between the runs. Of one run, which
+    /// has enough answers, nothing is allowed for.
+    fn is_certainly_below(&self) -> bool {
+        let short = |run: &Answers| ENOUGH * run.fixed[self.best] as f64 - run.ours as f64;
+        let runs = self.runs.len() as f64;
+        let mean = self.sum(short) / runs;
+        let squares = self.sum(|run| (short(run) - mean).powi(2));
+        let error = if runs > 1.0 { (squares / (runs - 1.0) / runs).sqrt() } else { 0.0 };
+        self.share() < ENOUGH && mean > 2.0 * error
     }
 
     fn print(&self) {
-        let Self { seed, number, ours, best, limit } = self;
+        let Self { seed, number, runs, best } = self;
         let what = describe(&draw(*seed, *number));
-        println!("{:.2}  {seed}:{number}  {ours} served, and {best} by a limit of {limit}: {what}", self.share());
+        let by_chance = if self.is_certainly_below() { "" } else { ", perhaps by chance" };
+        println!(
+            "{:.2}  {seed}:{number}  {} served, and {} by a limit of {}, in runs: {}{by_chance}: {what}",
+            self.share(),
+            self.ours(),
+            self.of_best(),
+            1 << best,
+            runs.len(),
+        );
     }
 }
 
@@ -68,14 +120,16 @@ pub(crate) fn report(argument: &str) -> Result<(), Box<dyn Error>> {
     let numbers: Vec<_> = (0..argument.parse::<u64>()? * SCENARIOS).collect();
     let mut outcomes = each(&numbers, |number| compare(number / SCENARIOS, number % SCENARIOS));
     outcomes.sort_by(|one, other| one.share().total_cmp(&other.share()));
-    let missed = outcomes.iter().filter(|outcome| outcome.share() < ENOUGH).count();
-    outcomes.iter().take(missed).for_each(Outcome::print);
-    let below = |percent: usize| outcomes.get(outcomes.len() * percent / 100).map_or(1.0, Outcome::share);
-    let [worst, one, ten, half] = [0, 1, 10, 50].map(below);
+    let below: Vec<_> = outcomes.iter().take_while(|outcome| outcome.share() < ENOUGH).collect();
+    below.iter().for_each(|outcome| outcome.print());
+    let missed = below.iter().filter(|outcome| outcome.is_certainly_below()).count();
+    let share = |percent: usize| outcomes.get(outcomes.len() * percent / 100).map_or(1.0, Outcome::share);
+    let [worst, one, ten, half] = [0, 1, 10, 50].map(share);
     println!("{} scenarios, {missed} of them below {ENOUGH} of the best fixed limit", outcomes.len());
+    println!("{} more are below it by less than two standard errors", below.len() - missed);
     println!("the worst: {worst:.2}; 1 % are below {one:.2}, 10 % below {ten:.2}, and half below {half:.2}");
-    if missed * 100 > outcomes.len() * MOST_MISSED {
-        return Err(format!("more than {MOST_MISSED} % are below the target").into());
+    if missed * 1_000 > outcomes.len() * MOST_MISSED {
+        return Err(format!("more than {MOST_MISSED} in 1,000 are below the target").into());
     }
     Ok(())
 }
@@ -83,12 +137,15 @@ pub(crate) fn report(argument: &str) -> Result<(), Box<dyn Error>> {
 fn compare(seed: u64, number: u64) -> Outcome {
     let plan = draw(seed, number);
     let later = Plan { since: COUNTED.start - EARLIER, ..plan.clone() };
-    let (best, limit) = (0..=10)
-        .map(|power| 1_usize << power)
-        .map(|limit| (served(&later, &Fixed::new("a fixed limit", limit), seed), limit))
-        .max_by_key(|(served, limit)| (*served, Reverse(*limit)))
-        .expect("there are limits");
-    Outcome { seed, number, ours: served(&plan, &ours(&plan), seed), best, limit }
+    let mut outcome = Outcome::new(seed, number, Vec::new());
+    while outcome.runs.len() < MOST_RUNS && outcome.of_best() < MEASURABLE as f64 {
+        let arrivals = seed | (outcome.runs.len() as u64) << 32;
+        let fixed = array::from_fn(|power| served(&later, &Fixed::new("a fixed limit", 1 << power), arrivals));
+        let mut runs = outcome.runs;
+        runs.push(Answers { ours: served(&plan, &ours(&plan), arrivals), fixed });
+        outcome = Outcome::new(seed, number, runs);
+    }
+    outcome
 }
 
 /// How many of the requests that count are answered.

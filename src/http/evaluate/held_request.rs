@@ -19,9 +19,12 @@ use super::transaction::Transaction;
 use super::{EndsWithBody, Evaluation};
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::permits::{Held, Permits};
-use crate::http::policy::{Fate, Policy};
+use crate::http::policy::{Fate, Policy, Precedence};
+use crate::http::reject::{ForAnybody, ShedResponses, is_usual};
 use crate::limiter::Hold;
-use crate::values::{Answer, Ask};
+use crate::util::log;
+use crate::util::sync::Ordering;
+use crate::values::{Answer, Ask, Priority};
 
 /// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
 /// until the client has disconnected or the service has failed.
@@ -34,6 +37,13 @@ impl Scope<'_> {
     /// Evaluates a request by the only policy, whose requests hold units.
     #[inline(never)]
     pub(super) fn evaluate_held(self, policy: &Policy, head: &RequestHead<'_>) -> Evaluation {
+        if let Some(shed) = self.in_force.shed_responses.as_ref().and_then(ShedResponses::for_anybody) {
+            match self.shed_anybody(shed, policy, head) {
+                Anybody::Shed => return Evaluation::Rejected(shed.response()),
+                Anybody::Skipped => return Evaluation::Admitted(self.annotate_undecided()),
+                Anybody::Asks => {}
+            }
+        }
         let key = match entry::key(policy, head) {
             Ok(key) => key,
             Err(NoKey::Skipped) => return Evaluation::Admitted(self.annotate_undecided()),
@@ -64,7 +74,7 @@ impl Scope<'_> {
             Answer::Ready(Ok(decision)) if decision.ban().is_none() => {
                 policy.report_health(None);
                 let decided = PlainDecision { policy: 0, key: &key, quota, decision };
-                self.respond(self.reject_plain(policy, decided), head)
+                self.respond_plain(policy, decided, head)
             }
             _ => {
                 let mut entries = Entries::new();
@@ -73,6 +83,36 @@ impl Scope<'_> {
                 self.evaluate_transaction(transaction, Some(answer), head)
             }
         }
+    }
+}
+
+/// What becomes of a request whose key is not known.
+enum Anybody {
+    Shed,
+    /// The policy does not apply to it.
+    Skipped,
+    /// It has to ask the limiter.
+    Asks,
+}
+
+impl Scope<'_> {
+    /// Finds out whether the only policy sheds a request whoever has sent it, and counts that. The key is not
+    /// extracted, since that would take longer than all the rest.
+    #[cold]
+    #[inline(never)]
+    fn shed_anybody(self, shed: &ForAnybody, policy: &Policy, head: &RequestHead<'_>) -> Anybody {
+        let Some(counts) = shed.shedder.sheds_anybody(policy.cost_of(head)) else { return Anybody::Asks };
+        if log::has_decisions() || !is_usual(head) {
+            return Anybody::Asks;
+        }
+        if !policy.applies_to(head) {
+            entry::note_skipped(policy);
+            return Anybody::Skipped;
+        }
+        let class = policy.precedence_of(head).map_or(Priority::default(), Precedence::priority);
+        counts[class as usize].fetch_add(1, Ordering::Relaxed);
+        policy.note_anybody_shed();
+        Anybody::Shed
     }
 }
 

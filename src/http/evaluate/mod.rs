@@ -174,7 +174,7 @@ pub(crate) fn evaluate(
         }
         if decision.ban().is_none() {
             policy.report_health(None);
-            return scope.respond(scope.reject_plain(policy, decided), head);
+            return scope.respond_plain(policy, decided, head);
         }
     }
     // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.

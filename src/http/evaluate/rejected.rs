@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::Response;
 
+use super::Evaluation;
 use super::annotations::{PlainDecision, verdict_of};
 use super::entry::PolicyEntry;
 use super::scope::Scope;
@@ -12,7 +13,7 @@ use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
 use crate::http::headers::{LONGEST_ADVERTISED, ResponseFields, append_server_timing};
 use crate::http::policy::{Fate, Policy};
-use crate::http::reject::{Rejection, Wait};
+use crate::http::reject::{Rejection, ShedResponses, Wait};
 use crate::http::reload::LayerState;
 use crate::values::{LimiterError, PartitionKey};
 
@@ -107,12 +108,41 @@ impl Scope<'_> {
         Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
     }
 
-    /// Rejects a request by the only policy of a [plain](crate::http::reload::InForce::is_plain) layer, or of one whose
-    /// requests [hold](crate::http::reload::InForce::is_held) units, as [`reject`](Self::reject) would: the policy has
-    /// no penalty, and nothing else was charged.
+    /// Answers a request that the only policy of a [plain](crate::http::reload::InForce::is_plain) layer rejects, or of
+    /// one whose requests [hold](crate::http::reload::InForce::is_held) units.
     #[cold]
-    pub(super) fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
+    pub(super) fn respond_plain(
+        self,
+        policy: &Policy,
+        decided: PlainDecision<'_>,
+        head: &RequestHead<'_>,
+    ) -> Evaluation {
         self.note_rejected(policy, Fate::Rejected, decided.key, decided.decision);
+        match &self.in_force.shed_responses {
+            Some(shed) if decided.decision.is_shed() => self.respond_alike(shed, policy, decided, head),
+            _ => self.respond(self.reject_plain(policy, decided), head),
+        }
+    }
+
+    /// Answers a request that was shed as another one with this wait was.
+    #[cold]
+    #[inline(never)]
+    fn respond_alike(
+        self,
+        shed: &ShedResponses,
+        policy: &Policy,
+        decided: PlainDecision<'_>,
+        head: &RequestHead<'_>,
+    ) -> Evaluation {
+        let respond = || self.reject_plain(policy, decided).respond(self.layer, head);
+        let may_shed_anybody = self.in_force.sheds_anybody;
+        let shedder = || policy.description.shedder_of((*policy.limiter).as_any()).filter(|_| may_shed_anybody);
+        Evaluation::Rejected(shed.get_or_make(decided.decision.retry_after(), head, respond, shedder))
+    }
+
+    /// Rejects such a request as [`reject`](Self::reject) would: the policy has no penalty, and nothing else was
+    /// charged.
+    fn reject_plain(self, policy: &Policy, decided: PlainDecision<'_>) -> Rejected {
         let is_suspended = decided.decision.is_suspended();
         let is_shared = is_shared(policy, decided.key);
         let wait = Wait::of(decided.decision, policy.description.sheds());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderName, Method};
 
 use super::Protocol;
 use crate::http::head::{RequestHead, only_line, trimmed};
@@ -13,6 +13,10 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if the
 /// field is absent, repeated or unreadable, or the request is plain HTTP.
 pub(crate) fn timeout(head: &RequestHead<'_>) -> Option<Duration> {
+    // Other methods are plain HTTP, and most requests have one.
+    if *head.method() != Method::POST {
+        return None;
+    }
     let timeout = parse(trimmed(only_line(head.headers(), GRPC_TIMEOUT)?))?;
     (Protocol::detect(head) != Protocol::Http).then_some(timeout)
 }

@@ -1,4 +1,4 @@
-//! Interned values: header texts that are the same on all responses.
+//! Interned values: texts of fields and bodies that are the same on all responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,19 +16,25 @@ const MAX_LEAKED: usize = 4_096;
 /// Interns a value of printable ASCII that is the same on all responses. It is leaked: copies then cost nothing, where
 /// reference counting would make all threads write to one cache line.
 pub(super) fn intern(value: &[u8]) -> HeaderValue {
-    static ALL: Lock<BTreeSet<&'static str>> = Lock::new(BTreeSet::new());
-    let text = std::str::from_utf8(value).expect("printable ASCII");
-    // If a thread panicked with the lock, the set is still valid: a text is leaked before it is inserted.
-    let mut all = ALL.lock();
-    match all.get(text).copied() {
-        Some(kept) => HeaderValue::from_static(kept),
-        None if all.len() >= MAX_LEAKED => value_of(value),
-        None => {
-            let new = String::from(text).leak();
-            all.insert(new);
-            HeaderValue::from_static(new)
-        }
+    match leaked(value) {
+        Some(kept) => HeaderValue::from_static(std::str::from_utf8(kept).expect("printable ASCII")),
+        None => value_of(value),
     }
+}
+
+/// Leaks a copy of these bytes, unless there is one already; `None` if too many are leaked.
+pub(crate) fn leaked(bytes: &[u8]) -> Option<&'static [u8]> {
+    static ALL: Lock<BTreeSet<&'static [u8]>> = Lock::new(BTreeSet::new());
+    // If a thread panicked with the lock, the set is still valid: bytes are leaked before they are inserted.
+    let mut all = ALL.lock();
+    if let Some(kept) = all.get(bytes) {
+        return Some(kept);
+    }
+    (all.len() < MAX_LEAKED).then(|| {
+        let new: &'static [u8] = Box::leak(bytes.into());
+        all.insert(new);
+        new
+    })
 }
 
 /// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word

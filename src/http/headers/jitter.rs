@@ -15,9 +15,13 @@ impl Jitter {
         Self { max_nanos: u64::try_from(max.as_nanos()).unwrap_or(u64::MAX) }
     }
 
+    pub(crate) const fn is_none(self) -> bool {
+        self.max_nanos == 0
+    }
+
     /// Returns `wait` plus a random part of the maximum; never less than `wait`.
     pub(crate) fn added_to(self, wait: Duration) -> Duration {
-        if self.max_nanos == 0 { wait } else { wait.saturating_add(self.part(random())) }
+        if self.is_none() { wait } else { wait.saturating_add(self.part(random())) }
     }
 
     /// Returns the part of the maximum that belongs to a number.

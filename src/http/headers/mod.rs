@@ -42,6 +42,7 @@ pub(crate) use self::decimal::parse as parse_digits;
 pub use self::decision_fields::DecisionFields;
 pub(crate) use self::draft11::QuotaUnit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
+pub(crate) use self::interned::leaked;
 pub(crate) use self::jitter::Jitter;
 pub(crate) use self::prepared::PreparedFields;
 pub(crate) use self::response_fields::ResponseFields;

@@ -725,6 +725,12 @@ impl Policy {
             && !self.who.has_several_keys
     }
 
+    /// Whether requests that the limiter sheds [whoever has sent them](crate::values::ShedsAnybody) may be answered
+    /// without their keys: all have the same cost, and no keys are tracked.
+    pub(crate) fn may_shed_anybody(&self) -> bool {
+        self.how_much.fixed_cost().is_some_and(|cost| cost > 0) && self.heritage.offenders.is_none()
+    }
+
     /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.
     pub(crate) fn rejection_status(&self, is_due_to_others: bool) -> StatusCode {
         let usual = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };

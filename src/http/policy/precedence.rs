@@ -36,6 +36,10 @@ impl PrecedenceOf {
 }
 
 impl Precedence {
+    pub(crate) const fn priority(self) -> Priority {
+        self.priority
+    }
+
     /// The question of a request with this precedence.
     pub(crate) const fn of(self, ask: Ask<'_>) -> Ask<'_> {
         ask.prioritized(self.priority).weighing(self.weight)

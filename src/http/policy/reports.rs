@@ -109,13 +109,26 @@ impl Policy {
 
 /// Transitions are logged, and reported to the hook of the layer.
 impl Policy {
+    /// Counts a request of unknown key that the limiter sheds, and which is not logged.
+    #[inline]
+    pub(crate) fn note_anybody_shed(&self) {
+        self.heritage.meter.count(Fate::Rejected);
+        self.note_shed();
+    }
+
+    /// Notes that the limiter sheds. An overloaded server does this for most requests.
+    #[inline]
+    fn note_shed(&self) {
+        if self.heritage.record.shedding.failed_often(|| Monotonic.now()) {
+            self.report(Transition::Shedding, 0);
+        }
+    }
+
     /// Notes a rejection by the limiter: that it sheds, or, for the hook of the layer, the first rejection of a key.
     #[cold]
     pub(super) fn note_limited(&self, key: &PartitionKey, decision: &Decision) {
         if self.description.sheds() && decision.is_shed() {
-            if self.heritage.record.shedding.failed(Monotonic.now()) {
-                self.report(Transition::Shedding, 0);
-            }
+            self.note_shed();
             return;
         }
         // A ban has an event of its own, and a suspended quota is the operator's doing.

@@ -84,6 +84,12 @@ impl Responder {
         self.content = RejectionContent::Custom(respond);
     }
 
+    /// Whether rejections of one policy for one reason, with one wait and the same fields of the quota, get the same
+    /// response in plain HTTP.
+    pub(crate) const fn is_constant(&self) -> bool {
+        !matches!(self.content, RejectionContent::Custom(_)) && self.jitter.is_none()
+    }
+
     /// Makes the response to a rejected request, with these fields of the quota. The fields of the wait and
     /// `Cache-Control` are set on custom responses, too.
     #[inline]

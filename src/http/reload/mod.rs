@@ -23,7 +23,7 @@ use crate::http::key::MarkIndex;
 use crate::http::mounting::{self, Mounting};
 use crate::http::policy::{Hook, IntoPolicies, Policies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
-use crate::http::reject::Responder;
+use crate::http::reject::{Responder, ShedResponses};
 use crate::limiter::Limiter;
 use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
@@ -255,6 +255,10 @@ pub(crate) struct InForce {
     is_open_ended: AtomicBool,
     /// `None` if no response has a field that reports quota.
     pub(crate) writer: Option<Arc<Writer>>,
+    /// The responses to requests that the only policy sheds, if they differ in the wait alone.
+    pub(crate) shed_responses: Option<ShedResponses>,
+    /// Likewise, and whether the only policy asks for nothing but the key of a request before that.
+    pub(crate) sheds_anybody: bool,
 }
 
 impl InForce {
@@ -285,6 +289,9 @@ impl InForce {
         let by_name = policies.iter().enumerate().map(|(index, policy)| (Arc::clone(&policy.name), index)).collect();
         let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
         let may_be_held = formula.is_none() && is_one && policies.iter().all(Policy::is_plainly_held);
+        let is_shed_alike = writer.is_none() && !settings.adds_verdict && settings.responder.is_constant();
+        let sheds = may_be_held && is_shed_alike && policies.iter().all(|policy| policy.description.sheds());
+        let sheds_anybody = sheds && policies.iter().all(Policy::may_shed_anybody);
         let in_force = Self {
             policies: policies.into(),
             formula,
@@ -298,6 +305,8 @@ impl InForce {
             keeps_credits,
             is_open_ended,
             writer,
+            shed_responses: sheds.then(ShedResponses::default),
+            sheds_anybody,
         };
         in_force.look_for_overrides();
         Arc::new(in_force)
