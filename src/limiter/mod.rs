@@ -6,11 +6,10 @@
 
 mod acquire;
 pub(crate) mod ext;
-mod health;
-mod hold;
+pub(crate) mod health;
+pub(crate) mod hold;
 mod into_limiter;
 pub(crate) mod rate_limiter;
-pub(crate) mod throttle;
 pub(crate) mod traits;
 #[cfg(feature = "queue")]
 mod wait_bounds;

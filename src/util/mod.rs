@@ -22,7 +22,6 @@ pub(crate) mod expiring_map;
 #[cfg(any(
     all(feature = "http", not(all(feature = "axum", feature = "metrics"))),
     all(feature = "queue", not(feature = "precise-timer")),
-    all(feature = "http", feature = "queue", not(feature = "reqwest")),
 ))]
 pub(crate) mod feature;
 #[cfg(any(feature = "http", sluice_loom))]
