@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::layer::ThrottleError;
-use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
+use tower_sluice::{LeakyQueue, Quota};
+use tower_sluice_client::{ThrottleError, ThrottleLayer};
 
 #[tokio::main]
 async fn main() {

@@ -8,8 +8,7 @@
 use std::error::Error;
 
 use reqwest_middleware::ClientBuilder;
-use tower_sluice::PacerLayer;
-use tower_sluice::layer::{AdaptiveThrottle, PacerError};
+use tower_sluice_client::{AdaptiveThrottle, PacerError, PacerLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {

@@ -18,16 +18,17 @@ die() {
 # minute to build.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols --exclude tower-sluice-dynamodb)
 members+=(--features tower-sluice/axum,tower-sluice/calendar,tower-sluice/metrics)
-members+=(--features tower-sluice/precise-timer,tower-sluice/redis,tower-sluice/redis-tls,tower-sluice/reqwest)
+members+=(--features tower-sluice/precise-timer,tower-sluice/redis,tower-sluice/redis-tls)
 members+=(--features tower-sluice/test-util,tower-sluice/tonic,tower-sluice/unicode,tower-sluice-server/redis)
+members+=(--features tower-sluice-client/metrics,tower-sluice-client/redis,tower-sluice-client/reqwest)
 members+=(--features tower-sluice-config/admin,tower-sluice-config/calendar,tower-sluice-config/metrics)
 members+=(--features tower-sluice-config/redis,tower-sluice-postgres/file,tower-sluice-server/postgres)
 members+=(--features tower-sluice-postgres/bb8,tower-sluice-postgres/calendar,tower-sluice-postgres/sqlx)
 members+=(--features examples/calendar,examples/config,examples/grpc,examples/http-client,examples/postgres)
 members+=(--features examples/redis,examples/reqwest)
 # What is published, in the order in which it must be.
-packages=(tower-sluice tower-sluice-admin tower-sluice-config tower-sluice-postgres tower-sluice-dynamodb)
-declare -A folders=([tower-sluice]=. [tower-sluice-admin]=crates/admin [tower-sluice-config]=crates/config [tower-sluice-postgres]=crates/postgres [tower-sluice-dynamodb]=crates/dynamodb)
+packages=(tower-sluice tower-sluice-admin tower-sluice-client tower-sluice-config tower-sluice-postgres tower-sluice-dynamodb)
+declare -A folders=([tower-sluice]=. [tower-sluice-admin]=crates/admin [tower-sluice-client]=crates/client [tower-sluice-config]=crates/config [tower-sluice-postgres]=crates/postgres [tower-sluice-dynamodb]=crates/dynamodb)
 
 # Prints a package and those that depend on it. Nothing if there is none of this name.
 dependents() {
@@ -189,7 +190,8 @@ run_tests() {
             if (count) print "\nto run a failed test alone:"
             for (i = 1; i <= count; i++) {
                 package = of[i] ~ /^process$/ ? "tower-sluice-server" : of[i] ~ /^(programs|testing)$/ ? "examples" \
-                    : of[i] ~ /^admin$|sluice_admin/ ? "tower-sluice-admin" : of[i] ~ /^config$|sluice_config/ ? "tower-sluice-config" : of[i] ~ /^(sluice|cli|init|serve)$/ ? "sluice" : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" \
+                    : of[i] ~ /^admin$|sluice_admin/ ? "tower-sluice-admin" : of[i] ~ /^client$|sluice_client/ ? "tower-sluice-client" \
+                    : of[i] ~ /^config$|sluice_config/ ? "tower-sluice-config" : of[i] ~ /^(sluice|cli|init|serve)$/ ? "sluice" : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" \
                     : of[i] ~ /^server$|sluice_postgres/ ? "tower-sluice-postgres" : of[i] ~ /^(capacity|shapes)$/ ? "tower-sluice-" of[i] \
                     : of[i] ~ /sluice_overload/ ? "tower-sluice-overload" : "tower-sluice"
                 # The dev-dependencies of the crate turn its features on; `fast-clock` is in none of these tests.

@@ -44,8 +44,9 @@
 //!   operators.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
-//! - [`ThrottleLayer`]: limits clients, and services that do not speak HTTP.
-//! - [`PacerLayer`]: limits the outgoing calls of an HTTP client to the pace that the server's responses report.
+//! - The package [`tower-sluice-client`](https://docs.rs/tower-sluice-client): `PacerLayer` limits the outgoing calls of
+//!   an HTTP client to the pace that the server's responses report, and `ThrottleLayer` limits services that do not
+//!   speak HTTP.
 //! - The package [`tower-sluice-config`](https://docs.rs/tower-sluice-config): routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms, limiters and backends.
 //!
@@ -101,16 +102,15 @@
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
-//! | `metrics` | no | requests by policy and result, outgoing calls, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
+//! | `metrics` | no | requests by policy and result, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
 //! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates the counter, for up to 200 ms. Programs may turn it on; libraries should not |
 //! | `axum` | no | for axum 0.8: reads its `ConnectInfo` and `MatchedPath`; `Verdict`, `Settlement` and `Permits` as arguments, `Rejection` as a response, `Config::router` |
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
-//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue`, `RedisConcurrency` and `RedisBalance`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue`, `RedisConcurrency` and `RedisBalance`: limits that processes share; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
-//! | `reqwest` | no | `PacerLayer::reqwest`: a middleware of `reqwest-middleware` 0.5, and a Tower layer around the client of reqwest 0.13 |
 //! | `test-util` | no | [`testing`] |
 //!
 //! # Minimum supported Rust version
@@ -120,6 +120,8 @@
 // Dead code is reported only if all of these features are on. Without one of them, the items that only this feature
 // uses are unused.
 #![cfg_attr(not(all(feature = "axum", feature = "calendar", feature = "metrics", feature = "redis")), allow(dead_code))]
+// `internal` reaches items that nothing else outside of the crate does.
+#![cfg_attr(not(feature = "internal"), allow(unreachable_pub))]
 
 pub mod algorithm;
 mod balance;
@@ -145,13 +147,10 @@ mod values;
 #[cfg(test)]
 extern crate self as tower_sluice;
 
-/// The parts of the layers: services, futures, builders, and their errors.
+/// The parts of the layer: its service, its futures and its builder.
+#[cfg(feature = "http")]
 pub mod layer {
-    #[cfg(feature = "http")]
-    pub use crate::http::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, WaitStatuses};
-    #[cfg(feature = "http")]
     pub use crate::http::{IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture};
-    pub use crate::limiter::throttle::{Throttle, ThrottleError, ThrottleFuture};
 }
 
 /// The parts of a [`Policy`]: its errors, and the arguments of its closures.
@@ -185,15 +184,12 @@ pub use self::concurrency::Concurrency;
 #[cfg(feature = "redis")]
 pub use self::concurrency::RedisConcurrency;
 #[cfg(feature = "http")]
-pub use self::http::PacerLayer;
-#[cfg(feature = "http")]
 pub use self::http::{
     ChargeOnce, Exemptions, LimitsHandle, MissingKey, Penalty, Permits, Policy, RateLimitLayer, Rejection, RequestHead,
     Settlement, Verdict, grpc, headers, key,
 };
 pub use self::limiter::ext::LimiterExt;
 pub use self::limiter::rate_limiter::RateLimiter;
-pub use self::limiter::throttle::ThrottleLayer;
 pub use self::limiter::traits::Limiter;
 pub use self::overload::Overload;
 #[cfg(feature = "redis")]

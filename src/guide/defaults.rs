@@ -154,21 +154,21 @@
 //!
 //! | setting | default |
 //! |---|---|
-//! | [`ThrottleLayer::cost_fn`](crate::ThrottleLayer::cost_fn) | 1 |
-//! | [`ThrottleLayer::on_failure`](crate::ThrottleLayer::on_failure) | `LocalFallback`, as of a policy |
-//! | [`PacerLayer::key`](crate::PacerLayer::key) | the host and port of the URI; without a host, the service |
-//! | [`PacerLayer::quota`](crate::PacerLayer::quota) | none: what the partner reports |
-//! | [`PacerLayer::max_wait`](crate::PacerLayer::max_wait) | 60 s |
-//! | [`PacerLayer::max_waiters`](crate::PacerLayer::max_waiters) | 1,000 per partner |
-//! | [`PacerLayer::max_pause`](crate::PacerLayer::max_pause) | 1 hour |
-//! | [`PacerLayer::attempts`](crate::PacerLayer::attempts) | no bound: until the longest wait is over |
-//! | [`PacerLayer::wait_statuses`](crate::PacerLayer::wait_statuses) | 429 and 420; 403, 418, 503, 509 and 529 if they state a wait |
-//! | [`PacerLayer::throttle`](crate::PacerLayer::throttle) | none: all calls are sent |
-//! | [`AdaptiveThrottle::success_percent`](crate::layer::AdaptiveThrottle::success_percent) | 50 |
-//! | [`AdaptiveThrottle::max_percent`](crate::layer::AdaptiveThrottle::max_percent) | 100 |
-//! | [`AdaptiveThrottle::window`](crate::layer::AdaptiveThrottle::window) | 2 minutes |
-//! | [`PacerLayer::name`](crate::PacerLayer::name) | none: no metrics |
-//! | [`PacerLayer::shared`](crate::PacerLayer::shared) | no: each process for itself |
+//! | [`ThrottleLayer::cost_fn`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.cost_fn) | 1 |
+//! | [`ThrottleLayer::on_failure`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.on_failure) | `LocalFallback`, as of a policy |
+//! | [`PacerLayer::key`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.key) | the host and port of the URI; without a host, the service |
+//! | [`PacerLayer::quota`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.quota) | none: what the partner reports |
+//! | [`PacerLayer::max_wait`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.max_wait) | 60 s |
+//! | [`PacerLayer::max_waiters`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.max_waiters) | 1,000 per partner |
+//! | [`PacerLayer::max_pause`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.max_pause) | 1 hour |
+//! | [`PacerLayer::attempts`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.attempts) | no bound: until the longest wait is over |
+//! | [`PacerLayer::wait_statuses`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.wait_statuses) | 429 and 420; 403, 418, 503, 509 and 529 if they state a wait |
+//! | [`PacerLayer::throttle`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.throttle) | none: all calls are sent |
+//! | [`AdaptiveThrottle::success_percent`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.AdaptiveThrottle.html#method.success_percent) | 50 |
+//! | [`AdaptiveThrottle::max_percent`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.AdaptiveThrottle.html#method.max_percent) | 100 |
+//! | [`AdaptiveThrottle::window`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.AdaptiveThrottle.html#method.window) | 2 minutes |
+//! | [`PacerLayer::name`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.name) | none: no metrics |
+//! | [`PacerLayer::shared`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.shared) | no: each process for itself |
 //!
 //! # A configuration file
 //!

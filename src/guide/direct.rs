@@ -139,8 +139,8 @@
 //! An `acquire` that fails, because a server cannot be reached, does not fall back: only policies and `ThrottleLayer`
 //! do. Ask [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
 //!
-//! Around a Tower service of jobs, a [`ThrottleLayer`](crate::ThrottleLayer) does the same. For workers on several
-//! machines, the queue is a [`RedisQueue`](super::machines#a-shared-queue).
+//! Around a Tower service of jobs, a [`ThrottleLayer`] does the same. For workers on several machines, the queue is a
+//! [`RedisQueue`](super::machines#a-shared-queue).
 //!
 //! # A WebSocket
 //!
@@ -215,3 +215,5 @@
 //! or make a limiter for each. Charge the bytes of messages by `acquire(&client, bytes)`.
 //!
 //! Next: [call a partner that has limits](super::partners).
+//!
+//! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html

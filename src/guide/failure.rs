@@ -43,8 +43,8 @@
 //!   `OOM`).
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
-//! - **A [`ThrottleLayer`](crate::ThrottleLayer) has the same choice**, and the same default. Where a policy answers
-//!   503, it returns [`ThrottleError::Limiter`](crate::layer::ThrottleError::Limiter).
+//! - **A [`ThrottleLayer`] has the same choice**, and the same default. Where a policy answers 503, it returns
+//!   [`ThrottleError::Limiter`].
 //!
 //! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and,
 //! for any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
@@ -101,3 +101,6 @@
 //! layer](crate::layer::RateLimitLayerBuilder::grpc_status).
 //!
 //! Next: [all defaults](super::defaults).
+//!
+//! [`ThrottleError::Limiter`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.ThrottleError.html#variant.Limiter
+//! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html

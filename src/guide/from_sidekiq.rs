@@ -10,14 +10,14 @@
 //! end
 //! ```
 //!
-//! becomes a layer around the calling service:
+//! becomes a layer of `tower-sluice-client` around the calling service:
 //!
 //! ```no_run
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::layer::ThrottleError;
 //! use tower_sluice::store::redis::Redis;
-//! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
+//! use tower_sluice::{Quota, RedisQueue};
+//! use tower_sluice_client::{ThrottleError, ThrottleLayer};
 //!
 //! /// Stands for the call of the partner.
 //! async fn call_shop(order: u32) -> std::io::Result<u32> {
@@ -50,20 +50,21 @@
 //! | `window(name, 5, 30)`: in any 30 seconds | [`SlidingWindow`] on a [`RedisStore`] | [`SlidingWindow`] |
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
 //! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
-//! | `points(…)` | a bucket, with a [cost](crate::ThrottleLayer::cost_fn) | the same |
+//! | `points(…)` | a bucket, with a [cost](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.cost_fn) | the same |
 //! | `concurrent(name, 50, …)` | [`RedisConcurrency`](crate::RedisConcurrency) | [`Concurrency`](crate::Concurrency) |
 //! | `unlimited` | no layer | |
-//! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
+//! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
 //! | `wait_timeout` | [`max_wait`](crate::RedisQueue::max_wait) | the same |
-//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](crate::layer::ThrottleError::Rejected), with the exact wait | the same |
+//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.ThrottleError.html#variant.Rejected), with the exact wait | the same |
 //! | `policy: :skip` | ignore that error | the same |
 //!
 //! Names and keys:
 //!
 //! ```no_run
 //! use tower_sluice::store::redis::{Redis, RedisStore};
-//! use tower_sluice::{LeakyBucket, Quota, RateLimiter, ThrottleLayer};
+//! use tower_sluice::{LeakyBucket, Quota, RateLimiter};
+//! use tower_sluice_client::ThrottleLayer;
 //!
 //! struct Call {
 //!     shop: u64,
@@ -86,11 +87,11 @@
 //! - **The advertised wait is exact.** Reschedule the job for then, instead of backing off.
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
 //!   `.burst(60)` lets sixty depart at once, as `leaky` does.
-//! - **Costs are set before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). If the actual cost differs, charge
+//! - **Costs are set before the call** in a [`ThrottleLayer`]. If the actual cost differs, charge
 //!   or refund the difference on the limiter: [`Mode::UpTo`](crate::limiter::Mode::UpTo),
 //!   [`refund`](crate::Limiter::refund). In a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. To raise, choose
-//!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`](crate::ThrottleLayer::on_failure).
+//!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`].
 //! - **One round trip per call** for all kinds, and no call for a key that is known to be used up.
 //!
 //! Next: [try the new limits out before they reject](super::shadow).
@@ -100,3 +101,5 @@
 //! [`LeakyBucket`]: crate::LeakyBucket
 //! [`RedisStore`]: crate::store::redis::RedisStore
 //! [`RedisQueue`]: crate::RedisQueue
+//! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html
+//! [`on_failure`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.on_failure

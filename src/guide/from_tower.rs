@@ -145,7 +145,7 @@
 //! | `ConcurrencyLimitLayer::new(64)`, `GlobalConcurrencyLimitLayer` | [`Concurrency::new(64)`](crate::Concurrency); to wait, with [`max_queue`](crate::Concurrency::max_queue) |
 //! | a permit until the response's head | [until its body has ended](super::in_flight#when-a-request-is-over), or as there: [`release_at_head`](crate::Policy::release_at_head) |
 //! | `LoadShedLayer`, `BufferLayer`, `HandleErrorLayer` | nothing: a rejection is a response, and the layer is `Clone` |
-//! | around a client's service | [`ThrottleLayer`](crate::ThrottleLayer), as in [calling a partner](super::partners) |
+//! | around a client's service | [`ThrottleLayer`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html), as in [calling a partner](super::partners) |
 //!
 //! # What is different
 //!

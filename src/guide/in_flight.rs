@@ -176,7 +176,7 @@
 //! # Jobs, tasks, calls
 //!
 //! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::limiter::Permit), and
-//! [`ThrottleLayer`](crate::ThrottleLayer) holds one for as long as the future of a service runs:
+//! [`ThrottleLayer`] holds one for as long as the future of a service runs:
 //!
 //! ```
 //! use tower_sluice::{Concurrency, LimiterExt, PartitionKey};
@@ -196,3 +196,4 @@
 //! Next: [real costs](super::real_costs).
 //!
 //! [`Concurrency`]: crate::Concurrency
+//! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html

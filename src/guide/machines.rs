@@ -136,7 +136,8 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use tower_sluice::store::redis::Redis;
-//! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
+//! use tower_sluice::{Quota, RedisQueue};
+//! use tower_sluice_client::ThrottleLayer;
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10))

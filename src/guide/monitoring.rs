@@ -50,7 +50,7 @@
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
 //! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
 //! | `debt_table_live_keys`, `debt_table_capacity`, `debt_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of what keys [owe](crate::Policy::owe_shortfalls) |
-//! | `outgoing_calls_total` | a counter | `pacer`, `result` | calls through a [`PacerLayer`](crate::PacerLayer) with a [name](crate::PacerLayer::name): `accepted`, `rejected` (by the partner), `failed`, `throttled`, `wait-too-long`, `line-full`, `cancelled`. A call that is sent again counts once per attempt |
+//! | `outgoing_calls_total` | a counter | `pacer`, `result` | calls through a [`PacerLayer`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html) with a [name](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.name): `accepted`, `rejected` (by the partner), `failed`, `throttled`, `wait-too-long`, `line-full`, `cancelled`. A call that is sent again counts once per attempt |
 //! | `waiting_calls` | a gauge | `pacer` | calls that wait in line now |
 //! | `outgoing_call_time_in_line_seconds` | a histogram | `pacer` | how long calls waited before they were sent |
 //! | `throttled_partners` | a gauge | `pacer` | partners that keep [failing](super::partners#when-a-partner-fails), as of the last call to each |
@@ -63,10 +63,10 @@
 //! or the store behind one [`KeyValueBackend`](crate::store::remote::KeyValueBackend) (`key-value store of
 //! per-client`). A [`Backend`](crate::store::remote::Backend::health) of your own names its nodes.
 //!
-//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A
-//! [`ThrottleLayer`](crate::ThrottleLayer) has no names, and is not counted. Series of a store's results begin with
-//! their first call, so `rate()` does not see the first failures of a kind: alert on `limiter_failures_total`, which
-//! begins at zero.
+//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A [`ThrottleLayer`] has no names,
+//! and is not counted. Calls through a `PacerLayer` are counted with the feature `metrics` of `tower-sluice-client`.
+//! Series of a store's results begin with their first call, so `rate()` does not see the first failures of a kind:
+//! alert on `limiter_failures_total`, which begins at zero.
 //!
 //! A policy has some 14 series, which begin with its first request. Those of the first 256 policies of a process begin
 //! at zero with the first observation. With more policies, `rate()` does not see the first request of the others.
@@ -215,3 +215,5 @@
 //! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::layer::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! Next: [answer a customer who calls](super::support).
+//!
+//! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html

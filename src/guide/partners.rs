@@ -3,23 +3,22 @@
 //! **You want** workers to call a partner's API as fast as it allows. When it rejects a call, all of them should pause
 //! for the time that it asks for, and the call should not lose its place.
 //!
-//! A [`PacerLayer`] around your HTTP client does that. It reads the partner's limits from its responses, and knows
-//! nothing else.
+//! A [`PacerLayer`], of the package [`tower-sluice-client`](https://docs.rs/tower-sluice-client), around your HTTP client
+//! does that. It reads the partner's limits from its responses, and knows nothing else.
 //!
 //! # With reqwest
 //!
-//! With the feature `reqwest`, the layer is a middleware of
+//! With the feature `reqwest` of `tower-sluice-client`, the layer is a middleware of
 //! [`reqwest-middleware`](https://docs.rs/reqwest-middleware), beside `reqwest-retry` and `reqwest-tracing`:
 //!
 //! ```toml
-//! tower-sluice = { version = "0.1", features = ["reqwest"] }
+//! tower-sluice-client = { version = "0.1", features = ["reqwest"] }
 //! reqwest = "0.13"
 //! reqwest-middleware = "0.5"
 //! ```
 //!
-#![cfg_attr(feature = "reqwest", doc = "```no_run")]
-#![cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
-//! use tower_sluice::PacerLayer;
+//! ```no_run
+//! use tower_sluice_client::PacerLayer;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,10 +31,9 @@
 //!
 //! It is a Tower layer, too: `PacerLayer::reqwest().layer(reqwest::Client::new())` is a service of `reqwest::Request`,
 //! with `oneshot(request)`. A body that is a stream cannot be sent again. After a redirect, the answer is booked on the
-//! host that gave it. A call that was not sent fails with a [`PacerError`](crate::layer::PacerError), which
-//! [`PacerError::find`](crate::layer::PacerError::find) returns, also from inside of `reqwest-retry`. The feature adds
-//! `reqwest` without its default features (no TLS: your program chooses), `reqwest-middleware` and `async-trait`, and
-//! to a program that has these nothing.
+//! host that gave it. A call that was not sent fails with a [`PacerError`], which [`PacerError::find`] returns, also
+//! from inside of `reqwest-retry`. The feature adds `reqwest` without its default features (no TLS: your program
+//! chooses), `reqwest-middleware` and `async-trait`, and to a program that has these nothing.
 //!
 //! With reqwest 0.12, convert the requests in a `tower::service_fn`: `reqwest::Request::try_from(request)`, and
 //! `http::Response::from(response)`.
@@ -54,8 +52,7 @@
 //! use hyper_util::client::legacy::Client;
 //! use hyper_util::rt::TokioExecutor;
 //! use tower::{Service, ServiceBuilder, ServiceExt};
-//! use tower_sluice::layer::PacerError;
-//! use tower_sluice::PacerLayer;
+//! use tower_sluice_client::{PacerError, PacerLayer};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn Error>> {
@@ -83,16 +80,16 @@
 //!
 //! # What happens to a call
 //!
-//! 1. It joins the line of its partner: the host and port of its URI, or the value that [`key`](crate::PacerLayer::key)
-//!    makes of the request. If the partner counts by account, make a key of the account. tonic's client names no host:
-//!    each channel that you wrap has a line of its own.
+//! 1. It joins the line of its partner: the host and port of its URI, or the value that [`key`] makes of the request.
+//!    If the partner counts by account, make a key of the account. tonic's client names no host: each channel that you
+//!    wrap has a line of its own.
 //! 2. It waits until it is the first, and its time has come.
 //! 3. It is sent. The report in its response sets the pace of the calls behind it.
 //! 4. If the partner rejects it (429, or 503 or 403 with `Retry-After`; [`WaitStatuses`] has the table, and you can
-//!    change it), the whole line pauses, and the call is the first in line again, until
-//!    [`max_wait`](crate::PacerLayer::max_wait) is over. Then the caller gets the rejection as it is.
+//!    change it), the whole line pauses, and the call is the first in line again, until [`max_wait`] is over. Then the
+//!    caller gets the rejection as it is.
 //!
-//! A call with a body that is not `Clone` needs [`with_clone`](crate::PacerLayer::with_clone), to be sent again.
+//! A call with a body that is not `Clone` needs [`with_clone`], to be sent again.
 //!
 //! Poll each call that you have made: a call whose turn has come, and whose future is not polled for 20 ms, is passed
 //! over. It keeps its place, and departs when it is polled and the pace allows it.
@@ -107,7 +104,7 @@
 //! | `RateLimit` (any draft), `X-RateLimit-*`, `X-Rate-Limit-*` and kin | spreads what is left over the time to the reset | nothing |
 //! | only a 429 with `Retry-After` | pauses for as long, and [learns the pace](#a-partner-that-only-rejects) | the quota, if you know it |
 //! | only a bare 429 | the same, with pauses of its own | the quota, if you know it |
-//! | another status, such as 403 | the same, if it states a wait | [`wait_statuses`](crate::PacerLayer::wait_statuses), for others |
+//! | another status, such as 403 | the same, if it states a wait | [`wait_statuses`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.wait_statuses), for others |
 //! | in gRPC: `grpc-status: 8` in the head, and `grpc-retry-pushback-ms` | pauses for as long; a status in trailers is not read | the same |
 //!
 //! The quota of yours applies in any case. It begins with a full burst, if you set one; without, calls are evenly
@@ -118,11 +115,11 @@
 //! From rejections, the layer learns a pace, as TCP does: slower with each rejection, and a little faster with each
 //! call that is accepted. At first and after each pause, one call goes alone; at first, two follow, then four, and so
 //! on. So 200 calls at once to a partner of 20 per second are all served, and about 20 of them are rejected once
-//! (`tests/http/pacer_wave.rs`).
+//! (`crates/client/tests/client/pacer_wave.rs`).
 //!
 //! Processes that know nothing of each other share the partner's quota in this way. Rejections per thousand calls that
 //! were served, and the share of the quota that was used, for clients with ten calls each to make at any time
-//! (`src/http/pacer/tests/contest.rs`, up to ten minutes simulated):
+//! (`crates/client/src/pacer/tests/contest.rs`, up to ten minutes simulated):
 //!
 //! | the partner's quota, eight clients | retry after 1 s | backoff with full jitter | pacer |
 //! |---|---|---|---|
@@ -140,8 +137,7 @@
 //! layer reject them at once, and send it just enough to notice that it is back:
 //!
 //! ```
-//! use tower_sluice::PacerLayer;
-//! use tower_sluice::layer::AdaptiveThrottle;
+//! use tower_sluice_client::{AdaptiveThrottle, PacerLayer};
 //!
 //! # type Body = http_body_util::Full<bytes::Bytes>;
 //! let layer = PacerLayer::<Body>::new().throttle(AdaptiveThrottle::new()).name("orders");
@@ -152,7 +148,7 @@
 //! it accepts less, it gets about twice as many as it accepts; and one per second in any case. Once that one is
 //! accepted, their number doubles every second until all are sent, so that a partner that recovers is not overrun. Each
 //! partner is judged by itself. Failures are 429, 5xx, errors and timeouts: the table is at
-//! [`AdaptiveThrottle`](crate::layer::AdaptiveThrottle).
+//! [`AdaptiveThrottle`].
 //!
 //! It is off unless set. A program that does not expect this error treats it as the partner's, and would retry the
 //! more.
@@ -164,14 +160,14 @@
 //!
 //! With 4,990 calls left for an hour, ten calls at once leave over seven seconds: the layer does not know that no other
 //! call will follow. Calls that must not wait need a client of their own, without the layer, or a key of their own with
-//! [`quota`](crate::PacerLayer::quota).
+//! [`quota`].
 //!
 //! # Several processes
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
 //! use tower_sluice::store::redis::Redis;
-//! use tower_sluice::PacerLayer;
+//! use tower_sluice_client::PacerLayer;
 //!
 //! # type Body = http_body_util::Full<bytes::Bytes>;
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -191,12 +187,20 @@
 //! `scripts/partner` has eight processes call the example server for as much as it allows, through one Redis, and
 //! prints the rejections and the share of the quota that was used. In two minutes on two busy cores, none of 11,963
 //! calls was rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per
-//! second, all that came in. Tests do the same with simulated partners and latencies (`src/http/pacer/tests.rs`).
+//! second, all that came in. Tests do the same with simulated partners and latencies
+//! (`crates/client/src/pacer/tests.rs`).
 //!
 //! More: [queues](super::queue#a-queue-for-what-you-send), if you know the partner's limit and its protocol is not
 //! HTTP.
 //!
 //! Next: [limits in a file](super::configuration).
 //!
-//! [`PacerLayer`]: crate::PacerLayer
-//! [`WaitStatuses`]: crate::layer::WaitStatuses
+//! [`PacerLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html
+//! [`WaitStatuses`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.WaitStatuses.html
+//! [`AdaptiveThrottle`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.AdaptiveThrottle.html
+//! [`PacerError::find`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.PacerError.html#method.find
+//! [`PacerError`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.PacerError.html
+//! [`key`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.key
+//! [`max_wait`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.max_wait
+//! [`quota`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.quota
+//! [`with_clone`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.with_clone

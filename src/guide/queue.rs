@@ -204,8 +204,8 @@
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::layer::ThrottleError;
-//! use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
+//! use tower_sluice::{LeakyQueue, Quota};
+//! use tower_sluice_client::{ThrottleError, ThrottleLayer};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), ThrottleError<std::io::Error>> {
@@ -222,7 +222,7 @@
 //! Set the quota below the partner's limit: its clock begins when your call arrives, and calls that depart
 //! 200 ms apart may arrive closer together. Nine tenths is a common choice.
 //!
-//! If the partner speaks HTTP and reports its limits, a [`PacerLayer`](crate::PacerLayer) keeps to what it reports:
+//! If the partner speaks HTTP and reports its limits, a [`PacerLayer`] keeps to what it reports:
 //! [partners](super::partners).
 //!
 //! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-shared-queue), for one
@@ -231,3 +231,4 @@
 //! Next: [slow clients down before they are rejected](super::slow_down).
 //!
 //! [`LeakyQueue`]: crate::LeakyQueue
+//! [`PacerLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html

@@ -167,7 +167,7 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
 }
 
 /// Returns the value of a field that occurs exactly once.
-pub(crate) fn only_line(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&HeaderValue> {
+pub fn only_line(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&HeaderValue> {
     let mut lines = headers.get_all(name).iter();
     lines.next().filter(|_| lines.next().is_none())
 }

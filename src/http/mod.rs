@@ -1,16 +1,15 @@
 //! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of the policies or no policy, and
-//! responses. And the other side: a client that obeys such limits (`pacer`).
+//! responses.
 
 mod body;
 mod evaluate;
 mod first_requests;
 pub mod grpc;
-mod head;
+pub(crate) mod head;
 pub mod headers;
 pub mod key;
 mod layer;
 mod mounting;
-mod pacer;
 mod permits;
 pub(crate) mod policy;
 mod preflight;
@@ -27,7 +26,6 @@ mod verdict;
 pub use self::body::RejectionBody;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
-pub use self::pacer::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, PacerLayer, WaitStatuses};
 pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
     ChargeOnce, Crossing, Event, ExemptionError, Exemptions, IntoPolicies, MissingKey, Offender, Offenders, Penalty,

@@ -1,4 +1,21 @@
 //! What the other packages of this workspace share with this one. They ask for exactly its version (`=`), so it may
 //! change in any.
 
+#[cfg(feature = "redis")]
+pub mod shared_state;
 pub mod span;
+
+#[cfg(feature = "http")]
+pub use crate::http::{
+    head::only_line,
+    headers::{
+        decimal::parse as parse_digits,
+        wait::{date, seconds_in},
+    },
+};
+pub use crate::limiter::health::Health;
+pub use crate::limiter::hold::Hold;
+pub use crate::util::lock::Lock;
+pub use crate::util::log::{Chain, KeyHash};
+pub use crate::util::random::random;
+pub use crate::util::wake::let_others_take;

@@ -6,11 +6,10 @@
 
 mod acquire;
 pub(crate) mod ext;
-mod health;
-mod hold;
+pub(crate) mod health;
+pub(crate) mod hold;
 mod into_limiter;
 pub(crate) mod rate_limiter;
-pub(crate) mod throttle;
 pub(crate) mod traits;
 mod wait_bounds;
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "bodies are HTTP's"))]

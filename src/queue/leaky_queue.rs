@@ -315,7 +315,8 @@ impl LeakyQueue {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota, ThrottleLayer};
+    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
+    /// use tower_sluice_client::ThrottleLayer;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {

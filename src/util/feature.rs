@@ -24,6 +24,3 @@ feature!(Metrics, "this needs the crate feature `metrics` of `tower-sluice`");
 
 #[cfg(not(feature = "precise-timer"))]
 feature!(PreciseTimer, "this needs the crate feature `precise-timer` of `tower-sluice`");
-
-#[cfg(all(not(feature = "reqwest"), feature = "http"))]
-feature!(Reqwest, "this needs the crate feature `reqwest` of `tower-sluice`");

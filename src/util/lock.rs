@@ -6,18 +6,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A mutex that a panic does not poison: no change under it can panic half way.
 #[derive(Debug, Default)]
-pub(crate) struct Lock<T>(Mutex<T>);
+pub struct Lock<T>(Mutex<T>);
 
 /// A map by key in several parts with a lock each, so that two threads rarely want the same one.
 #[derive(Debug)]
 pub(crate) struct Shards<T>(Box<[Lock<T>]>);
 
 impl<T> Lock<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// Makes a lock of a value.
+    pub const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+    /// Locks the value.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -43,7 +43,8 @@ pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str)
 }
 
 /// An error and its sources.
-struct Chain<'a>(&'a LimiterError);
+#[derive(Debug)]
+pub struct Chain<'a>(pub &'a LimiterError);
 
 impl Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,14 +68,6 @@ pub(crate) fn shedding(policy: &str, shadow: bool) {
 
 pub(crate) fn shedding_ended(policy: &str, shadow: bool) {
     event!(warn: policy, shadow, "the server is overloaded no more");
-}
-
-pub(crate) fn throttle_failed(error: &LimiterError, requests: &str) {
-    event!(warn: error = %Chain(error), requests, "ThrottleLayer: limiter failed");
-}
-
-pub(crate) fn throttle_recovered() {
-    event!(warn: "ThrottleLayer: limiter recovered");
 }
 
 /// Whether decisions are logged, perhaps.
@@ -164,10 +157,12 @@ pub(crate) fn key_adjusted(
 }
 
 /// The hash of a key, by a secret that lasts until the process ends.
-pub(crate) struct KeyHash(u64);
+#[derive(Debug)]
+pub struct KeyHash(u64);
 
 impl KeyHash {
-    pub(crate) fn new(key: &PartitionKey) -> Self {
+    /// Hashes a key.
+    pub fn new(key: &PartitionKey) -> Self {
         static SECRET: OnceLock<Secret> = OnceLock::new();
         Self(SECRET.get_or_init(Secret::random).mark(key.as_bytes()))
     }
@@ -342,19 +337,4 @@ pub(crate) fn redis_topology_changed(topology: &str) {
 
 pub(crate) fn redis_may_evict(maxmemory_policy: &str) {
     event!(warn: see = page!("redis-may-evict-budgets"), maxmemory_policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
-}
-
-// Transitions of partners that a `PacerLayer` calls. The callers bound their rate. `partner` is the host that the
-// program calls, escaped, or the hash of a key of its own.
-
-pub(crate) fn partner_throttled(pacer: Option<&str>, partner: &dyn Display, accepted: u64, sent: u64, left_out: u64) {
-    event!(warn: pacer, %partner, accepted, sent, left_out, "a partner keeps failing: calls to it are rejected here, without being sent, except for one per second and as many as it accepts");
-}
-
-pub(crate) fn partner_recovered(pacer: Option<&str>, partner: &dyn Display, left_out: u64) {
-    event!(warn: pacer, %partner, left_out, "a partner accepts calls again: all are sent");
-}
-
-pub(crate) fn partner_paused(pacer: Option<&str>, partner: &dyn Display, pause: Duration, left_out: u64) {
-    event!(info: pacer, %partner, pause = ?pause, left_out, "a partner has rejected a call because of its limit: its line pauses");
 }

@@ -19,11 +19,7 @@ pub(crate) mod cases;
 pub(crate) mod effort;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
-#[cfg(any(
-    all(feature = "http", not(all(feature = "axum", feature = "metrics"))),
-    not(feature = "precise-timer"),
-    all(feature = "http", not(feature = "reqwest"))
-))]
+#[cfg(any(all(feature = "http", not(all(feature = "axum", feature = "metrics"))), not(feature = "precise-timer"),))]
 pub(crate) mod feature;
 #[cfg(any(feature = "http", sluice_loom))]
 pub(crate) mod idle_flag;

@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 /// Draws a number, all equally likely.
-pub(crate) fn random() -> u64 {
+pub fn random() -> u64 {
     #[cfg(feature = "test-util")]
     if let Some(number) = seeded::next() {
         return number;

@@ -16,7 +16,7 @@ pub(crate) fn wake_all(wakers: Vec<Waker>) {
 /// A worker of tokio's keeps that task in a slot of its own, from which no other worker takes it, and runs it when the
 /// present task yields. If that computes for a second before, the task waits for a second, although other workers are
 /// idle. The next task that is spawned takes the slot, and moves the previous task to the queue that all workers run.
-pub(crate) fn let_others_take() {
+pub fn let_others_take() {
     use tokio::runtime::{Handle, RuntimeFlavor};
 
     // A runtime with one thread has nobody who could take it.

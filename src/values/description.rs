@@ -171,7 +171,6 @@ impl Description {
 
     /// Declares that the limiter sheds each request at times. A function, as for
     /// [bodies](Self::watching_bodies).
-    #[cfg_attr(not(feature = "queue"), allow(dead_code, reason = "`Overload` is the one that does"))]
     pub(crate) const fn shedding_anybody(mut self, find: FindShedder) -> Self {
         self.find_shedder = Some(find);
         self

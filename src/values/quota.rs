@@ -239,7 +239,9 @@ impl Quota {
         self.explicit_burst_or(self.limit())
     }
 
-    pub(crate) const fn explicit_burst_or(&self, default: u64) -> u64 {
+    /// The burst that was set, or `default`: for limiters that have another burst than the limit without one.
+    #[must_use]
+    pub const fn explicit_burst_or(&self, default: u64) -> u64 {
         match self.burst {
             Some(burst) if burst.get() <= MAX_UNITS => burst.get(),
             _ => default,

@@ -26,12 +26,7 @@ mod overload;
 mod overrides;
 mod own_quotas;
 mod own_windows;
-mod pacer;
-mod pacer_throttle;
-mod pacer_wave;
 mod policy_options;
-#[cfg(feature = "reqwest")]
-mod reqwest;
 mod settlement;
 mod several_keys;
 mod suspended;

@@ -38,16 +38,6 @@ fn left(window: &CalendarWindow) -> Duration {
     window.decide(None, now, 0).0.reset_after()
 }
 
-/// How many scripts the server ran. The first call of a script is made twice: the server does not know its hash.
-pub(crate) fn runs(server: &RedisServer) -> u64 {
-    let number = |command: &str, field: &str| {
-        let stats = server.info(&format!("cmdstat_{command}"));
-        let value = stats.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
-        value.map_or(0, |value| value.parse::<u64>().unwrap())
-    };
-    number("evalsha", "calls") - number("evalsha", "failed_calls") + number("eval", "calls")
-}
-
 #[track_caller]
 fn assert_near(wait: Duration, expected: Duration) {
     assert!(wait.abs_diff(expected) < Duration::from_secs(60), "{wait:?} instead of {expected:?}");
@@ -64,7 +54,7 @@ async fn processes_share_a_month_in_one_round_trip_each() {
     let rejected = ask(&here, 2).await;
     assert_eq!(rejected.remaining(), 1);
     assert_near(rejected.retry_after().unwrap(), left(&monthly(10)));
-    assert_eq!(runs(&server), 3);
+    assert_eq!(server.runs(), 3);
     // The key lives as long as its window.
     let keys: Vec<String> = server.run(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1);
@@ -112,7 +102,7 @@ async fn a_month_and_a_bucket_are_charged_together_or_not_at_all() {
         let response = layer.layer(service).oneshot(http::Request::new(())).await.unwrap();
         statuses.push((response.status().as_u16(), response.headers()["ratelimit"].to_str().unwrap().to_owned()));
         // The third may ask what is left of the bucket.
-        assert!(runs(&server) == number.min(2) || number == 3);
+        assert!(server.runs() == number.min(2) || number == 3);
     }
     let seen: Vec<_> = statuses.iter().map(|(status, field)| (*status, &field[..14])).collect();
     assert_eq!(seen, [(200, "\"month\";r=1;t="), (200, "\"month\";r=0;t="), (503, "\"month\";r=0;t=")]);
@@ -161,7 +151,7 @@ async fn two_processes_with_two_windows_of_a_key_count_together() {
         assert_eq!((decision.is_allowed(), decision.limit(), decision.remaining()), (true, 10, 10 - used));
         assert_near(decision.reset_after(), left(window));
     }
-    assert_eq!(runs(&server), 4);
+    assert_eq!(server.runs(), 4);
     let keys: Vec<String> = server.run(&["KEYS", "*"]);
     let [name] = &keys[..] else { panic!("{keys:?}") };
     assert_near(Duration::from_millis(server.run(&["PTTL", name])), left(&new));
@@ -172,9 +162,9 @@ async fn two_processes_with_two_windows_of_a_key_count_together() {
         assert_near(rejected.retry_after().unwrap(), left(window));
     }
     // The process remembers a rejection under one window, and asks for another one.
-    let asked = runs(&server);
+    let asked = server.runs();
     assert!(!ask_in(&here, &old, 1).await.is_allowed());
-    assert_eq!(runs(&server), asked);
+    assert_eq!(server.runs(), asked);
     assert_eq!(ask_in(&here, &greater, 1).await.remaining(), 1);
     // The fallback has no counts of the server, and the same window.
     let key = PartitionKey::from("key");
@@ -196,9 +186,9 @@ async fn a_refund_moves_no_key_to_another_window() {
     let keys: Vec<String> = server.run(&["KEYS", "*"]);
     let text = || server.run::<String>(&["GET", &keys[0]]);
     let before = text();
-    let asked = runs(&server);
+    let asked = server.runs();
     limiter.refund(&Ask::charge(&key, 4).in_window(Some(&old)), charged.receipt(), 4);
-    crate::support::redis::await_until("it was asked for", || runs(&server) > asked);
+    crate::support::redis::await_until("it was asked for", || server.runs() > asked);
     assert_eq!(text(), before);
     limiter.refund(&Ask::charge(&key, 1).in_window(Some(&new)), moved.receipt(), 1);
     crate::support::redis::await_until("it is refunded", || text() == before.replacen(":5@", ":4@", 1));
@@ -246,6 +236,6 @@ async fn a_layer_charges_each_customers_window_together_with_a_bucket() {
         let rest = fields[1].strip_prefix(&format!("\"month\";r={};t=", limit - used)).unwrap();
         assert_near(Duration::from_secs(rest.split(',').next().unwrap().parse().unwrap()), left(&window));
         // A change of the limit costs a second round trip, as with quotas.
-        assert_eq!(runs(&server), if number == 2 { 4 } else { number as u64 + 1 });
+        assert_eq!(server.runs(), if number == 2 { 4 } else { number as u64 + 1 });
     }
 }

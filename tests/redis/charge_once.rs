@@ -16,7 +16,7 @@ use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::testing::Random;
 use tower_sluice::{ChargeOnce, FailureMode, Limiter, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
-use crate::calendar::{monthly, runs};
+use crate::calendar::monthly;
 use crate::support::clients::{PLENTY, at_most, at_most_in_window, charged, key, per_client};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::redis::{RedisCluster, RedisServer};
@@ -191,7 +191,7 @@ async fn a_request_waits_for_one_call_and_its_response_for_none() {
     let redis = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let layer = layer(&redis, at_most_in_window(2), 1);
     let first = Open::send(&layer, post("a", "k")).await;
-    assert_eq!(runs(&server), 1);
+    assert_eq!(server.runs(), 1);
     // The server is out of reach when the response is over.
     proxy.set(Mode::BlackHole);
     let start = Instant::now();
@@ -199,17 +199,17 @@ async fn a_request_waits_for_one_call_and_its_response_for_none() {
     assert!(start.elapsed() < PLENTY, "the response has waited for the record");
     proxy.set(Mode::Pass);
     recorded(&server, 1).await;
-    assert_eq!(runs(&server), 2);
+    assert_eq!(server.runs(), 2);
     assert_eq!(left(&layer, "a", "k").await, Some(1));
-    assert_eq!(runs(&server), 3, "a free retry");
+    assert_eq!(server.runs(), 3, "a free retry");
     assert_eq!(left(&layer, "a", "other").await, Some(0));
     recorded(&server, 2).await;
-    assert_eq!(runs(&server), 5);
+    assert_eq!(server.runs(), 5);
     assert_eq!(left(&layer, "a", "third").await, None);
-    assert_eq!(runs(&server), 6, "a rejection");
+    assert_eq!(server.runs(), 6, "a rejection");
     // Without an idempotency key, the negative cache rejects.
     let request = Request::post("/charges").header("x-client", "a").body(()).unwrap();
-    assert_eq!((send(&layer, request).await.status().as_u16(), runs(&server)), (429, 6));
+    assert_eq!((send(&layer, request).await.status().as_u16(), server.runs()), (429, 6));
 }
 
 #[tokio::test]
@@ -247,10 +247,10 @@ async fn a_free_retry_that_another_policy_rejects_is_not_used_up() {
     assert_eq!(left(&here, "a", "k").await, Some(8));
     recorded(&server, 1).await;
     assert!(other.decide(&Ask::charge(&key("a"), 4)).decided().await.unwrap().is_allowed());
-    let before = runs(&server);
+    let before = server.runs();
     assert_eq!(left(&here, "a", "k").await, None);
     // The retry was free, and rejected by the other policy; then the budget and the record got it back.
-    until("it is put back", || runs(&server) == before + 4).await;
+    until("it is put back", || server.runs() == before + 4).await;
     assert_eq!(records(&server)[0].1, "-1");
     assert_eq!(server.run::<Vec<String>>(&["KEYS", "*:rf"]), [""; 0], "nothing is owed to the budget");
     let _ = other.decide(&Ask::reset(&key("a"))).decided().await.unwrap();
@@ -322,13 +322,13 @@ async fn a_flood_of_idempotency_keys_on_a_used_up_key_hardly_reaches_the_server(
     let layer = layer(&redis(&server), at_most_in_window(1), 1);
     assert_eq!(left(&layer, "a", "k").await, Some(0));
     recorded(&server, 1).await;
-    let (start, before) = (Instant::now(), runs(&server));
+    let (start, before) = (Instant::now(), server.runs());
     for number in 0..1_000 {
         assert_eq!(left(&layer, "a", &format!("n{number}")).await, None);
     }
     // The first finds out that nothing is left.
     let most = 1 + 100 + 10 * (start.elapsed().as_secs() + 1);
-    let calls = runs(&server) - before;
+    let calls = server.runs() - before;
     assert!((100..=most).contains(&calls), "{calls} calls");
     // Another process answers the retry, which is not used up.
     let there = self::layer(&redis(&server), at_most_in_window(1), 1);

@@ -316,7 +316,7 @@ async fn a_cancelled_request_does_not_forfeit_the_lease() {
             RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p").leasing(64, Duration::from_secs(600)));
         // Shows that there is a demand.
         assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
-        let calls = || crate::calendar::runs(&server);
+        let calls = || server.runs();
         let (mut spent_at_once, before) = (0, calls());
         // Every caller that needs a call is cancelled at once; so what its call took is there, or lost.
         eventually("300 are paid in advance", async || {

@@ -13,7 +13,6 @@ mod modes;
 mod offenders;
 mod overrides;
 mod own_quotas;
-mod pacer;
 mod permissions;
 mod queue;
 mod runtimes;

@@ -79,24 +79,29 @@ fn the_guide_has_the_defaults_of_the_source() {
         (
             "`PacerLayer::max_wait`",
             "60 s",
-            "src/http/pacer/layer.rs",
+            "crates/client/src/pacer/layer.rs",
             "const MAX_WAIT: Duration = Duration::from_secs(60);",
         ),
-        ("`PacerLayer::max_waiters`", "1,000", "src/http/pacer/layer.rs", "const MAX_WAITERS: usize = 1_000;"),
+        ("`PacerLayer::max_waiters`", "1,000", "crates/client/src/pacer/layer.rs", "const MAX_WAITERS: usize = 1_000;"),
         (
             "`PacerLayer::max_pause`",
             "1 hour",
-            "src/http/pacer/layer.rs",
+            "crates/client/src/pacer/layer.rs",
             "const MAX_PAUSE: Duration = Duration::from_secs(3_600);",
         ),
-        ("`AdaptiveThrottle::success_percent`", "50", "src/http/pacer/throttle.rs", "const SUCCESS_PERCENT: u64 = 50;"),
+        (
+            "`AdaptiveThrottle::success_percent`",
+            "50",
+            "crates/client/src/pacer/throttle.rs",
+            "const SUCCESS_PERCENT: u64 = 50;",
+        ),
         (
             "`AdaptiveThrottle::window`",
             "2 minutes",
-            "src/http/pacer/throttle.rs",
+            "crates/client/src/pacer/throttle.rs",
             "const WINDOW: Duration = Duration::from_secs(120);",
         ),
-        ("`PacerLayer::attempts`", "no bound", "src/http/pacer/layer.rs", "const ATTEMPTS: u32 = u32::MAX;"),
+        ("`PacerLayer::attempts`", "no bound", "crates/client/src/pacer/layer.rs", "const ATTEMPTS: u32 = u32::MAX;"),
     ] {
         assert!(read(file).contains(line), "{file} has no `{line}`: correct {setting} on the page, and this test");
         let row = page.lines().find(|row| row.starts_with(&format!("//! | [{setting}]")));
@@ -123,13 +128,13 @@ fn the_guide_has_every_setting() {
         "src/http/key/client_ip.rs",
         "src/http/key/ip.rs",
         "src/http/layer/builder.rs",
-        "src/http/pacer/layer.rs",
-        "src/http/pacer/throttle.rs",
+        "crates/client/src/pacer/layer.rs",
+        "crates/client/src/pacer/throttle.rs",
         "src/http/policy/after/charge_once/mod.rs",
         "src/http/policy/who/exemptions.rs",
         "src/http/policy/definition.rs",
         "src/http/policy/heritage/penalty.rs",
-        "src/limiter/throttle.rs",
+        "crates/client/src/throttle.rs",
         "src/overload/limiter.rs",
         "src/queue/leaky_queue.rs",
         "src/queue/redis/redis_queue.rs",
@@ -156,7 +161,9 @@ fn the_guide_has_every_setting() {
                 continue;
             }
             settings += 1;
-            let is_shown = [format!("::{name})"), format!("::{name}` ")].iter().any(|link| page.contains(link));
+            // The last is a link to the documentation of another package.
+            let links = [format!("::{name})"), format!("::{name}` "), format!("#method.{name})")];
+            let is_shown = links.iter().any(|link| page.contains(link));
             assert!(is_shown, "{file}: `{name}` is a setting without a row in src/guide/defaults.rs");
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 #[test]
 fn the_guide_quotes_the_log_exactly() {
     let source = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
-    let logged = source("src/util/log.rs") + &source("crates/config/src/log.rs");
+    let logged = ["src/util/log.rs", "crates/client/src/log.rs", "crates/config/src/log.rs"].map(source).concat();
     // Joins strings that continue on the next line.
     let logged: String = logged.split("\\\n").map(str::trim_start).collect();
     let page = source("src/guide/monitoring.rs");

@@ -284,9 +284,9 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
     }
     let series = ["labels", "series", "observed"];
     let series = series.map(|file| read(format!("src/http/policy/heritage/metrics/{file}.rs"))).concat();
-    let outgoing = read("src/http/pacer/meter/mod.rs");
-    let series = series + &read("src/http/pacer/meter/series.rs");
-    let log = read("src/util/log.rs");
+    let outgoing = read("crates/client/src/pacer/meter/mod.rs");
+    let series = series + &read("crates/client/src/pacer/meter/series.rs");
+    let log = read("src/util/log.rs") + &read("crates/client/src/log.rs");
     let results: BTreeSet<_> = results(&series).chain(results_of_calls(&outgoing)).collect();
     for result in &results {
         if !cells().any(|cell| *cell == format!("result=\"{result}\"")) {

@@ -94,6 +94,16 @@ impl RedisServer {
         cmd.query(&mut connection)
     }
 
+    /// How many scripts the server ran. The first call of a script is made twice: the server does not know its hash.
+    pub fn runs(&self) -> u64 {
+        let number = |command: &str, field: &str| {
+            let stats = self.info(&format!("cmdstat_{command}"));
+            let value = stats.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
+            value.map_or(0, |value| value.parse::<u64>().unwrap())
+        };
+        number("evalsha", "calls") - number("evalsha", "failed_calls") + number("eval", "calls")
+    }
+
     /// A field of `INFO`. Asked again if the connection is lost: a server whose role changes closes all.
     pub fn info(&self, field: &str) -> String {
         let ask = || self.try_run::<String>(&["INFO", "all"]);

@@ -62,7 +62,7 @@ pub(super) fn value(number: u64) -> HeaderValue {
 }
 
 /// Parses a number of digits only, saturating at [`u64::MAX`].
-pub(crate) fn parse(text: &[u8]) -> Option<u64> {
+pub fn parse(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -16,7 +16,7 @@
 // arrives, and the `write` of each syntax puts them in, merged with the values that are set already (merge.rs). The
 // fields of a rejection are all ours: they are copied instead (`PreparedFields`, prepared.rs).
 
-mod decimal;
+pub(crate) mod decimal;
 mod decision_fields;
 mod draft07;
 mod draft11;
@@ -32,13 +32,12 @@ mod response_fields;
 mod server_timing;
 #[cfg(test)]
 mod tests;
-mod wait;
+pub(crate) mod wait;
 mod writer;
 mod x_ratelimit;
 
 use http::{HeaderName, header};
 
-pub(crate) use self::decimal::parse as parse_digits;
 pub use self::decision_fields::DecisionFields;
 pub(crate) use self::draft11::QuotaUnit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
@@ -49,9 +48,8 @@ pub(crate) use self::response_fields::ResponseFields;
 pub(crate) use self::server_timing::append_server_timing;
 pub(crate) use self::wait::{LONGEST_ADVERTISED, merge_retry_after, retry_after_seconds};
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
-pub(crate) use self::wait::{date, seconds_in};
 pub(crate) use self::writer::{Described, PolicyReading, Writer};
-pub(crate) use self::x_ratelimit::{
+pub use self::x_ratelimit::{
     LIMIT as X_RATELIMIT_LIMIT, REMAINING as X_RATELIMIT_REMAINING, RESET as X_RATELIMIT_RESET,
 };
 

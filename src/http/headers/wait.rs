@@ -137,14 +137,15 @@ fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) 
 }
 
 /// Reads a `Retry-After`: whole seconds, or those until a date, rounded up.
-pub(crate) fn seconds_in(value: &HeaderValue, now: impl FnOnce() -> SystemTime) -> Option<u64> {
+pub fn seconds_in(value: &HeaderValue, now: impl FnOnce() -> SystemTime) -> Option<u64> {
     if let Some(seconds) = decimal::parse(value.as_bytes().trim_ascii()) {
         return Some(seconds);
     }
     Some(seconds_ceil(date(value)?.duration_since(now()).unwrap_or(Duration::ZERO)))
 }
 
-pub(crate) fn date(value: &HeaderValue) -> Option<SystemTime> {
+/// Reads a date, in any of the three forms of RFC 9110.
+pub fn date(value: &HeaderValue) -> Option<SystemTime> {
     httpdate::parse_http_date(value.to_str().ok()?).ok()
 }
 

@@ -9,9 +9,12 @@ use super::fields::ResetForm;
 use super::merge::{is_stricter, set};
 use crate::values::Decision;
 
-pub(crate) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The field with the limit of the policy that is the closest to its end, as many APIs have it.
+pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+/// The field with the remaining units of the same policy.
+pub const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+/// The field with the time at which the quota of the same policy is whole again, or the seconds until then.
+pub const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Clients take greater numbers for seconds since 1970.
 const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);

@@ -22,6 +22,9 @@ mod connection;
 mod conversation;
 mod evalsha;
 mod key;
+#[cfg(test)]
+#[path = "../../../tests/support/manual_redis.rs"]
+mod manual_redis;
 mod reports;
 mod script;
 #[cfg(test)]

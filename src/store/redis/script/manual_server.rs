@@ -1,13 +1,14 @@
 //! A Redis server whose scripts run by a clock that the test sets.
 
-use ::redis::{Connection, Pipeline, RedisError, Value, cmd};
+use ::redis::{Pipeline, RedisError, Value, cmd};
 
 use super::ScriptReply;
 use super::variant::{hash_of, source_of};
 use crate::store::redis::connection::evalsha;
 use crate::store::redis::evalsha::{Script, ScriptCall};
 use crate::store::redis::key::{Key, KeyNames};
-use crate::store::redis::servers::RedisServer;
+pub(crate) use crate::store::redis::manual_redis::START;
+use crate::store::redis::manual_redis::{Loaded, ManualRedis, time};
 use crate::values::PartitionKey;
 use crate::values::time::Timestamp;
 
@@ -18,41 +19,32 @@ pub(crate) fn key(name: impl ToString) -> Key {
 }
 
 /// Runs scripts at times that the test chooses.
-///
-/// A server's clock cannot be set. So the sources of these scripts differ in one place: instead of calling `TIME`, they
-/// read two keys.
 pub(crate) struct ManualServer {
-    connection: Connection,
+    redis: ManualRedis,
     hashes: Vec<(&'static str, String)>,
     pipeline: Pipeline,
     /// The number of keys of each call of the pipeline.
     keys: Vec<usize>,
-    _server: RedisServer,
 }
 
 impl ManualServer {
     /// Starts a server that has cached these scripts with the other clock. Also checks that each unchanged script
     /// compiles, and that calls use its hash.
     pub(crate) fn new(scripts: &[&'static Script]) -> Self {
-        let server = RedisServer::start();
-        let mut connection = server.connection();
-        let mut load =
-            |source: &str| -> String { cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap() };
+        let mut redis = ManualRedis::start();
         let hashes = scripts.iter().map(|script| {
             let source = source_of(script);
-            assert_eq!(load(&source), hash_of(script), "{source}");
-            let parts: Vec<_> = source.split("call('TIME')").collect();
-            assert!(parts.len() <= 2, "this asks for the time more than once: {source}");
-            (script.source, load(&parts.join("call('MGET', 'seconds', 'micros')")))
+            let Loaded { unchanged, manual } = redis.load(&source);
+            assert_eq!(unchanged, hash_of(script), "{source}");
+            (script.source, manual)
         });
         let hashes = hashes.collect();
-        Self { connection, hashes, pipeline: Pipeline::new(), keys: Vec::new(), _server: server }
+        Self { redis, hashes, pipeline: Pipeline::new(), keys: Vec::new() }
     }
 
     /// Adds a call that runs at `micros` to the pipeline.
     pub(crate) fn add(&mut self, micros: u64, call: &ScriptCall) {
-        let seconds = micros / 1_000_000;
-        self.pipeline.cmd("MSET").arg("seconds").arg(seconds).arg("micros").arg(micros % 1_000_000).ignore();
+        self.pipeline.add_command(time(micros)).ignore();
         let (_, hash) = self.hashes.iter().find(|(source, _)| *source == call.script.source).unwrap();
         self.pipeline.add_command(evalsha(call, hash));
         self.keys.push(call.keys.len());
@@ -75,26 +67,26 @@ impl ManualServer {
 
     /// Sets a key without an expiry.
     pub(crate) fn set(&mut self, key: &Key, value: &str) {
-        cmd("SET").arg(key.as_str()).arg(value).exec(&mut self.connection).unwrap();
+        cmd("SET").arg(key.as_str()).arg(value).exec(&mut self.redis.connection).unwrap();
     }
 
     /// Returns the value of a key.
     pub(crate) fn get(&mut self, key: &Key) -> Option<String> {
-        cmd("GET").arg(key.as_str()).query(&mut self.connection).unwrap()
+        cmd("GET").arg(key.as_str()).query(&mut self.redis.connection).unwrap()
     }
 
     /// Sets a field of a key that is a hash.
     pub(crate) fn set_field(&mut self, key: &Key, field: &str, value: &str) {
-        cmd("HSET").arg(key.as_str()).arg(field).arg(value).exec(&mut self.connection).unwrap();
+        cmd("HSET").arg(key.as_str()).arg(field).arg(value).exec(&mut self.redis.connection).unwrap();
     }
 
     pub(crate) fn delete(&mut self, key: &Key) {
-        cmd("DEL").arg(key.as_str()).exec(&mut self.connection).unwrap();
+        cmd("DEL").arg(key.as_str()).exec(&mut self.redis.connection).unwrap();
     }
 
     /// Runs the pipeline, which must fail, and returns the error.
     pub(crate) fn error(&mut self) -> RedisError {
-        let error = self.pipeline.query::<Value>(&mut self.connection).unwrap_err();
+        let error = self.pipeline.query::<Value>(&mut self.redis.connection).unwrap_err();
         self.pipeline.clear();
         self.keys.clear();
         error
@@ -102,7 +94,7 @@ impl ManualServer {
 
     /// Returns when a key expires, in milliseconds, or -2 if the server has no such key.
     pub(crate) fn expiry(&mut self, key: &Key) -> i64 {
-        cmd("PEXPIRETIME").arg(key.as_str()).query(&mut self.connection).unwrap()
+        cmd("PEXPIRETIME").arg(key.as_str()).query(&mut self.redis.connection).unwrap()
     }
 
     /// Adds a command that reads the fields of a key that is a hash.
@@ -136,7 +128,7 @@ impl ManualServer {
 
     /// Runs the pipeline, and returns the replies unread.
     pub(crate) fn replies(&mut self) -> Vec<Value> {
-        let replies = self.pipeline.query(&mut self.connection).unwrap();
+        let replies = self.pipeline.query(&mut self.redis.connection).unwrap();
         self.pipeline.clear();
         self.keys.clear();
         replies
@@ -147,10 +139,6 @@ impl ManualServer {
         self.answers().remove(0)
     }
 }
-
-/// The first time on the clock of a [`ManualServer`], in microseconds. It is late enough (2041) that no key expires by
-/// the server's own clock.
-pub(crate) const START: u64 = 1 << 51;
 
 pub(crate) const fn at(micros: u64) -> Timestamp {
     Timestamp::from_nanos(micros * 1_000)
