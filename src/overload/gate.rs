@@ -465,10 +465,14 @@ impl Gate {
 
 impl ShedsAnybody for Gate {
     #[inline]
-    fn sheds_anybody(&self, cost: u64) -> Option<&[AtomicU64; Priority::ALL.len()]> {
+    fn sheds_anybody(&self, cost: u64) -> bool {
         // An arrival may have to start a probe.
-        let is_shed = !self.worker_lag.is_watched() && Self::sheds_anybody(self, self.word(), cost);
-        is_shed.then_some(&self.shed_at_once)
+        !self.worker_lag.is_watched() && Self::sheds_anybody(self, self.word(), cost)
+    }
+
+    #[inline]
+    fn count_shed(&self, class: Priority) {
+        self.shed_at_once[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -80,8 +80,8 @@ impl Outcome {
         if self.of_best() == 0.0 { 1.0 } else { self.ours() / self.of_best() }
     }
 
-    /// Whether ours is below the target by two standard errors, from the differences between the runs. Of one run, which
-    /// has enough answers, nothing is allowed for.
+    /// Whether ours is below the target by two standard errors, from the differences between the runs. Of one run,
+    /// which has enough answers, nothing is allowed for.
     fn is_certainly_below(&self) -> bool {
         let short = |run: &Answers| ENOUGH * run.fixed[self.best] as f64 - run.ours as f64;
         let runs = self.runs.len() as f64;

@@ -23,7 +23,6 @@ use crate::http::policy::{Fate, Policy, Precedence};
 use crate::http::reject::{ForAnybody, ShedResponses, is_usual};
 use crate::limiter::Hold;
 use crate::util::log;
-use crate::util::sync::Ordering;
 use crate::values::{Answer, Ask, Priority};
 
 /// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
@@ -101,8 +100,8 @@ impl Scope<'_> {
     #[cold]
     #[inline(never)]
     fn shed_anybody(self, shed: &ForAnybody, policy: &Policy, head: &RequestHead<'_>) -> Anybody {
-        let Some(counts) = shed.shedder.sheds_anybody(policy.cost_of(head)) else { return Anybody::Asks };
-        if log::has_decisions() || !is_usual(head) {
+        let is_shed = shed.shedder.sheds_anybody(policy.cost_of(head));
+        if !is_shed || log::has_decisions() || !is_usual(head) {
             return Anybody::Asks;
         }
         if !policy.applies_to(head) {
@@ -110,7 +109,7 @@ impl Scope<'_> {
             return Anybody::Skipped;
         }
         let class = policy.precedence_of(head).map_or(Priority::default(), Precedence::priority);
-        counts[class as usize].fetch_add(1, Ordering::Relaxed);
+        shed.shedder.count_shed(class);
         policy.note_anybody_shed();
         Anybody::Shed
     }
