@@ -77,6 +77,7 @@ const POLICY: Picture = &[
     ("heritage", &["after", "expiring", "named", "shares"]),
     ("transitions", &["shares", "who"]),
     ("definition", &["after", "facts", "heritage", "how_much", "precedence", "shares", "transitions", "who"]),
+    ("extras", &["after", "definition", "heritage", "precedence"]),
     ("combined", &["definition"]),
     ("rules", &["combined", "definition", "error", "facts", "names", "who"]),
     ("crossings", &["definition", "facts", "shares", "transitions"]),

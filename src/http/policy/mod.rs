@@ -10,6 +10,7 @@
 //!   `inherit` the policy's part of a live change, `reports` the metrics and logs, `transitions` the events for
 //!   operators, and `offenders` the keys that are rejected most.
 //! - `crossings` reports that the use of a key has passed a share of its limit (`shares`).
+//! - `extras` finds out whether one call of the limiter is all that a policy does for a request, for the shorter paths.
 //! - `precedence` finds the class and the weight of a request, for limiters that shed.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
@@ -22,6 +23,7 @@ mod crossings;
 mod definition;
 mod error;
 mod expiring;
+mod extras;
 mod facts;
 mod heritage;
 mod how_much;

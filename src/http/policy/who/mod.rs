@@ -68,6 +68,23 @@ impl Who {
         self.key = Box::new(key);
     }
 
+    /// Whether a request may be charged on several keys. Every field is listed, so that a new one does not compile
+    /// before it is known whether it needs more than one call of the limiter per request, too.
+    pub(super) const fn asks_several_keys(&self) -> bool {
+        let Self {
+            has_several_keys,
+            key: _,
+            on_missing_key: _,
+            when: _,
+            except: _,
+            same_key: _,
+            without_key: _,
+            left_out: _,
+            misconfiguration: _,
+        } = self;
+        *has_several_keys
+    }
+
     #[inline]
     pub(super) fn includes(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         (self.when.is_none() && self.except.is_none()) || self.meets_conditions(policy, head)
