@@ -28,6 +28,7 @@ mod calls;
 mod circuit_breaker;
 #[cfg(test)]
 mod contention;
+mod fault;
 mod gate;
 mod joint;
 mod key_value;
@@ -45,6 +46,7 @@ pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;
+pub use self::fault::{Fault, KindOfFault};
 #[doc(hidden)]
 pub use self::joint::{JointAnswer, JointBackend, JointCharge, joined};
 pub use self::key_value::{KeyValue, KeyValueBackend};
