@@ -9,6 +9,7 @@ mod head;
 pub mod headers;
 pub mod key;
 mod layer;
+mod log;
 mod mounting;
 #[cfg(feature = "queue")]
 mod pacer;

@@ -29,6 +29,7 @@ mod header;
 mod hint;
 mod ip;
 mod list;
+mod log;
 mod network;
 #[cfg(feature = "unicode")]
 mod normalize;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::{Penalty, PolicyHeritage};
-use crate::util::log;
+use crate::http::policy::log;
 use crate::values::Finish;
 
 /// The result of a replacement of policies.

@@ -28,6 +28,7 @@ mod facts;
 mod heritage;
 mod how_much;
 mod inherit;
+mod log;
 mod named;
 mod names;
 mod offenders;

@@ -11,7 +11,7 @@ use crate::http::key::{
     Global, KeyError, KeyExtractor, KeyTextError, Length, SHARED, SameKeyCheck, Streak, bytes_of, key_of_text,
     missing_extension, text_of,
 };
-use crate::util::log;
+use crate::http::policy::log;
 use crate::values::PartitionKey;
 
 /// The requests to which a policy applies, their keys, and checks of the first requests for mistakes.
