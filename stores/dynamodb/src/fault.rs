@@ -107,6 +107,7 @@ impl KindOfFault for FaultKind {
 }
 
 /// An error of the SDK, or of the service.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn of_request<E>(error: SdkError<E, HttpResponse>) -> DynamoFault
 where
     E: ProvideErrorMetadata + Error + 'static,
@@ -115,6 +116,7 @@ where
 }
 
 /// Part of a request is missing.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn of_part(error: BuildError) -> DynamoFault {
     DynamoFault::new(FaultKind::Misconfigured, error.to_string())
 }

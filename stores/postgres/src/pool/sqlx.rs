@@ -52,6 +52,7 @@ fn values(row: &PgRow) -> Result<Vec<Value>, PostgresFault> {
     (0..row.len()).map(|index| value(index).map_err(fault_of)).collect()
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn fault_of(error: Error) -> PostgresFault {
     match &error {
         Error::Database(failure) => {

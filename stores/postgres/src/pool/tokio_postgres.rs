@@ -85,6 +85,7 @@ fn values(row: &Row) -> Result<Vec<Value>, PostgresFault> {
     row.columns().iter().enumerate().map(value).collect()
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(super) fn fault_of(error: Error) -> PostgresFault {
     match error.as_db_error() {
         Some(failure) => fault::of_server(failure.code().code(), failure.message(), failure.routine()),
