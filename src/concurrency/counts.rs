@@ -14,12 +14,12 @@
 //!
 //! Nothing is evicted: a slot with units in flight is free when they are released, and not before.
 
+use super::log;
 use super::slots::{CountSlots, SLOTS_PER_SET, SlotPlace};
 use super::wait_lists::WaitLists;
 use super::word::CountWord;
 use crate::store::next_table_number;
 use crate::util::keyed_hash::Secret;
-use crate::util::log;
 use crate::util::stripes::Stripes;
 use crate::util::sync::{AtomicU64, Ordering};
 use crate::values::PartitionKey;

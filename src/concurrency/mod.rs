@@ -7,6 +7,7 @@
 
 mod counts;
 mod limiter;
+mod log;
 #[cfg(all(test, sluice_loom))]
 mod models;
 #[cfg(feature = "redis")]

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::http::log;
 use crate::util::lock::Lock;
-use crate::util::log;
 
 /// The body of a rejection: anything that converts to bytes, or any [`Body`].
 pub struct RejectionBody(BodyContent);

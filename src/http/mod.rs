@@ -9,6 +9,7 @@ pub(crate) mod head;
 pub mod headers;
 pub mod key;
 mod layer;
+mod log;
 mod mounting;
 mod permits;
 pub(crate) mod policy;

@@ -15,10 +15,10 @@ use tower_service::Service;
 use crate::http::body::RejectionBody;
 use crate::http::evaluate::{Annotations, Evaluation, StillOpen, WaitingRequest, evaluate};
 use crate::http::head::RequestHead;
+use crate::http::log;
 use crate::http::preflight::has_no_body;
 use crate::http::reload::LayerState;
 use crate::http::response_body::ResponseBody;
-use crate::util::log;
 
 /// A rate-limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::http::log;
 use crate::util::lock::Lock;
-use crate::util::log;
 
 /// The most names that are kept. Where a process has more, any name may be right, and no report is noticed.
 const MOST_NAMES: usize = 256;

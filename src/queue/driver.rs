@@ -11,13 +11,13 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::log;
 use super::monitor::{AfterUnlock, DriverStart, Monitor, NextStep, Runtime};
 use super::schedule::waiter_slab::{DriverId, WaiterId};
 use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
 use crate::store::TableStats;
 use crate::util::keyed_hash::Secret;
-use crate::util::log;
 use crate::util::sync::Mutex;
 use crate::util::wake::{let_others_take, wake_all};
 use crate::values::time::{Timestamp, nanos_of};

@@ -10,6 +10,7 @@
 mod driver;
 mod leaky_queue;
 mod local;
+mod log;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod monitor;

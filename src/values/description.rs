@@ -223,6 +223,31 @@ impl Description {
         self.sheds
     }
 
+    /// What an admission leaves to do. Every field is listed, so that a new one does not compile before it is judged.
+    #[cfg(feature = "http")]
+    pub(crate) const fn lasting(&self) -> Lasting {
+        let Self {
+            holds,
+            sheds,
+            terms: _,
+            max_cost: _,
+            delays: _,
+            takes_quotas: _,
+            modes: _,
+            states: _,
+            batching: _,
+            charging_once: _,
+            keeps_standing: _,
+            adjusting: _,
+            shares_reports: _,
+            // A limiter with a watcher sheds, and so does one with a shedder.
+            find_watcher: _,
+            find_shedder: _,
+            clock: _,
+        } = self;
+        Lasting { holds: *holds, sheds: *sheds }
+    }
+
     /// Whether the limiter decides under quotas of the keys' own.
     #[must_use]
     pub const fn takes_quotas(&self) -> bool {
@@ -250,7 +275,26 @@ impl Description {
 
     /// Whether the limiter decides without waiting, and can be peeked at.
     pub(crate) const fn answers_at_once(&self) -> bool {
-        !self.delays && self.batching.is_none() && self.answers(Mode::Peek)
+        // Every field is listed, so that a new one does not compile before it is known whether it means a wait.
+        let Self {
+            delays,
+            batching,
+            modes: _,
+            terms: _,
+            max_cost: _,
+            holds: _,
+            sheds: _,
+            takes_quotas: _,
+            states: _,
+            charging_once: _,
+            keeps_standing: _,
+            adjusting: _,
+            shares_reports: _,
+            find_watcher: _,
+            find_shedder: _,
+            clock: _,
+        } = self;
+        !*delays && batching.is_none() && self.answers(Mode::Peek)
     }
 
     pub(crate) fn batches(&self) -> Option<&dyn Batching> {
@@ -284,6 +328,15 @@ impl Description {
 }
 
 /// The bit of a mode in `modes`: there are fewer than eight.
+/// What a limiter may leave to do after an admission.
+#[cfg(feature = "http")]
+pub(crate) struct Lasting {
+    /// The request gives its units back when it is over.
+    pub(crate) holds: bool,
+    /// The limiter learns how the request ends.
+    pub(crate) sheds: bool,
+}
+
 const fn bit(mode: Mode) -> u8 {
     1 << mode as u8
 }

@@ -52,6 +52,8 @@ pub(crate) use self::credit::{CreditExpiry, Expiry, REFERENCE_KEPT};
 pub(crate) use self::decision::DeferredTime;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
+#[cfg(feature = "http")]
+pub(crate) use self::description::Lasting;
 pub use self::failure_mode::FailureMode;
 pub(crate) use self::formula::Formula;
 #[cfg(feature = "http")]

@@ -29,6 +29,17 @@ pub(crate) fn sources(folder: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Returns the text of the log lines of all rooms, and of the files of limits. Joins strings that continue on the next
+/// line.
+pub(crate) fn log_lines() -> String {
+    let is_log = |path: &PathBuf| path.ends_with("log.rs");
+    let logs: Vec<_> =
+        ["src", "crates/client/src", "crates/config/src"].into_iter().flat_map(sources).filter(is_log).collect();
+    assert!(logs.len() > 5, "the log lines were not found");
+    let text: String = logs.iter().map(read).collect();
+    text.split("\\\n").map(str::trim_start).collect()
+}
+
 /// Returns the text of all Rust sources below a folder.
 pub(crate) fn text(folder: &str) -> String {
     sources(folder).iter().map(read).collect()

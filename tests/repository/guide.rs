@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use crate::files::log_lines;
+
 #[test]
 fn the_guide_quotes_the_log_exactly() {
     let source = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
-    let logged = ["src/util/log.rs", "crates/client/src/log.rs", "crates/config/src/log.rs"].map(source).concat();
-    // Joins strings that continue on the next line.
-    let logged: String = logged.split("\\\n").map(str::trim_start).collect();
+    let logged = log_lines();
     let page = source("src/guide/monitoring.rs");
     let (_, table) = page.split_once("| it says | do |").expect("the page has its table");
     let rows = table.lines().skip(2).map_while(|row| row.strip_prefix("//! | ")?.split(" | ").next());

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use crate::files::{log_lines, sources};
+
 fn source(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
@@ -17,17 +19,29 @@ fn anchor(heading: &str) -> String {
 fn each_link_of_the_log_has_its_section_and_each_section_its_link() {
     let page = source("src/guide/misconfigured.rs");
     let sections: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("//! # ")).map(anchor).collect();
-    let log = source("src/util/log.rs");
+    let log = log_lines();
     let links: BTreeSet<_> =
         log.split("page!(\"").skip(1).map(|after| after.split('"').next().unwrap().to_owned()).collect();
     assert!(links.len() > 10, "the links were not found");
     assert_eq!(links, sections);
 }
 
+/// The other tests read these files alone.
+#[test]
+fn only_files_named_log_write_lines() {
+    for path in sources("src").into_iter().filter(|path| !path.ends_with("log.rs")) {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let macros = ["event!(", "tracing::error!(", "tracing::warn!(", "tracing::info!(", "tracing::debug!("];
+        for line in code {
+            assert!(!macros.iter().any(|call| line.contains(call)), "{} writes to the log: {line}", path.display());
+        }
+    }
+}
+
 #[test]
 fn each_section_quotes_the_log() {
-    // Joins strings that continue on the next line.
-    let log: String = source("src/util/log.rs").split("\\\n").map(str::trim_start).collect();
+    let log = log_lines();
     let page = source("src/guide/misconfigured.rs");
     let sections: Vec<_> = page.split("\n//! # ").skip(1).collect();
     for section in sections {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::files::{read, sources};
+use crate::files::{log_lines, read, sources};
 
 const PAGE: &str = "docs/design/vocabulary.md";
 
@@ -286,7 +286,7 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
     let series = series.map(|file| read(format!("src/http/policy/heritage/metrics/{file}.rs"))).concat();
     let outgoing = read("crates/client/src/pacer/meter/mod.rs");
     let series = series + &read("crates/client/src/pacer/meter/series.rs");
-    let log = read("src/util/log.rs") + &read("crates/client/src/log.rs");
+    let log = log_lines();
     let results: BTreeSet<_> = results(&series).chain(results_of_calls(&outgoing)).collect();
     for result in &results {
         if !cells().any(|cell| *cell == format!("result=\"{result}\"")) {

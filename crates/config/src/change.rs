@@ -35,11 +35,13 @@ impl FixedTables {
     }
 
     fn check(&self, source: &SourceText<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
-        check_same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
-        check_same(source, "[redis]", &self.redis, &raw.redis)?;
-        check_same(source, "[store]", &self.store, &raw.store)?;
-        check_same(source, "[snapshot]", &self.snapshot, &raw.snapshot)?;
-        check_same(source, "[response]", &self.response, &raw.response)
+        // Every table is listed, so that a new one does not compile before it is compared.
+        let Self { client_ip, redis, store, snapshot, response } = self;
+        check_same(source, "[client-ip]", client_ip, &raw.client_ip)?;
+        check_same(source, "[redis]", redis, &raw.redis)?;
+        check_same(source, "[store]", store, &raw.store)?;
+        check_same(source, "[snapshot]", snapshot, &raw.snapshot)?;
+        check_same(source, "[response]", response, &raw.response)
     }
 }
 
@@ -220,14 +222,30 @@ impl Config {
 impl Route {
     /// Checks that a draft of this route changes nothing but its policies.
     fn check_fixed(&self, source: &SourceText<'_>, draft: &Draft) -> Result<(), ConfigError> {
-        let problem = if self.raw_response != draft.raw_response {
+        // Every field is listed, so that a new one does not compile before it is compared.
+        let Draft {
+            raw_response,
+            raw_preflights,
+            raw_ignores,
+            policies,
+            span,
+            // Routes are matched by these.
+            paths: _,
+            // Parsed from the raw ones.
+            response: _,
+            preflight_budget: _,
+            // What a change may alter.
+            written: _,
+            optional_fields: _,
+        } = draft;
+        let problem = if self.raw_response != *raw_response {
             "the [response] of this route differs from the one at the start"
-        } else if self.raw_preflights != draft.raw_preflights {
+        } else if self.raw_preflights != *raw_preflights {
             "exempt-preflights of this route differs from the one at the start"
-        } else if self.raw_ignores != draft.raw_ignores {
+        } else if self.raw_ignores != *raw_ignores {
             "path-ignores of this route differs from the one at the start"
         } else {
-            match (&self.layer, &draft.policies) {
+            match (&self.layer, policies) {
                 (_, DraftPolicies::InForce) => return Ok(()),
                 (Some(_), DraftPolicies::New(_)) | (None, DraftPolicies::None) => return Ok(()),
                 (Some(_), DraftPolicies::None) => {
@@ -236,7 +254,7 @@ impl Route {
                 (None, DraftPolicies::New(_)) => "this route had no policy at the start",
             }
         };
-        Err(needs_restart(source, &draft.span, problem))
+        Err(needs_restart(source, span, problem))
     }
 }
 

@@ -378,11 +378,6 @@ fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
     DynamoFault::new(FaultKind::ForeignItem, format!("item {key:?}: {bad}"))
 }
 
-/// Whether a failure says something of DynamoDB, and not only of one item.
-fn is_failure(fault: &DynamoFault) -> bool {
-    !matches!(fault.kind(), FaultKind::ForeignItem | FaultKind::Contention)
-}
-
 impl<A: Kept> Backend<A> for DynamoBackend {
     async fn apply(
         &self,
@@ -391,7 +386,7 @@ impl<A: Kept> Backend<A> for DynamoBackend {
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
         let call = self.item(target).apply(transition, limits);
-        self.dynamo.calls().run(limits, call, is_failure).await.map_err(failed)?.map_err(failed)
+        self.dynamo.calls().run(limits, call, DynamoFault::blames_server).await.map_err(failed)?.map_err(failed)
     }
 
     fn timeout(&self) -> Duration {

@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::{
 };
 
 use crate::dynamo::Dynamo;
-use crate::fault::{DynamoFault, FaultKind};
+use crate::fault::{DynamoFault, FaultKind, of_part, of_request};
 use crate::table::{EXPIRY, KEY, has_code};
 
 /// How often and for how long a new table is asked whether it is ready. AWS takes some ten seconds.
@@ -31,11 +31,11 @@ impl Dynamo {
         let request = table.client.create_table().table_name(&*table.name).billing_mode(BillingMode::PayPerRequest);
         let key = KeySchemaElement::builder().attribute_name(KEY).key_type(KeyType::Hash).build();
         let kind = AttributeDefinition::builder().attribute_name(KEY).attribute_type(ScalarAttributeType::S).build();
-        let request = request.key_schema(key?).attribute_definitions(kind?);
+        let request = request.key_schema(key.map_err(of_part)?).attribute_definitions(kind.map_err(of_part)?);
         if let Err(error) = request.send().await {
             // There is one already.
             if !has_code(&error, "ResourceInUseException") {
-                return Err(error.into());
+                return Err(of_request(error));
             }
         }
         self.await_table().await?;
@@ -45,7 +45,7 @@ impl Dynamo {
     async fn await_table(&self) -> Result<(), DynamoFault> {
         let table = self.table();
         for _ in 0..TRIES {
-            let answer = table.client.describe_table().table_name(&*table.name).send().await?;
+            let answer = table.client.describe_table().table_name(&*table.name).send().await.map_err(of_request)?;
             if let Some(found) = answer.table.filter(|found| found.table_status() == Some(&TableStatus::Active)) {
                 return check_key(&found);
             }
@@ -56,14 +56,14 @@ impl Dynamo {
 
     async fn set_expiry(&self) -> Result<(), DynamoFault> {
         let table = self.table();
-        let answer = table.client.describe_time_to_live().table_name(&*table.name).send().await?;
+        let answer = table.client.describe_time_to_live().table_name(&*table.name).send().await.map_err(of_request)?;
         let status = answer.time_to_live_description.and_then(|found| found.time_to_live_status);
         if matches!(status, Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)) {
             return Ok(());
         }
         let expiry = TimeToLiveSpecification::builder().attribute_name(EXPIRY).enabled(true).build();
         let request = table.client.update_time_to_live().table_name(&*table.name);
-        request.time_to_live_specification(expiry?).send().await?;
+        request.time_to_live_specification(expiry.map_err(of_part)?).send().await.map_err(of_request)?;
         Ok(())
     }
 }

@@ -2,19 +2,14 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use tower_sluice::LimiterError;
-use tower_sluice::store::remote::GaveUp;
+use tower_sluice::store::remote::{Fault, KindOfFault};
 
 /// Why DynamoDB gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DynamoFault {
-    kind: FaultKind,
-    detail: Option<Arc<str>>,
-}
+pub type DynamoFault = Fault<FaultKind>;
 
 /// What went wrong in a [`DynamoFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,42 +92,33 @@ impl fmt::Display for FaultKind {
     }
 }
 
-impl DynamoFault {
-    pub(crate) fn new(kind: FaultKind, detail: impl Into<Arc<str>>) -> Self {
-        Self { kind, detail: Some(detail.into()) }
-    }
+impl KindOfFault for FaultKind {
+    const TIMED_OUT: Self = Self::TimedOut;
+    const CANCELLED: Self = Self::Cancelled;
+    const BREAKER_OPEN: Self = Self::BreakerOpen;
+    const TOO_MANY_IN_FLIGHT: Self = Self::TooManyInFlight;
+    const NO_RUNTIME: Self = Self::NoRuntime;
+    const UNINTELLIGIBLE: Self = Self::Unintelligible;
+    const CONTENTION: Self = Self::Contention;
 
-    /// Returns what went wrong.
-    #[must_use]
-    pub const fn kind(&self) -> FaultKind {
-        self.kind
+    fn blames_server(self) -> bool {
+        !matches!(self, Self::ForeignItem | Self::Contention)
     }
 }
 
-impl From<FaultKind> for DynamoFault {
-    fn from(kind: FaultKind) -> Self {
-        Self { kind, detail: None }
-    }
+/// An error of the SDK, or of the service.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn of_request<E>(error: SdkError<E, HttpResponse>) -> DynamoFault
+where
+    E: ProvideErrorMetadata + Error + 'static,
+{
+    DynamoFault::new(kind_of(&error), detail_of(&error))
 }
 
-impl From<GaveUp> for DynamoFault {
-    fn from(reason: GaveUp) -> Self {
-        match reason {
-            GaveUp::TimedOut => FaultKind::TimedOut.into(),
-            GaveUp::Cancelled => FaultKind::Cancelled.into(),
-            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
-            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
-            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
-            GaveUp::Contention => FaultKind::Contention.into(),
-            reason => Self::new(FaultKind::Unintelligible, reason.to_string()),
-        }
-    }
-}
-
-impl<E: ProvideErrorMetadata + Error + 'static> From<SdkError<E, HttpResponse>> for DynamoFault {
-    fn from(error: SdkError<E, HttpResponse>) -> Self {
-        Self::new(kind_of(&error), detail_of(&error))
-    }
+/// Part of a request is missing.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn of_part(error: BuildError) -> DynamoFault {
+    DynamoFault::new(FaultKind::Misconfigured, error.to_string())
 }
 
 /// Returns what DynamoDB says of an error; otherwise, what the SDK says, with the causes. Without the response, which
@@ -145,13 +131,6 @@ fn detail_of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E, Http
     }
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |detail, cause| format!("{detail}: {cause}"))
-}
-
-/// Part of a request is missing.
-impl From<BuildError> for DynamoFault {
-    fn from(error: BuildError) -> Self {
-        Self::new(FaultKind::Misconfigured, error.to_string())
-    }
 }
 
 fn kind_of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> FaultKind {
@@ -197,21 +176,9 @@ fn kind_of_code(code: &str) -> FaultKind {
     }
 }
 
-impl fmt::Display for DynamoFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.detail {
-            Some(detail) => write!(f, "{}: {detail}", self.kind),
-            None => self.kind.fmt(f),
-        }
-    }
-}
-
-impl Error for DynamoFault {}
-
 /// Wraps a fault into the error of a limiter, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<DynamoFault>) -> LimiterError {
-    let fault = fault.into();
-    LimiterError::new(fault.to_string()).with_source(fault)
+    fault.into().into()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tower_sluice::store::remote::GaveUp;
 use tower_sluice::time::{Clock, Timestamp};
 
 use crate::clock_check::{AnswerDate, ClockCheck};
-use crate::fault::DynamoFault;
+use crate::fault::{DynamoFault, of_request};
 
 /// The attribute that is the key of an item.
 pub(crate) const KEY: &str = "k";
@@ -148,7 +148,7 @@ impl Table {
                 Some(UpdateItemError::ConditionalCheckFailedException(unmet)) => {
                     Ok(Written::Unmet(unmet.item().filter(|item| !item.is_empty()).cloned()))
                 }
-                _ => Err(error.into()),
+                _ => Err(of_request(error)),
             },
         }
     }
@@ -180,7 +180,7 @@ impl Table {
         let date = AnswerDate::default();
         let request = self.client.get_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
         let send = request.consistent_read(true).customize().interceptor(date.clone()).send();
-        Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.item.filter(|item| !item.is_empty()))
+        Ok(self.judged(send, &date).await?.map_err(of_request)?.item.filter(|item| !item.is_empty()))
     }
 
     /// Deletes an item, if there is one, and returns what it was.
@@ -188,7 +188,7 @@ impl Table {
         let date = AnswerDate::default();
         let request = self.client.delete_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
         let send = request.return_values(ReturnValue::AllOld).customize().interceptor(date.clone()).send();
-        Ok(self.judged(send, &date).await?.map_err(DynamoFault::from)?.attributes)
+        Ok(self.judged(send, &date).await?.map_err(of_request)?.attributes)
     }
 
     /// Deletes an item if the condition of `only_if` holds.
@@ -198,7 +198,7 @@ impl Table {
         let values = only_if.values.into_iter().collect();
         let request = request.condition_expression(only_if.condition).set_expression_attribute_values(Some(values));
         match self.judged(request.customize().interceptor(date.clone()).send(), &date).await? {
-            Err(error) if !has_code(&error, "ConditionalCheckFailedException") => Err(error.into()),
+            Err(error) if !has_code(&error, "ConditionalCheckFailedException") => Err(of_request(error)),
             _ => Ok(()),
         }
     }

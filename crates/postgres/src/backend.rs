@@ -370,7 +370,7 @@ impl<A: Kept> Backend<A> for PostgresBackend {
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
         let call = self.row(target).apply(transition, limits.deadline);
-        let answer = self.postgres.calls().run(limits, call, PostgresFault::is_of_the_server).await;
+        let answer = self.postgres.calls().run(limits, call, PostgresFault::blames_server).await;
         answer.map_err(failed)?.map_err(failed)
     }
 

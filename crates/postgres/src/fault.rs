@@ -2,19 +2,14 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
 use tower_sluice::LimiterError;
-use tower_sluice::store::remote::GaveUp;
+use tower_sluice::store::remote::{Fault, KindOfFault};
 
 use crate::sql;
 
 /// Why PostgreSQL gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PostgresFault {
-    kind: FaultKind,
-    detail: Option<Arc<str>>,
-}
+pub type PostgresFault = Fault<FaultKind>;
 
 /// What went wrong in a [`PostgresFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,6 +142,17 @@ impl FaultKind {
         }
     }
 
+    /// Whether the connection cannot be used any more, and others that are as old probably neither: it has ended, or
+    /// its server is no primary any more.
+    pub(crate) const fn ends_connections(self) -> bool {
+        matches!(self, Self::ConnectionLost | Self::ShuttingDown | Self::ReadOnly)
+    }
+
+    /// Whether the statements that the connection has prepared are of no use any more.
+    pub(crate) const fn ends_this_connection(self) -> bool {
+        self.ends_connections() || matches!(self, Self::Pooler | Self::WrongTable)
+    }
+
     /// Classifies an error by its `SQLSTATE`, its message, and the function of the server that has sent it. Messages
     /// are in the language of the server, but quote our own texts.
     fn of_error(state: &str, message: &str, routine: &str) -> Self {
@@ -183,95 +189,49 @@ impl fmt::Display for FaultKind {
     }
 }
 
-impl PostgresFault {
-    pub(crate) fn new(kind: FaultKind, detail: impl Into<Arc<str>>) -> Self {
-        Self { kind, detail: Some(detail.into()) }
-    }
+impl KindOfFault for FaultKind {
+    const TIMED_OUT: Self = Self::TimedOut;
+    const CANCELLED: Self = Self::Cancelled;
+    const BREAKER_OPEN: Self = Self::BreakerOpen;
+    const TOO_MANY_IN_FLIGHT: Self = Self::TooManyInFlight;
+    const NO_RUNTIME: Self = Self::NoRuntime;
+    const UNINTELLIGIBLE: Self = Self::Unintelligible;
+    const CONTENTION: Self = Self::Contention;
 
-    /// An error that the server sent.
-    pub(crate) fn of_server(state: &str, message: &str, routine: Option<&str>) -> Self {
-        let kind = FaultKind::of_error(state, message, routine.unwrap_or_default());
-        Self::new(kind, format!("{message} (SQLSTATE {state})"))
-    }
-
-    /// An error of the connection while a statement ran over it.
-    pub(crate) fn of_connection(error: &dyn Error) -> Self {
-        let causes = std::iter::successors(error.source(), |&cause| cause.source());
-        let detail = causes.fold(error.to_string(), |detail, cause| format!("{detail}: {cause}"));
-        Self::new(FaultKind::ConnectionLost, detail)
-    }
-
-    /// The same error of a connection over which no statement was sent yet.
-    pub(crate) fn before_the_statement(self) -> Self {
-        match self.kind {
-            FaultKind::ConnectionLost => Self { kind: FaultKind::Unreachable, ..self },
-            _ => self,
-        }
-    }
-
-    /// Whether the connection cannot be used any more, and others that are as old probably neither: it has ended, or
-    /// its server is no primary any more.
-    pub(crate) const fn ends_connections(&self) -> bool {
-        matches!(self.kind, FaultKind::ConnectionLost | FaultKind::ShuttingDown | FaultKind::ReadOnly)
-    }
-
-    /// Whether the statements that the connection has prepared are of no use any more.
-    pub(crate) const fn ends_this_connection(&self) -> bool {
-        self.ends_connections() || matches!(self.kind, FaultKind::Pooler | FaultKind::WrongTable)
-    }
-
-    /// Whether a statement on several keys has failed, and charged nothing, because another one has created some of
-    /// them meanwhile: see `joint.sql`.
-    pub(crate) fn is_of_new_keys(&self) -> bool {
-        let detail = self.detail.as_deref().unwrap_or_default();
-        detail.contains("sluice: another statement") && detail.contains("22P02")
-    }
-
-    /// Returns what went wrong.
-    #[must_use]
-    pub const fn kind(&self) -> FaultKind {
-        self.kind
-    }
-
-    /// Whether it says something of the server, and not of one key or of this process.
-    pub(crate) const fn is_of_the_server(&self) -> bool {
-        !matches!(self.kind, FaultKind::Contention | FaultKind::Unintelligible)
+    fn blames_server(self) -> bool {
+        !matches!(self, Self::Contention | Self::Unintelligible)
     }
 }
 
-impl From<FaultKind> for PostgresFault {
-    fn from(kind: FaultKind) -> Self {
-        Self { kind, detail: None }
+/// An error that the server sent.
+pub(crate) fn of_server(state: &str, message: &str, routine: Option<&str>) -> PostgresFault {
+    let kind = FaultKind::of_error(state, message, routine.unwrap_or_default());
+    PostgresFault::new(kind, format!("{message} (SQLSTATE {state})"))
+}
+
+/// An error of the connection while a statement ran over it.
+pub(crate) fn of_connection(error: &dyn Error) -> PostgresFault {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let detail = causes.fold(error.to_string(), |detail, cause| format!("{detail}: {cause}"));
+    PostgresFault::new(FaultKind::ConnectionLost, detail)
+}
+
+/// The same error of a connection over which no statement was sent yet.
+pub(crate) fn before_the_statement(fault: PostgresFault) -> PostgresFault {
+    match fault.kind() {
+        FaultKind::ConnectionLost => fault.with_kind(FaultKind::Unreachable),
+        _ => fault,
     }
 }
 
-impl From<GaveUp> for PostgresFault {
-    fn from(reason: GaveUp) -> Self {
-        match reason {
-            GaveUp::TimedOut => FaultKind::TimedOut.into(),
-            GaveUp::Cancelled => FaultKind::Cancelled.into(),
-            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
-            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
-            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
-            GaveUp::Contention => FaultKind::Contention.into(),
-            reason => Self::new(FaultKind::Unintelligible, reason.to_string()),
-        }
-    }
+/// Whether a statement on several keys has failed, and charged nothing, because another one has created some of them
+/// meanwhile: see `joint.sql`.
+pub(crate) fn is_of_new_keys(fault: &PostgresFault) -> bool {
+    let detail = fault.detail().unwrap_or_default();
+    detail.contains("sluice: another statement") && detail.contains("22P02")
 }
-
-impl fmt::Display for PostgresFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.detail {
-            Some(detail) => write!(f, "{}: {detail}", self.kind),
-            None => self.kind.fmt(f),
-        }
-    }
-}
-
-impl Error for PostgresFault {}
 
 /// Wraps a fault into the error of a limiter, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<PostgresFault>) -> LimiterError {
-    let fault = fault.into();
-    LimiterError::new(fault.to_string()).with_source(fault)
+    fault.into().into()
 }

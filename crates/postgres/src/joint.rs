@@ -13,7 +13,7 @@ use tower_sluice::store::remote::{
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 
 use crate::backend::{PostgresBackend, number, uuid};
-use crate::fault::{FaultKind, PostgresFault, failed};
+use crate::fault::{FaultKind, PostgresFault, failed, is_of_new_keys};
 use crate::kept::{Fields, Kept, Row, terms};
 use crate::pool::Value;
 use crate::postgres::Postgres;
@@ -94,7 +94,7 @@ impl JointCall {
                 Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(Again::AtOnce)) => {}
                 Ok(Err(Again::At(now))) => asked = now,
-                Err(fault) if fault.is_of_new_keys() => {}
+                Err(fault) if is_of_new_keys(&fault) => {}
                 Err(fault) => return Err(fault),
             }
         }
@@ -227,7 +227,7 @@ impl JointBackend for PostgresBackend {
         let copies = parts.iter().map(|part| (**part).clone()).collect();
         let call = JointCall { postgres: caller.clone(), parts: copies, sets };
         let sent = Monotonic.now();
-        let outcome = caller.calls().run(limits, call.decide(), PostgresFault::is_of_the_server).await;
+        let outcome = caller.calls().run(limits, call.decide(), PostgresFault::blames_server).await;
         let Outcome { now, charged, answers } = outcome.map_err(failed)?.map_err(failed)?;
         for (part, answer) in parts.iter_mut().zip(answers) {
             part.answer = Some(answer);

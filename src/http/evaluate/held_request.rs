@@ -19,10 +19,9 @@ use super::transaction::Transaction;
 use super::{EndsWithBody, Evaluation};
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::permits::{Held, Permits};
-use crate::http::policy::{Fate, Policy, Precedence};
+use crate::http::policy::{Fate, Policy, Precedence, has_decisions};
 use crate::http::reject::{ForAnybody, ShedResponses, is_usual};
 use crate::limiter::Hold;
-use crate::util::log;
 use crate::values::{Answer, Ask, Priority};
 
 /// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
@@ -101,7 +100,7 @@ impl Scope<'_> {
     #[inline(never)]
     fn shed_anybody(self, shed: &ForAnybody, policy: &Policy, head: &RequestHead<'_>) -> Anybody {
         let is_shed = shed.shedder.sheds_anybody(policy.cost_of(head));
-        if !is_shed || log::has_decisions() || !is_usual(head) {
+        if !is_shed || has_decisions() || !is_usual(head) {
             return Anybody::Asks;
         }
         if !policy.applies_to(head) {

@@ -14,7 +14,7 @@ use super::text;
 use super::trusted::TrustedProxies;
 use super::{KeyError, KeyExtractor, KeyTextError};
 use crate::http::head::RequestHead;
-use crate::util::log;
+use crate::http::key::log;
 use crate::values::PartitionKey;
 
 /// Keys by the client's address as trusted proxies report it; IPv6 grouped by network.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use super::text::{Content, KeyTextError};
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
-use crate::util::log;
+use crate::http::key::log;
 use crate::values::PartitionKey;
 
 /// Keys by a typed request extension that an outer layer has inserted: usually the authenticated user.

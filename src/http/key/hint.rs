@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName};
 use super::source::{IpSource, X_REAL_IP};
 use super::streak::Streak;
 use crate::http::first_requests::FirstRequests;
-use crate::util::log;
+use crate::http::key::log;
 
 /// How many requests are checked. More than the health checks that a load balancer sends before the first client
 /// connects.

@@ -33,6 +33,7 @@ mod header;
 mod hint;
 mod ip;
 mod list;
+mod log;
 mod marks;
 mod method;
 mod named_value;

@@ -6,7 +6,7 @@ use super::text::{self, KeyTextError};
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 #[cfg(feature = "axum")]
-use crate::util::log;
+use crate::http::key::log;
 use crate::values::PartitionKey;
 
 /// Keys by the path of the request.

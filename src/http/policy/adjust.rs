@@ -1,7 +1,7 @@
 //! Credits and charges by hand, at a policy.
 
 use crate::http::policy::definition::Policy;
-use crate::util::log;
+use crate::http::policy::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Adjusted, Ask, Credit, Debit, LimiterError, PartitionKey, Quota, REFERENCE_KEPT};
 

@@ -694,37 +694,6 @@ impl Policy {
         self.after.settles_later() || self.description.holds()
     }
 
-    /// Whether this policy may have more to do for a request after its decision: if it
-    /// [ends with the response](Self::ends_with_response), if it charges retries once, since it then keeps a record of
-    /// each request, or if its limiter sheds, since requests then have a precedence.
-    pub(crate) const fn is_open_ended(&self) -> bool {
-        self.ends_with_response() || self.after.retries.is_some() || self.description.sheds()
-    }
-
-    /// Whether one call of its limiter is all that the policy does for a request: it is no shadow, and has no bans, no
-    /// cost that is known later, no free retries, no units that are held, no precedence, and one key per request, and
-    /// reports no crossings.
-    pub(crate) fn is_plain(&self) -> bool {
-        !self.shadow
-            && self.heritage.penalty.is_none()
-            && !self.is_open_ended()
-            && !self.watches_shares()
-            && !self.who.has_several_keys
-    }
-
-    /// Whether requests hold the units of its limiter until they are over, and the policy is [plain](Self::is_plain)
-    /// otherwise.
-    pub(crate) fn is_plainly_held(&self) -> bool {
-        self.description.holds()
-            && !self.shadow
-            && !self.after.settles_later()
-            && !self.after.releases_at_head
-            && self.after.retries.is_none()
-            && self.heritage.penalty.is_none()
-            && !self.watches_shares()
-            && !self.who.has_several_keys
-    }
-
     /// Whether requests that the limiter sheds [whoever has sent them](crate::values::ShedsAnybody) may be answered
     /// without their keys: all have the same cost, and no keys are tracked.
     pub(crate) fn may_shed_anybody(&self) -> bool {

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::Penalty;
-use crate::util::log;
+use crate::http::policy::heritage::{Penalty, PolicyHeritage};
+use crate::http::policy::log;
 use crate::values::Finish;
 
 /// The result of a replacement of policies.
@@ -52,20 +52,21 @@ impl Policy {
     /// force.
     pub(crate) fn inherit(&mut self, old: &Self, replaced: &mut Replaced, finish: &mut Vec<Finish>) {
         let heritage = &mut self.heritage;
-        let before = &old.heritage;
-        heritage.record = Arc::clone(&before.record);
-        heritage.meter.inherit(&before.meter);
+        // Every field is listed, so that a new one does not compile before it is inherited.
+        let PolicyHeritage { lineage, record, meter, penalty: old_penalty, former_bans, offenders } = &old.heritage;
+        heritage.record = Arc::clone(record);
+        heritage.meter.inherit(meter);
         // Bans outlive budgets: a ban is a deadline that was advertised to the client, regardless of the current
         // quota. So a policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty
         // itself.
-        if let Some(bans) = before.penalty.as_ref().map(Penalty::record).or(before.former_bans.as_ref()) {
+        if let Some(bans) = old_penalty.as_ref().map(Penalty::record).or(former_bans.as_ref()) {
             match &mut heritage.penalty {
-                Some(penalty) => finish.extend(penalty.inherit(bans, before.penalty.as_ref())),
+                Some(penalty) => finish.extend(penalty.inherit(bans, old_penalty.as_ref())),
                 None => heritage.former_bans = Some(Arc::clone(bans)),
             }
         }
         // What a shadow would have rejected, and what a policy has rejected, are not added up.
-        let offenders = heritage.offenders.as_mut().zip(before.offenders.as_ref());
+        let offenders = heritage.offenders.as_mut().zip(offenders.as_ref());
         if let Some((new, old)) = offenders.filter(|_| self.shadow == old.shadow) {
             new.record = Arc::clone(&old.record);
         }
@@ -84,7 +85,7 @@ impl Policy {
             }
             finish.extend(inheritance.put_in_place(&mut self.limiter));
         }
-        self.heritage.lineage = Arc::clone(&before.lineage);
+        self.heritage.lineage = Arc::clone(lineage);
     }
 }
 

@@ -10,6 +10,7 @@
 //!   `inherit` the policy's part of a live change, `reports` the metrics and logs, `transitions` the events for
 //!   operators, and `offenders` the keys that are rejected most.
 //! - `crossings` reports that the use of a key has passed a share of its limit (`shares`).
+//! - `extras` finds out whether one call of the limiter is all that a policy does for a request, for the shorter paths.
 //! - `precedence` finds the class and the weight of a request, for limiters that shed.
 //! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
 //!   variants have names.
@@ -22,10 +23,12 @@ mod crossings;
 mod definition;
 mod error;
 mod expiring;
+mod extras;
 mod facts;
 mod heritage;
 mod how_much;
 mod inherit;
+mod log;
 mod named;
 mod names;
 mod offenders;
@@ -48,6 +51,7 @@ pub use self::error::PolicyError;
 pub(crate) use self::heritage::{Fate, Scheduled};
 pub use self::heritage::{Penalty, ShowKey};
 pub use self::inherit::Replaced;
+pub(crate) use self::log::has_decisions;
 pub use self::offenders::{Offender, Offenders};
 pub(crate) use self::owed::NoteCharge;
 pub(crate) use self::precedence::Precedence;

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use crate::http::key::KeyError;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::heritage::{Fate, LimitedKeys, Overrides, Penalty};
+use crate::http::policy::log;
 use crate::http::policy::transitions::{Event, Transition};
 use crate::store::Stats;
-use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, Exception, FailureMode, LimiterError, Mode, Override, PartitionKey};
 

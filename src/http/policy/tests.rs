@@ -112,6 +112,18 @@ fn a_policy_is_plain_if_its_limiter_alone_decides() {
     assert!(!keyed().shadow().is_plain());
     assert!(!keyed().charge_when(|_| true).is_plain());
     assert!(!keyed().penalty(penalty()).is_plain());
+    assert!(!keyed().warn_at(0.5).is_plain());
+}
+
+#[test]
+fn requests_that_hold_units_outlast_their_decision() {
+    let held = || recording(Description::new().holding(), 1).0;
+    assert!(held().is_plainly_held() && held().is_open_ended() && !held().is_plain());
+    for policy in [held().release_at_head(), held().shadow(), held().warn_at(0.5)] {
+        assert!(!policy.is_plainly_held() && policy.is_open_ended());
+    }
+    assert!(!keyed().is_plainly_held() && !keyed().is_open_ended());
+    assert!(!keyed().penalty(penalty()).is_open_ended() && keyed().charge_when(|_| true).is_open_ended());
 }
 
 #[test]

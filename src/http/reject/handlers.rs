@@ -8,8 +8,8 @@ use http::request::Parts;
 
 use super::rejection::Rejection;
 use crate::http::head::RequestHead;
+use crate::http::log;
 use crate::http::verdict::Verdict;
-use crate::util::log;
 
 /// In plain HTTP: axum does not say which request is answered. For gRPC, see [`Rejection::response`].
 impl IntoResponse for Rejection {

@@ -2,6 +2,7 @@
 //! ones, which inherit from the policies of their names. `http/policy/inherit.rs` has the steps that follow.
 
 mod key_of;
+mod log;
 mod look_and_act;
 mod offenders;
 mod policy_status;
@@ -27,7 +28,6 @@ use crate::http::reject::{Responder, ShedResponses};
 use crate::limiter::Limiter;
 use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
-use crate::util::log;
 use crate::util::order::sort_by_key;
 use crate::values::Formula;
 

@@ -186,8 +186,7 @@ pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'sta
 
 /// Wraps a fault into the error of a limiter, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
-    let fault = fault.into();
-    LimiterError::new(fault.to_string()).with_source(fault)
+    fault.into().into()
 }
 
 #[cfg(test)]

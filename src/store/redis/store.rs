@@ -8,7 +8,7 @@ use super::backend::{RedisBackend, failed};
 use super::batch::member;
 use super::by_hand::HandCharger;
 use super::charge_once::OnceCharger;
-use super::connection::{Fault, Redis};
+use super::connection::Redis;
 use super::reports::RedisReports;
 use super::script::Scripted;
 use crate::store::remote::{
@@ -239,7 +239,7 @@ impl<A: Scripted> Backend<A> for RedisBackend {
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        failed(Fault::given_up(reason))
+        failed(reason)
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::backend::{CallLimits, GaveUp};
 use super::circuit_breaker::{CallFailure, CallPermit, CircuitBreaker};
+use super::log;
 use crate::store::NodeHealth;
 use crate::util::lock::Lock;
-use crate::util::log;
 
 /// The circuit breaker of a node, and the number of calls in flight to it.
 pub(crate) struct CallGate {

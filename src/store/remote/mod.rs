@@ -28,10 +28,12 @@ mod calls;
 mod circuit_breaker;
 #[cfg(test)]
 mod contention;
+mod fault;
 mod gate;
 mod joint;
 mod key_value;
 mod leases;
+mod log;
 mod negative_cache;
 mod query;
 mod single_flight;
@@ -45,6 +47,7 @@ pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;
+pub use self::fault::{Fault, KindOfFault};
 #[doc(hidden)]
 pub use self::joint::{JointAnswer, JointBackend, JointCharge, joined};
 pub use self::key_value::{KeyValue, KeyValueBackend};
@@ -61,6 +64,7 @@ pub(crate) use self::backoff::pause as pause_after;
 pub(crate) use self::circuit_breaker::CallFailure;
 pub(crate) use self::gate::{CallGate, Evidence, Watch};
 pub(crate) use self::joint::{Joiner, Member, TypedMember};
+pub(crate) use self::log::breaker_closed;
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{Answered, KeyQuery};
 pub(crate) use self::tag::{KeyTag, Tags};

@@ -11,9 +11,8 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Socket};
 
 use super::sealed::Connect;
-use super::tokio_postgres::{Connection, Owner};
+use super::tokio_postgres::{Connection, Owner, fault_of};
 use super::{Connecting, Session};
-use crate::fault::PostgresFault;
 
 impl<T> Connect for Pool<PostgresConnectionManager<T>>
 where
@@ -28,7 +27,7 @@ where
 
     fn connect(&self) -> Connecting<'_> {
         Box::pin(async move {
-            let client = self.dedicated_connection().await.map_err(PostgresFault::from)?;
+            let client = self.dedicated_connection().await.map_err(fault_of)?;
             Ok(Box::new(Connection::new(client)) as Box<dyn Session>)
         })
     }

@@ -5,7 +5,7 @@ use deadpool_postgres::{ClientWrapper, Pool};
 use tokio_postgres::Client;
 
 use super::sealed::Connect;
-use super::tokio_postgres::{Connection, Owner};
+use super::tokio_postgres::{Connection, Owner, fault_of};
 use super::{Connecting, Session};
 use crate::fault::{FaultKind, PostgresFault};
 
@@ -19,7 +19,7 @@ impl Connect for Pool {
             if self.is_closed() {
                 return Err(PostgresFault::new(FaultKind::Unreachable, "the pool was closed"));
             }
-            let client = self.manager().create().await.map_err(PostgresFault::from)?;
+            let client = self.manager().create().await.map_err(fault_of)?;
             Ok(Box::new(Connection::new(client)) as Box<dyn Session>)
         })
     }

@@ -6,7 +6,7 @@ use sqlx::{Column, ConnectOptions, Row, TypeInfo};
 
 use super::sealed::Connect;
 use super::{Connecting, Running, Session, Value};
-use crate::fault::{FaultKind, PostgresFault};
+use crate::fault::{self, FaultKind, PostgresFault};
 
 impl Connect for PgPool {
     fn max_connections(&self) -> usize {
@@ -18,7 +18,7 @@ impl Connect for PgPool {
             if self.is_closed() {
                 return Err(PostgresFault::new(FaultKind::Unreachable, "the pool was closed"));
             }
-            let connection = self.connect_options().connect().await.map_err(PostgresFault::from)?;
+            let connection = self.connect_options().connect().await.map_err(fault_of)?;
             Ok(Box::new(connection) as Box<dyn Session>)
         })
     }
@@ -31,7 +31,7 @@ impl Session for PgConnection {
                 Value::Int(number) => query.bind(*number),
                 Value::Text(text) => query.bind(text.as_deref()),
             });
-            let rows = query.persistent(is_prepared).fetch_all(self).await?;
+            let rows = query.persistent(is_prepared).fetch_all(self).await.map_err(fault_of)?;
             rows.iter().map(values).collect()
         })
     }
@@ -49,20 +49,19 @@ fn values(row: &PgRow) -> Result<Vec<Value>, PostgresFault> {
         "INT8" => row.try_get(index).map(Value::Int),
         _ => row.try_get(index).map(Value::Text),
     };
-    (0..row.len()).map(|index| value(index).map_err(PostgresFault::from)).collect()
+    (0..row.len()).map(|index| value(index).map_err(fault_of)).collect()
 }
 
-impl From<Error> for PostgresFault {
-    fn from(error: Error) -> Self {
-        match &error {
-            Error::Database(failure) => {
-                let routine = failure.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::routine);
-                Self::of_server(&failure.code().unwrap_or_default(), failure.message(), routine)
-            }
-            Error::ColumnDecode { .. } | Error::Decode(_) | Error::ColumnIndexOutOfBounds { .. } => {
-                Self::new(FaultKind::Unintelligible, error.to_string())
-            }
-            _ => Self::of_connection(&error),
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn fault_of(error: Error) -> PostgresFault {
+    match &error {
+        Error::Database(failure) => {
+            let routine = failure.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::routine);
+            fault::of_server(&failure.code().unwrap_or_default(), failure.message(), routine)
         }
+        Error::ColumnDecode { .. } | Error::Decode(_) | Error::ColumnIndexOutOfBounds { .. } => {
+            PostgresFault::new(FaultKind::Unintelligible, error.to_string())
+        }
+        _ => fault::of_connection(&error),
     }
 }

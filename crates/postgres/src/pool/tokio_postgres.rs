@@ -7,7 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Column, Row, Statement};
 
 use super::{Answer, Running, Session, Value};
-use crate::fault::{FaultKind, PostgresFault};
+use crate::fault::{self, FaultKind, PostgresFault};
 
 /// The client of a connection, in the type that its pool makes.
 pub(super) trait Owner: Send + Sync + Sized + 'static {
@@ -33,18 +33,18 @@ impl<O: Owner> Connection<O> {
     async fn query_prepared(&mut self, text: &str, parameters: &[Value]) -> Answer {
         let client = self.owner.client();
         if !self.prepared.contains_key(text) {
-            let statement = client.prepare(text).await?;
+            let statement = client.prepare(text).await.map_err(fault_of)?;
             self.prepared.insert(text.to_owned(), statement);
         }
         let parameters: Vec<_> = parameters.iter().map(|value| parameter(value).0).collect();
-        let rows = client.query(&self.prepared[text], &parameters).await?;
+        let rows = client.query(&self.prepared[text], &parameters).await.map_err(fault_of)?;
         rows.iter().map(values).collect()
     }
 
     /// Takes one round trip.
     async fn query_unprepared(&self, text: &str, parameters: &[Value]) -> Answer {
         let parameters: Vec<_> = parameters.iter().map(parameter).collect();
-        let rows = self.owner.client().query_typed(text, &parameters).await?;
+        let rows = self.owner.client().query_typed(text, &parameters).await.map_err(fault_of)?;
         rows.iter().map(values).collect()
     }
 }
@@ -85,11 +85,10 @@ fn values(row: &Row) -> Result<Vec<Value>, PostgresFault> {
     row.columns().iter().enumerate().map(value).collect()
 }
 
-impl From<Error> for PostgresFault {
-    fn from(error: Error) -> Self {
-        match error.as_db_error() {
-            Some(failure) => Self::of_server(failure.code().code(), failure.message(), failure.routine()),
-            None => Self::of_connection(&error),
-        }
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(super) fn fault_of(error: Error) -> PostgresFault {
+    match error.as_db_error() {
+        Some(failure) => fault::of_server(failure.code().code(), failure.message(), failure.routine()),
+        None => fault::of_connection(&error),
     }
 }

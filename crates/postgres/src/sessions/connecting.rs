@@ -16,7 +16,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Connected, Inner};
-use crate::fault::{FaultKind, PostgresFault};
+use crate::fault::{FaultKind, PostgresFault, before_the_statement};
 use crate::pool::{Session, Value};
 use crate::sql;
 
@@ -77,14 +77,14 @@ impl Inner {
     /// Makes a connection, and sets it up.
     async fn connect(self: Arc<Self>) -> Made {
         let connect = async {
-            let mut session = self.pool.connect().await.map_err(PostgresFault::before_the_statement)?;
+            let mut session = self.pool.connect().await.map_err(before_the_statement)?;
             if self.settings.is_behind_pooler {
                 return Ok((session, String::new()));
             }
             let millis = i64::try_from(self.settings.patience().as_millis()).unwrap_or(i64::MAX);
             let millis = millis.clamp(1, i32::MAX.into());
             let answer = session.query(sql::SET_UP, &[Value::from(millis)], false).await;
-            let rows = answer.map_err(PostgresFault::before_the_statement)?;
+            let rows = answer.map_err(before_the_statement)?;
             match rows.into_iter().flatten().next() {
                 Some(Value::Text(Some(marker))) => Ok((session, marker)),
                 _ => Err(FaultKind::Unintelligible.into()),

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use tower_sluice::store::remote::Calls;
 
-use crate::fault::{FaultKind, PostgresFault};
+use crate::fault::{FaultKind, PostgresFault, before_the_statement};
 use crate::pool::{Answer, Connect, Session, Value};
 use crate::sql::Statement;
 
@@ -149,7 +149,7 @@ impl Sessions {
             let query = lent.query(&text, &parameters, !settings.is_behind_pooler);
             let answer = timeout(settings.timeout.saturating_mul(2), query).await;
             match &answer {
-                Ok(Err(fault)) if fault.ends_this_connection() => lent.close(fault.ends_connections()),
+                Ok(Err(fault)) if fault.kind().ends_this_connection() => lent.close(fault.kind().ends_connections()),
                 Ok(_) => lent.inner.note_answer(began),
                 Err(_) => {
                     let is_alone = lent.inner.lock().answered.is_some_and(|answered| began < answered);
@@ -165,7 +165,7 @@ impl Sessions {
     /// Executes a text over a connection that is made for it, without the settings.
     pub(crate) async fn execute(&self, text: &str, longest: Duration) -> Answer {
         let run = async {
-            let mut session = self.0.pool.connect().await.map_err(PostgresFault::before_the_statement)?;
+            let mut session = self.0.pool.connect().await.map_err(before_the_statement)?;
             session.query(text, &[], false).await
         };
         timeout(longest, run).await.unwrap_or_else(|_| Err(FaultKind::TimedOut.into()))

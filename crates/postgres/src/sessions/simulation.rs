@@ -161,7 +161,7 @@ impl Process {
             let parameters = vec![Value::Text(None)];
             this.sessions.run(&this.statements.read, parameters, ()).await.map(drop)
         };
-        let answer = self.calls.run(limits, call, PostgresFault::is_of_the_server).await;
+        let answer = self.calls.run(limits, call, PostgresFault::blames_server).await;
         let took = began.elapsed();
         assert!(took <= TIMEOUT + TIMERS, "a request took {took:?}");
         answer.unwrap_or_else(|reason: GaveUp| Err(reason.into()))

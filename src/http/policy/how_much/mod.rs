@@ -4,7 +4,7 @@ mod quota_check;
 
 use self::quota_check::QuotaCheck;
 use crate::http::head::RequestHead;
-use crate::util::log;
+use crate::http::policy::log;
 use crate::values::{Description, PartitionKey, Quota, Shape};
 
 /// The cost that is charged when a request comes, and the quota under which it is charged.

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
-use crate::util::log;
+use crate::http::policy::log;
 
 /// Requests to which a policy does not apply: from some networks, with some header values, or to some paths. A
 /// request that meets one of these conditions is exempt. See [`Policy::exempt`](crate::Policy::exempt).

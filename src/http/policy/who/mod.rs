@@ -11,7 +11,7 @@ use crate::http::key::{
     Global, KeyError, KeyExtractor, KeyTextError, Length, SHARED, SameKeyCheck, Streak, bytes_of, key_of_text,
     missing_extension, text_of,
 };
-use crate::util::log;
+use crate::http::policy::log;
 use crate::values::PartitionKey;
 
 /// The requests to which a policy applies, their keys, and checks of the first requests for mistakes.
@@ -66,6 +66,23 @@ impl Who {
         self.same_key = SameKeyCheck::new(key.is_shared());
         self.has_several_keys = key.has_several();
         self.key = Box::new(key);
+    }
+
+    /// Whether a request may be charged on several keys. Every field is listed, so that a new one does not compile
+    /// before it is known whether it needs more than one call of the limiter per request, too.
+    pub(super) const fn asks_several_keys(&self) -> bool {
+        let Self {
+            has_several_keys,
+            key: _,
+            on_missing_key: _,
+            when: _,
+            except: _,
+            same_key: _,
+            without_key: _,
+            left_out: _,
+            misconfiguration: _,
+        } = self;
+        *has_several_keys
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, FromRedisValue};
 use tokio::time::timeout;
 
-use crate::util::log;
+use super::log;
 
 /// Warns if the server may evict keys when its memory is full: a client that can fill it could reset a limit. All
 /// eviction policies of Redis except `noeviction` may evict our keys, since they expire. Without the permission to read
@@ -23,7 +23,7 @@ pub(super) async fn warn_if_keys_may_be_evicted(mut connection: MultiplexedConne
     };
     let is_limited = settings.get("maxmemory").is_some_and(|limit| limit != "0");
     match settings.get("maxmemory-policy") {
-        Some(policy) if is_limited && policy != "noeviction" => log::redis_may_evict(policy),
+        Some(policy) if is_limited && policy != "noeviction" => log::may_evict(policy),
         _ => {}
     }
 }

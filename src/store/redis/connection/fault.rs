@@ -1,19 +1,13 @@
 //! Why Redis gave no decision.
 
-use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
 use ::redis::{ErrorKind, RedisError, ServerError};
 
-use crate::store::remote::GaveUp;
+use crate::store::remote::{self, KindOfFault};
 
 /// Why Redis gave no decision. Never a rejection.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Fault {
-    kind: FaultKind,
-    detail: Option<Arc<str>>,
-}
+pub type Fault = remote::Fault<FaultKind>;
 
 /// The reason of a [`Fault`].
 // `COUNT` is computed from the last kind.
@@ -119,17 +113,38 @@ impl fmt::Display for FaultKind {
     }
 }
 
+impl KindOfFault for FaultKind {
+    const TIMED_OUT: Self = Self::TimedOut;
+    const CANCELLED: Self = Self::Cancelled;
+    const BREAKER_OPEN: Self = Self::BreakerOpen;
+    const TOO_MANY_IN_FLIGHT: Self = Self::TooManyInFlight;
+    const NO_RUNTIME: Self = Self::NoRuntime;
+    const UNINTELLIGIBLE: Self = Self::Unintelligible;
+    // A script is one step, so no attempt is lost to contention.
+    const CONTENTION: Self = Self::TimedOut;
+
+    /// If the call got as far as a connection. An error in the call, or a call that was not made, is no evidence about
+    /// the node.
+    fn blames_server(self) -> bool {
+        !matches!(
+            self,
+            Self::Cancelled
+                | Self::BreakerOpen
+                | Self::TooManyInFlight
+                | Self::Redirected
+                | Self::CrossSlot
+                | Self::NoPermission
+                | Self::Script
+                | Self::NoRuntime
+        )
+    }
+
+    fn write_with(self, detail: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({detail})")
+    }
+}
+
 impl Fault {
-    pub(in crate::store::redis) fn new(kind: FaultKind, detail: impl Into<Arc<str>>) -> Self {
-        Self { kind, detail: Some(detail.into()) }
-    }
-
-    /// Returns the reason.
-    #[must_use]
-    pub const fn kind(&self) -> FaultKind {
-        self.kind
-    }
-
     /// The fault of an attempt to connect.
     pub(super) fn connecting(error: &RedisError) -> Self {
         let kind = match (error.kind(), error.code()) {
@@ -162,8 +177,8 @@ impl Fault {
     pub(super) fn answered_to_script(error: &ServerError, source: &str) -> Self {
         let fault = Self::answered(error);
         let text = error.details().unwrap_or_default();
-        match command_within_script(text, source).filter(|_| fault.kind == FaultKind::NoPermission) {
-            Some(command) => Self::new(fault.kind, format!("the user may not run {command} in a script: {text}")),
+        match command_within_script(text, source).filter(|_| fault.kind() == FaultKind::NoPermission) {
+            Some(command) => Self::new(fault.kind(), format!("the user may not run {command} in a script: {text}")),
             None => fault,
         }
     }
@@ -176,11 +191,11 @@ impl Fault {
 
     /// Adds the name of the server that it is about.
     pub(super) fn naming(self, server: &str) -> Self {
-        let detail = match &self.detail {
+        let detail = match self.detail() {
             Some(detail) => format!("{server}: {detail}"),
             None => server.to_owned(),
         };
-        Self::new(self.kind, detail)
+        Self::new(self.kind(), detail)
     }
 
     /// Returns the fault to report after several servers got the same question, and each failed: the first fault that a
@@ -194,7 +209,7 @@ impl Fault {
     /// Whether it comes from a server's answer, and not from its silence.
     const fn is_answer(&self) -> bool {
         !matches!(
-            self.kind,
+            self.kind(),
             FaultKind::Unreachable
                 | FaultKind::TimedOut
                 | FaultKind::Disconnected
@@ -205,26 +220,10 @@ impl Fault {
         )
     }
 
-    /// Whether this counts against the node, if the call got as far as a connection. An error in the call, or a call
-    /// that was not made, is no evidence about the node.
-    pub(super) const fn blames_node(&self) -> bool {
-        !matches!(
-            self.kind,
-            FaultKind::Cancelled
-                | FaultKind::BreakerOpen
-                | FaultKind::TooManyInFlight
-                | FaultKind::Redirected
-                | FaultKind::CrossSlot
-                | FaultKind::NoPermission
-                | FaultKind::Script
-                | FaultKind::NoRuntime
-        )
-    }
-
     /// Whether to make a new connection: the present one may lead nowhere, or to the wrong server.
     pub(super) const fn spoils_connection(&self) -> bool {
         matches!(
-            self.kind,
+            self.kind(),
             FaultKind::Unreachable
                 | FaultKind::TimedOut
                 | FaultKind::Disconnected
@@ -236,66 +235,27 @@ impl Fault {
 
     /// Whether no answer came.
     pub(super) const fn is_silence(&self) -> bool {
-        matches!(self.kind, FaultKind::Unreachable | FaultKind::TimedOut | FaultKind::Disconnected)
+        matches!(self.kind(), FaultKind::Unreachable | FaultKind::TimedOut | FaultKind::Disconnected)
     }
 
     /// Whether to call again for each key alone: some keys are being moved to another node, or they are in several
     /// slots. The script did not run.
     pub(in crate::store::redis) const fn wants_single_keys(&self) -> bool {
-        matches!(self.kind, FaultKind::Redirected | FaultKind::CrossSlot)
+        matches!(self.kind(), FaultKind::Redirected | FaultKind::CrossSlot)
     }
 
     /// Whether the server may have run the script nevertheless.
     pub(crate) const fn may_have_run(&self) -> bool {
         use FaultKind::{Cancelled, Disconnected, TimedOut, Unintelligible};
-        matches!(self.kind, TimedOut | Disconnected | Cancelled | Unintelligible)
+        matches!(self.kind(), TimedOut | Disconnected | Cancelled | Unintelligible)
     }
 
     /// Whether another node may have become responsible.
     pub(super) const fn questions_topology(&self) -> bool {
         self.spoils_connection()
-            || matches!(self.kind, FaultKind::BreakerOpen | FaultKind::ClusterDown | FaultKind::Loading)
+            || matches!(self.kind(), FaultKind::BreakerOpen | FaultKind::ClusterDown | FaultKind::Loading)
     }
 }
-
-impl Fault {
-    /// The fault of a call that this process gave up.
-    pub(crate) fn given_up(reason: GaveUp) -> Self {
-        match reason {
-            // A script is one step, so no attempt is lost to contention.
-            GaveUp::TimedOut | GaveUp::Contention => FaultKind::TimedOut.into(),
-            GaveUp::Cancelled => FaultKind::Cancelled.into(),
-            GaveUp::BreakerOpen => FaultKind::BreakerOpen.into(),
-            GaveUp::TooManyInFlight => FaultKind::TooManyInFlight.into(),
-            GaveUp::NoRuntime => FaultKind::NoRuntime.into(),
-            GaveUp::Disagreement => Self::new(FaultKind::Unintelligible, reason.to_string()),
-        }
-    }
-}
-
-impl From<FaultKind> for Fault {
-    fn from(kind: FaultKind) -> Self {
-        Self { kind, detail: None }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.detail {
-            Some(detail) => write!(f, "{} ({detail})", self.kind),
-            None => self.kind.fmt(f),
-        }
-    }
-}
-
-// A `main` that returns the fault prints it by `Debug`: users should read the message there, too, and not its fields.
-impl fmt::Debug for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Error for Fault {}
 
 /// Classifies an error by its code, which is its first word. The rest differs between versions, and between a command
 /// and a script, so it is read only where the code is the general `ERR`.

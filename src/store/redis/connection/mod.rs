@@ -13,6 +13,7 @@ mod connections;
 mod connector;
 mod eviction_check;
 mod fault;
+mod log;
 mod node;
 mod node_call;
 mod node_map;

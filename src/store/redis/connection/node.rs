@@ -15,9 +15,8 @@ use super::fault::{Fault, FaultKind};
 use super::settings::NodeSettings;
 use super::shared_task::Work;
 use crate::store::NodeHealth;
-use crate::store::remote::CallGate;
+use crate::store::remote::{CallGate, breaker_closed};
 use crate::util::lock::Lock;
-use crate::util::log;
 
 /// One server.
 pub(super) struct Node {
@@ -63,7 +62,7 @@ impl Node {
     pub(super) async fn ping(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
         self.ask(::redis::cmd("TIME"), deadline).await?;
         if self.gate.breaker.lock().answered() {
-            log::breaker_closed(self.address());
+            breaker_closed(self.address());
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ impl Node {
         let slots = Arc::clone(&self.connections.lock().for_runtime(runtime, &self.settings).slots);
         let watch = self.gate.enter(slots, limits).await.map_err(|reason| match reason {
             GaveUp::BreakerOpen => Fault::new(FaultKind::BreakerOpen, self.address().clone()),
-            reason => Fault::given_up(reason),
+            reason => reason.into(),
         })?;
         let due = watch.began + self.settings.timeout;
         let handle = self.connections.lock().take_handle();
@@ -169,7 +169,7 @@ fn record(node: &Node, watch: Watch, fault: Option<&Fault>, is_sent: bool, handl
         // process stopped the attempt. A connection alone is weak evidence.
         Some(fault) if !is_sent && fault.kind() != FaultKind::Cancelled => failed(fault),
         _ if !is_sent => Evidence::Unknown,
-        Some(fault) if fault.blames_node() => failed(fault),
+        Some(fault) if fault.blames_server() => failed(fault),
         _ => Evidence::Healthy,
     });
     let is_spoilt = fault.is_some_and(Fault::spoils_connection) && node.gate.is_failing();

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use super::address;
 use super::fault::{Fault, FaultKind};
+use super::log;
 use super::node::Node;
 use super::refresh::Refresh;
 use super::sentinels::Sentinels;
 use super::settings::NodeSettings;
 use crate::store::redis::key::SLOTS;
 use crate::util::lock::Lock;
-use crate::util::log;
 use crate::util::random::random;
 
 /// The primaries, each with some of the slots: many in a cluster, a single one with sentinels.
@@ -235,7 +235,7 @@ impl NodeMap {
         drop(map);
         *self.nodes.lock() = nodes;
         if !before.is_empty() && before != after {
-            log::redis_topology_changed(&after);
+            log::topology_changed(&after);
         }
     }
 }

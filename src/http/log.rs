@@ -1,0 +1,50 @@
+//! The log lines about responses and handlers, one function each.
+
+#![cfg_attr(not(feature = "tracing"), allow(unused_imports, unused_variables))]
+
+use std::fmt::Display;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::util::log::{event, page};
+
+/// Warns if a response of the inner service has CORS fields. Checks the first 1,000 responses of the process only.
+pub(crate) fn note_response(has_cors_fields: impl FnOnce() -> bool) {
+    static LEFT: AtomicU32 = AtomicU32::new(1_000);
+    if cfg!(not(feature = "tracing")) || LEFT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if has_cors_fields() {
+        // The swap lets one of several threads find a count above zero, so that there is one line.
+        if LEFT.swap(0, Ordering::Relaxed) > 0 {
+            event!(
+                warn: see = page!("the-cors-layer-is-inside-of-the-rate-limit"),
+                "the CORS layer is inside of the rate limit, so that rejections lack CORS fields and browsers report \
+                 them as network errors: put it outside"
+            );
+        }
+    } else {
+        let _ = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+    }
+}
+
+/// Logged once per process, since a client that is rejected at will could cause it at will.
+pub(crate) fn rejection_body_failed(error: &dyn Display) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        event!(warn: see = page!("the-body-of-a-custom-rejection-failed"), %error, "the body of a custom rejection failed and was cut off");
+    });
+}
+
+/// `policy` is the name that the handler wrote, if it wrote one. `known` are the names that would do.
+pub(crate) fn reported_in_vain(policy: Option<&str>, known: &str, reports: u32) {
+    event!(warn: see = page!("a-handler-reports-a-cost-that-no-policy-awaits"), policy, known, reports, "a handler reports a cost that no policy awaits, so that the estimates stay charged: write the name of a policy with settle_by_handler, or call settle_all, which needs no name");
+}
+
+/// Logged once per process: each request to the handler finds the mistake again.
+pub(crate) fn verdict_missing() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        event!(error: see = page!("a-handler-takes-a-verdict-that-no-layer-adds"), "a handler takes a Verdict that no layer adds, and its requests are answered 500: build the layer with RateLimitLayerBuilder::verdict, and put it around the handler");
+    });
+}
