@@ -92,7 +92,7 @@
 //!   than half while another key uses it. In the simulation, one key sends five requests of 10 s per second, and nine
 //!   keys ten of 10 ms each: once the limit is found, none of the nine is shed, where a fixed limit of 20 sheds 63 % of
 //!   their requests. While the limit is sought, it may be lowered below what the slow key holds. Then all wait, until
-//!   the limit is given up: after half of the longest wait, or twice the usual time of a request. In this case, 5 % of
+//!   the limit is given up: after half of the longest wait, or twice the usual time of a request. In this case, 3 % of
 //!   the requests of the nine were shed in the first 15 s. On a server that is full, the slow key still holds most
 //!   units, since nothing tells how long a request will take.
 //! - **Nothing is remembered.** A key that has used the whole server while it was alone owes nothing. To bound the use

@@ -33,8 +33,6 @@ pub(super) struct Cohort {
     admitted: u64,
     ended: u64,
     served: u64,
-    /// Those whose client gave up before there was a response.
-    abandoned: u64,
     /// The sum of the [logarithms](log2) of the times of those that have ended, and of their squares.
     logs: u64,
     squares: u64,
@@ -59,7 +57,6 @@ impl Cohort {
         self.began = self.began.saturating_sub(since.into());
         self.note(now.saturating_sub(since), 1);
         self.served += u64::from(end == RequestEnd::Served);
-        self.abandoned += u64::from(end == RequestEnd::Abandoned);
     }
 
     fn note(&mut self, time: u64, requests: u64) {
@@ -81,11 +78,6 @@ impl Cohort {
 
     pub(super) const fn ended(&self) -> u64 {
         self.ended
-    }
-
-    /// Whether most were abandoned: their times tell how patient clients are.
-    pub(super) const fn is_lost(&self) -> bool {
-        are_most(self.abandoned, self.ended)
     }
 
     /// The usual time of a request, in nanoseconds: the geometric mean of those that have ended.
@@ -110,7 +102,6 @@ impl Cohort {
         self.admitted += other.admitted;
         self.ended += other.ended;
         self.served += other.served;
-        self.abandoned += other.abandoned;
         self.logs += other.logs;
         self.squares += other.squares;
     }
@@ -132,10 +123,6 @@ impl Cohort {
         let share = (ended * ONE).checked_div(self.served).unwrap_or(2 * ended * ONE);
         (self.logs / ended + log2(share)).saturating_sub(log2(ONE))
     }
-}
-
-pub(super) const fn are_most(abandoned: u64, ended: u64) -> bool {
-    ended > 0 && abandoned * 4 >= ended * 3
 }
 
 /// The logarithm to the base 2, of which [`ONE`] is one: from the leading bit and the next ten, which is too small by

@@ -5,9 +5,13 @@
 //! was a request that had waited for longer than the target **at every instant** of an interval. While it is, the
 //! newest is served first.
 //!
-//! Those that are left behind may still have their turn when the burst is over, so they go on waiting. They are shed
-//! once that is unlikely: the class has been overloaded for the longest wait, and more requests come than are served.
-//! From then on, all that have waited for twice the target are shed, and their clients need not wait for an answer.
+//! Those that are left behind may still have their turn when the burst is over, so they go on waiting. When hardly any
+//! more come, the oldest is served first, since the newest can wait for longest. They are shed once a turn is unlikely:
+//! the class has been overloaded for the longest wait, and more requests come than are served. From then on, all that
+//! have waited for twice the target are shed, and their clients need not wait for an answer.
+//!
+//! A load may come and go in periods of seconds. If none waited not long ago, as many requests as the server serves in
+//! the longest wait go on waiting: they are its work for the next pause.
 //!
 //! RFC 8289 looks at the waits of those that are served. With shares, these say nothing: a request
 //! of a light key hardly waits although hundreds do. So this looks at the oldest request that waits.
@@ -19,6 +23,8 @@ pub(super) struct ControlledDelay {
     longest_wait: u64,
     /// Since when, or from when on, some request has waited for longer than the target.
     above_since: Option<u64>,
+    /// When none waited last.
+    empty_at: u64,
     flow: Flow,
 }
 
@@ -29,14 +35,22 @@ struct Flow {
     joined: u64,
     served: u64,
     is_growing: bool,
+    /// How many were served in the time before.
+    served_before: u64,
+    /// Grows by two with each request that joins, and falls by one with each that is served; between zero and
+    /// [`PRESSED`].
+    pressure: u64,
 }
+
+/// The greatest pressure: after so many requests that were served, and none that has joined, a queue drains.
+const PRESSED: u64 = 16;
 
 /// For how long a queue may be too long: RFC 8289, 4.2.
 pub(super) const INTERVAL: u64 = 100_000_000;
 
 impl ControlledDelay {
     pub(super) fn new(target: u64, longest_wait: u64) -> Self {
-        Self { target, longest_wait, above_since: None, flow: Flow::default() }
+        Self { target, longest_wait, above_since: None, empty_at: 0, flow: Flow::default() }
     }
 
     pub(super) const fn set_target(&mut self, target: u64) {
@@ -50,6 +64,7 @@ impl ControlledDelay {
     /// A request begins to wait.
     pub(super) const fn join(&mut self) {
         self.flow.joined += 1;
+        self.flow.pressure = if self.flow.pressure + 2 < PRESSED { self.flow.pressure + 2 } else { PRESSED };
     }
 
     /// A request leaves on its own. If it has not waited for too long by then, the queue is no longer for it.
@@ -62,6 +77,7 @@ impl ControlledDelay {
     /// A request that has waited is served.
     pub(super) const fn serve(&mut self) {
         self.flow.served += 1;
+        self.flow.pressure = self.flow.pressure.saturating_sub(1);
     }
 
     /// To be called after each change of the queue, with the arrival of its oldest request.
@@ -75,10 +91,31 @@ impl ControlledDelay {
             (Some(arrived), None) => Some(arrived.saturating_add(self.target)),
             (Some(_), since) => since,
         };
+        if oldest.is_none() {
+            self.empty_at = now;
+        }
         let flow = &mut self.flow;
         if now.saturating_sub(flow.since) >= (self.longest_wait / 4).max(INTERVAL) {
-            *flow = Flow { since: now, joined: 0, served: 0, is_growing: flow.joined > flow.served };
+            *flow = Flow {
+                since: now,
+                joined: 0,
+                served: 0,
+                is_growing: flow.joined > flow.served,
+                served_before: flow.served,
+                ..*flow
+            };
         }
+    }
+
+    /// Whether hardly any requests join, while others are served: the burst is over, and those that have waited for
+    /// longest have their turn.
+    pub(super) fn is_draining(&self, now: u64) -> bool {
+        self.flow.pressure == 0 && self.comes_and_goes(now)
+    }
+
+    /// Whether the load is one that comes and goes: none waited at an instant not long ago.
+    fn comes_and_goes(&self, now: u64) -> bool {
+        now.saturating_sub(self.empty_at) < self.longest_wait.saturating_mul(RECENT)
     }
 
     /// Whether the class is overloaded.
@@ -93,12 +130,24 @@ impl ControlledDelay {
         }
     }
 
-    /// The arrival before which requests are shed, if any are.
-    pub(super) fn shed_before(&self, now: u64) -> Option<u64> {
+    /// How many requests of the class are served in the longest wait, by the last quarter of it.
+    pub(super) const fn served_in_longest_wait(&self) -> u64 {
+        4 * self.flow.served_before
+    }
+
+    /// The arrival before which requests are shed, if any are. `is_hopeful`: so few wait that all of them would be
+    /// served in the longest wait if no more came.
+    pub(super) fn shed_before(&self, now: u64, is_hopeful: bool) -> Option<u64> {
         let is_lasting = self.is_above_for(now, self.longest_wait.max(INTERVAL));
-        (is_lasting && self.flow.is_growing).then(|| now.saturating_sub(self.target.saturating_mul(2)))
+        if !is_lasting || !self.flow.is_growing || is_hopeful && self.comes_and_goes(now) {
+            return None;
+        }
+        Some(now.saturating_sub(self.target.saturating_mul(2)))
     }
 }
+
+/// If none waited at an instant within so many of the longest waits, the load comes and goes.
+const RECENT: u64 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -137,14 +186,36 @@ mod tests {
             let mut delay = ControlledDelay::new(TARGET, LONGEST);
             let mut now = 0;
             while now < TARGET + LONGEST {
-                assert_eq!(delay.shed_before(now), None);
+                assert_eq!(delay.shed_before(now, false), None);
                 (0..2).for_each(|_| delay.join());
                 (0..served).for_each(|_| delay.serve());
                 delay.observe(now, Some(0));
                 now += INTERVAL / 100;
             }
             delay.observe(now, Some(0));
-            assert_eq!(delay.shed_before(now), sheds.then_some(now - 2 * TARGET), "{served}");
+            assert_eq!(delay.shed_before(now, false), sheds.then_some(now - 2 * TARGET), "{served}");
+            // If none waited lately, those that can be served when no more come go on waiting.
+            assert_eq!(delay.shed_before(now, true), None, "{served}");
+            let later = now + RECENT * LONGEST;
+            assert_eq!(delay.shed_before(later, true).is_some(), sheds, "{served}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_hardly_anyone_joins_drains() {
+        let mut delay = ControlledDelay::new(TARGET, LONGEST);
+        assert!(delay.is_draining(0), "none has come");
+        (0..100).for_each(|_| delay.join());
+        for served in 0..PRESSED {
+            assert!(!delay.is_draining(0), "{served}");
+            delay.serve();
+        }
+        assert!(delay.is_draining(0) && !delay.is_draining(RECENT * LONGEST), "the load has come and stays");
+        // As many come as are served.
+        for _ in 0..100 {
+            delay.join();
+            delay.serve();
+            assert!(!delay.is_draining(0));
         }
     }
 }

@@ -10,7 +10,8 @@
 use std::ops::RangeInclusive;
 
 use super::cohort::{Cohort, Followed, grows};
-use crate::values::RequestEnd;
+use super::tally::{Tally, Verdict};
+use crate::values::{PartitionKey, RequestEnd};
 
 #[derive(Debug)]
 pub(super) struct Doubling {
@@ -27,6 +28,7 @@ pub(super) struct Doubling {
     dear: u64,
     /// The requests that are followed now.
     cohort: Cohort,
+    tally: Tally,
     number: u64,
     opened: Option<u64>,
     /// The usual time of the requests of the last cohort.
@@ -57,6 +59,7 @@ impl Doubling {
             free,
             dear: u64::MAX,
             cohort: Cohort::default(),
+            tally: Tally::default(),
             number: cohort,
             opened: None,
             time: None,
@@ -87,7 +90,7 @@ impl Doubling {
     }
 
     /// Follows a request that was admitted now, and has filled the limit.
-    pub(super) fn follow(&mut self, now: u64) -> Option<Followed> {
+    pub(super) fn follow(&mut self, now: u64, key: &PartitionKey) -> Option<Followed> {
         if self.age(now) >= 2 * LONGEST && self.cohort.ended() * 2 < self.cohort.admitted() {
             // More than half go on, as streams do.
             self.open();
@@ -97,22 +100,35 @@ impl Doubling {
         }
         self.opened.get_or_insert(now);
         self.cohort.admit(now);
+        self.tally.follow(key, now);
         Some(Followed { cohort: self.number, since: now })
     }
 
     /// A request was withdrawn.
-    pub(super) fn forget(&mut self, followed: Followed) {
+    pub(super) fn forget(&mut self, key: &PartitionKey, followed: Followed) {
         if followed.cohort == self.number {
             self.cohort.forget(followed.since);
+            self.tally.forget(key, followed.since);
         }
     }
 
-    /// A request is over. Returns the limit once it is found.
-    pub(super) fn end(&mut self, now: u64, followed: Followed, end: RequestEnd) -> Option<u64> {
+    /// A request is over. Returns the limit once it is found. `answered` is as of [`Tally::verdict`].
+    pub(super) fn end(
+        &mut self,
+        now: u64,
+        key: &PartitionKey,
+        followed: Followed,
+        end: RequestEnd,
+        answered: Option<&PartitionKey>,
+    ) -> Option<u64> {
         if followed.cohort != self.number {
             return None;
         }
         self.cohort.end(followed.since, now, end);
+        self.tally.end(key, followed.since, now, end == RequestEnd::Abandoned);
+        if self.tally.verdict(now, answered) == Verdict::Lost {
+            return self.lose();
+        }
         let has_ended = self.cohort.ended() * 16 >= self.cohort.admitted() * 15;
         let are_enough = self.cohort.ended() >= FEWEST && self.cohort.ended() * 2 >= self.cohort.admitted();
         let is_late = self.age(now) >= LONGEST && are_enough;
@@ -134,15 +150,12 @@ impl Doubling {
 
     fn open(&mut self) {
         self.number += 1;
-        (self.cohort, self.opened) = (Cohort::default(), None);
+        (self.cohort, self.tally, self.opened) = (Cohort::default(), Tally::default(), None);
     }
 
     fn compare(&mut self, now: u64) -> Option<u64> {
         self.time = Some(self.cohort.usual_time());
         let closed = self.cohort.closed(now);
-        if closed.is_lost() {
-            return self.lose();
-        }
         let known = if self.is_at_half { &mut self.of_half } else { &mut self.of_high };
         known.get_or_insert_default().add(&closed);
         self.open();

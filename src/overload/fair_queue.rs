@@ -120,6 +120,12 @@ impl FairQueue {
         Priority::ALL.map(|class| self.class(class).waiters.len() as u64)
     }
 
+    /// The number of requests of this class and those above.
+    pub(super) fn len_from(&self, priority: Priority) -> u64 {
+        let classes = Priority::ALL.into_iter().filter(|class| *class >= priority);
+        classes.map(|class| self.class(class).waiters.len() as u64).sum()
+    }
+
     /// The instant at which the oldest request of a class came.
     pub(super) fn oldest(&self, priority: Priority) -> Option<u64> {
         self.class(priority).waiters.first_key_value().map(|(_, waiter)| waiter.arrived)

@@ -262,7 +262,7 @@ impl Gate {
             let is_binding = !line.queue.is_empty();
             let end = end.filter(|_| held != InFlight::SHADOW);
             if let Some(end) = end {
-                line.search.note_end(now, word.units(), held.followed(), end);
+                line.search.note_end(now, key, word.units(), held.followed(), end);
             }
             *word = word.with_units(word.units().saturating_sub(units));
             if held.is_reserved() {
@@ -270,9 +270,9 @@ impl Gate {
             }
             match (end, held.followed()) {
                 (Some(end), followed) => {
-                    line.search.count(now, (units, followed), end, is_binding);
+                    line.search.count(now, key, (units, followed), end, is_binding);
                 }
-                (None, Some(followed)) => line.search.forget(followed),
+                (None, Some(followed)) => line.search.forget(key, followed),
                 (None, None) => {}
             }
         });
@@ -386,7 +386,7 @@ impl Gate {
                 line.reserve.release(key, units);
             }
             if let Some(followed) = held.followed() {
-                line.search.forget(followed);
+                line.search.forget(key, followed);
             }
         });
     }
@@ -487,9 +487,10 @@ impl Line {
         &mut self.delays[class as usize]
     }
 
-    /// The order in which a class is served: the newest first while it is overloaded.
+    /// The order in which a class is served: the newest first while it is overloaded, unless hardly any more come.
     fn order(&self, now: u64, class: Priority) -> Order {
-        if self.delays[class as usize].is_overloaded(now) { Order::NewestFirst } else { Order::OldestFirst }
+        let delay = &self.delays[class as usize];
+        if delay.is_overloaded(now) && !delay.is_draining(now) { Order::NewestFirst } else { Order::OldestFirst }
     }
 
     /// While no limit is known, a queue may also say that the limit is too low, so nothing is shed.
@@ -525,7 +526,7 @@ impl Line {
         *word = word.with_units(word.units() + cost);
         // The limit binds: it is full, or others wait that have their share of the reserve.
         let is_full = !word.has_room(1) || !self.queue.is_empty();
-        let followed = self.search.follow(now, is_full);
+        let followed = self.search.follow(now, key, is_full);
         InFlight::new(followed, is_reserved)
     }
 
@@ -564,7 +565,12 @@ impl Line {
 
     /// Removes the oldest request of a class, if the class is overloaded and the request has waited for too long.
     fn pop_late(&mut self, now: u64, class: Priority) -> Option<Departure> {
-        let before = if self.search.is_known() { self.delay(class).shed_before(now)? } else { return None };
+        if !self.search.is_known() {
+            return None;
+        }
+        let served: u64 = self.delays.iter().map(ControlledDelay::served_in_longest_wait).sum();
+        let is_hopeful = self.queue.len_from(class) <= served;
+        let before = self.delay(class).shed_before(now, is_hopeful)?;
         self.queue.pop_before(class, before)
     }
 

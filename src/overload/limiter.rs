@@ -42,7 +42,7 @@ use crate::values::{
 /// 2. within a class, one of the key whose turn it is: each key of the policy has the same share of what the server can
 ///    do, or a share in proportion to its weight. A key that sends a hundred times as much waits a hundred times as
 ///    long, and the others do not notice;
-/// 3. within a key, the oldest; while requests wait for too long, the newest.
+/// 3. within a key, the oldest; while requests wait for too long and more come, the newest.
 ///
 /// Of the last quarter of the limit, no key holds more than half if another key has used it within a second. So a key
 /// whose requests take long does not hold all units, except for a moment in which the limit shrinks below what it
@@ -52,7 +52,9 @@ use crate::values::{
 /// [`queue_target`](Self::queue_target), or than a quarter of what a request usually takes. A burst may do that, so the
 /// others go on waiting, for `max_wait` at most. When it has lasted for `max_wait`, and more requests come than are
 /// served, requests that have waited for twice the target are shed at once, so that their clients need not wait for an
-/// answer. Until a limit was found, a queue only says that the limit is too low, and none are shed for this reason.
+/// answer. If none waited within four times `max_wait`, the load may come and go: then as many as the server serves in
+/// `max_wait` go on waiting, for the next pause. Until a limit was found, a queue only says that the limit is too low,
+/// and none are shed for this reason.
 ///
 /// If [`max_queue`](Self::max_queue) requests wait, the request that would be served last gives way to the newcomer:
 /// one of the lowest class, and of the key with the longest queue.
@@ -92,10 +94,11 @@ use crate::values::{
 /// nothing for 20 seconds in which the limit was full, the first comparison is made again, with the double.
 ///
 /// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. If most
-/// of 16 requests are given up before they have a response, the limit is lowered to those in flight and then by half at
-/// a time, also if it is never reached: a server that works on for clients that have left catches up. Requests that are
-/// given up within 20 ms do not count for this: no server is slow for such a client. While the server is idle, the
-/// limit does not drift.
+/// requests are given up before they have a response (six of six, or fourteen of eighteen), the limit is lowered to those
+/// in flight and then by half at a time, also if it is never reached: a server that works on for clients that have left
+/// catches up. Each key has one vote in this, so that one client does not lower the limit for the others; without a
+/// [key](crate::Policy::key), all clients together have it. Requests that are given up within 20 ms do not count: no
+/// server is slow for such a client. While the server is idle, the limit does not drift.
 ///
 /// # Accuracy
 ///
@@ -108,7 +111,7 @@ use crate::values::{
 ///
 /// While nobody waits, to take units and to release them is one compare-and-swap each, for any number of keys, and
 /// nothing is allocated here. Else, and for the last quarter of the limit, a lock is taken, and each request that waits
-/// takes some 700 bytes. When a request is given up before it has a response, others take the lock until the next 16
+/// takes some 700 bytes. When a request is given up before it has a response, others take the lock until the next 18
 /// have ended, for 30 seconds at most. A key
 /// that holds units of that quarter, or did within a second, takes some 100 bytes; nothing
 /// else is kept of keys that do not wait.

@@ -3,7 +3,7 @@
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
 //! key (`fair_queue`), of which none holds more than half of the `reserve`. `controlled_delay` decides when waiters are
 //! shed, and `worker_lag` when arrivals are. `search` finds the limit: within a factor of two by `doubling`, from the
-//! times of a `cohort` of requests, and then exactly by `limit_search`. `stalled` takes back the units of bodies that
+//! times of a `cohort` of requests, and then exactly by `limit_search`; a `tally` tells whether clients give up. `stalled` takes back the units of bodies that
 //! nobody reads. `waiting` is the future of a request that waits, and `limiter` puts them together.
 
 mod cohort;
@@ -18,6 +18,7 @@ mod models;
 mod reserve;
 mod search;
 mod stalled;
+mod tally;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 mod waiting;

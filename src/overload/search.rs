@@ -2,10 +2,11 @@
 
 use std::ops::RangeInclusive;
 
-use super::cohort::{Followed, are_most};
+use super::cohort::Followed;
 use super::doubling::Doubling;
 use super::limit_search::LimitSearch;
-use crate::values::RequestEnd;
+use super::tally::{Tally, Verdict};
+use crate::values::{PartitionKey, RequestEnd};
 
 /// All times in nanoseconds.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(super) struct Search {
     /// While requests are abandoned, those that were admitted since, and how often there were some.
     losses: Option<Losses>,
     losses_before: u64,
+    /// The key of the last followed request that was not given up, and when that ended.
+    answered: Option<(PartitionKey, u64)>,
 }
 
 /// Requests that are followed to their end although they do not fill the limit.
@@ -38,18 +41,13 @@ struct Losses {
     /// The number of their cohort, which no cohort of a [`Doubling`] has.
     number: u64,
     since: u64,
-    followed: u64,
-    abandoned: u64,
-    others: u64,
+    tally: Tally,
     /// The most units in flight.
     most: u64,
 }
 
 /// The numbers of the cohorts of [`Losses`] begin here.
 const LOSSES: u64 = 1 << 62;
-
-/// If most of so many requests were abandoned, the limit is too high.
-const MANY: u64 = 16;
 
 /// After this time, nothing can be told from them: some of them last.
 const LONGEST: u64 = 30_000_000_000;
@@ -78,6 +76,7 @@ impl Search {
             lowered: None,
             losses: None,
             losses_before: 0,
+            answered: None,
         };
         search.begin(false);
         search
@@ -138,7 +137,7 @@ impl Search {
     }
 
     /// A request was admitted. Returns whether it is followed.
-    pub(super) fn follow(&mut self, now: u64, has_filled: bool) -> Option<Followed> {
+    pub(super) fn follow(&mut self, now: u64, key: &PartitionKey, has_filled: bool) -> Option<Followed> {
         self.lowered = None;
         self.losses.take_if(|losses| losses.is_late(now));
         if has_filled {
@@ -146,20 +145,20 @@ impl Search {
                 self.full_since = now;
             }
             self.full += 1;
-            if let Some(followed) = self.doubling.as_mut().and_then(|doubling| doubling.follow(now)) {
+            if let Some(followed) = self.doubling.as_mut().and_then(|doubling| doubling.follow(now, key)) {
                 return Some(followed);
             }
         }
-        self.losses.as_mut()?.follow(now)
+        self.losses.as_mut()?.follow(now, key)
     }
 
     /// A request was withdrawn before it began.
-    pub(super) fn forget(&mut self, followed: Followed) {
+    pub(super) fn forget(&mut self, key: &PartitionKey, followed: Followed) {
         if let Some(doubling) = &mut self.doubling {
-            doubling.forget(followed);
+            doubling.forget(key, followed);
         }
         if let Some(losses) = self.losses.as_mut().filter(|losses| losses.number == followed.cohort) {
-            losses.followed -= 1;
+            losses.tally.forget(key, followed.since);
         }
     }
 
@@ -167,13 +166,14 @@ impl Search {
     pub(super) fn count(
         &mut self,
         now: u64,
+        key: &PartitionKey,
         (units, followed): (u64, Option<Followed>),
         end: RequestEnd,
         is_binding: bool,
     ) {
         let before = self.limit();
         match &self.doubling {
-            Some(_) => self.count_followed(now, followed, end),
+            Some(_) => self.count_followed(now, key, followed, end),
             None => self.count_exactly(now, units, end == RequestEnd::Served, is_binding),
         }
         if self.limit() < before {
@@ -181,13 +181,14 @@ impl Search {
         }
     }
 
-    fn count_followed(&mut self, now: u64, followed: Option<Followed>, end: RequestEnd) {
+    fn count_followed(&mut self, now: u64, key: &PartitionKey, followed: Option<Followed>, end: RequestEnd) {
         let (Some(doubling), Some(followed)) = (&mut self.doubling, followed) else { return };
         if followed.is_hasty(now, end) {
-            doubling.forget(followed);
+            doubling.forget(key, followed);
             return;
         }
-        let found = doubling.end(now, followed, end);
+        let answered = self.answered.as_ref().map(|(key, _)| key);
+        let found = doubling.end(now, key, followed, end, answered);
         self.time = doubling.time().unwrap_or(self.time);
         if let Some(limit) = found {
             self.find(limit);
@@ -223,11 +224,23 @@ impl Search {
     /// Notes a request that is over, of `in_flight` units with its own, if requests are abandoned.
     ///
     /// If clients give up before they get a response, the limit may be too high although it is never reached: the
-    /// server may work for those who have left.
+    /// server may work for those who have left. If it is reached, the exact search may see no throughput at all, and
+    /// nothing that it could compare.
     ///
     /// Nothing is known of the time of a request that is not followed. So the first one that is abandoned tells nothing
     /// itself, and those that are admitted after it are followed.
-    pub(super) fn note_end(&mut self, now: u64, in_flight: u64, followed: Option<Followed>, end: RequestEnd) {
+    pub(super) fn note_end(
+        &mut self,
+        now: u64,
+        key: &PartitionKey,
+        in_flight: u64,
+        followed: Option<Followed>,
+        end: RequestEnd,
+    ) {
+        if followed.is_some() && end != RequestEnd::Abandoned {
+            self.answered = Some((key.clone(), now));
+        }
+        self.answered.take_if(|(_, at)| now.saturating_sub(*at) > LONGEST);
         if self.losses.is_none() {
             if end != RequestEnd::Abandoned || self.bounds.start() == self.bounds.end() {
                 return;
@@ -237,15 +250,19 @@ impl Search {
         let losses = self.losses.get_or_insert_with(|| Losses::new(LOSSES + self.losses_before, now));
         losses.most = losses.most.max(in_flight);
         if let Some(followed) = followed.filter(|followed| followed.cohort == losses.number) {
-            losses.end(now, followed, end);
+            losses.end(now, key, followed, end);
         }
-        let (is_lost, most) = (are_most(losses.abandoned, MANY), losses.most);
-        if !is_lost && !losses.is_refuted() && !losses.is_late(now) {
+        let verdict = losses.tally.verdict(now, self.answered.as_ref().map(|(key, _)| key));
+        if verdict == Verdict::Unknown && !losses.is_late(now) {
             return;
         }
+        let most = losses.most;
         self.losses = None;
-        let high = most.clamp(*self.bounds.start(), *self.bounds.end());
-        if is_lost && high < self.limit() {
+        // Under a limit that is full, a doubling looks for itself.
+        let limit = self.limit();
+        let high = if most < limit || self.doubling.is_some() { most } else { limit / 2 };
+        let high = high.clamp(*self.bounds.start(), *self.bounds.end());
+        if verdict == Verdict::Lost && high < limit {
             self.end_doubling();
             self.exact = LimitSearch::new(self.bounds.clone(), high);
             self.doubling = Some(Doubling::new(self.bounds.clone(), high, 0, self.next));
@@ -268,30 +285,23 @@ impl Search {
 }
 
 impl Losses {
-    const fn new(number: u64, now: u64) -> Self {
-        Self { number, since: now, followed: 0, abandoned: 0, others: 0, most: 0 }
+    fn new(number: u64, now: u64) -> Self {
+        Self { number, since: now, tally: Tally::default(), most: 0 }
     }
 
-    fn follow(&mut self, now: u64) -> Option<Followed> {
-        (self.followed < MANY).then(|| {
-            self.followed += 1;
+    fn follow(&mut self, now: u64, key: &PartitionKey) -> Option<Followed> {
+        self.tally.has_room().then(|| {
+            self.tally.follow(key, now);
             Followed { cohort: self.number, since: now }
         })
     }
 
-    fn end(&mut self, now: u64, followed: Followed, end: RequestEnd) {
+    fn end(&mut self, now: u64, key: &PartitionKey, followed: Followed, end: RequestEnd) {
         if followed.is_hasty(now, end) {
-            self.followed -= 1;
-        } else if end == RequestEnd::Abandoned {
-            self.abandoned += 1;
+            self.tally.forget(key, followed.since);
         } else {
-            self.others += 1;
+            self.tally.end(key, followed.since, now, end == RequestEnd::Abandoned);
         }
-    }
-
-    /// Whether too few can still be abandoned.
-    const fn is_refuted(&self) -> bool {
-        !are_most(MANY - self.others, MANY)
     }
 
     const fn is_late(&self, now: u64) -> bool {
@@ -305,6 +315,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    const KEY: PartitionKey = PartitionKey::SHARED;
+
     /// Eight requests are in the server at any time, below the limit, and each ends after a second.
     fn limit_after(requests: u64, end: RequestEnd) -> u64 {
         let mut search = Search::new(2..=1_024, 20);
@@ -313,11 +325,11 @@ mod tests {
             let now = number * 125 * MS;
             while running.len() as u64 >= search.limit().min(8) {
                 let followed = running.pop_front().unwrap();
-                search.note_end(now, running.len() as u64 + 1, followed, end);
-                search.count(now, (1, followed), end, true);
+                search.note_end(now, &KEY, running.len() as u64 + 1, followed, end);
+                search.count(now, &KEY, (1, followed), end, true);
             }
             let is_full = running.len() as u64 + 1 >= search.limit();
-            running.push_back(search.follow(now, is_full));
+            running.push_back(search.follow(now, &KEY, is_full));
         }
         search.limit()
     }
@@ -327,6 +339,24 @@ mod tests {
         assert_eq!(limit_after(10, RequestEnd::Abandoned), 20);
         assert_eq!(limit_after(32, RequestEnd::Abandoned), 8);
         assert_eq!(limit_after(400, RequestEnd::Abandoned), 2);
+    }
+
+    /// The exact search compares throughput, and sees none under both of its limits.
+    #[test]
+    fn trap_a_full_limit_under_which_clients_give_up() {
+        let mut search = Search::new(2..=1_024, 20);
+        search.find(20);
+        let mut running = std::collections::VecDeque::new();
+        for number in 0..60 {
+            let now = number * 100 * MS;
+            while running.len() as u64 >= search.limit() {
+                let followed = running.pop_front().unwrap();
+                search.note_end(now, &KEY, running.len() as u64 + 1, followed, RequestEnd::Abandoned);
+                search.count(now, &KEY, (1, followed), RequestEnd::Abandoned, true);
+            }
+            running.push_back(search.follow(now, &KEY, true));
+        }
+        assert!(search.limit() <= 10, "{}", search.limit());
     }
 
     #[test]

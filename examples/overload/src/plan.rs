@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) at_once: u64,
     /// Earlier requests are left out.
     pub(crate) since: u64,
+    /// Whether the tenants have weights, from 1 to 10 for a limiter that knows some.
+    pub(crate) is_weighted: bool,
 }
 
 /// What a server does with a request whose client has given up. Work that has begun is finished in any case.
@@ -108,6 +110,7 @@ impl Plan {
             rate: None,
             at_once: 1,
             since: 0,
+            is_weighted: false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Our limiter.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tower::Layer;
@@ -19,6 +20,8 @@ pub const OURS: &str = "ours";
 pub struct Ours {
     /// The longest wait, unless it is the default.
     pub(crate) max_wait: Option<Duration>,
+    /// Whether the tenants have weights.
+    pub(crate) is_weighted: bool,
 }
 
 impl Contender for Ours {
@@ -38,6 +41,12 @@ impl Contender for Ours {
                     _ => Priority::Normal,
                 }
             });
+        let weight_of = |job: &Job| NonZeroU32::MIN.saturating_add(job.tenant.into());
+        let overload = if self.is_weighted {
+            overload.weight_fn(move |request| request.extensions().get().map_or(NonZeroU32::MIN, weight_of))
+        } else {
+            overload
+        };
         entrance(RateLimitLayer::new(overload).layer(server))
     }
 }
