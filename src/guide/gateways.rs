@@ -191,7 +191,7 @@
 //! It listens on the loopback unless told otherwise: all that reach it may use up the budget of every client. The
 //! [README of `sluice`][sluice] has all options, a unit for systemd, and figures.
 //!
-//! [proxies]: https://github.com/tower-sluice/tower-sluice/tree/main/sluice/examples/proxies
-//! [sluice]: https://github.com/tower-sluice/tower-sluice/tree/main/sluice
+//! [proxies]: https://github.com/tower-sluice/tower-sluice/tree/main/crates/sluice/examples/proxies
+//! [sluice]: https://github.com/tower-sluice/tower-sluice/tree/main/crates/sluice
 //!
 //! Next: [monitor it](super::monitoring).

@@ -152,8 +152,8 @@
 //! So put the limit in force as a [shadow](super::shadow) first, if it matters. The [README of `sluice`][sluice] has
 //! all options, the formats of logs and the exit codes.
 //!
-//! [log]: https://github.com/tower-sluice/tower-sluice/blob/main/sluice/examples/access.log
-//! [limits]: https://github.com/tower-sluice/tower-sluice/blob/main/sluice/examples/limits.toml
-//! [sluice]: https://github.com/tower-sluice/tower-sluice/tree/main/sluice
+//! [log]: https://github.com/tower-sluice/tower-sluice/blob/main/crates/sluice/examples/access.log
+//! [limits]: https://github.com/tower-sluice/tower-sluice/blob/main/crates/sluice/examples/limits.toml
+//! [sluice]: https://github.com/tower-sluice/tower-sluice/tree/main/crates/sluice
 //!
 //! Next: [try it out as a shadow](super::shadow).

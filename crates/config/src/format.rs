@@ -526,8 +526,8 @@ tables! {
             "Reject every request with 403, and charge none, until this is removed. What keys have used stays.").aside();
         shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
         store: Option<Spanned<String>> = text("\"memory\"",
-            "Where the budgets are: memory, redis, or the name of a [store.NAME]. Left out: redis if there is one, or else the \
-             only store. slow-down and overload are in memory.");
+            "Where the budgets are: memory, redis, or the name of a [store.NAME]. Left out: the only store, or memory if \
+             there is none; with several, none may be left out. slow-down and overload are in memory.");
         on_failure: Option<NamedValue<FailureMode>> = word::<FailureMode>("\"reject\"",
             "How requests are decided while the store fails: by limits of this process, or all allowed, or all rejected.")
             .default("\"local-fallback\"");

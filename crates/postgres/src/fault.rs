@@ -93,11 +93,14 @@ impl FaultKind {
                 "all connections that the pool may have were waiting for PostgreSQL; look for locks and load, or take a \
                  larger pool",
             ),
-            Self::NoTable => ("no_table", "the table is missing; run the migration (`Postgres::migration`)"),
+            Self::NoTable => (
+                "no_table",
+                "the table is missing; run the migration (`Postgres::migration`, or `sluice migration FILE`)",
+            ),
             Self::WrongTable => (
                 "wrong_table",
                 "the table lacks a column or its primary key, or a column has another type; drop the table and run the \
-                 migration (`Postgres::migration`)",
+                 migration (`Postgres::migration`, or `sluice migration FILE`)",
             ),
             Self::Encoding => ("encoding", "the database cannot store a text; take a database whose encoding is UTF8"),
             Self::Pooler => (

@@ -49,6 +49,10 @@ use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
 
 use crate::{Kept, Postgres, PostgresStore};
 
+const CURE: &str = "write postgres://USER:PASSWORD@HOST:PORT/DATABASE";
+
+const MOST_CONNECTIONS: usize = 1_000;
+
 /// The keys of the table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -57,7 +61,7 @@ struct Raw {
     table: Option<String>,
     #[serde(rename = "timeout")]
     _timeout: Option<String>,
-    pool_size: Option<u16>,
+    pool_size: Option<i64>,
     #[serde(default)]
     behind_pooler: bool,
     secret: Option<String>,
@@ -73,17 +77,22 @@ pub fn open(table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
     let raw: Raw = table.read()?;
     // Its message has no part of the address, which may have a password.
     let address: tokio_postgres::Config =
-        raw.url.parse().map_err(|error| table.error("url", format_args!("url: {error}")))?;
+        raw.url.parse().map_err(|error| table.error("url", format_args!("url: {error}; {CURE}")))?;
     if address.get_ssl_mode() == SslMode::Require {
-        let problem =
-            "url: sslmode=require: connections of a file are not encrypted; leave it out, or make the store in code";
+        let problem = "url: sslmode=require: connections of a file are not encrypted; leave it out and keep the way to the server private, or make the store in code";
         return Err(table.error("url", problem));
     }
-    let size = raw.pool_size.unwrap_or(8);
-    if size == 0 {
-        return Err(table.error("pool-size", "pool-size = 0: write how many connections there may be, such as 8"));
+    if address.get_hosts().is_empty() {
+        return Err(table.error("url", format_args!("url: it has no host; {CURE}")));
     }
-    let pool = Pool::builder(Manager::new(address, NoTls)).max_size(size.into()).build();
+    let size = raw.pool_size.unwrap_or(8);
+    let Some(size) = usize::try_from(size).ok().filter(|size| (1..=MOST_CONNECTIONS).contains(size)) else {
+        let problem = format!(
+            "pool-size = {size}: write how many connections there may be, from 1 to {MOST_CONNECTIONS}, such as 8"
+        );
+        return Err(table.error("pool-size", problem));
+    };
+    let pool = Pool::builder(Manager::new(address, NoTls)).max_size(size).build();
     let pool = pool.map_err(|error| table.error("url", format_args!("url: {error}")))?;
     let mut postgres = Postgres::new(pool);
     if let Some(name) = &raw.table {
@@ -166,7 +175,14 @@ mod tests {
             ("url = \"postgres://u:hunter2@h:port/d\"".to_owned(), "f.toml:2: url: "),
             ("url = \"postgres://h/d?sslmode=require\"".to_owned(), "f.toml:2: url: sslmode=require: "),
             (format!("{url}\npool-size = 0"), "f.toml:3: pool-size = 0: "),
-            (format!("{url}\npool-size = 70000"), "f.toml:3: pool-size: write u16"),
+            (
+                format!("{url}\npool-size = -1"),
+                "f.toml:3: pool-size = -1: write how many connections there may be, from 1 to 1000",
+            ),
+            (
+                "url = \"\"".to_owned(),
+                "f.toml:2: url: it has no host; write postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+            ),
             (format!("{url}\ntable = \"a b\""), "f.toml:3: table = \"a b\": "),
             (format!("{url}\ntimeout = \"0s\""), "f.toml:3: timeout = \"0s\": "),
             (format!("{url}\npoolsize = 1"), "f.toml:3: unknown field `poolsize` (did you mean `pool-size`?), "),

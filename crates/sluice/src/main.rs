@@ -61,11 +61,14 @@ enum Command {
     Replay(ReplayArguments),
     /// Serve the limits to proxies: Envoy's rate limit service, and HTTP for nginx, Traefik, Caddy and HAProxy
     Serve(ServeArguments),
-    /// Print the statements that prepare the servers of a configuration, such as the one that creates a table
+    /// Print the statement that prepares the server of a configuration, such as the one that creates a table
     Migration {
         /// The configuration in TOML
         #[arg(value_parser = toml_file)]
         file: PathBuf,
+        /// The store, if the configuration has several
+        #[arg(long, value_name = "NAME")]
+        store: Option<String>,
     },
     /// Print the completions of a shell: of options, tasks and formats
     Completions { shell: Shell },
@@ -131,8 +134,8 @@ fn main() -> ExitCode {
         }
         Command::Replay(arguments) => run::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments).map(|()| String::new()),
-        Command::Migration { file } => {
-            read_config(&file).and_then(|(file, text)| Ok(stores::migrations(&file, &text)?))
+        Command::Migration { file, store } => {
+            read_config(&file).and_then(|(file, text)| stores::migration(&file, &text, store.as_deref()))
         }
         Command::Completions { shell } => Ok(manual::completions(shell)),
         Command::Man => manual::page(),

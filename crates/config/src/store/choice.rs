@@ -136,7 +136,8 @@ impl Kinds {
         }
         let known: Vec<_> = self.0.keys().map(String::as_str).chain([REDIS]).collect();
         let problem = format!(
-            "this program knows no store of the kind `{}`; write one of {}, as the name or as kind = \"...\"",
+            "this program knows no store of the kind `{}`; write one of {}, as the name or as kind = \"...\", or let the \
+             program add the kind (`ConfigReader::store`)",
             table.kind(),
             known.join(", ")
         );
@@ -185,7 +186,6 @@ impl StoreSpec {
         let name = match &raw.store {
             Some(store) => store.get_ref().as_str(),
             None if stores.named.is_empty() || is_of_process => MEMORY,
-            None if stores.named.contains_key(REDIS) => REDIS,
             None if stores.named.len() == 1 => stores.named.keys().next().map_or(MEMORY, String::as_str),
             None => {
                 let problem = format!("the file has several stores; add store = {}", stores.names());

@@ -39,7 +39,9 @@ impl<'a> StoreTable<'a> {
         let name = name.get_ref().as_ref().to_owned();
         let mut table = value.clone();
         let DeValue::Table(keys) = table.get_mut() else {
-            let problem = format!("store.{name} is one table; write [store.{name}], in single brackets");
+            let problem = format!(
+                "store.{name} is no table; a store has a name: write [store.{name}], or another name in place of {name}"
+            );
             return Err(source.error(&name_at, problem));
         };
         if name == "memory" {

@@ -111,6 +111,10 @@ fn the_only_store_is_that_of_policies_without_one() {
     let two = store.to_owned() + "[store.other]\nkind = \"noted\"\nurl = \"h\"\n";
     let error = notes.reader().parse("f.toml", &(two.clone() + &route(&[""]))).unwrap_err().to_string();
     assert_eq!(error, "f.toml:9: the file has several stores; add store = \"noted\" or \"other\" or \"memory\"");
+    // Another store beside the one that had all policies moves none of them.
+    let redis = "[redis]\nurl = \"redis://127.0.0.1:1\"\n".to_owned() + store;
+    let error = notes.reader().parse("f.toml", &(redis + &route(&[""]))).unwrap_err().to_string();
+    assert_eq!(error, "f.toml:8: the file has several stores; add store = \"noted\" or \"redis\" or \"memory\"");
     // They are in memory in any case.
     notes.reader().parse("f.toml", &(two + &route(&["algorithm = \"slow-down\""]))).unwrap();
 }
@@ -138,7 +142,7 @@ fn mistakes_about_stores_are_reported_with_their_lines() {
         (noted("kind = 7\nurl = \"h\""), "f.toml:2: kind: write a text in quotation marks, such as \"redis\""),
         (
             "[store]\nnoted = 1\n".to_owned(),
-            "f.toml:2: store.noted is one table; write [store.noted], in single brackets",
+            "f.toml:2: store.noted is no table; a store has a name: write [store.noted], or another name in place of noted",
         ),
         (
             "[store.memory]\nkind = \"noted\"\nurl = \"h\"\n".to_owned(),
@@ -146,7 +150,7 @@ fn mistakes_about_stores_are_reported_with_their_lines() {
         ),
         (
             "[store.disk]\nurl = \"h\"\n".to_owned(),
-            "f.toml:1: this program knows no store of the kind `disk`; write one of noted, redis, as the name or as kind = \"...\"",
+            "f.toml:1: this program knows no store of the kind `disk`; write one of noted, redis, as the name or as kind = \"...\", or let the program add the kind (`ConfigReader::store`)",
         ),
     ] {
         let text = file + &route(&["store = \"memory\""]);

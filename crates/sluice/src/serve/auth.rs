@@ -52,7 +52,7 @@ async fn decide_with(limits: &Limits, call: Request, status: Option<StatusCode>)
         }
     };
     let response = limits.decide(request, &target).await;
-    match status_of_rejection(&response, status) {
+    match status_of_rejection(&response, status, limits.is_closed()) {
         Some(status) => with_status(response, status).await,
         None => response,
     }
@@ -77,15 +77,16 @@ async fn with_status(response: Response<Body>, status: StatusCode) -> Response<B
 }
 
 /// The status of a response that rejects the request. Proxies take a 5xx for a limiter that fails, and some then let
-/// the request pass: so a limit that all clients share, which is answered 503 elsewhere, is answered 429.
-fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>) -> Option<StatusCode> {
+/// the request pass: so a limit that all clients share, or whose store fails although the file says `on-failure =
+/// "reject"`, is answered 429, and not 503 as elsewhere. Not while the service stops, whose limits reject nothing.
+fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>, is_closed: bool) -> Option<StatusCode> {
     if response.status().is_client_error() && chosen.is_some() {
         // Also if it describes no request: a proxy with such a path takes any other status for a limiter that fails.
         return chosen;
     }
     let verdict = response.extensions().get::<Verdict>().filter(|verdict| !verdict.is_allowed())?;
     let is_by_limit = verdict.violated().next().is_some();
-    let by_limit = is_by_limit && response.status().is_server_error();
+    let by_limit = (is_by_limit || !is_closed) && response.status().is_server_error();
     chosen.or(by_limit.then_some(StatusCode::TOO_MANY_REQUESTS))
 }
 

@@ -4,6 +4,7 @@
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -31,6 +32,8 @@ pub(crate) struct Limits {
     domains: ArcSwap<HashMap<String, Arc<Domain>>>,
     /// Where the budgets of these domains are.
     store: Store,
+    /// Whether the service stops, so that queues reject.
+    is_closed: AtomicBool,
 }
 
 /// The layers of a configuration in TOML. They are made once; a changed file changes their policies.
@@ -107,7 +110,7 @@ impl Limits {
             None => None,
             Some((file, text)) => Some(Toml::parse(reader, file, text)?),
         };
-        let limits = Self { toml, domains: ArcSwap::default(), store };
+        let limits = Self { toml, domains: ArcSwap::default(), store, is_closed: AtomicBool::new(false) };
         let words = texts.words();
         limits.apply(limits.prepare(texts, words.as_ref())?);
         warn_of_policies_without_effect(words.as_ref());
@@ -249,7 +252,14 @@ impl Limits {
 
     /// Rejects all requests that wait in queues.
     pub(crate) fn close(&self) {
+        // Before the first waiter is rejected.
+        self.is_closed.store(true, Ordering::Release);
         self.with_config(|config| config.close());
+    }
+
+    /// Whether the service stops.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// The layers, each with its route or domain, for operators.
