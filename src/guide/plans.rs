@@ -213,6 +213,46 @@
 //! tokens: 19997 left
 //! ```
 //!
+//! # By configuration
+//!
+//! If a proxy or gateway in front knows the customer's plan, a [file](super::configuration) has the limits of all plans:
+//!
+//! ```toml
+//! [[route]]
+//! path = ["/v1/orders", "/v1/chat"]
+//!
+//! [[route.policy]]
+//! name = "pace"
+//! algorithm = "token-bucket"
+//! limit = 60               # of requests without a plan below
+//! per = "1m"
+//! key = "header:x-api-key"
+//! plans = { by = "header:x-plan", limits = { pro = { limit = 6000, burst = 500 }, team = { limit = 600 } } }
+//!
+//! [[route.policy]]
+//! name = "month"
+//! algorithm = "fixed-window"
+//! limit = 1000
+//! per = "month"
+//! key = "header:x-api-key"
+//! plans = { by = "header:x-plan", limits = { pro = { limit = 1_000_000 } } }
+//!
+//! [[route.policy]]
+//! name = "in-flight"
+//! algorithm = "concurrency"
+//! limit = 8
+//! key = "header:x-api-key"
+//! plans = { by = "header:x-plan", limits = { pro = { limit = 50 } } }
+//! ```
+//!
+//! - The gateway checks the API key, sets `x-plan`, and removes an `x-plan` that a client sends. Otherwise, clients choose
+//!   their plan. The name of a plan is compared to the letter.
+//! - All requests of a key need the same plan, as [below](#what-happens). So limits over time need a `key`, and only a
+//!   policy with `path` in its key may have plans by the path.
+//! - A plan has the policy's period and its other settings. `slow-down`, `overload` and `balance` have no plans, nor has a
+//!   `leaky-queue` on Redis.
+//! - An edited file changes plans [while the app runs](super::hot_reload), and used units stay used.
+//!
 //! # The policies
 //!
 //! | you sell | policy | more |

@@ -141,7 +141,8 @@
 //! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is [stored with the
 //!   key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one period:
 //!   a count that comes into a shorter one ends with it.
-//! - A file cannot say which quota a customer has, so there is nothing of this in TOML.
+//! - In TOML, the customers of [a plan](super::plans#by-configuration) have its quota: the proxy in front says which plan a
+//!   request has.
 //!
 //! # Count failures only
 //!

@@ -11,6 +11,8 @@ use super::store::StoreSpec;
 #[cfg(feature = "calendar")]
 use super::store::{MemorySettings, RateSpec};
 use tower_sluice::Limiter;
+#[cfg(feature = "calendar")]
+use tower_sluice::algorithm::CalendarWindow;
 
 /// A period of the calendar.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,18 +58,15 @@ fn shown(per: &Spanned<String>) -> String {
     format!("per = \"{}\"", per.get_ref())
 }
 
-/// Builds the limiter of a policy whose period is `unit`.
+/// Builds the window of a policy whose period is `unit`, with this limit.
 #[cfg(feature = "calendar")]
-pub(crate) fn limiter(
+pub(crate) fn window(
     source: &SourceText<'_>,
     raw: &RawPolicy,
-    (unit, per): (CalendarUnit, &Spanned<String>),
+    unit: CalendarUnit,
     limit: u64,
-    store: StoreSpec,
-) -> Result<Arc<dyn Limiter>, ConfigError> {
-    use super::policy::max_keys;
+) -> Result<CalendarWindow, ConfigError> {
     use super::value::number;
-    use tower_sluice::algorithm::CalendarWindow;
 
     let mut window = match unit {
         CalendarUnit::Day => CalendarWindow::daily(limit),
@@ -85,6 +84,21 @@ pub(crate) fn limiter(
         let problem = |error| source.error(&zone.span(), format_args!("zone: {error}"));
         window = window.zone(zone.get_ref()).map_err(problem)?;
     }
+    Ok(window)
+}
+
+/// Builds the limiter of a policy whose period is `unit`.
+#[cfg(feature = "calendar")]
+pub(crate) fn limiter(
+    source: &SourceText<'_>,
+    raw: &RawPolicy,
+    (unit, per): (CalendarUnit, &Spanned<String>),
+    limit: u64,
+    store: StoreSpec,
+) -> Result<Arc<dyn Limiter>, ConfigError> {
+    use super::policy::max_keys;
+
+    let window = window(source, raw, unit, limit)?;
     let settings = MemorySettings { max_keys: max_keys(source, raw)?, when_full: None };
     store.limiter(source, RateSpec::CalendarWindow(window), settings, &per.span())
 }

@@ -53,6 +53,8 @@ pub(crate) enum KeyKind {
     Number(u64, u64),
     /// A table with keys of the file's own: of this definition of the schema.
     Map(&'static str),
+    /// A table with keys of the file's own, whose values are tables in one line, of this table of the format.
+    MapOf(&'static str),
     /// `[NAME]`, of this table of the format.
     Table(&'static str),
     /// `[[NAME]]`, of this table of the format.
@@ -507,6 +509,11 @@ tables! {
         weight: Option<RawWeight> = inline("weight",
             "{ by = \"header:x-plan\", weights = { gold = 10 }, default = 1 }",
             "overload: the weight of the key of a request. Of those that wait, a key of weight 10 is served ten times as much.");
+        plans: Option<Spanned<RawPlans>> = inline("plans",
+            "{ by = \"header:x-plan\", limits = { gold = { limit = 1000, burst = 50 }, free = { limit = 10 } } }",
+            "Limits over time and concurrency: keys with some plans have a limit of their own, per the policy's period, and all \
+             others have the policy's. No plan that clients may choose: the proxy or app in front sets the header, and removes \
+             one that a client sends. Not for slow-down, overload and balance.");
         max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
             "In memory: how many keys are kept. leaky-queue, slow-down: the most keys with a queue of their own at a time. \
              concurrency: with requests in flight. balance: with a balance. Not for overload. Left out: 65536, or 1048576 for \
@@ -580,6 +587,22 @@ tables! {
         weights: Spanned<BTreeMap<String, Spanned<i64>>> = TableKey::new(KeyKind::Map("weights"),
             "{ gold = 10 }", "Weights for some values of it.");
         default: Option<Spanned<i64>> = number(COUNT, "1", "The weight of all other requests.").default("1");
+    }
+
+    RawPlans, "plans" {
+        by: Spanned<OneOrMany> = texts("\"header:x-plan\"",
+            "What the plan depends on, in the words of `key`. Nothing that clients may choose: all would choose the highest \
+             limit. All requests of a key need the same plan.");
+        limits: Spanned<BTreeMap<String, RawPlan>> = TableKey::new(KeyKind::MapOf("plan"),
+            "{ gold = { limit = 1000, burst = 50 }, free = { limit = 10 } }",
+            "Limits for some values of it, per the policy's own period. All other requests have the policy's limit.")
+            .schema("\"minProperties\": 1");
+    }
+
+    RawPlan, "plan" {
+        limit: Spanned<i64> = number(UNITS, "1000", "Units per period; of concurrency, units in flight at once.");
+        burst: Option<Spanned<i64>> = number(UNITS, "50",
+            "Units at once; not for windows and concurrency. Left out: the limit, or 1 for leaky-queue.");
     }
 
     RawPenalty, "penalty" {

@@ -18,7 +18,9 @@ fn rules_of(table: &str) -> &'static str {
             r#"  "dependentRequired": { "penalty": ["key"] },
   "if": { "properties": { "algorithm": { "enum": ["concurrency", "overload", "balance"] } } },
   "then": { "properties": { "per": false, "burst": false, "when-full": false } },
-  "else": { "required": ["per"], "properties": { "lease": false, "release-at": false } },
+  "else": {
+    "required": ["per"], "properties": { "lease": false, "release-at": false }, "dependentRequired": { "plans": ["key"] }
+  },
   "allOf": [
     {
       "if": { "properties": { "algorithm": { "enum": ["leaky-queue", "concurrency", "overload"] } } },
@@ -26,14 +28,15 @@ fn rules_of(table: &str) -> &'static str {
     },
     {
       "if": { "properties": { "algorithm": { "const": "slow-down" } } },
-      "then": { "properties": { "store": { "const": "memory" } } },
+      "then": { "properties": { "store": { "const": "memory" }, "plans": false } },
       "else": { "properties": { "free": false, "step": false, "max-delay": false } }
     },
     {
       "if": { "properties": { "algorithm": { "const": "overload" } } },
       "then": {
         "properties": {
-          "limit": false, "lease": false, "max-keys": false, "penalty": false, "store": { "const": "memory" }
+          "limit": false, "plans": false, "lease": false, "max-keys": false, "penalty": false,
+          "store": { "const": "memory" }
         }
       },
       "else": {
@@ -46,7 +49,7 @@ fn rules_of(table: &str) -> &'static str {
       "if": { "properties": { "algorithm": { "const": "balance" } } },
       "then": {
         "properties": {
-          "limit": false, "lease": false, "release-at": false, "penalty": false, "charge-once": false
+          "limit": false, "plans": false, "lease": false, "release-at": false, "penalty": false, "charge-once": false
         }
       }
     },
@@ -91,6 +94,7 @@ fn property(field: &TableKey) -> String {
         KeyKind::Words(words) => format!("\"enum\": {}", serde_json::to_string(&words()).unwrap()),
         KeyKind::Number(least, most) => format!("\"type\": \"integer\", \"minimum\": {least}, \"maximum\": {most}"),
         KeyKind::Map(name) | KeyKind::Table(name) | KeyKind::Inline(name) => reference(name),
+        KeyKind::MapOf(name) => format!("\"type\": \"object\", \"additionalProperties\": {{ {} }}", reference(name)),
         KeyKind::Tables(name) => format!("\"type\": \"array\", \"items\": {{ {} }}", reference(name)),
     });
     members.extend((!field.schema.is_empty()).then(|| field.schema.to_owned()));

@@ -23,7 +23,8 @@
 //!
 //! # Format
 //!
-//! All clients of a policy have the same quota. [A quota per client](tower_sluice::Policy::quota_fn) needs code.
+//! All clients of a policy have the same quota, or that of their plan (`plans`). [A quota per
+//! client](tower_sluice::Policy::quota_fn) needs code.
 //!
 //! This example has all tables and keys. A line that begins with `#` without a space has a key that cannot be combined
 //! with the other keys of this example.
@@ -36,6 +37,10 @@
 //! [`RejectionFormat`](tower_sluice::rejection::RejectionFormat) and [`GrpcStatus`](tower_sluice::grpc::GrpcStatus) for the meaning
 //! of the values in `[response]`. With any of these values, rejected clients get `Retry-After` and
 //! `X-Rate-Limited-For`.
+//!
+//! `plans` gives keys the limits that [`quota_fn`](tower_sluice::Policy::quota_fn),
+//! [`window_fn`](tower_sluice::Policy::window_fn) or [`limit_fn`](tower_sluice::Policy::limit_fn) would, and what these say of
+//! keys, changes and memory holds. A plan has the policy's other settings, such as its `max-queue`.
 //!
 //! [`ChargeOnce`](tower_sluice::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`] explains
 //! the keys of `exempt`, and why no client can forge them.
@@ -79,6 +84,7 @@ mod generated;
 mod key;
 mod log;
 mod parser_errors;
+mod plans;
 mod policy;
 mod precedence;
 mod problems;

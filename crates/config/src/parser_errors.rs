@@ -63,7 +63,8 @@ pub(crate) fn reworded(text: &str, file: &DeTable<'_>, at: &Range<usize>, messag
         KeyKind::List => such_as("a list in brackets"),
         KeyKind::Map("classes") => such_as("a table of \"low\", \"normal\", \"high\" or \"critical\""),
         KeyKind::Map("weights") => such_as("a table of whole numbers"),
-        KeyKind::Map(_) => such_as("a table"),
+        KeyKind::MapOf("plan") => such_as("a table of limits"),
+        KeyKind::Map(_) | KeyKind::MapOf(_) => such_as("a table"),
     };
     match found.shown(text, field) {
         Some(value) => format!("{key} = {value}: write {what}"),
@@ -157,6 +158,12 @@ impl<'a> FoundValue<'a> {
 
     /// Returns the last key, prefixed by its table's: a table means the same wherever it is.
     fn name(&self) -> String {
+        // The table of a key that the file chose has the name of its kind.
+        if let [.., table, map, _, key] = self.path[..] {
+            if let Some(KeyKind::MapOf(kind)) = field(&format!("{table}.{map}")).map(|field| field.kind) {
+                return format!("{kind}.{key}");
+            }
+        }
         self.path[self.path.len().saturating_sub(2)..].join(".")
     }
 

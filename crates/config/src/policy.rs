@@ -15,6 +15,7 @@ use super::format::{
     ShownForm,
 };
 use super::key::{self, CustomKeys};
+use super::plans;
 use super::precedence;
 use super::source::SourceText;
 use super::store::{ConcurrencySpec, MemorySettings, QueueSpec, RateSpec, StoreSpec};
@@ -40,7 +41,10 @@ pub(crate) fn build(
 ) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
     let replay_clock = store.replay_clock();
+    let plans_store = raw.plans.as_ref().map(|_| store.clone());
     let limiter = limiter(source, raw, store)?;
+    let plans = raw.plans.as_ref().zip(plans_store);
+    let plans = plans.map(|(plans, store)| plans::read(source, raw, plans, client_ip, &store)).transpose()?;
 
     let key = match &raw.key {
         Some(key) => key::extractor(raw.name.get_ref(), key.get_ref().as_slice(), client_ip, custom_keys)
@@ -103,15 +107,17 @@ pub(crate) fn build(
     if let Some(raw) = &raw.weight {
         policy = policy.weight_fn(precedence::weight(source, raw, client_ip)?);
     }
-    if raw.suspended.as_ref().is_some_and(|suspended| *suspended.get_ref()) {
+    if is_suspended(raw) {
         policy = policy.quota_fn(|_| Some(Quota::suspended()));
+    } else {
+        policy = set_if_some(policy, plans, |policy, plans| plans.apply_to(policy));
     }
     if raw.shadow == Some(true) {
         policy = policy.shadow();
     }
     policy
         .validate()
-        .map_err(|error| source.error(&place(raw, &error).unwrap_or(name_at), in_words_of_file(&error)))?;
+        .map_err(|error| source.error(&place(raw, &error).unwrap_or(name_at), in_words_of_file(raw, &error)))?;
     Ok(policy)
 }
 
@@ -138,8 +144,11 @@ pub(crate) fn span_of<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
     value.as_ref().map(Spanned::span)
 }
 
-/// Where the file sets an option, by the name of its method. A file has no `cost_fn`, `cost_after`, `window_fn` and
-/// `limit_fn`.
+fn is_suspended(raw: &RawPolicy) -> bool {
+    raw.suspended.as_ref().is_some_and(|suspended| *suspended.get_ref())
+}
+
+/// Where the file sets an option, by the name of its method. A file has no `cost_fn` and `cost_after`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
         "cost" => span_of(&raw.cost),
@@ -151,14 +160,15 @@ fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
         "weight_fn" => raw.weight.as_ref().map(|weight| weight.by.span()),
         "penalty" => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
         "on_crossing" => span_of(&raw.warn_at),
-        "quota_fn" => span_of(&raw.suspended),
+        "quota_fn" if is_suspended(raw) => span_of(&raw.suspended),
+        "quota_fn" | "window_fn" | "limit_fn" => span_of(&raw.plans),
         "charge_once" | "ChargeOnce::max_keys" => raw.charge_once.as_ref().map(|once| once.header.span()),
         _ => None,
     }
 }
 
 /// The message of an error, with the fields of a file in place of methods.
-fn in_words_of_file(error: &PolicyError) -> String {
+fn in_words_of_file(raw: &RawPolicy, error: &PolicyError) -> String {
     let text = error.to_string();
     let PolicyError::Conflict { name, .. } = error else { return text };
     // The name of the policy stays as it is.
@@ -174,7 +184,9 @@ fn in_words_of_file(error: &PolicyError) -> String {
         "LeakyQueue" => "`leaky-queue`".to_owned(),
         "Overload" => "`overload`".to_owned(),
         "on_crossing" => "`warn-at`".to_owned(),
-        "quota_fn" => "`suspended`".to_owned(),
+        "CalendarWindow" => "`fixed-window`".to_owned(),
+        "quota_fn" if is_suspended(raw) => "`suspended`".to_owned(),
+        "quota_fn" | "window_fn" | "limit_fn" => "`plans`".to_owned(),
         "priority_fn" => "`priority`".to_owned(),
         "weight_fn" => "`weight`".to_owned(),
         "cost_after" => "`cost_after` (in code)".to_owned(),
@@ -369,28 +381,37 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
 
     let at = staggered.map_or_else(|| per.span(), Spanned::span);
     let rate = match algorithm {
-        AlgorithmName::Concurrency | AlgorithmName::Overload | AlgorithmName::Balance => {
-            unreachable!("it has no quota, and returned above")
-        }
-        AlgorithmName::TokenBucket => RateSpec::TokenBucket(TokenBucket::new(quota)),
-        AlgorithmName::LeakyBucket => RateSpec::LeakyBucket(LeakyBucket::new(quota)),
-        AlgorithmName::FixedWindow if staggered.is_some() => RateSpec::FixedWindow(FixedWindow::new(quota).staggered()),
-        AlgorithmName::FixedWindow => RateSpec::FixedWindow(FixedWindow::new(quota)),
-        AlgorithmName::SlidingWindow if staggered.is_some() => {
-            RateSpec::SlidingWindow(SlidingWindow::new(quota).staggered())
-        }
-        AlgorithmName::SlidingWindow => RateSpec::SlidingWindow(SlidingWindow::new(quota)),
         AlgorithmName::SlowDown => return slow_down(source, raw, quota),
-        AlgorithmName::LeakyQueue => {
-            let queue = QueueSpec {
-                quota,
-                max_queue: raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?,
-                max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-            };
-            return store.queue(source, queue, settings, &at);
-        }
+        AlgorithmName::LeakyQueue => return store.queue(source, queue(source, raw, quota)?, settings, &at),
+        _ => rate(raw, quota),
     };
     store.limiter(source, rate, settings, &at)
+}
+
+/// The algorithm of a policy whose limit is over time and admits requests at once, with a quota.
+pub(crate) fn rate(raw: &RawPolicy, quota: Quota) -> RateSpec {
+    let is_staggered = raw.staggered.as_ref().is_some_and(|staggered| *staggered.get_ref());
+    match raw.algorithm.value() {
+        AlgorithmName::TokenBucket => RateSpec::TokenBucket(TokenBucket::new(quota)),
+        AlgorithmName::LeakyBucket => RateSpec::LeakyBucket(LeakyBucket::new(quota)),
+        AlgorithmName::FixedWindow if is_staggered => RateSpec::FixedWindow(FixedWindow::new(quota).staggered()),
+        AlgorithmName::FixedWindow => RateSpec::FixedWindow(FixedWindow::new(quota)),
+        AlgorithmName::SlidingWindow if is_staggered => RateSpec::SlidingWindow(SlidingWindow::new(quota).staggered()),
+        AlgorithmName::SlidingWindow => RateSpec::SlidingWindow(SlidingWindow::new(quota)),
+        AlgorithmName::LeakyQueue | AlgorithmName::SlowDown => unreachable!("it delays requests"),
+        AlgorithmName::Concurrency | AlgorithmName::Overload | AlgorithmName::Balance => {
+            unreachable!("it has no quota")
+        }
+    }
+}
+
+/// The queue of a policy, with a quota.
+pub(crate) fn queue(source: &SourceText<'_>, raw: &RawPolicy, quota: Quota) -> Result<QueueSpec, ConfigError> {
+    Ok(QueueSpec {
+        quota,
+        max_queue: raw.max_queue.as_ref().map(|most| size(source, "policy.max-queue", most)).transpose()?,
+        max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
+    })
 }
 
 /// Delays requests of this process, wherever other policies keep their budgets.
@@ -461,15 +482,20 @@ fn concurrency(
         let problem = "max-wait bounds the wait in a queue, and there is none; add max-queue = 100, or remove it";
         return Err(source.error(&wait.span(), problem));
     }
-    // On a server, the same maximum as any quota.
-    let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
     let concurrency = ConcurrencySpec {
-        limit: number_in(source, "limit", 1..=most, limit)?,
+        limit: in_flight(source, limit, &store)?,
         max_queue,
         max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
         lease,
     };
     store.concurrency(source, concurrency, MemorySettings { max_keys: max_keys(source, raw)?, when_full: None })
+}
+
+/// Reads a limit of requests in flight.
+pub(crate) fn in_flight(source: &SourceText<'_>, limit: &Spanned<i64>, store: &StoreSpec) -> Result<u64, ConfigError> {
+    // On a server, the same maximum as any quota.
+    let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
+    number_in(source, "limit", 1..=most, limit)
 }
 
 fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Result<Duration, ConfigError> {

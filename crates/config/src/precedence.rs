@@ -22,7 +22,7 @@ pub(crate) fn priority(
     client_ip: &ClientIp,
 ) -> Result<impl Fn(&RequestHead<'_>) -> Priority + Send + Sync + 'static, ConfigError> {
     let RawPriority { by, classes, default } = raw;
-    let table = KeyTable::read(source, by, "classes", classes, client_ip, |class| Ok(class.value()))?;
+    let table = KeyTable::read(source, by, "classes", classes, client_ip, |_, class| Ok(class.value()))?;
     let default = default.map(NamedValue::value).unwrap_or_default();
     Ok(move |head: &RequestHead<'_>| table.find(head).unwrap_or(default))
 }
@@ -35,7 +35,7 @@ pub(crate) fn weight(
 ) -> Result<impl Fn(&RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static, ConfigError> {
     let RawWeight { by, weights, default } = raw;
     let as_weight = |number: u64| NonZeroU32::new(u32::try_from(number).expect("in the range")).expect("in the range");
-    let table = KeyTable::read(source, by, "weights", weights, client_ip, |weight| {
+    let table = KeyTable::read(source, by, "weights", weights, client_ip, |_, weight| {
         Ok(as_weight(number_in(source, "weights", 1..=u32::MAX.into(), weight)?))
     })?;
     let default = default.as_ref().map(|weight| number(source, "weight.default", weight)).transpose()?;
@@ -44,19 +44,20 @@ pub(crate) fn weight(
 }
 
 /// Values by the key of a request, which is read as in the `key` of a policy.
-struct KeyTable<T> {
+pub(crate) struct KeyTable<T> {
     by: Box<dyn KeyExtractor>,
     values: HashMap<PartitionKey, T>,
 }
 
-impl<T: Copy> KeyTable<T> {
-    fn read<R>(
+impl<T: Clone> KeyTable<T> {
+    /// `value_of` reads the value of a name.
+    pub(crate) fn read<R>(
         source: &SourceText<'_>,
         by: &Spanned<OneOrMany>,
         field: &str,
         values: &Spanned<BTreeMap<String, R>>,
         client_ip: &ClientIp,
-        value_of: impl Fn(&R) -> Result<T, ConfigError>,
+        value_of: impl Fn(&str, &R) -> Result<T, ConfigError>,
     ) -> Result<Self, ConfigError> {
         let spec = KeySpec::parse(by.get_ref().as_slice()).map_err(|problem| source.error(&by.span(), problem))?;
         let by_key = spec.extractor(client_ip);
@@ -72,14 +73,14 @@ impl<T: Copy> KeyTable<T> {
         for (name, value) in values.get_ref() {
             let key = key_of_text(&*by_key, name)
                 .map_err(|error| source.error(&values.span(), format_args!("{field}: {name:?}: {error}")))?;
-            table.insert(key, value_of(value)?);
+            table.insert(key, value_of(name, value)?);
         }
         Ok(Self { by: by_key, values: table })
     }
 
     /// The value of the key of a request; `None` if the request has no key, or one that is not listed.
-    fn find(&self, head: &RequestHead<'_>) -> Option<T> {
-        self.values.get(&self.by.extract(head).ok()?).copied()
+    pub(crate) fn find(&self, head: &RequestHead<'_>) -> Option<T> {
+        self.values.get(&self.by.extract(head).ok()?).cloned()
     }
 }
 

@@ -181,6 +181,10 @@ impl<'t> Finder<'_, 't> {
                     self.check_values(table, inner, begin);
                     continue;
                 }
+                (KeyKind::MapOf(table), DeValue::Table(entries)) => {
+                    entries.values().for_each(|entry| self.check_values(table, entry.get_ref(), begin));
+                    continue;
+                }
                 _ => continue,
             };
             let has_other = |error: &ConfigError| self.problems[begin..].iter().any(|it| it.line() == error.line());

@@ -70,6 +70,8 @@ pub(crate) struct PolicyWords {
     pub(crate) is_shadow: bool,
     /// Whether the windows of each key begin at another instant.
     pub(crate) is_staggered: bool,
+    /// Whether the keys of some plans have limits of their own.
+    pub(crate) has_plans: bool,
     /// `per` as in the file.
     pub(crate) per: String,
     pub(crate) limit: u64,
@@ -84,11 +86,12 @@ impl PolicyWords {
         Self {
             name: text(policy, "name").unwrap_or_default(),
             who: who(policy) + &exemptions(&[exempt, policy.get("exempt").and_then(Value::as_table)]),
-            what: what(policy, &algorithm),
+            what: what(policy, &algorithm) + &plans(policy),
             when_full: when_full(policy, &algorithm, is_shadow),
             cost: number(policy, "cost").unwrap_or(1),
             is_shadow,
             is_staggered: is_set(policy, "staggered"),
+            has_plans: policy.contains_key("plans"),
             per: text(policy, "per").unwrap_or_default(),
             limit: number(policy, "limit").unwrap_or_default(),
             burst: number(policy, "burst"),
@@ -203,6 +206,18 @@ fn what(policy: &Table, algorithm: &str) -> String {
         "balance" => "the units credited to the key".to_owned(),
         other => other.to_owned(),
     }
+}
+
+/// The limits of plans, behind that of all others.
+fn plans(policy: &Table) -> String {
+    let Some(plans) = policy.get("plans").and_then(Value::as_table) else { return String::new() };
+    let limits = plans.get("limits").and_then(Value::as_table).into_iter().flatten();
+    let limits = limits.filter_map(|(name, plan)| {
+        let plan = plan.as_table()?;
+        let burst = number(plan, "burst").map(|burst| format!(" ({burst} at once)")).unwrap_or_default();
+        Some(format!("{name} {}{burst}", number(plan, "limit")?))
+    });
+    format!("; by {}: {}", texts(plans.get("by")).join(" + "), limits.collect::<Vec<_>>().join(", "))
 }
 
 fn window(policy: &Table) -> String {

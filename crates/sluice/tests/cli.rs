@@ -250,7 +250,16 @@ fn files_of_other_services_are_checked_in_words() {
          name = \"all\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\nkey = \"header:x-key\"\n\
          exempt = { headers = { x-plan = \"pro\" } }\n",
     );
+    let plans = file(
+        "plans.toml",
+        "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"all\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1m\"\n\
+         key = \"header:x-key\"\nplans = { by = [\"header:x-plan\", \"header:x-key\"], limits = { \"gold + a\" = { limit = 1000, \
+         burst = 50 }, \"free + a\" = { limit = 7 } } }\n",
+    );
+    let plans_row = "each x-key  10 at once, then 10 per minute; by header:x-plan + header:x-key: free + a 7, gold + a 1000 (50 at once)  \
+                     rejected with 429";
     for (file, row) in [
+        (plans, plans_row),
         (envoy, "3     shop    user (calls)  each user  5 per day, in fixed windows  rejected"),
         (limitador, "each user, if method == 'GET'  5 per 90s, in fixed windows  rejected"),
         (toml, "/a (ignores case)  all     each x-key, but not networks 10.0.0.0/8, x-plan=pro  1 per second"),

@@ -115,10 +115,12 @@ fn each_file_is_valid_and_listed() {
 fn the_api_limits_keys_by_plan() {
     let free = (0..30).map(|_| request(0, 1, "/api/things").key("a", None));
     let pro = (0..120).map(|number| request(0, 2 + number / 40, "/api").key("b", Some("pro")));
-    assert_eq!(rejected("plans", "api", free.chain(pro)), only([("free", 10), ("pro", 20)]));
+    assert_eq!(rejected("plans", "api", free.chain(pro)), only([("pace", 10 + 20)]));
     // One each second is within 60 a minute, and all together are more than a month has.
     let month = (0..10_050).map(|second| request(second, 1, "/api").key("a", None));
-    assert_eq!(rejected("month", "api", month), only([("free-month", 50)]));
+    assert_eq!(rejected("month", "api", month), only([("month", 50)]));
+    let pro = (0..10_050).map(|second| request(second, 1, "/api").key("a", Some("pro")));
+    assert_eq!(rejected("pro-month", "api", pro), only([]));
     let guesses = (0..60).map(|number| request(0, 1, "/api").key(&number.to_string(), None));
     assert_eq!(rejected("guesses", "api", guesses), only([("address", 10)]));
     let health = (0..200).map(|_| request(0, 1, "/healthz"));

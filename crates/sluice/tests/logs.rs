@@ -389,6 +389,37 @@ fn requests_without_key_are_counted() {
     }
 }
 
+/// The header of the plan is in the log, or the policy's limit applies. What would suffice depends on the plan, so that
+/// there is no suggestion.
+#[test]
+fn plans_of_a_log_have_their_limits() {
+    let policy_of = |plans: &str| {
+        format!(
+            "[[route]]\npath = \"/login\"\n[[route.policy]]\nname = \"attempts\"\nalgorithm = \"fixed-window\"\nlimit = 2\n\
+             per = \"1m\"\nkey = \"client-ip\"\n{plans}\n"
+        )
+    };
+    let plans = "plans = { by = \"header:x-plan\", limits = { gold = { limit = 4 }, slow = { limit = 1 } } }";
+    let [config, without] = [plans, ""].map(|plans| file(&format!("plans{}.toml", plans.len()), policy_of(plans)));
+    let lines = [(1, "gold"), (2, "slow"), (3, "-"), (4, "other")].into_iter().flat_map(|(client, plan)| {
+        let line = move |second| {
+            format!("192.0.2.{client} [02/Mar/2026:08:00:0{second} +0000] \"GET /login HTTP/1.1\" 200 \"{plan}\"\n")
+        };
+        (0..6).map(line)
+    });
+    let log = file("plans.log", lines.collect::<String>());
+    let format = r#"$remote_addr [$time_local] "$request" $status "$http_x_plan""#;
+    for (config, counts, is_suggested) in [(&config, [4 + 1 + 2 + 2, 15], false), (&without, [4 * 2, 16], true)] {
+        let report = report(&["--config", config, "--log-format", format, "--suggest", "99", &log]);
+        let found = ["admitted", "rejected"].map(|name| policy(&report)[name].as_u64().unwrap());
+        assert_eq!(found, counts, "{report}");
+        assert_eq!(policy(&report)["suggestion"].is_object(), is_suggested, "{report}");
+    }
+    for file in [config, without, log] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
 /// A cookie, a parameter and a method are keys, if the log has them.
 #[test]
 fn cookies_and_queries_of_a_log_are_keys() {

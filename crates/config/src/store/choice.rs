@@ -157,6 +157,7 @@ fn open_redis(source: &SourceText<'_>, raw: RawRedis) -> Result<Arc<dyn Store>, 
 }
 
 /// The store of one policy.
+#[derive(Clone)]
 pub(crate) struct StoreSpec {
     place: Place,
     /// The name of the store in the file.
@@ -165,6 +166,7 @@ pub(crate) struct StoreSpec {
     at: Range<usize>,
 }
 
+#[derive(Clone)]
 enum Place {
     Memory(Memory),
     /// Memory in place of a server.
@@ -227,6 +229,21 @@ impl StoreSpec {
         match &self.place {
             Place::Memory(Memory::Replay(clock)) | Place::Replaced(Memory::Replay(clock)) => Some(Arc::clone(clock)),
             _ => None,
+        }
+    }
+
+    /// Checks that the store can keep a limit of some keys. One that it cannot keep is a mistake at `unfit_at`.
+    pub(crate) fn check_fit(
+        &self,
+        source: &SourceText<'_>,
+        rate: &RateSpec,
+        unfit_at: &Range<usize>,
+    ) -> Result<(), ConfigError> {
+        match &self.place {
+            Place::Memory(_) | Place::Replaced(_) => Ok(()),
+            Place::Server(store, _) => {
+                store.check_fit(rate).map_err(|problem| self.error(source, &problem, "such limits", unfit_at))
+            }
         }
     }
 

@@ -20,6 +20,7 @@ pub(crate) struct MemorySettings {
 }
 
 /// The memory of a policy.
+#[derive(Clone)]
 pub(super) enum Memory {
     InForce,
     /// On the clock of a replay.
@@ -52,6 +53,16 @@ impl Memory {
             Self::Checked => RateLimiter::new(algorithm, MemoryStore::with_capacity(1)).into_limiter(),
         }
     }
+}
+
+/// A limiter to look at, without room for keys.
+pub(crate) fn checked_limiter(rate: RateSpec) -> Arc<dyn Limiter> {
+    Memory::Checked.rate_limiter(rate, MemorySettings::default())
+}
+
+/// A queue to look at.
+pub(crate) fn checked_queue(spec: QueueSpec) -> Arc<dyn Limiter> {
+    queue(spec, MemorySettings::default())
 }
 
 pub(super) fn queue(spec: QueueSpec, settings: MemorySettings) -> Arc<dyn Limiter> {

@@ -44,7 +44,7 @@ use tower_sluice::{Limiter, Quota};
 use super::error::ConfigError;
 
 pub(crate) use self::choice::{Kinds, NamedStores, ReplayClock, StoreMode, StoreSpec, Stores};
-pub(crate) use self::memory::MemorySettings;
+pub(crate) use self::memory::{MemorySettings, checked_limiter, checked_queue};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::{RedisLimiters, redis};
 pub use self::table::StoreTable;
@@ -86,6 +86,16 @@ pub trait Store: Send + Sync + 'static {
     /// As [`rate_limiter`](Self::rate_limiter).
     fn balance(&self, _name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
         Err(NoLimiter::Unsupported)
+    }
+
+    /// Checks whether the store can keep a limit that some keys of a policy have, in place of the policy's own. Unless
+    /// implemented, it can.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot.
+    fn check_fit(&self, _rate: &RateSpec) -> Result<(), NoLimiter> {
+        Ok(())
     }
 
     /// Returns the statement that prepares the server, such as the one that creates a table, if it needs one.

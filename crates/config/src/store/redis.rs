@@ -64,6 +64,18 @@ impl Store for RedisLimiters {
         }
     }
 
+    fn check_fit(&self, rate: &RateSpec) -> Result<(), NoLimiter> {
+        let fits = match rate {
+            RateSpec::TokenBucket(bucket) => bucket.fits(),
+            RateSpec::LeakyBucket(bucket) => bucket.fits(),
+            RateSpec::FixedWindow(window) => window.fits(),
+            RateSpec::SlidingWindow(window) => window.fits(),
+            #[cfg(feature = "calendar")]
+            RateSpec::CalendarWindow(window) => window.fits(),
+        };
+        fits.map_err(NoLimiter::unfit)
+    }
+
     fn queue(&self, name: &str, spec: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
         RedisQueue::check_fit(&spec.quota, spec.max_queue.unwrap_or(0), spec.max_wait.unwrap_or_default())
             .map_err(NoLimiter::unfit)?;

@@ -62,6 +62,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
     let queue = "leaky-queue";
     for (algorithm, field, value) in [
         ("token-bucket", "burst", "20"),
+        ("concurrency", "plans", "{ by = \"header:x-plan\", limits = { gold = { limit = 20 } } }"),
         (queue, "max-queue", "5"),
         (queue, "max-wait", "\"5s\""),
         ("concurrency", "max-queue", "5"),

@@ -16,6 +16,7 @@ mod layers;
 #[path = "../../../../tests/support/log.rs"]
 mod log;
 mod mistakes;
+mod plans;
 mod problems;
 #[cfg(feature = "axum")]
 mod router;

@@ -128,6 +128,8 @@ proptest! {
                 "limit = 3", "limit = 0", "limit = \"3\"", "burst = 9", "max-queue = 5", "per = \"1m\"", "per = 3",
                 "algorithm = \"leaky-queue\"", "algorithm = \"overload\"", "key = \"user\"", "key = \"who\"", "store = \"redis\"",
                 "name = \"q\"", "exempt = { paths = [\"/x\"] }", "exempt = { paths = [] }", "charge-when = [401]", "zone = \"X\"",
+                "plans = { by = \"user\", limits = { a = { limit = 9 } } }",
+                "plans = { by = \"path\", limits = { \"/\" = { limit = 9, burst = 3 } } }",
             ]), 0..4),
     ) {
         let mut fields = std::collections::BTreeMap::from([

@@ -55,6 +55,8 @@ fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
         ("/$defs/charge-once", &format!("{POLICY}charge-once = {{ x = 1 }}")),
         ("/$defs/priority", &format!("{POLICY}priority = {{ x = 1 }}")),
         ("/$defs/weight", &format!("{POLICY}weight = {{ x = 1 }}")),
+        ("/$defs/plans", &format!("{POLICY}plans = {{ x = 1 }}")),
+        ("/$defs/plan", &format!("{POLICY}plans = {{ limits = {{ gold = {{ x = 1 }} }} }}")),
     ] {
         assert_eq!(keys(schema.pointer(pointer).unwrap()), expected(text), "{pointer}");
     }
@@ -84,10 +86,12 @@ fn the_documented_format_has_every_field() {
         &format!("{POLICY}[route.policy.charge-once]\n"),
         &format!("{POLICY}[route.policy.priority]\n"),
         &format!("{POLICY}[route.policy.weight]\n"),
+        &format!("{POLICY}[route.policy.plans]\n"),
+        &format!("{POLICY}[route.policy.plans.limits.gold]\n"),
         &format!("{POLICY}[route.policy.exempt]\n"),
     ] {
         let fields = expected(&format!("{before}x = 1"));
-        assert!(fields.len() > 2, "{before}");
+        assert!(fields.len() > 1, "{before}");
         for field in fields {
             let has = |form: String| format.contains(&form);
             let is_there = has(format!(" {field} = ")) || has(format!("\n{field} = ")) || has(format!("\n#{field} = "));
@@ -111,6 +115,8 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
         ("/$defs/charge-once", &format!("{POLICY}[route.policy.charge-once]\n")),
         ("/$defs/priority", &format!("{POLICY}[route.policy.priority]\n")),
         ("/$defs/weight", &format!("{POLICY}[route.policy.weight]\n")),
+        ("/$defs/plans", &format!("{POLICY}[route.policy.plans]\n")),
+        ("/$defs/plan", &format!("{POLICY}[route.policy.plans.limits.gold]\n")),
         ("/$defs/exempt", &format!("{POLICY}[route.policy.exempt]\n")),
         ("/$defs/exempt", "[[route]]\n[route.exempt]\n"),
         ("/$defs/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
@@ -164,6 +170,14 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("exempt = { headers = { x-internal = [] } }", false),
         ("exempt = { paths = [\"/*\"] }", false),
         ("exempt = { paths = [\"a\"] }", false),
+        (
+            "plans = { by = \"header:x-plan\", limits = { gold = { limit = 9, burst = 3 }, free = { limit = 1 } } }",
+            false,
+        ),
+        ("key = \"user\"\nplans = { by = \"header:x-plan\", limits = { gold = { limit = 9, burst = 3 } } }", true),
+        ("key = \"user\"\nplans = { by = [\"user\"], limits = { ada = { limit = 0 } } }", false),
+        ("key = \"user\"\nplans = { by = [\"user\"], limits = { ada = { burst = 1 } } }", false),
+        ("key = \"user\"\nplans = { by = [\"user\"], limits = {} }", false),
         ("staggered = false", true),
         ("staggered = \"yes\"", false),
         ("limt = 10", false),
@@ -188,6 +202,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("store = \"memory\"", true),
         ("store = \"redis\"", false),
         ("max-queue = 3", false),
+        ("key = \"user\"\nplans = { by = \"header:x-plan\", limits = { gold = { limit = 9 } } }", false),
         ("free = -1", false),
         ("step = 3", false),
     ] {
@@ -199,6 +214,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
     for (line, is_taken) in [
         ("", true),
         ("max-queue = 100\nmax-wait = \"5s\"\nmax-keys = 9\nrelease-at = \"head\"", true),
+        ("key = \"user\"\nplans = { by = \"header:x-plan\", limits = { gold = { limit = 9 } } }", true),
         ("per = \"1s\"", false),
         ("burst = 3", false),
         ("max-queue = -1", false),
@@ -219,6 +235,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("priority = { by = \"header:x-plan\", classes = { gold = \"top\" } }", false),
         ("weight = { by = \"user\", weights = { alice = 0 } }", false),
         ("limit = 10", false),
+        ("key = \"user\"\nplans = { by = \"header:x-plan\", limits = { gold = { limit = 9 } } }", false),
         ("per = \"1s\"", false),
         ("max-keys = 9", false),
         ("limits = [4]", false),
@@ -233,6 +250,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("", true),
         ("max-keys = 9\nshadow = true\nstore = \"memory\"", true),
         ("limit = 10", false),
+        ("key = \"user\"\nplans = { by = \"header:x-plan\", limits = { gold = { limit = 9 } } }", false),
         ("per = \"1s\"", false),
         ("burst = 3", false),
         ("max-queue = 9", false),

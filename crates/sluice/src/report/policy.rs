@@ -68,7 +68,7 @@ impl PolicyReport {
     pub(crate) fn new(words: PolicyWords, terms: Option<Terms>) -> Self {
         Self {
             key_parts: words.keys.iter().map(|part| (part.clone(), 0)).collect(),
-            measure: if words.is_staggered { Measure::None } else { Measure::of(terms) },
+            measure: if words.is_staggered || words.has_plans { Measure::None } else { Measure::of(terms) },
             words,
             admitted: 0,
             rejected: 0,

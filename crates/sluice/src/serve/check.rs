@@ -30,6 +30,8 @@ fn check_policy(FileWords { file, text, .. }: &FileWords<'_>, policy: &Table) ->
         "it delays requests, and Envoy does not wait; use a bucket or a window"
     } else if counts_descriptors(policy) && policy.contains_key("cost") {
         "a descriptor brings its own cost, as hits; remove cost"
+    } else if counts_descriptors(policy) && policy.contains_key("plans") {
+        "a descriptor has no header; write a policy for each plan, such as key = \"descriptor:plan=gold\", and remove plans"
     } else {
         return Ok(());
     };
@@ -57,11 +59,24 @@ fn problem_of(policy: &Table) -> Option<&'static str> {
             "no request has the key `user` here; let the proxy send the user in a field, and write header:NAME",
         );
     }
+    if plan_parts(policy).any(|part| part == "user") {
+        return Some(
+            "no request has the key `user` here, so no plan applies; let the proxy send the plan in a field, and write by = \
+             \"header:NAME\"",
+        );
+    }
     if policy.get("algorithm").and_then(Value::as_str) == Some("concurrency") {
         return Some("it limits nothing, since the proxy does not say when a request is over");
     }
     let by_response = ["charge-when", "settle-by"].iter().any(|key| policy.contains_key(*key));
     by_response.then_some("it sees no response of the app, on which charge-when and settle-by depend; remove them")
+}
+
+/// The parts of the key on which the plan of a request depends.
+fn plan_parts(policy: &Table) -> impl Iterator<Item = &str> {
+    let by = policy.get("plans").and_then(|plans| plans.get("by"));
+    let list = by.and_then(Value::as_array).into_iter().flatten();
+    by.into_iter().chain(list).filter_map(Value::as_str)
 }
 
 fn counts_descriptors(policy: &Table) -> bool {
@@ -100,7 +115,11 @@ mod tests {
     #[test]
     fn policies_without_effect_are_found() {
         let text = |lines: &str| format!("[[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"a\"\n{lines}\n");
-        for lines in ["key = \"client-ip\"", "key = [\"header:user\", \"path\"]\nstatus = 403"] {
+        for lines in [
+            "key = \"client-ip\"",
+            "key = [\"header:user\", \"path\"]\nstatus = 403",
+            "plans = { by = \"header:x-plan\", limits = { gold = { limit = 3 } } }",
+        ] {
             assert!(without_effect(&FileWords::parse("f.toml", &text(lines))).is_empty(), "{lines}");
         }
         for (lines, problem) in [
@@ -109,6 +128,8 @@ mod tests {
             ("algorithm = \"concurrency\"", "when a request is over"),
             ("charge-when = [401]", "it sees no response"),
             ("settle-by = \"handler\"", "it sees no response"),
+            ("plans = { by = \"user\", limits = { ada = { limit = 3 } } }", "so no plan applies"),
+            ("plans = { by = [\"user\", \"path\"], limits = { \"ada + /\" = { limit = 3 } } }", "so no plan applies"),
         ] {
             let found = without_effect(&FileWords::parse("f.toml", &text(lines)));
             assert!(found.len() == 1 && found[0].starts_with("f.toml:4: policy `a`: "), "{found:?}");
@@ -132,6 +153,10 @@ mod tests {
             ("key = [\"header:x\", \"path\"]", "move it to another route"),
             ("algorithm = \"leaky-queue\"", "Envoy does not wait"),
             ("key = \"descriptor:user\"\ncost = 2", "remove cost"),
+            (
+                "key = \"descriptor:user\"\nplans = { by = \"path\", limits = { \"/\" = { limit = 3 } } }",
+                "remove plans",
+            ),
         ] {
             let error = check_domains(&FileWords::parse("f.toml", &text(lines))).unwrap_err().to_string();
             assert!(error.starts_with("f.toml:7: policy `b`: ") && error.contains(problem), "{error}");
