@@ -274,6 +274,7 @@ impl Description {
     }
 
     /// Whether the limiter decides without waiting, and can be peeked at.
+    #[inline]
     pub(crate) const fn answers_at_once(&self) -> bool {
         // Every field is listed, so that a new one does not compile before it is known whether it means a wait.
         let Self {

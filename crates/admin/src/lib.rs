@@ -23,7 +23,7 @@
 //!
 //! - serve it on an address of its own, `127.0.0.1` or a private network, and never nest it in the router of the app;
 //! - on a network, put a guard before it: a proxy with mTLS or single sign-on, or a layer of yours that checks a token,
-//!   with [a limit on wrong ones](tower_sluice::guide::support) that a right one does not meet;
+//!   with [a limit on wrong ones](https://docs.rs/tower-sluice/latest/tower_sluice/guide/support/) that a right one does not meet;
 //! - keep the log: each reset, ban, allowance, unban, credit and charge is a line at `warn`, with a keyed hash of the
 //!   key and the reason, or the units and the reference.
 //!   Who did it is known to your guard only, so let it log, too.

@@ -282,6 +282,8 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         lease,
         when_full,
         staggered,
+        // `plans::read` checks it.
+        plans: _,
         // `calendar::unit` checks these.
         zone: _,
         anchor: _,

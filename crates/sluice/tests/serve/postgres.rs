@@ -1,5 +1,7 @@
 //! Services share the limits of one configuration on PostgreSQL.
 
+use std::process::Command;
+
 use reqwest::Client;
 use tokio::task::JoinSet;
 
@@ -17,20 +19,50 @@ fn config(url: &str) -> String {
     )
 }
 
-/// Runs the program with a configuration. Returns what it prints.
-fn migration(config: &str) -> String {
+/// Runs `sluice migration` with a configuration, and more arguments. Returns what it prints, and its error.
+fn migration(config: &str, more: &[&str]) -> (String, String) {
     let config = file("migrated.toml", config);
-    let output =
-        std::process::Command::new(env!("CARGO_BIN_EXE_sluice")).arg("migration").arg(config).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    let output = command.arg("migration").arg(config).args(more).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn statements_of_two_servers_are_printed_apart() {
+    let stores = config("postgres://h/d")
+        + "[store.other]\nkind = \"postgres\"\nurl = \"postgres://h/e\"\ntable = \"limits.other\"\n";
+    let stores = stores.replace("[[route.policy]]", "[[route.policy]]\nstore = \"shared\"");
+    let (printed, error) = migration(&stores, &[]);
+    assert!(printed.is_empty() && error.ends_with(": write --store with one of other, shared\n"), "{printed}{error}");
+    let (printed, _) = migration(&stores, &["--store", "other"]);
+    assert!(printed.starts_with("-- [store.other]\n") && printed.contains("limits.other"), "{printed}");
+    let (_, error) = migration(&stores, &["--store", "memory"]);
+    assert!(error.ends_with(": write --store with one of other, shared\n"), "{error}");
+    let (_, start) = stores.split_once("[[route]]").unwrap();
+    let memory = "[[route]]".to_owned() + start.split("[store.other]").next().unwrap();
+    let (_, error) = migration(&memory.replace("store = \"shared\"\n", ""), &[]);
+    assert!(error.contains(" has no store that needs a statement"), "{error}");
+}
+
+/// Proxies take a 5xx for a limiter that fails, and let the request pass.
+#[tokio::test]
+async fn a_dead_store_rejects_if_the_file_says_so() {
+    let dead = |mode: &str| {
+        config("postgres://127.0.0.1:1/d").replace("\"60s\"", "\"1s\"") + &format!("on-failure = \"{mode}\"\n")
+    };
+    for (mode, status) in [("reject", 429), ("allow", 200), ("local-fallback", 200)] {
+        let service = Service::start(&dead(mode));
+        let asked = Client::new().get(service.url("/auth")).header("x-forwarded-uri", "/shop").send().await.unwrap();
+        assert_eq!(asked.status(), status, "{mode}");
+    }
 }
 
 #[tokio::test]
 async fn two_services_admit_the_limit_exactly() {
     let server = PostgresServer::start();
     let config = config(&server.url());
-    let statement = migration(&config);
+    let (statement, error) = migration(&config, &[]);
+    assert!(error.is_empty(), "{error}");
     assert!(statement.starts_with("-- [store.shared]\n"), "{statement}");
     server.run(statement.split_once('\n').unwrap().1);
     let services = [Service::start(&config), Service::start(&config)];
