@@ -12,6 +12,7 @@ pub use crate::http::{
         decimal::parse as parse_digits,
         wait::{date, seconds_in},
     },
+    key::named_value::WholeQuery,
 };
 pub use crate::limiter::health::Health;
 pub use crate::limiter::hold::Hold;

@@ -32,7 +32,7 @@
 //!       per = "1s"
 //! "#;
 //! let config = Config::reader().store("postgres", tower_sluice_postgres::file::open).parse("limits.toml", text)?;
-//! assert!(config.migrations()[0].1.contains("CREATE UNLOGGED TABLE IF NOT EXISTS sluice_state"));
+//! assert!(config.migrations()[0].1.contains("CREATE UNLOGGED TABLE IF NOT EXISTS \"sluice_state\""));
 //! # Ok::<_, tower_sluice_config::ConfigError>(())
 //! ```
 

@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use http::Uri;
 use memchr::{memchr, memmem};
 
-/// The longest path and the longest query of a request that policies see. The rest is cut off.
+/// The longest path and the longest query in the address of a request. The rest is cut off: keys read it
+/// [apart](Target::long_query).
 const LONGEST: usize = 1 << 14;
 
 /// The path and the query of a request, as a client or a log wrote them.
@@ -95,6 +96,11 @@ impl<'a> Target<'a> {
             true => Cow::Owned(folded(&path, ignored)),
             false => path,
         }
+    }
+
+    /// The query, if [`uri`](Self::uri) cuts it.
+    pub(crate) fn long_query(&self) -> Option<&'a [u8]> {
+        self.query.filter(|query| query.len() > LONGEST)
     }
 
     /// The target as policies see it.

@@ -36,7 +36,7 @@ mod list;
 mod log;
 mod marks;
 mod method;
-mod named_value;
+pub(crate) mod named_value;
 mod network;
 #[cfg(feature = "unicode")]
 mod normalize;

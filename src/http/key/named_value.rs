@@ -13,7 +13,8 @@ use crate::values::PartitionKey;
 /// A client that can choose the value can choose the budget, and a cookie is easily dropped: use it for sessions that
 /// were checked, or beside a policy by address.
 ///
-/// The spellings of a value are one key, since apps read them alike: `%61` is `a`, and `"a"` is `a`. A cookie that is
+/// The spellings of a value are one key, since apps read them alike: `%61` is `a`, and `"a"` and `"\141"` are `a`. What
+/// some app takes for white space around a name or a value (of Unicode, too) is not part of it. A cookie that is
 /// absent or empty is missing; one that comes with two values is [ambiguous](KeyError::Ambiguous), and the request is
 /// rejected, since apps differ in which they take.
 ///
@@ -41,11 +42,14 @@ impl KeyExtractor for CookieKey {
         // Over HTTP/2, each cookie may be a field of its own.
         let fields = head.headers().get_all(COOKIE).iter();
         let cookies = fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
-        let pairs = cookies.filter_map(|cookie| split(cookie.trim_ascii()));
-        let values = pairs.filter(|(name, _)| name.trim_ascii() == self.name.as_bytes()).map(|(_, value)| {
-            let value = value.trim_ascii();
-            let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-            decoded(quoted.unwrap_or(value), false)
+        let pairs = cookies.filter_map(split);
+        let values = pairs.filter(|(name, _)| trimmed(name) == self.name.as_bytes()).map(|(_, value)| {
+            let value = trimmed(value);
+            match value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")) {
+                Some(quoted) if quoted.contains(&b'\\') => Cow::Owned(decoded(&unescaped(quoted), false).into_owned()),
+                Some(quoted) => decoded(quoted, false),
+                None => decoded(value, false),
+            }
         });
         only(values, || format!("cookie {}", self.name))
     }
@@ -81,12 +85,17 @@ impl QueryKey {
 
 impl KeyExtractor for QueryKey {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        let query = head.uri().query().unwrap_or_default().as_bytes();
+        let whole = head.extensions().get::<WholeQuery>().map(|query| &*query.0);
+        let query = whole.unwrap_or_else(|| head.uri().query().unwrap_or_default().as_bytes());
         let pairs = query.split(|byte| *byte == b'&').filter_map(split);
         let values = pairs.filter(|(name, _)| *decoded(name, true) == *self.name.as_bytes());
         only(values.map(|(_, value)| decoded(value, true)), || format!("query parameter {}", self.name))
     }
 }
+
+/// The query of a request, for programs that describe requests with longer ones than a `Uri` can have. An extension.
+#[derive(Clone, Debug)]
+pub struct WholeQuery(pub bytes::Bytes);
 
 /// The key of the only value. Values that are equal are one.
 fn only<'a>(
@@ -98,6 +107,39 @@ fn only<'a>(
         return Err(KeyError::Ambiguous { what: what().into() });
     }
     if value.is_empty() { Err(KeyError::Missing { what: what().into() }) } else { Ok((&*value).into()) }
+}
+
+/// Removes white space at both ends, as apps do that read the bytes as Latin-1 (Python's `str.strip`).
+fn trimmed(text: &[u8]) -> &[u8] {
+    let is_space = |byte: &u8| matches!(*byte, b'\t'..=b'\r' | 0x1c..=b' ' | 0x85 | 0xa0);
+    let begin = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| !is_space(byte)).map_or(begin, |last| last + 1);
+    &text[begin..end]
+}
+
+/// Undoes the escapes of a quoted string: `\"` (RFC 9110, section 5.6.4), and `\141` in octal, which Python's cookies have.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut unescaped = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        if *byte != b'\\' {
+            unescaped.push(*byte);
+            continue;
+        }
+        match behind {
+            [high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', behind @ ..] => {
+                unescaped.push((high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'));
+                rest = behind;
+            }
+            [escaped, behind @ ..] => {
+                unescaped.push(*escaped);
+                rest = behind;
+            }
+            [] => unescaped.push(b'\\'),
+        }
+    }
+    unescaped
 }
 
 /// Splits a pair at its first `=`. `None` without one.
@@ -154,10 +196,27 @@ mod tests {
             &["sid=\"a=b\""],
             &["sid=%61%3D%62"],
             &["sid=a=b; sid=\"a=b\""],
+            &["sid=\"\\141=b\""],
+            &["sid=\"\\a\\=b\""],
         ] {
             assert_eq!(cookie(fields), Ok("a=b".into()), "{fields:?}");
         }
         assert_eq!(cookie(&["sid=%zz%4"]), Ok("%zz%4".into()));
+        assert_eq!(cookie(&["sid=\"\\\\\\\"\\400\""]), Ok("\\\"400".into()));
+    }
+
+    /// Some apps read the bytes as Latin-1, and take 0x85 and 0xa0 for white space.
+    #[test]
+    fn no_white_space_is_part_of_a_cookie() {
+        let of = |fields: &[&[u8]]| {
+            let request = fields.iter().fold(Request::builder(), |request, field| request.header("cookie", *field));
+            CookieKey::new("sid").extract(&RequestHead::from(&request.body(()).unwrap()))
+        };
+        for field in [&b"sid=K\xa0"[..], b"sid=K\x85", b"\xa0sid\xa0=\x85K", b"x; \xa0sid=K"] {
+            assert_eq!(of(&[field]), Ok("K".into()), "{field:?}");
+        }
+        let ambiguous = Err(KeyError::Ambiguous { what: "cookie sid".into() });
+        assert_eq!(of(&[b"sid=rnd; \xa0sid=K"]), ambiguous);
     }
 
     #[test]

@@ -82,6 +82,7 @@ impl Stores {
                 Err(problem) => problems.push(problem),
             }
         }
+        let is_of_program = redis.is_some() && !file.has_redis;
         if let Some(redis) = redis.filter(|_| opens) {
             named.insert(REDIS.to_owned(), Some(redis));
         }
@@ -90,7 +91,12 @@ impl Stores {
             let opened = StoreTable::new(source, name, table).and_then(|table| {
                 if named.contains_key(table.name()) {
                     let name = table.name();
-                    let problem = format!("[{name}] and [store.{name}] have the same name; give one of them another");
+                    let problem = match is_of_program {
+                        true => format!(
+                            "[store.{name}] has the name of the Redis that the program was given; give it another"
+                        ),
+                        false => format!("[{name}] and [store.{name}] have the same name; give one of them another"),
+                    };
                     return Err(table.error_of_kind(problem));
                 }
                 if opens { kinds.open(&table).map(Some) } else { Ok(None) }
@@ -136,9 +142,10 @@ impl Kinds {
         }
         let known: Vec<_> = self.0.keys().map(String::as_str).chain([REDIS]).collect();
         let problem = format!(
-            "this program knows no store of the kind `{}`; write one of {}, as the name or as kind = \"...\", or let the \
+            "this program knows no store of the kind{}; write one of {}, as the name or as kind = \"...\", or let the \
              program add the kind (`ConfigReader::store`)",
-            table.kind(),
+            // An address may have a password.
+            if table.kind().contains("://") { String::new() } else { format!(" `{}`", table.kind()) },
             known.join(", ")
         );
         Err(table.error_of_kind(problem))
@@ -206,10 +213,17 @@ impl StoreSpec {
                 return Err(source.error(&at, problem));
             }
             None => {
-                let problem = format!(
-                    "store = {name:?}: the file has no [store.{name}]; write that table, or store = {}",
-                    stores.names()
-                );
+                // An address may have a password.
+                let problem = match name.contains("://") {
+                    true => format!(
+                        "store has an address; write it as url of a table [store.NAME], and here store = \"NAME\" or {}",
+                        stores.names()
+                    ),
+                    false => format!(
+                        "store = {name:?}: the file has no [store.{name}]; write that table, or store = {}",
+                        stores.names()
+                    ),
+                };
                 return Err(source.error(&at, problem));
             }
             Some(None) => Place::Replaced(memory),

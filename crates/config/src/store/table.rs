@@ -44,6 +44,9 @@ impl<'a> StoreTable<'a> {
             );
             return Err(source.error(&name_at, problem));
         };
+        if let Some(problem) = name_problem(&name) {
+            return Err(source.error(&name_at, problem));
+        }
         if name == "memory" {
             let problem = "store = \"memory\" is this process; give the store another name";
             return Err(source.error(&name_at, problem));
@@ -119,6 +122,14 @@ impl<'a> StoreTable<'a> {
     fn keys(&self) -> &DeTable<'a> {
         self.table.get_ref().as_table().expect("it is a table")
     }
+}
+
+/// The names of stores stand in messages and in comments of statements, and an address may have a password.
+fn name_problem(name: &str) -> Option<&'static str> {
+    let fits = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+    let is_name = !name.is_empty() && name.len() <= 64 && name.chars().all(fits);
+    (!is_name)
+        .then_some("the name of a store has letters, digits, hyphens, dots and underscores, and at most 64 of them")
 }
 
 impl fmt::Debug for StoreTable<'_> {

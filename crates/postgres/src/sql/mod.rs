@@ -415,6 +415,11 @@ fn without_comments(text: &str) -> String {
 }
 
 /// Fills parts, which may have parts, into a text.
+/// The name of a table as an identifier, which no word of SQL is: `"limits"."user"`.
+fn quoted(table: &str) -> String {
+    format!("\"{}\"", table.replace('.', "\".\""))
+}
+
 fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
     let mut text = text.to_owned();
     for _ in 0..4 {
@@ -430,7 +435,7 @@ fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
         ("row", ROW),
         ("brief_row", BRIEF_ROW),
         ("decided_at", DECIDED_AT),
-        ("table", table),
+        ("table", &quoted(table)),
     ] {
         text = text.replace(&format!("{{{name}}}"), part);
     }

@@ -11,8 +11,10 @@ use arc_swap::ArcSwap;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt};
+use tower_sluice::internal::WholeQuery;
 use tower_sluice::layer::RateLimit;
 use tower_sluice::{LimitsHandle, Policy, RateLimitLayer};
 use tower_sluice_config::{Config, ConfigError, ConfigReader};
@@ -133,6 +135,9 @@ impl Limits {
         };
         let Some(domain) = &toml.routes[index] else { return Response::default() };
         *request.uri_mut() = target.uri();
+        if let Some(query) = target.long_query() {
+            request.extensions_mut().insert(WholeQuery(Bytes::copy_from_slice(query)));
+        }
         request.extensions_mut().insert(MatchedPath::clone(matched));
         domain.decide_on(request).await
     }
