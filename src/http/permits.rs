@@ -6,7 +6,8 @@ use std::sync::Arc;
 use http::Extensions;
 use smallvec::SmallVec;
 
-use crate::limiter::{Hold, WatchedUnits};
+use crate::limiter::WatchedUnits;
+use crate::limiter::hold::Hold;
 use crate::util::lock::Lock;
 use crate::values::{PartitionKey, RequestEnd, WatchedBody, WatchesBodies};
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::values::time::Timestamp;
 
-/// The health of a limiter: at most two transitions per [`QUIET`], while failures and successes alternate.
+/// The health of a limiter: at most two transitions per `QUIET`, while failures and successes alternate.
 ///
 /// If one node of a cluster is down, or a server is slow at times, they alternate with every request. So a success ends
-/// an outage only if the last failure was at least [`QUIET`] ago.
+/// an outage only if the last failure was at least `QUIET` ago.
 #[derive(Debug, Default)]
 pub struct Health {
     /// The instant of the last failure, in nanoseconds; zero while the limiter is healthy.

@@ -25,8 +25,6 @@ pub use crate::values::{
 
 #[cfg(all(test, not(sluice_loom)))]
 pub(crate) use self::ext::LimiterExt;
-pub(crate) use self::health::Health;
-pub(crate) use self::hold::Hold;
 pub(crate) use self::rate_limiter::RateLimiter;
 pub(crate) use self::traits::Limiter;
 pub(crate) use self::wait_bounds::WaitBounds;

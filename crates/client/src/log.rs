@@ -1,7 +1,4 @@
-//! Log lines, one function each: transitions of limiters and of partners.
-
-use std::fmt::Display;
-use std::time::Duration;
+//! The log lines of a limiter around a service, one function each.
 
 use tower_sluice::LimiterError;
 use tower_sluice::internal::Chain;
@@ -12,19 +9,4 @@ pub(crate) fn throttle_failed(error: &LimiterError, requests: &str) {
 
 pub(crate) fn throttle_recovered() {
     tracing::warn!(target: "tower_sluice", "ThrottleLayer: limiter recovered");
-}
-
-// Transitions of partners that a `PacerLayer` calls. The callers bound their rate. `partner` is the host that the
-// program calls, escaped, or the hash of a key of its own.
-
-pub(crate) fn partner_throttled(pacer: Option<&str>, partner: &dyn Display, accepted: u64, sent: u64, left_out: u64) {
-    tracing::warn!(target: "tower_sluice", pacer, %partner, accepted, sent, left_out, "a partner keeps failing: calls to it are rejected here, without being sent, except for one per second and as many as it accepts");
-}
-
-pub(crate) fn partner_recovered(pacer: Option<&str>, partner: &dyn Display, left_out: u64) {
-    tracing::warn!(target: "tower_sluice", pacer, %partner, left_out, "a partner accepts calls again: all are sent");
-}
-
-pub(crate) fn partner_paused(pacer: Option<&str>, partner: &dyn Display, pause: Duration, left_out: u64) {
-    tracing::info!(target: "tower_sluice", pacer, %partner, pause = ?pause, left_out, "a partner has rejected a call because of its limit: its line pauses");
 }

@@ -10,7 +10,7 @@ use crate::http::head::RequestHead;
 use crate::http::key::{KeyCharge, KeyError};
 use crate::http::policy::{Attempt, DebtCharge, Fate, MissingKey, Policy, Precedence, Share};
 use crate::http::reject::Rejection;
-use crate::limiter::Hold;
+use crate::limiter::hold::Hold;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answer, Ask, Claim, Decision, Exception, Mode, Now, PartitionKey, Quota, Receipt, Retry};
 

@@ -21,7 +21,7 @@ use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::permits::{Held, Permits};
 use crate::http::policy::{Fate, Policy, Precedence, has_decisions};
 use crate::http::reject::{ForAnybody, ShedResponses, is_usual};
-use crate::limiter::Hold;
+use crate::limiter::hold::Hold;
 use crate::values::{Answer, Ask, Priority};
 
 /// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,

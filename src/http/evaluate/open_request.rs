@@ -19,7 +19,7 @@ use crate::http::permits::{Held, Holds, Permits, release};
 use crate::http::policy::{NoteCharge, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::http::settlement::{Reports, Settlement};
-use crate::limiter::Hold;
+use crate::limiter::hold::Hold;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, RequestEnd};
 

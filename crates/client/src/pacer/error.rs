@@ -78,7 +78,7 @@ impl<E: Error + 'static> PacerError<E> {
     /// middleware has wrapped. `E` is the error of the inner service.
     ///
     /// ```
-    /// use tower_sluice::layer::PacerError;
+    /// use tower_sluice_client::PacerError;
     ///
     /// let wrapped = std::io::Error::other(PacerError::<std::fmt::Error>::NoRuntime);
     /// assert!(matches!(PacerError::<std::fmt::Error>::find(&wrapped), Some(PacerError::NoRuntime)));

@@ -16,6 +16,7 @@ mod fields;
 mod health;
 mod layer;
 mod line;
+mod log;
 mod meter;
 mod pace;
 mod partners;

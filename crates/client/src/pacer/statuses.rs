@@ -21,8 +21,7 @@ use http::StatusCode;
 ///
 /// ```
 /// use http::StatusCode;
-/// use tower_sluice_client::PacerLayer;
-/// use tower_sluice::layer::WaitStatuses;
+/// use tower_sluice_client::{PacerLayer, WaitStatuses};
 ///
 /// # type Body = http_body_util::Full<bytes::Bytes>;
 /// // A storage service that answers 503 with no field when it is called too often; its 403 is about rights only.

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use crate::http::policy::after::{Debts, OpenCharges};
 use crate::http::policy::expiring::{CAPACITY, ExpiringTable};
 use crate::http::policy::heritage::{LimitedKeys, Overrides};
-use crate::limiter::Health;
+use crate::limiter::health::Health;
 use crate::util::references::References;
 use crate::values::time::{Clock, Timestamp};
 

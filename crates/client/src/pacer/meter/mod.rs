@@ -15,7 +15,7 @@ use std::time::Duration;
 use tower_sluice::internal::Lock;
 
 use self::series::Series;
-use crate::log;
+use super::log;
 
 /// The result of a call, or of one attempt of it that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
