@@ -114,8 +114,8 @@
 //! - `[redis]` with a `url` puts all limits [on Redis](super::machines), and `[store.postgres]` [on
 //!   PostgreSQL](super::postgres#by-configuration). A file may have several stores; then each policy names its own.
 //! - A file cannot have code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers, [a response of
-//!   your own](super::rejections) for instance. Limits [by plan](super::plans#by-configuration) are in a file, and quotas of
-//!   single customers in code.
+//!   your own](super::rejections) for instance. Limits [by plan](super::plans#by-configuration) are in a file, and
+//!   quotas of single customers in code.
 //! - Check the file before it is deployed: a test that parses it takes three lines.
 //!
 //! ```

@@ -215,7 +215,8 @@
 //!
 //! # By configuration
 //!
-//! If a proxy or gateway in front knows the customer's plan, a [file](super::configuration) has the limits of all plans:
+//! If a proxy or gateway in front knows the customer's plan, a [file](super::configuration) has the limits of all
+//! plans:
 //!
 //! ```toml
 //! [[route]]
@@ -245,12 +246,12 @@
 //! plans = { by = "header:x-plan", limits = { pro = { limit = 50 } } }
 //! ```
 //!
-//! - The gateway checks the API key, sets `x-plan`, and removes an `x-plan` that a client sends. Otherwise, clients choose
-//!   their plan. The name of a plan is compared to the letter.
+//! - The gateway checks the API key, sets `x-plan`, and removes an `x-plan` that a client sends. Otherwise, clients
+//!   choose their plan. The name of a plan is compared to the letter.
 //! - All requests of a key need the same plan, as [below](#what-happens). So limits over time need a `key`, and only a
 //!   policy with `path` in its key may have plans by the path.
-//! - A plan has the policy's period and its other settings. `slow-down`, `overload` and `balance` have no plans, nor has a
-//!   `leaky-queue` on Redis.
+//! - A plan has the policy's period and its other settings. `slow-down`, `overload` and `balance` have no plans, nor
+//!   has a `leaky-queue` on Redis.
 //! - An edited file changes plans [while the app runs](super::hot_reload), and used units stay used.
 //!
 //! # The policies

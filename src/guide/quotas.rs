@@ -141,8 +141,8 @@
 //! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is [stored with the
 //!   key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one period:
 //!   a count that comes into a shorter one ends with it.
-//! - In TOML, the customers of [a plan](super::plans#by-configuration) have its quota: the proxy in front says which plan a
-//!   request has.
+//! - In TOML, the customers of [a plan](super::plans#by-configuration) have its quota: the proxy in front says which
+//!   plan a request has.
 //!
 //! # Count failures only
 //!
