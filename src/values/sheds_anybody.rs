@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use crate::util::sync::AtomicU64;
 use crate::values::Priority;
 
 /// A limiter that sheds requests whoever has sent them, so that a layer need not find out who has. An overloaded server

@@ -5,6 +5,7 @@
 //! allocation for them, which it shares with the [`Permits`] in the extensions of the request, and one for these.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::{Extensions, HeaderMap};
 
@@ -23,7 +24,6 @@ use crate::http::policy::{Fate, Policy, Precedence};
 use crate::http::reject::{ForAnybody, ShedResponses, is_usual};
 use crate::limiter::Hold;
 use crate::util::log;
-use crate::util::sync::Ordering;
 use crate::values::{Answer, Ask, Priority};
 
 /// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
