@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64 as Count;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ pub(super) struct Gate {
     /// lock. Relaxed: a thread that reads an old value sheds as if it had come before the change, or asks the line.
     sheds_at_once: AtomicU32,
     /// The requests of each class that were shed without the lock. Relaxed: nothing is published through them.
-    shed_at_once: [AtomicU64; Priority::ALL.len()],
+    shed_at_once: [Count; Priority::ALL.len()],
     /// Where its clock begins.
     origin: Instant,
 }
@@ -128,7 +129,7 @@ impl Gate {
             bodies: Bodies::default(),
             changes: AtomicU64::new(0),
             sheds_at_once: AtomicU32::new(u32::from(settings.max_queue == 0)),
-            shed_at_once: Priority::ALL.map(|_| AtomicU64::new(0)),
+            shed_at_once: Priority::ALL.map(|_| Count::new(0)),
             origin: Instant::now(),
         }
     }

@@ -94,11 +94,11 @@ use crate::values::{
 /// nothing for 20 seconds in which the limit was full, the first comparison is made again, with the double.
 ///
 /// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. If most
-/// requests are given up before they have a response (six of six, or fourteen of eighteen), the limit is lowered to those
-/// in flight and then by half at a time, also if it is never reached: a server that works on for clients that have left
-/// catches up. Each key has one vote in this, so that one client does not lower the limit for the others; without a
-/// [key](crate::Policy::key), all clients together have it. Requests that are given up within 20 ms do not count: no
-/// server is slow for such a client. While the server is idle, the limit does not drift.
+/// requests are given up before they have a response (six of six, or fourteen of eighteen), the limit is lowered to
+/// those in flight and then by half at a time, also if it is never reached: a server that works on for clients that
+/// have left catches up. Each key has one vote in this, so that one client does not lower the limit for the others;
+/// without a [key](crate::Policy::key), all clients together have it. Requests that are given up within 20 ms do not
+/// count: no server is slow for such a client. While the server is idle, the limit does not drift.
 ///
 /// # Accuracy
 ///

@@ -3,8 +3,9 @@
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
 //! key (`fair_queue`), of which none holds more than half of the `reserve`. `controlled_delay` decides when waiters are
 //! shed, and `worker_lag` when arrivals are. `search` finds the limit: within a factor of two by `doubling`, from the
-//! times of a `cohort` of requests, and then exactly by `limit_search`; a `tally` tells whether clients give up. `stalled` takes back the units of bodies that
-//! nobody reads. `waiting` is the future of a request that waits, and `limiter` puts them together.
+//! times of a `cohort` of requests, and then exactly by `limit_search`; a `tally` tells whether clients give up.
+//! `stalled` takes back the units of bodies that nobody reads. `waiting` is the future of a request that waits, and
+//! `limiter` puts them together.
 
 mod cohort;
 mod controlled_delay;

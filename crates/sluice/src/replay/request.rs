@@ -3,9 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{ConnectInfo, MatchedPath};
+use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, REFERER, USER_AGENT};
 use http::{Extensions, Method, Request};
 use tower_sluice::Verdict;
+use tower_sluice::internal::WholeQuery;
 use tower_sluice::key::User;
 
 use crate::log::{Entry, Unreadable};
@@ -76,6 +78,11 @@ impl Requests {
             (Some(ip), Some(peer)) => *peer = peer_of(ip),
             (Some(ip), None) => drop(extensions.insert(peer_of(ip))),
             (None, _) => extensions.clear(),
+        }
+        if let Some(query) = target.and_then(Target::long_query) {
+            extensions.insert(WholeQuery(Bytes::copy_from_slice(query)));
+        } else {
+            extensions.remove::<WholeQuery>();
         }
         if let Some(user) = &entry.user {
             extensions.insert(User::new(&**user));
