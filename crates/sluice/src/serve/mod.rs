@@ -89,6 +89,12 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
     let (reader, store) = match redis {
         None => (stores::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
         Some(url) => {
+            // The library may have TLS by another package that is built with this one, and still has no ciphers.
+            if cfg!(not(feature = "redis-tls")) && url.starts_with("rediss://") {
+                let problem = "the address of Redis: rediss:// needs the feature `redis-tls`, without which this program was \
+                               built; build it with the feature, or connect to a TLS proxy on this machine, such as stunnel";
+                return Err(Failure::Usage(problem.to_owned()));
+            }
             // The error does not repeat the address, which may hold a password.
             let redis = Redis::single(url).timeout(Duration::from_millis(arguments.redis_timeout)).open();
             let redis = redis.map_err(|error| Failure::Usage(format!("the address of Redis: {error}")))?;

@@ -35,7 +35,7 @@ fn statements_of_two_servers_are_printed_apart() {
     let (printed, error) = migration(&stores, &[]);
     assert!(printed.is_empty() && error.ends_with(": write --store with one of other, shared\n"), "{printed}{error}");
     let (printed, _) = migration(&stores, &["--store", "other"]);
-    assert!(printed.starts_with("-- [store.other]\n") && printed.contains("limits.other"), "{printed}");
+    assert!(printed.starts_with("-- [store.other]\n") && printed.contains("\"limits\".\"other\""), "{printed}");
     let (_, error) = migration(&stores, &["--store", "memory"]);
     assert!(error.ends_with(": write --store with one of other, shared\n"), "{error}");
     let (_, start) = stores.split_once("[[route]]").unwrap();
