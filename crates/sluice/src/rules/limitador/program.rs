@@ -7,8 +7,9 @@ use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{self, AtomicBool};
 use std::sync::{Arc, LazyLock};
+use std::thread;
 
-use cel::common::ast::{EntryExpr, Expr, operators};
+use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, operators};
 use cel::common::value::CelVal;
 use cel::objects::Map;
 use cel::parser::Parser;
@@ -105,12 +106,12 @@ fn map_of(descriptor: &Descriptor) -> Value {
     Value::Map(Map::from(entries))
 }
 
-/// The deepest nesting, and the most operators, of an expression. The parser and the interpreter call themselves for
-/// each, on the stack of a worker: a longer expression would end the process.
+/// The deepest nesting, and the most operators, of an expression. The parser calls itself for each: a longer expression
+/// would end the process.
 const DEEPEST: usize = 12;
 const MOST_OPERATORS: usize = 200;
 
-/// Checks that an expression is no longer than the interpreter bears.
+/// Checks that an expression is no longer than the parser bears.
 fn check_size(text: &str) -> Result<(), String> {
     let (mut depth, mut deepest, mut operators) = (0_usize, 0, 0);
     for character in text.chars() {
@@ -132,40 +133,61 @@ fn check_size(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A loop goes over the descriptors of a request or the entries of one; a request has so many at most.
-const LONGEST_LIST: u64 = 256;
+/// How many bytes of stack the parser gets. Without optimization, an expression of `MOST_OPERATORS` needs more than the
+/// 2 MiB of a worker. The system provides only what is used.
+const PARSER_STACK: usize = 64 << 20;
 
-/// The most steps that the loops of an expression may take together: those of two, one in the other.
-const MOST_STEPS: u64 = 100_000;
+/// Reads an expression on a thread of its own, and returns it if the stack of a worker suffices to evaluate it.
+fn parse_on_large_stack(text: &str) -> Result<IdedExpr, String> {
+    let parse = || {
+        // The parser's own code gives up by a panic on some texts that are no CEL.
+        let expression = match catch_unwind(|| Parser::new().parse(text)) {
+            Ok(Ok(expression)) => expression,
+            Ok(Err(errors)) => return Err(syntax_error(&errors.to_string())),
+            Err(_) => return Err(syntax_error("")),
+        };
+        check_depth(&expression)?;
+        Ok(expression)
+    };
+    thread::scope(|scope| {
+        let parser = thread::Builder::new().name("cel parser".to_owned()).stack_size(PARSER_STACK);
+        let parser = parser.spawn_scoped(scope, parse).map_err(|error| {
+            format!("no thread can be started to read it: {error}; allow the process more threads or memory")
+        })?;
+        parser.join().unwrap_or_else(|_| Err(syntax_error("")))
+    })
+}
 
-/// Checks that a request cannot keep the interpreter busy for longer than a moment: macros such as `all` are loops, and
-/// loops within loops multiply.
-fn check_loops(expression: &IdedExpr) -> Result<(), String> {
-    let steps = steps(&expression.expr);
-    if steps > MOST_STEPS {
+/// The deepest tree of an expression. The interpreter calls itself for each level, and `a + b + c` is a level deeper than
+/// `a + b`. A level takes up to 50 kB in a build without optimization, and a worker's stack has 2 MiB.
+const DEEPEST_TREE: usize = 16;
+
+/// Checks that the stack of a worker suffices to evaluate an expression.
+fn check_depth(expression: &IdedExpr) -> Result<(), String> {
+    let depth = depth(&expression.expr);
+    if depth > DEEPEST_TREE {
         return Err(format!(
-            "its loops (all, exists, map, filter) may take {steps} steps for a request, and {MOST_STEPS} is the most; \
-             nest at most two of them, or write conditions of their own, which hold together"
+            "its operators, calls and lists are {depth} levels deep, and {DEEPEST_TREE} is the most (each further `+` is \
+             a level); split it into several conditions, which hold together"
         ));
     }
     Ok(())
 }
 
-/// How many steps the loops of an expression take at most.
-fn steps(expression: &Expr) -> u64 {
-    let all = |parts: &[&IdedExpr]| parts.iter().fold(0, |sum: u64, part| sum.saturating_add(steps(&part.expr)));
+fn depth(expression: &Expr) -> usize {
+    parts(expression).iter().map(|part| depth(&part.expr)).max().unwrap_or(0) + 1
+}
+
+/// The expressions of which an expression consists.
+fn parts(expression: &Expr) -> Vec<&IdedExpr> {
     match expression {
-        Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => 0,
-        Expr::Select(select) => steps(&select.operand.expr),
-        Expr::List(list) => all(&list.elements.iter().collect::<Vec<_>>()),
-        Expr::Map(map) => all(&entries_of(map.entries.iter().map(|entry| &entry.expr))),
-        Expr::Struct(of) => all(&entries_of(of.entries.iter().map(|entry| &entry.expr))),
-        Expr::Call(call) => all(&call.target.iter().map(|target| &**target).chain(&call.args).collect::<Vec<_>>()),
-        Expr::Comprehension(of) => {
-            let step = all(&[&of.loop_cond, &of.loop_step]).saturating_add(1);
-            let outside = all(&[&of.iter_range, &of.accu_init, &of.result]);
-            outside.saturating_add(length(&of.iter_range.expr).saturating_mul(step))
-        }
+        Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => Vec::new(),
+        Expr::Select(select) => vec![&select.operand],
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Map(map) => entries_of(map.entries.iter().map(|entry| &entry.expr)),
+        Expr::Struct(of) => entries_of(of.entries.iter().map(|entry| &entry.expr)),
+        Expr::Call(call) => call.target.iter().map(|target| &**target).chain(&call.args).collect(),
+        Expr::Comprehension(of) => vec![&of.iter_range, &of.accu_init, &of.loop_cond, &of.loop_step, &of.result],
     }
 }
 
@@ -177,17 +199,184 @@ fn entries_of<'a>(entries: impl Iterator<Item = &'a EntryExpr>) -> Vec<&'a IdedE
     parts.collect()
 }
 
-/// How long the list is that an expression makes.
-fn length(list: &Expr) -> u64 {
-    match list {
-        Expr::List(list) => list.elements.len() as u64,
-        Expr::Map(map) => map.entries.len() as u64,
-        Expr::Comprehension(of) => length(&of.iter_range.expr),
-        Expr::Call(call) if call.func_name == operators::ADD => {
-            call.args.iter().fold(0, |sum: u64, part| sum.saturating_add(length(&part.expr)))
-        }
-        _ => LONGEST_LIST,
+/// The most descriptors of a request, and the most entries of a descriptor, as the service accepts them.
+const DESCRIPTORS: u64 = 256;
+const ENTRIES: u64 = 64;
+
+/// The most steps that an expression may take, which suffices for two loops over descriptors, one in the other, with a short
+/// condition. A step is an operator, a call or a value, or an element that is copied or compared.
+const MOST_STEPS: u64 = 2_000_000;
+
+/// How many steps `matches` takes, which compiles its pattern each time.
+const MATCHES: u64 = 1_000;
+
+/// How many texts of a request one text may consist of. Their bytes count only by this.
+const MOST_TEXTS: u64 = 256;
+
+/// Functions whose value is a number, a flag or a time. All others may return what they are given.
+const SCALAR: [&str; 16] = [
+    "contains",
+    "double",
+    "duration",
+    "endsWith",
+    "hasValue",
+    "int",
+    "matches",
+    "size",
+    "startsWith",
+    "timestamp",
+    "uint",
+    operators::EQUALS,
+    operators::NOT_EQUALS,
+    operators::IN,
+    operators::LOGICAL_NOT,
+    operators::NOT_STRICTLY_FALSE,
+];
+
+/// Checks that a request cannot keep the interpreter busy for longer than a moment: macros such as `all` are loops, and
+/// loops within loops multiply.
+fn check_loops(expression: &IdedExpr) -> Result<(), String> {
+    let mut work = Work::default();
+    work.shape(&expression.expr);
+    let steps = work.steps;
+    if steps > MOST_STEPS {
+        return Err(format!(
+            "its loops (all, exists, map, filter) may take {steps} steps for a request, and {MOST_STEPS} is the most; \
+             nest at most two of them, shorten what they contain, or write conditions of their own, which hold together"
+        ));
     }
+    Ok(())
+}
+
+/// How long a value is at most: a list, then the longest of the lists in it, and so on. The last length is that of a text
+/// in texts of the request. A loop over descriptors sees `[256, 64, 1]`, and its variable is `[64, 1]`.
+type Shape = Vec<u64>;
+
+/// The greatest work for an expression. It follows the lengths of variables, since a loop may go over a list that the loop
+/// around it has made.
+#[derive(Default)]
+struct Work {
+    steps: u64,
+    /// The variables of the loops around the place that is read.
+    variables: Vec<(String, Shape)>,
+}
+
+impl Work {
+    /// Adds the work for an expression, and returns the shape of its value.
+    fn shape(&mut self, expression: &Expr) -> Shape {
+        self.touch(1);
+        match expression {
+            Expr::Unspecified | Expr::Literal(_) => vec![1],
+            Expr::Ident(name) => match self.variables.iter().rev().find(|(variable, _)| variable == name) {
+                Some((_, shape)) => shape.clone(),
+                None if name == "descriptors" => vec![DESCRIPTORS, ENTRIES, 1],
+                None if name == "limit" => vec![2, 1],
+                None => vec![1],
+            },
+            Expr::Select(select) => element(&self.shape(&select.operand.expr)),
+            Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => {
+                let parts = parts(expression);
+                let elements = self.join(&parts);
+                let shape: Shape = std::iter::once(parts.len() as u64).chain(elements).collect();
+                self.touch(elements_of(&shape));
+                shape
+            }
+            Expr::Call(call) => self.call(&call.func_name, &parts(expression)),
+            Expr::Comprehension(of) => self.comprehension(of),
+        }
+    }
+
+    fn call(&mut self, name: &str, parts: &[&IdedExpr]) -> Shape {
+        match (name, parts) {
+            (operators::ADD, [left, right]) => {
+                let (left, right) = (self.shape(&left.expr), self.shape(&right.expr));
+                let length = first(&left).saturating_add(first(&right));
+                self.touch(length);
+                let mut sum = join(left, &right);
+                if sum.len() <= 1 && length > MOST_TEXTS {
+                    self.steps = u64::MAX;
+                }
+                sum.splice(..sum.len().min(1), [length]);
+                sum
+            }
+            (operators::EQUALS | operators::NOT_EQUALS, [left, right]) => {
+                let (left, right) = (self.shape(&left.expr), self.shape(&right.expr));
+                self.touch(elements_of(&left).min(elements_of(&right)));
+                vec![1]
+            }
+            (operators::INDEX, [list, index]) => {
+                self.shape(&index.expr);
+                element(&self.shape(&list.expr))
+            }
+            ("size", _) => {
+                self.join(parts);
+                vec![1]
+            }
+            (operators::CONDITIONAL | operators::LOGICAL_AND | operators::LOGICAL_OR, _) => self.join(parts),
+            _ => {
+                let shape = self.join(parts);
+                self.touch(elements_of(&shape));
+                if name == "matches" {
+                    self.touch(MATCHES);
+                }
+                if SCALAR.contains(&name) { vec![1] } else { with_elements(shape) }
+            }
+        }
+    }
+
+    fn comprehension(&mut self, of: &ComprehensionExpr) -> Shape {
+        let range = self.shape(&of.iter_range.expr);
+        // An accumulated list grows by an element per step at most.
+        let is_list = matches!(of.accu_init.expr, Expr::List(_));
+        let accumulated = vec![if is_list { first(&range) } else { 1 }];
+        let outside = std::mem::take(&mut self.steps);
+        let outer = self.variables.len();
+        self.variables.push((of.iter_var.clone(), element(&range)));
+        self.variables.push((of.accu_var.clone(), accumulated.clone()));
+        self.shape(&of.loop_cond.expr);
+        let step = self.shape(&of.loop_step.expr);
+        self.variables.truncate(outer);
+        let steps = self.steps.saturating_mul(first(&range));
+        self.steps = outside.saturating_add(steps);
+        join(step, &accumulated)
+    }
+
+    /// The shape of a value that may be each of several.
+    fn join(&mut self, parts: &[&IdedExpr]) -> Shape {
+        parts.iter().fold(Shape::new(), |shape, part| join(shape, &self.shape(&part.expr)))
+    }
+
+    fn touch(&mut self, elements: u64) {
+        self.steps = self.steps.saturating_add(elements);
+    }
+}
+
+fn first(shape: &Shape) -> u64 {
+    shape.first().copied().unwrap_or(0)
+}
+
+/// The shape of the elements of a list. A text has none, but a key with dots is read as if it had.
+fn element(shape: &Shape) -> Shape {
+    if shape.len() > 1 { shape[1..].to_vec() } else { vec![1] }
+}
+
+/// All elements in a list and in its lists.
+fn elements_of(shape: &Shape) -> u64 {
+    shape.iter().fold(1, |product: u64, length| product.saturating_mul(*length))
+}
+
+fn join(mut one: Shape, two: &Shape) -> Shape {
+    one.resize(one.len().max(two.len()), 0);
+    for (one, two) in one.iter_mut().zip(two) {
+        *one = (*one).max(*two);
+    }
+    one
+}
+
+/// The shape of a value that may be a list or, as that of `max`, an element of it.
+fn with_elements(shape: Shape) -> Shape {
+    let elements = element(&shape);
+    join(shape, &elements)
 }
 
 impl Program {
@@ -220,13 +409,7 @@ impl Program {
     fn parse(text: &str, names: &mut Names) -> Result<Self, String> {
         let text = text.trim();
         check_size(text)?;
-        // The parser's own code gives up by a panic on some texts that are no CEL.
-        let parsed = catch_unwind(|| Parser::new().parse(text));
-        let mut expression = match parsed {
-            Ok(Ok(expression)) => expression,
-            Ok(Err(errors)) => return Err(syntax_error(&errors.to_string())),
-            Err(_) => return Err(syntax_error("")),
-        };
+        let mut expression = parse_on_large_stack(text)?;
         check_loops(&expression)?;
         names.read(&mut expression)?;
         Ok(Self {

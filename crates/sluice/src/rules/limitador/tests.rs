@@ -351,7 +351,6 @@ proptest! {
     }
 }
 
-/// The parser calls itself for each of these.
 #[test]
 fn loops_within_loops_are_mistakes() {
     let file = |text: &str| format!("- {{namespace: n, max_value: 1, seconds: 60, conditions: [\"{text}\"]}}\n");
@@ -361,13 +360,14 @@ fn loops_within_loops_are_mistakes() {
     };
     for text in [nested(7, "descriptors"), nested(3, "descriptors"), nested(7, "[1,2,3,4,5,6,7,8,9,10]")] {
         let error = super::parse("a.yaml", &file(&text)).unwrap_err().to_string();
-        assert!(error.contains("and 100000 is the most; nest at most two"), "{error}");
+        assert!(error.contains("and 2000000 is the most; nest at most two"), "{error}");
     }
     for text in [nested(2, "descriptors"), nested(5, "[1,2,3]"), nested(2, "(descriptors + [{}])")] {
         super::parse("a.yaml", &file(&text)).unwrap_or_else(|error| panic!("{text}: {error}"));
     }
 }
 
+/// The parser calls itself for each of these.
 #[test]
 fn endless_expressions_are_mistakes() {
     for text in ["(".repeat(150) + "true" + &")".repeat(150), "1+".repeat(20_000) + "1 == 2", "!".repeat(900) + "true"]
@@ -376,4 +376,90 @@ fn endless_expressions_are_mistakes() {
         let error = super::parse("a.yaml", &file).unwrap_err().to_string();
         assert!(error.starts_with("a.yaml:1: ") && error.contains("may have 12 and 200"), "{error}");
     }
+}
+
+/// Builds the expression at the greatest depth that is accepted, and checks that the next one is a mistake.
+fn deepest(expression: impl Fn(usize) -> String) -> Program {
+    let read = |depth| Program::condition(&expression(depth), LimitNames { name: None, id: None });
+    let deepest = (1..200).take_while(|depth| read(*depth).is_ok()).last().unwrap();
+    let error = read(deepest + 1).unwrap_err();
+    let is_bounded = error.contains("split it into several conditions") || error.contains("may have 12 and 200");
+    assert!(is_bounded, "{}: {error}", expression(deepest + 1));
+    read(deepest).unwrap()
+}
+
+/// A worker of tokio has twice this stack, since a request needs some of it before its conditions are evaluated.
+#[test]
+fn deepest_expressions_fit_the_stack() {
+    let around = |begin: &str, inner: &str, end: &str, depth| begin.repeat(depth) + inner + &end.repeat(depth);
+    let programs = [
+        deepest(|depth| format!("{}'a' != descriptors[0].a", "'a'+".repeat(depth))),
+        deepest(|depth| format!("{}1 != 0", "1-".repeat(depth))),
+        deepest(|depth| format!("{}true", "descriptors[0].a == 'a' && ".repeat(depth))),
+        deepest(|depth| format!("{}true", "descriptors[0].a == 'b' || ".repeat(depth))),
+        deepest(|depth| format!("{} != descriptors[0].a", around("string(", "'b'", ")", depth))),
+        deepest(|depth| format!("{} != descriptors[0].a", around("max(1, ", "1", ")", depth))),
+        deepest(|depth| format!("'b'{} != 'a'", ".orValue('b')".repeat(depth))),
+        deepest(|depth| format!("{} != []", around("[", "descriptors[0].a", "]", depth))),
+        deepest(|depth| format!("{} != {{}}", around("{'a': ", "descriptors[0].a", "}", depth))),
+        deepest(|depth| format!("{}true", "false ? false : ".repeat(depth))),
+        deepest(|depth| format!("{}true{}", "[1].all(v, ".repeat(depth), ")".repeat(depth))),
+        deepest(|depth| format!("[1]{} == [1]", ".map(v, v)".repeat(depth))),
+    ];
+    for program in programs {
+        let evaluate = move || program.holds(&Request::new(&[descriptor(&[("a", "a")])]));
+        let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(evaluate).unwrap();
+        assert!(thread.join().is_ok());
+    }
+}
+
+/// Lists and texts that grow from loop to loop.
+#[test]
+fn growing_loops_are_mistakes() {
+    let read = |text: &str| Program::condition(text, LimitNames { name: None, id: None });
+    let terms = |term: &str, count: usize| vec![term; count].join("+");
+    let grown = |list: &str, count: usize, depth: usize| {
+        let ranges = (0..depth).map(|level| match level {
+            0 => format!("[{}].all(v0, ", terms(list, count)),
+            _ => format!("[{}].all(v{level}, ", terms(&format!("v{}", level - 1), count)),
+        });
+        format!("{}size(v{}) > 0{}", ranges.collect::<String>(), depth - 1, ")".repeat(depth))
+    };
+    let grown = [
+        grown("descriptors", 8, 8),
+        grown("descriptors", 7, 11),
+        grown("descriptors", 12, 4),
+        grown("descriptors[0].a", 14, 3),
+        "descriptors.all(a, descriptors.map(b, [a, b, descriptors]).all(c, c == c))".to_owned(),
+        "[(true ? [descriptors] : [])].all(a, a.all(b, b.all(c, b.all(d, b.all(e, true)))))".to_owned(),
+        "descriptors.all(a, descriptors.all(b, a.a.matches(b.b)))".to_owned(),
+        format!("descriptors.all(a, descriptors.all(b, {}true))", "a.a != b.b && ".repeat(25)),
+        "[false || descriptors].all(a, a.all(b, a.all(c, a.all(d, true))))".to_owned(),
+    ];
+    for text in grown {
+        assert!(read(&text).is_err(), "{text}");
+    }
+    for text in [
+        "descriptors.exists(d, d.a.matches('^[a-z]+$'))",
+        "descriptors.exists(d, d.a + '/' + d.b == 'a/b')",
+        "descriptors.all(d, descriptors.all(e, d.a != e.b || d.a in ['a', 'b']))",
+        "descriptors.filter(d, size(d) > 1).map(d, d.a).exists(a, a == 'x')",
+        "[descriptors, descriptors].all(v, v.all(d, d.exists(key, key == 'a')))",
+    ] {
+        read(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+}
+
+/// Operators in a row make the parser call itself for each.
+#[test]
+fn long_expressions_are_mistakes() {
+    let deep = ["1-".repeat(198) + "1 == 0", "true?true:".repeat(66) + "true", "-".repeat(190) + "1 == 1"];
+    let nested = ["[{'a':max(1,(".repeat(3) + "1", ")".repeat(12)];
+    for text in deep.into_iter().chain(nested) {
+        let _ = Program::condition(&text, LimitNames { name: None, id: None });
+    }
+    let file =
+        format!("- {{namespace: n, max_value: 1, seconds: 60, conditions: [\"{}'' != a\"]}}\n", "'a'+".repeat(60));
+    let error = super::parse("a.yaml", &file).unwrap_err().to_string();
+    assert!(error.starts_with("a.yaml:1: ") && error.contains("split it into several conditions"), "{error}");
 }
