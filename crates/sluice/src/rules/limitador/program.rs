@@ -158,8 +158,8 @@ fn parse_on_large_stack(text: &str) -> Result<IdedExpr, String> {
     })
 }
 
-/// The deepest tree of an expression. The interpreter calls itself for each level, and `a + b + c` is a level deeper than
-/// `a + b`. A level takes up to 50 kB in a build without optimization, and a worker's stack has 2 MiB.
+/// The deepest tree of an expression. The interpreter calls itself for each level, and `a + b + c` is a level deeper
+/// than `a + b`. A level takes up to 50 kB in a build without optimization, and a worker's stack has 2 MiB.
 const DEEPEST_TREE: usize = 16;
 
 /// Checks that the stack of a worker suffices to evaluate an expression.
@@ -203,8 +203,8 @@ fn entries_of<'a>(entries: impl Iterator<Item = &'a EntryExpr>) -> Vec<&'a IdedE
 const DESCRIPTORS: u64 = 256;
 const ENTRIES: u64 = 64;
 
-/// The most steps that an expression may take, which suffices for two loops over descriptors, one in the other, with a short
-/// condition. A step is an operator, a call or a value, or an element that is copied or compared.
+/// The most steps that an expression may take, which suffices for two loops over descriptors, one in the other, with a
+/// short condition. A step is an operator, a call or a value, or an element that is copied or compared.
 const MOST_STEPS: u64 = 2_000_000;
 
 /// How many steps `matches` takes, which compiles its pattern each time.
@@ -248,12 +248,12 @@ fn check_loops(expression: &IdedExpr) -> Result<(), String> {
     Ok(())
 }
 
-/// How long a value is at most: a list, then the longest of the lists in it, and so on. The last length is that of a text
-/// in texts of the request. A loop over descriptors sees `[256, 64, 1]`, and its variable is `[64, 1]`.
+/// How long a value is at most: a list, then the longest of the lists in it, and so on. The last length is that of a
+/// text in texts of the request. A loop over descriptors sees `[256, 64, 1]`, and its variable is `[64, 1]`.
 type Shape = Vec<u64>;
 
-/// The greatest work for an expression. It follows the lengths of variables, since a loop may go over a list that the loop
-/// around it has made.
+/// The greatest work for an expression. It follows the lengths of variables, since a loop may go over a list that the
+/// loop around it has made.
 #[derive(Default)]
 struct Work {
     steps: u64,
