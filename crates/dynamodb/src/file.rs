@@ -102,35 +102,3 @@ impl Store for DynamoLimiters {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use aws_sdk_dynamodb::config::{BehaviorVersion, Region};
-    use tower_sluice_config::Config;
-
-    use super::*;
-
-    fn parse(lines: &str) -> Result<Config, ConfigError> {
-        let text = format!(
-            "[store.dynamodb]\n{lines}\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\n\
-             algorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"\n"
-        );
-        let settings = aws_sdk_dynamodb::Config::builder();
-        let settings = settings.behavior_version(BehaviorVersion::latest()).region(Region::from_static("eu-west-1"));
-        Config::reader().store("dynamodb", opener(Client::from_conf(settings.build()))).parse("f.toml", &text)
-    }
-
-    #[test]
-    fn mistakes_in_the_table_are_reported() {
-        parse("table = \"limits\"\ntimeout = \"50ms\"\nclock-error = \"1ms\"\nsecret = \"s\"").unwrap();
-        for (lines, expected) in [
-            ("timeout = \"1s\"", "f.toml:1: missing field `table`"),
-            ("table = \"\"", "f.toml:2: table is empty; "),
-            ("table = \"t\"\ntimeout = \"2m\"", "f.toml:3: timeout: a decision may take a minute at the most"),
-            ("table = \"t\"\nregion = \"eu\"", "f.toml:3: unknown field `region`, expected one of "),
-        ] {
-            let message = parse(lines).expect_err(lines).to_string();
-            assert!(message.starts_with(expected), "{message}");
-        }
-    }
-}

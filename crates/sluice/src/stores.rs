@@ -9,8 +9,8 @@ pub(crate) fn reader() -> ConfigReader {
     Config::reader().store("postgres", tower_sluice_postgres::file::open)
 }
 
-/// The statement that prepares the server of a configuration: the one of `store`, or the only one. Statements of several
-/// servers are never printed together, since they are for several servers.
+/// The statement that prepares the server of a configuration: the one of `store`, or the only one. Statements of
+/// several servers are never printed together, since they are for several servers.
 pub(crate) fn migration(file: &str, text: &str, store: Option<&str>) -> Result<String, Failure> {
     let config = reader().keys(crate::serve::descriptor_key).parse(file, text)?;
     let all = config.migrations();

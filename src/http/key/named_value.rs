@@ -117,7 +117,8 @@ fn trimmed(text: &[u8]) -> &[u8] {
     &text[begin..end]
 }
 
-/// Undoes the escapes of a quoted string: `\"` (RFC 9110, section 5.6.4), and `\141` in octal, which Python's cookies have.
+/// Undoes the escapes of a quoted string: `\"` (RFC 9110, section 5.6.4), and `\141` in octal, which Python's cookies
+/// have.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut unescaped = Vec::with_capacity(text.len());
     let mut rest = text;

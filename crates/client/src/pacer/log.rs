@@ -1,5 +1,5 @@
-//! The log lines of transitions of partners, one function each. The callers bound their rate. `partner` is the host that
-//! the program calls, escaped, or the hash of a key of its own.
+//! The log lines of transitions of partners, one function each. The callers bound their rate. `partner` is the host
+//! that the program calls, escaped, or the hash of a key of its own.
 
 use std::fmt::Display;
 use std::time::Duration;

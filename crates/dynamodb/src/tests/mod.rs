@@ -10,6 +10,8 @@ mod counterexamples;
 mod effort;
 mod exact;
 mod faults;
+#[cfg(feature = "file")]
+mod file;
 mod items;
 #[path = "../../../../tests/support/month.rs"]
 #[allow(unreachable_pub, reason = "shared with other tests")]
