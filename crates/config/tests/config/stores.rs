@@ -191,6 +191,21 @@ fn a_store_says_what_it_lacks() {
     assert!(error.starts_with("f.toml:6: store `noted` has no limits of requests in flight; "), "{error}");
 }
 
+/// An address may have a password, and a name stands in comments of statements.
+#[test]
+fn addresses_and_odd_names_are_not_repeated() {
+    let secret = "noted://u:hunter2@h/d";
+    for file in [
+        format!("[store.\"{secret}\"]\nkind = \"noted\"\nurl = \"h\"\n{}", route(&["store = \"memory\""])),
+        format!("[store.\"a\\nDROP TABLE x;\"]\nkind = \"noted\"\nurl = \"h\"\n{}", route(&["store = \"memory\""])),
+        format!("[store.one]\nkind = \"{secret}\"\nurl = \"h\"\n{}", route(&["store = \"memory\""])),
+        format!("[store.noted]\nurl = \"h\"\n{}", route(&[&format!("store = \"{secret}\"")])),
+    ] {
+        let error = Notes::default().reader().parse("f.toml", &file).unwrap_err().to_string();
+        assert!(!error.contains("hunter2") && !error.contains("DROP"), "{error}");
+    }
+}
+
 #[test]
 fn a_replay_opens_no_store() {
     let notes = Notes::default();

@@ -256,3 +256,24 @@ async fn keys_may_be_in_cookies_queries_and_methods() {
     // All that are unknown have one budget, which all clients share.
     assert_eq!([status("/m", &method("BREW")).await, status("/m", &method("WHEN")).await], [200, 429]);
 }
+
+/// The address of a request has no room for a long query, and its keys are read all the same.
+#[tokio::test]
+async fn no_length_of_a_query_hides_a_key() {
+    let service = Service::start(
+        "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"per-key\"\nalgorithm = \"fixed-window\"\nlimit = 2\n\
+         per = \"365days\"\nkey = \"query:api_key\"\n",
+    );
+    let ask = async |query: String| {
+        let target = format!("/q?{query}");
+        ask(&service, "/auth", &[("x-forwarded-uri", &target)]).await.status().as_u16()
+    };
+    let long = "a".repeat(1 << 14);
+    assert_eq!(ask("api_key=SECRET".to_owned()).await, 200);
+    for cut in 1..6 {
+        // A cut of the query would leave so many bytes of the key.
+        let padding = &long[..long.len() - "x=&api_key=".len() - cut];
+        assert_eq!(ask(format!("x={padding}&api_key=SECRET")).await, if cut == 1 { 200 } else { 429 }, "{cut}");
+    }
+    assert_eq!(ask(format!("api_key=other&x={long}&api_key=SECRET")).await, 400, "two values");
+}
