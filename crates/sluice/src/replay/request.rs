@@ -48,11 +48,13 @@ pub(crate) struct Requests {
     pub(super) needs: Needs,
     /// The extensions of a request that is over, with its peer or none: the next request uses their memory.
     spare: Extensions,
+    /// Whether they have a long query.
+    has_long_query: bool,
 }
 
 impl Requests {
     pub(crate) fn new(needs: Needs) -> Self {
-        Self { needs, spare: Extensions::new() }
+        Self { needs, spare: Extensions::new(), has_long_query: false }
     }
 
     /// Makes the request of a line and its target, with the address of the client as its peer.
@@ -79,11 +81,14 @@ impl Requests {
             (Some(ip), None) => drop(extensions.insert(peer_of(ip))),
             (None, _) => extensions.clear(),
         }
-        if let Some(query) = target.and_then(Target::long_query) {
+        // Few lines have one, so that most neither insert it nor look for that of the line before.
+        let long_query = target.and_then(Target::long_query);
+        if let Some(query) = long_query {
             extensions.insert(WholeQuery(Bytes::copy_from_slice(query)));
-        } else {
+        } else if self.has_long_query {
             extensions.remove::<WholeQuery>();
         }
+        self.has_long_query = long_query.is_some();
         if let Some(user) = &entry.user {
             extensions.insert(User::new(&**user));
         }
