@@ -14,17 +14,19 @@ pub(crate) fn reader() -> ConfigReader {
 pub(crate) fn migration(file: &str, text: &str, store: Option<&str>) -> Result<String, Failure> {
     let config = reader().keys(crate::serve::descriptor_key).parse(file, text)?;
     let all = config.migrations();
-    let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
-    let named = all.iter().find(|(name, _)| store.is_none_or(|store| store == *name));
-    match (named, store) {
-        (Some((name, statement)), _) if store.is_some() || all.len() == 1 => {
-            let statement = statement.trim_end();
-            let end = if statement.ends_with(';') { "" } else { ";" };
-            Ok(format!("-- [store.{name}]\n{statement}{end}\n"))
+    let chosen = match (&*all, store) {
+        ([], None) => {
+            let problem = format!("{file} has no store that needs a statement, such as one of PostgreSQL");
+            return Err(Failure::Usage(problem));
         }
-        (None, None) => {
-            Err(Failure::Usage(format!("{file} has no store that needs a statement, such as one of PostgreSQL")))
-        }
-        _ => Err(Failure::Usage(format!("{file}: write --store with one of {}", names.join(", ")))),
-    }
+        ([only], None) => Some(only),
+        _ => all.iter().find(|(name, _)| Some(*name) == store),
+    };
+    let Some((name, statement)) = chosen else {
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        return Err(Failure::Usage(format!("{file}: write --store with one of {}", names.join(", "))));
+    };
+    let statement = statement.trim_end();
+    let end = if statement.ends_with(';') { "" } else { ";" };
+    Ok(format!("-- [store.{name}]\n{statement}{end}\n"))
 }
