@@ -49,10 +49,10 @@ impl PreflightExemption {
 
 /// Returns whether one of these policies bans the key of a request. A request without a key is not banned.
 fn is_banned(policies: &[Policy], head: &RequestHead<'_>) -> bool {
-    let may_ban = |policy: &&Policy| policy.heritage.penalty.is_some() || policy.has_overrides();
+    let may_ban = |policy: &&Policy| policy.lineage.penalty.is_some() || policy.has_overrides();
     let mut applying = policies.iter().filter(may_ban).filter(|policy| policy.applies_to(head));
     applying.any(|policy| {
-        let key = policy.who.key.extract(head);
+        let key = policy.selector.key.extract(head);
         key.is_ok_and(|key| policy.exception_here(&key).is_some_and(|exception| exception.is_ban))
     })
 }

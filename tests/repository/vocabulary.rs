@@ -283,7 +283,7 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
         }
     }
     let series = ["labels", "series", "observed"];
-    let series = series.map(|file| read(format!("src/http/policy/heritage/metrics/{file}.rs"))).concat();
+    let series = series.map(|file| read(format!("src/http/policy/metrics/{file}.rs"))).concat();
     let outgoing = read("crates/client/src/pacer/meter/mod.rs");
     let series = series + &read("crates/client/src/pacer/meter/series.rs");
     let log = log_lines();

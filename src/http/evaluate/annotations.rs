@@ -261,7 +261,7 @@ pub(super) fn verdict_of(policies: &[Policy], entries: &[PolicyEntry]) -> Verdic
     Verdict::new(entries.iter().filter_map(|entry| {
         let policy = entry.policy_of(policies);
         let decided = PolicyVerdict::new(policy, entry.decision?, entry.fell_back).crossing(entry.crossed);
-        let decided = if policy.who.has_several_keys { decided.of_key(&entry.key) } else { decided };
+        let decided = if policy.selector.has_several_keys { decided.of_key(&entry.key) } else { decided };
         Some(if entry.progress == Progress::PassedOver { decided.passed_over() } else { decided })
     }))
 }

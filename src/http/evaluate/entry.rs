@@ -96,7 +96,7 @@ pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKe
         note_skipped(policy);
         return Err(NoKey::Skipped);
     }
-    let key = policy.who.key.extract(head).inspect(|key| policy.note_key(key));
+    let key = policy.selector.key.extract(head).inspect(|key| policy.note_key(key));
     key.or_else(|error| without_key(policy, &error))
 }
 
@@ -106,7 +106,7 @@ pub(super) fn charges(policy: &Policy, head: &RequestHead<'_>) -> Result<Vec<Key
         note_skipped(policy);
         return Err(NoKey::Skipped);
     }
-    let charges = policy.who.key.extract_all(head);
+    let charges = policy.selector.key.extract_all(head);
     let charges = charges.inspect(|charges| charges.iter().for_each(|charge| policy.note_key(&charge.key)));
     charges.or_else(|error| Ok(vec![KeyCharge::new(without_key(policy, &error)?)]))
 }
@@ -121,12 +121,12 @@ pub(super) fn note_skipped(policy: &Policy) {
 #[cold]
 pub(super) fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
     policy.note_missing_key(error);
-    if let Some(key) = policy.who.key_without(error) {
+    if let Some(key) = policy.selector.key_without(error) {
         return Ok(key);
     }
     let is_missing = matches!(error, KeyError::Missing { .. });
     // Shadows never reject, so they skip requests that they cannot count.
-    if policy.shadow || (is_missing && policy.who.on_missing_key == MissingKey::Skip) {
+    if policy.shadow || (is_missing && policy.selector.on_missing_key == MissingKey::Skip) {
         note_skipped(policy);
         return Err(NoKey::Skipped);
     }
@@ -180,7 +180,7 @@ impl PolicyEntry {
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
         let cost = policy.cost_of(head);
         let quota = policy.quota_of(head, &key);
-        let attempt = policy.after.attempt(&Ask::charge(&key, cost).under(quota), head);
+        let attempt = policy.billing.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
         let debt = policy.charge_debt(&key, cost, quota).transpose();
         let precedence = policy.precedence_of(head);
@@ -469,7 +469,7 @@ impl PolicyEntry {
     /// Whether refunds of `units` may make room for the request. A queue takes back the charge of its last waiter only.
     /// Refunds shorten a debt that this process keeps, but not one on a server.
     fn may_fit_after(&self, policy: &Policy, units: u64) -> bool {
-        let owes_on_server = policy.after.owes_shortfalls && policy.description.keeps_standing().is_some();
+        let owes_on_server = policy.billing.owes_shortfalls && policy.description.keeps_standing().is_some();
         let pays_debt = self.debt_wait().is_none_or(|wait| policy.pays_for(units, self.quota) >= wait);
         pays_debt && !owes_on_server && !policy.description.delays()
     }
@@ -485,8 +485,8 @@ impl PolicyEntry {
             policy.remember_ban(&self.key, &ban);
             return;
         }
-        let expected = if policy.after.settles_later() {
-            policy.heritage.record.open_charges().expected(&self.key, Monotonic.now())
+        let expected = if policy.billing.settles_later() {
+            policy.lineage.record.open_charges().expected(&self.key, Monotonic.now())
         } else {
             None
         };
@@ -496,7 +496,7 @@ impl PolicyEntry {
                 if self.may_fit_after(policy, refundable) {
                     self.decision = self.decision.map(|decision| decision.wait_at_most(soon));
                 }
-                if policy.heritage.record.open_charges().excuse(&self.key) {
+                if policy.lineage.record.open_charges().excuse(&self.key) {
                     return;
                 }
             }

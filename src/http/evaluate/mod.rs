@@ -144,7 +144,7 @@ pub(crate) fn evaluate(
     if !policy.applies_to(head) {
         return scope.admit_skipped(policy);
     }
-    let extracted = policy.who.key.extract(head);
+    let extracted = policy.selector.key.extract(head);
     // Assigned only if the request has no key, and the policy gives it one. Declared here, so that `key` can borrow it.
     let substitute_key;
     let key = match &extracted {
@@ -245,7 +245,7 @@ impl Scope<'_> {
     #[inline]
     fn prepare_policy(self, entries: &mut Entries, index: u32, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
         let policy = &self.in_force.policies[index as usize];
-        if policy.who.has_several_keys {
+        if policy.selector.has_several_keys {
             return self.prepare_several(entries, index, policy, head);
         }
         match entry::key(policy, head) {

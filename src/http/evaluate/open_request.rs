@@ -61,16 +61,16 @@ impl OpenRequest {
         let mut until_end = Holds::new();
         for entry in &mut entries {
             let policy = scope.policy(entry);
-            if policy.after.settles_later() && entry.admission().is_some() {
-                policy.heritage.record.open_charges().open(&entry.key, entry.cost, since);
+            if policy.billing.settles_later() && entry.admission().is_some() {
+                policy.lineage.record.open_charges().open(&entry.key, entry.cost, since);
                 entry.is_open = true;
             }
-            let ends = if policy.after.releases_at_head { &mut until_head } else { &mut until_end };
+            let ends = if policy.billing.releases_at_head { &mut until_head } else { &mut until_end };
             ends.extend(entry.take_hold());
         }
         // All policies have admitted the request. If its handler takes the units, they end so.
         until_end.iter_mut().for_each(|hold| hold.end_as(Some(RequestEnd::Served)));
-        let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
+        let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).billing.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
         let reports = Some(Reports::for_policies(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let watcher = |hold: &Hold| {
@@ -121,7 +121,7 @@ impl OpenRequest {
             held.begin_body();
         }
         self.bytes = Some(0);
-        let by_head = |entry: &PolicyEntry| entry.is_open && self.scope().policy(entry).after.is_settled_by_head();
+        let by_head = |entry: &PolicyEntry| entry.is_open && self.scope().policy(entry).billing.is_settled_by_head();
         if self.entries.iter().any(by_head) && grpc::has_status_in_trailers(response.headers()) {
             self.awaiting_status = Some(Box::new(response.into()));
         } else {
@@ -131,7 +131,7 @@ impl OpenRequest {
         let scope = Scope { layer, in_force };
         // The cost that the handler has reported by now is shown. The charge follows at the end: the handler may
         // report another cost until then.
-        let shown = |entry: &&mut PolicyEntry| entry.is_open && scope.policy(entry).after.is_settled_by_handler();
+        let shown = |entry: &&mut PolicyEntry| entry.is_open && scope.policy(entry).billing.is_settled_by_handler();
         let mut charged = Vec::new();
         for entry in entries.iter_mut().filter(shown) {
             let policy = scope.policy(entry);
@@ -156,7 +156,7 @@ impl OpenRequest {
         let scope = Scope { layer, in_force };
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = policy.after.cost_by_head(entry.cost, response) {
+            if let Some(cost) = policy.billing.cost_by_head(entry.cost, response) {
                 entry.settle(scope, cost);
                 entry.close(policy, Some(took));
                 if cost == 0 {
@@ -177,7 +177,7 @@ impl OpenRequest {
 
     /// The cost of an entry that is settled at the end of the body. Without one, the first charge stays.
     fn final_cost(&self, policy: &Policy) -> Option<u64> {
-        if policy.after.is_charged_by_content() {
+        if policy.billing.is_charged_by_content() {
             return self.bytes;
         }
         self.reports.as_ref()?.end(policy.name())
@@ -263,7 +263,7 @@ impl PolicyEntry {
     /// steps would not find the refund and not expect it, and so would advertise the full wait and count for a ban.
     /// In this order, such a request at worst expects a refund that has been made already.
     fn close(&mut self, policy: &Policy, took: Option<Duration>) {
-        policy.heritage.record.open_charges().close(&self.key, self.cost, took);
+        policy.lineage.record.open_charges().close(&self.key, self.cost, took);
         self.is_open = false;
     }
 }

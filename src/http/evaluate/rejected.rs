@@ -217,7 +217,7 @@ fn wait_of(policies: &[Policy], entry: &PolicyEntry) -> Wait {
 
 /// Whether all clients share the key.
 fn is_shared(policy: &Policy, key: &PartitionKey) -> bool {
-    policy.who.key.is_shared() || *key == PartitionKey::SHARED
+    policy.selector.key.is_shared() || *key == PartitionKey::SHARED
 }
 
 /// Makes policies that would have admitted the request report the units that are left without its charge.

@@ -48,7 +48,7 @@ impl Scope<'_> {
                 entry::note_skipped(policy);
                 continue;
             }
-            let key = match policy.who.key.extract(head) {
+            let key = match policy.selector.key.extract(head) {
                 Ok(key) => {
                     policy.note_key(&key);
                     key

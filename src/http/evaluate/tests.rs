@@ -264,7 +264,7 @@ fn a_request_that_passed_uncounted_has_no_open_charge() {
         let in_force = layer.load();
         let evaluated = evaluate(&layer, &in_force, &RequestHead::from(&request), || true);
         let expected =
-            in_force.policies[0].heritage.record.open_charges().expected(&PartitionKey::SHARED, Monotonic.now());
+            in_force.policies[0].lineage.record.open_charges().expected(&PartitionKey::SHARED, Monotonic.now());
         assert_eq!(expected.map_or(0, |(units, _)| units), open);
         assert!(matches!(evaluated, Evaluation::Admitted(_)));
     }

@@ -247,7 +247,7 @@ impl Transaction {
             Ok(decision) if policy.shadow => {
                 entry.decision = Some(decision);
                 entry.progress = Progress::Charged;
-                policy.heritage.record.shadow_rejected.fetch_add(1, Ordering::Relaxed);
+                policy.lineage.record.shadow_rejected.fetch_add(1, Ordering::Relaxed);
                 return Resolution::Continue;
             }
             // Rejected.

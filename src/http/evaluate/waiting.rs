@@ -81,7 +81,7 @@ impl WaitingRequest {
     fn begin_wait(&mut self) {
         self.since = Some(Instant::now());
         if let Some(policy) = self.queueing() {
-            policy.heritage.meter.enter_queue();
+            policy.lineage.meter.enter_queue();
         }
     }
 
@@ -89,10 +89,10 @@ impl WaitingRequest {
     fn end_wait(&mut self, decision: Option<&Decision>) {
         self.since = None;
         if let Some(policy) = self.queueing() {
-            policy.heritage.meter.leave_queue();
+            policy.lineage.meter.leave_queue();
             let delay = decision.filter(|decision| decision.is_allowed()).map_or(Duration::ZERO, Decision::delay);
             if !delay.is_zero() {
-                policy.heritage.meter.waited(Fate::Delayed, delay);
+                policy.lineage.meter.waited(Fate::Delayed, delay);
             }
         }
     }
@@ -115,14 +115,14 @@ impl Drop for WaitingRequest {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         if let Some(policy) = self.queueing() {
-            policy.heritage.meter.leave_queue();
-            policy.heritage.meter.waited(Fate::Cancelled, since.elapsed());
+            policy.lineage.meter.leave_queue();
+            policy.lineage.meter.waited(Fate::Cancelled, since.elapsed());
         }
         // A charge stays, unless it estimates the work of a handler, which was not called.
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
         scope.note_committed(&mut self.transaction.entries);
         for entry in self.transaction.entries.iter_mut().rev().filter(|entry| entry.admission().is_some()) {
-            if scope.policy(entry).after.is_charged_by_use() {
+            if scope.policy(entry).billing.is_charged_by_use() {
                 entry.settle(scope, 0);
             }
         }

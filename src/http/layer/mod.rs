@@ -186,14 +186,14 @@ impl RateLimitLayer {
     /// `None` if there is no policy of this name.
     #[must_use]
     pub fn shadow_rejected(&self, policy: &str) -> Option<u64> {
-        self.state.load().policy(policy).map(|policy| policy.heritage.record.shadow_rejected.load(Ordering::Relaxed))
+        self.state.load().policy(policy).map(|policy| policy.lineage.record.shadow_rejected.load(Ordering::Relaxed))
     }
 
     /// The number of requests on which the limiter of the policy of this name could not decide; `None` if there is no
     /// policy of this name. The policy's [`FailureMode`](crate::FailureMode) decided on them, unless it is a shadow.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
-        self.state.load().policy(policy).map(|policy| policy.heritage.record.failures.load(Ordering::Relaxed))
+        self.state.load().policy(policy).map(|policy| policy.lineage.record.failures.load(Ordering::Relaxed))
     }
 
     /// The waiters in the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);

@@ -35,7 +35,7 @@ impl Policy {
         quota: Option<Quota>,
         debit: &Debit,
     ) -> Result<Adjusted, LimiterError> {
-        if self.how_much.quota.is_some() && quota.is_none() {
+        if self.costs.quota.is_some() && quota.is_none() {
             return Err(LimiterError::quota_unknown(&self.name));
         }
         let ask = Ask::charge(key, debit.units).under(quota);
@@ -50,7 +50,7 @@ impl Policy {
         }
         // Claimed before the limiter is asked, since a server may take its time: of two charges with one reference, the
         // second does nothing.
-        let references = &self.heritage.record.charges_by_hand;
+        let references = &self.lineage.record.charges_by_hand;
         let now = Monotonic.now();
         let claimed = references.once(key, reference, now, now.saturating_add(REFERENCE_KEPT), || Ok(()))?;
         if claimed.is_some() {
@@ -70,7 +70,7 @@ impl Policy {
         (units, reference): (u64, Option<&str>),
     ) {
         if !adjusted.is_repeated {
-            let route = self.heritage.meter.route().map(AsRef::as_ref);
+            let route = self.lineage.meter.route().map(AsRef::as_ref);
             let line = log::KeyLine { policy: &self.name, route, key, left_out: 0 };
             log::key_adjusted(line, is_credit, units, reference);
         }
@@ -82,7 +82,7 @@ impl Policy {
             return server.owe(ask).await.map(drop);
         }
         let (charged, _) = self.charge_left(ask, self.mode_of_shortfalls(false)).await?;
-        let record = &self.heritage.record;
+        let record = &self.lineage.record;
         record.debts_by(|| self.clock()).add(ask.key(), quota, charged, ask.cost() - charged);
         Ok(())
     }

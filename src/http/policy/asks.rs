@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::Overrides;
+use crate::http::policy::overrides::Overrides;
 use crate::values::{Answer, Ask, Decision, Exception, LimiterError, Mode, Override, PartitionKey, Pending, Quota};
 
 impl Policy {
@@ -54,7 +54,7 @@ impl Policy {
         // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged. If no request
         // provides the key's quota, the limiter may know it from the last request.
         let ask = Ask::charge(key, 0).under(quota);
-        let is_unknown = self.how_much.quota.is_some() && quota.is_none();
+        let is_unknown = self.costs.quota.is_some() && quota.is_none();
         let ask = if is_unknown { ask.keeping_quota() } else { ask };
         let decision = self.limiter.decide(&ask).decided().await?;
         let decision = self.until_next_unit(&ask, decision);
@@ -89,7 +89,7 @@ impl Policy {
     /// lasts longer.
     #[inline]
     pub(crate) fn exception_here(&self, key: &PartitionKey) -> Option<Exception> {
-        let by_hand = self.heritage.record.overrides().and_then(|overrides| overrides.find(key));
+        let by_hand = self.lineage.record.overrides().and_then(|overrides| overrides.find(key));
         let Some(penalty) = self.penalty_for(key).filter(|_| by_hand.is_none_or(|by_hand| by_hand.is_ban)) else {
             return by_hand.filter(|_| !self.shadow);
         };
@@ -99,19 +99,19 @@ impl Policy {
 
     /// The time since this process made the ban or the allowance by hand of a key, or first saw it.
     pub(crate) fn override_age(&self, key: &PartitionKey) -> Option<Duration> {
-        self.heritage.record.overrides()?.age(key)
+        self.lineage.record.overrides()?.age(key)
     }
 
     /// Whether this process keeps a ban or an allowance by hand, or a debt, that its limiter does not know.
     pub(crate) fn has_overrides(&self) -> bool {
         let is_here = self.description.keeps_standing().is_none();
-        self.has_debts() || is_here && self.heritage.record.overrides().is_some_and(|overrides| !overrides.are_over())
+        self.has_debts() || is_here && self.lineage.record.overrides().is_some_and(|overrides| !overrides.are_over())
     }
 
     /// The bans and allowances by hand that this process keeps or has seen, with their keys as text.
     pub(crate) fn overrides(&self) -> Vec<(String, Exception)> {
-        let all = self.heritage.record.overrides().map(Overrides::all).unwrap_or_default();
-        all.into_iter().map(|(key, exception)| (self.who.text_of(&key), exception)).collect()
+        let all = self.lineage.record.overrides().map(Overrides::all).unwrap_or_default();
+        all.into_iter().map(|(key, exception)| (self.selector.text_of(&key), exception)).collect()
     }
 
     /// Bans or allows a key on the server that keeps bans, if one does.
@@ -121,7 +121,7 @@ impl Policy {
 
     /// Bans or allows a key in this process.
     pub(crate) fn override_here(&self, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
-        self.heritage.record.overrides_by(|| self.clock()).set(key, by_hand)
+        self.lineage.record.overrides_by(|| self.clock()).set(key, by_hand)
     }
 
     /// Remembers a ban that a server has reported, for its outages.
@@ -129,7 +129,7 @@ impl Policy {
         match self.penalty_for(key) {
             Some(penalty) => penalty.remember(key, ban.left),
             // The server reports it with each rejection, and a look costs other requests less than a write.
-            None if self.heritage.record.overrides().is_some_and(|overrides| overrides.knows(key, ban)) => {}
+            None if self.lineage.record.overrides().is_some_and(|overrides| overrides.knows(key, ban)) => {}
             // Too many to remember: the server still knows this one.
             None => drop(self.override_here(key, Override::Ban { span: ban.left, reason: ban.reason })),
         }
@@ -139,7 +139,7 @@ impl Policy {
     /// made on a server, to list it, and for outages.
     pub(crate) fn note_override(&self, key: &PartitionKey, by_hand: Override) {
         if !matches!(by_hand, Override::Ban { .. }) {
-            self.heritage.lift_ban(key);
+            self.lineage.lift_ban(key);
         }
         if self.description.keeps_standing().is_some() {
             // Too many to remember: the server still knows this one.
@@ -162,8 +162,8 @@ impl Policy {
 
     /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter fails, or cannot reset it.
     pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.heritage.lift_ban(key);
-        if let Some(overrides) = self.heritage.record.overrides() {
+        self.lineage.lift_ban(key);
+        if let Some(overrides) = self.lineage.record.overrides() {
             overrides.set(key, Override::Lift)?;
         }
         self.forgive(key);

@@ -113,7 +113,7 @@ impl Policy {
     /// the reset of an earlier crossing.
     pub(crate) fn begin_crossing(&self, key: &PartitionKey, share: Share, reset: Duration) -> bool {
         let place = PartitionKey::from_parts([key.as_bytes(), &share.millionths().to_le_bytes()]);
-        self.heritage.record.crossed_by(|| self.clock()).update(&place, |end, now| {
+        self.lineage.record.crossed_by(|| self.clock()).update(&place, |end, now| {
             let begins = end.is_none();
             end.get_or_insert_with(|| now.saturating_add(reset));
             begins
@@ -123,8 +123,9 @@ impl Policy {
     /// Reports a crossing to the log, the metrics, the hook of the layer and the function of the share.
     #[cold]
     pub(crate) fn report_crossing(&self, key: &PartitionKey, share: Share, decision: &Decision) {
-        let crossing = Crossing { policy: &self.name, shadow: self.shadow, who: &self.who, key, share, decision };
-        self.heritage.meter.crossed(share);
+        let crossing =
+            Crossing { policy: &self.name, shadow: self.shadow, selector: &self.selector, key, share, decision };
+        self.lineage.meter.crossed(share);
         // The request is admitted and charged, whatever a function of the program does.
         let _ = catch_unwind(AssertUnwindSafe(|| self.report_limited(Transition::Crossed { crossing })));
         if let Some(hook) = self.watched.hook_of(share) {

@@ -8,14 +8,17 @@ use http::StatusCode;
 
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{KeyCharge, KeyExtractor};
-use crate::http::policy::after::{After, Bill, ChargeOnce, Retries};
+use crate::http::policy::bans::Penalty;
+use crate::http::policy::billing::{Bill, Billing};
+use crate::http::policy::costs::{Cost, Costs, QuotaOf};
 use crate::http::policy::facts::{Fact, Options};
-use crate::http::policy::heritage::{OffenderRecord, Penalty, PolicyHeritage, ShowKey, TrackedOffenders};
-use crate::http::policy::how_much::{Cost, HowMuch, QuotaOf};
+use crate::http::policy::lineage::Lineage;
+use crate::http::policy::offender_record::{OffenderRecord, ShowKey, TrackedOffenders};
 use crate::http::policy::precedence::{Precedence, PrecedenceOf};
+use crate::http::policy::retries::{ChargeOnce, Retries};
+use crate::http::policy::selector::{Except, Exemptions, MissingKey, Selector};
 use crate::http::policy::shares::WatchedShares;
 use crate::http::policy::transitions::Hook;
-use crate::http::policy::who::{Except, Exemptions, MissingKey, Who};
 use crate::http::settled_names;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::time::{Clock, Monotonic};
@@ -59,15 +62,15 @@ pub struct Policy {
     /// The status of rejections, if it was set.
     pub(super) status: Option<StatusCode>,
     /// The requests to which the policy applies, and their keys.
-    pub(crate) who: Who,
+    pub(crate) selector: Selector,
     /// The cost of a request when it comes, and the quota of its key.
-    pub(super) how_much: HowMuch,
+    pub(super) costs: Costs,
     /// The class of a request and the weight of its key, if its limiter sheds.
     pub(super) precedence: PrecedenceOf,
     /// The final cost, debts, and free retries.
-    pub(crate) after: After,
+    pub(crate) billing: Billing,
     /// The state that the next policy of the same name takes over: counts, metrics, bans.
-    pub(crate) heritage: PolicyHeritage,
+    pub(crate) lineage: Lineage,
     /// The hook of the layer, once the policy is in one.
     pub(crate) hook: Option<Hook>,
     /// The shares of its limits at which it reports crossings.
@@ -90,17 +93,17 @@ impl Policy {
         let limiter = limiter.into_limiter();
         let description = limiter.describe();
         Self {
-            heritage: PolicyHeritage::new(Arc::clone(&name), description.delays()),
+            lineage: Lineage::new(Arc::clone(&name), description.delays()),
             name,
             limiter,
             description,
             shadow: false,
             on_failure: FailureMode::default(),
             status: None,
-            who: Who::everybody(),
-            how_much: HowMuch::new(),
+            selector: Selector::everybody(),
+            costs: Costs::new(),
             precedence: PrecedenceOf::default(),
-            after: After::default(),
+            billing: Billing::default(),
             hook: None,
             watched: WatchedShares::default(),
             options: Options::default(),
@@ -110,7 +113,7 @@ impl Policy {
     /// Sets the extractor of the key: requests with the same key share a budget. If the first 1,000 requests have the
     /// same key, although the extractor [distinguishes clients](KeyExtractor::is_shared), a warning is logged once.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
-        self.who.set_key(key);
+        self.selector.set_key(key);
         self
     }
 
@@ -122,13 +125,13 @@ impl Policy {
     /// [`cost_fn`](Self::cost_fn).
     #[doc(alias = "weight")]
     pub fn cost(self, cost: u64) -> Self {
-        self.with_option(Fact::Cost, |policy| policy.how_much.cost = Cost::Fixed(cost))
+        self.with_option(Fact::Cost, |policy| policy.costs.cost = Cost::Fixed(cost))
     }
 
     /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
     /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
     pub fn cost_fn(self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.with_option(Fact::CostFn, |policy| policy.how_much.cost = Cost::PerRequest(Box::new(cost)))
+        self.with_option(Fact::CostFn, |policy| policy.costs.cost = Cost::PerRequest(Box::new(cost)))
     }
 
     /// Gives each key a quota of its own: the quota of the customer's plan, say, which an authentication layer has
@@ -265,10 +268,10 @@ impl Policy {
     /// Gives keys quotas of their own. An option of this kind excludes the others.
     fn with_quotas(mut self, option: Fact, quota: QuotaOf) -> Self {
         self.options.set(option);
-        self.how_much.quota = Some(quota);
+        self.costs.quota = Some(quota);
         self.description.prepare_for_quotas();
         // `charge_once` does the same if it is called after this.
-        if let Some(retries) = &self.after.retries {
+        if let Some(retries) = &self.billing.retries {
             retries.take_quotas();
         }
         self
@@ -382,7 +385,7 @@ impl Policy {
     /// ```
     #[doc(alias("failed login", "skip successful requests"))]
     pub fn charge_when(self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.with_option(Fact::ChargeWhen, |policy| policy.after.bill = Some(Bill::When(Box::new(condition))))
+        self.with_option(Fact::ChargeWhen, |policy| policy.billing.bill = Some(Bill::When(Box::new(condition))))
     }
 
     /// Computes the final cost of a request from the head of its response. A handler can put the cost into the
@@ -406,7 +409,7 @@ impl Policy {
     ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
     /// ```
     pub fn cost_after(self, cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.with_option(Fact::CostAfter, |policy| policy.after.bill = Some(Bill::Cost(Box::new(cost))))
+        self.with_option(Fact::CostAfter, |policy| policy.billing.bill = Some(Bill::Cost(Box::new(cost))))
     }
 
     /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost a
@@ -424,10 +427,10 @@ impl Policy {
         self.options.set(Fact::ChargeOnce);
         let retries = Retries::new(once, &self.description);
         // `quota_fn` does the same if it is called after this.
-        if self.how_much.quota.is_some() {
+        if self.costs.quota.is_some() {
             retries.take_quotas();
         }
-        self.after.retries = Some(Box::new(retries));
+        self.billing.retries = Some(Box::new(retries));
         self
     }
 
@@ -456,7 +459,7 @@ impl Policy {
     /// ```
     pub fn settle_by_handler(self) -> Self {
         settled_names::add(&self.name);
-        self.with_option(Fact::SettleByHandler, |policy| policy.after.bill = Some(Bill::ByHandler))
+        self.with_option(Fact::SettleByHandler, |policy| policy.billing.bill = Some(Bill::ByHandler))
     }
 
     /// Charges the bytes of the response's body: the quota counts bytes, and is advertised with the unit
@@ -479,7 +482,7 @@ impl Policy {
     /// ```
     #[doc(alias = "bandwidth")]
     pub fn settle_by_content_bytes(self) -> Self {
-        self.with_option(Fact::SettleByContentBytes, |policy| policy.after.bill = Some(Bill::ContentBytes))
+        self.with_option(Fact::SettleByContentBytes, |policy| policy.billing.bill = Some(Bill::ContentBytes))
     }
 
     /// Lets a key owe the final cost of its requests beyond its remaining units, instead of forgiving it. Its later
@@ -516,14 +519,14 @@ impl Policy {
     /// quota of its key changes, and a refund while the key owes something has no effect. If the server cannot be
     /// reached, the process that added the debt keeps it in its own memory, as above.
     pub fn owe_shortfalls(self) -> Self {
-        self.with_option(Fact::OweShortfalls, |policy| policy.after.owes_shortfalls = true)
+        self.with_option(Fact::OweShortfalls, |policy| policy.billing.owes_shortfalls = true)
     }
 
     /// Releases the units that a request [holds](crate::Concurrency) when the head of its response has come, instead of
     /// when the body has ended. For limits on the work of handlers, so that clients that read a response slowly do not
     /// count.
     pub fn release_at_head(self) -> Self {
-        self.with_option(Fact::ReleaseAtHead, |policy| policy.after.releases_at_head = true)
+        self.with_option(Fact::ReleaseAtHead, |policy| policy.billing.releases_at_head = true)
     }
 
     /// Bans a key that keeps sending after being rejected. While it is banned, every request is rejected, regardless of
@@ -535,7 +538,7 @@ impl Policy {
     /// [`key`](Self::key) or with [`MissingKey::Share`].
     #[doc(alias("ban", "block"))]
     pub fn penalty(self, penalty: Penalty) -> Self {
-        self.with_option(Fact::Penalty, |policy| policy.heritage.penalty = Some(penalty))
+        self.with_option(Fact::Penalty, |policy| policy.lineage.penalty = Some(penalty))
     }
 
     /// Tracks the keys that are rejected most, for [`LimitsHandle::offenders`](crate::LimitsHandle::offenders). Off
@@ -575,13 +578,13 @@ impl Policy {
     /// process.
     #[doc(alias("top", "heavy hitters", "abuse"))]
     pub fn track_offenders(mut self, show: ShowKey) -> Self {
-        self.heritage.offenders = Some(TrackedOffenders { show, record: Arc::new(OffenderRecord::new()) });
+        self.lineage.offenders = Some(TrackedOffenders { show, record: Arc::new(OffenderRecord::new()) });
         self
     }
 
     /// Applies the policy only to requests for which `condition` holds.
     pub fn when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.who.when = Some(Box::new(condition));
+        self.selector.when = Some(Box::new(condition));
         self
     }
 
@@ -592,7 +595,7 @@ impl Policy {
     /// no forged header makes a request exempt: see [`Exemptions`].
     #[doc(alias("allowlist", "whitelist", "bypass"))]
     pub fn exempt(mut self, exemptions: Exemptions) -> Self {
-        self.who.except = Some(Except::new(exemptions));
+        self.selector.except = Some(Except::new(exemptions));
         self
     }
 
@@ -610,7 +613,7 @@ impl Policy {
 
     /// Sets how a request without a key is treated. Unless set, it is rejected with 400.
     pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
-        self.who.on_missing_key = choice;
+        self.selector.on_missing_key = choice;
         self
     }
 
@@ -651,23 +654,23 @@ impl Policy {
     /// Whether the policy applies to a request.
     #[inline]
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
-        self.who.includes(&self.name, head)
+        self.selector.includes(&self.name, head)
     }
 
     #[inline]
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u64 {
-        self.how_much.cost_of(head)
+        self.costs.cost_of(head)
     }
 
     /// The quota of the key of a request, if it has one of its own.
     #[inline]
     pub(crate) fn quota_of(&self, head: &RequestHead<'_>, key: &PartitionKey) -> Option<Quota> {
-        self.how_much.quota_of(&self.name, &self.description, head, key, None)
+        self.costs.quota_of(&self.name, &self.description, head, key, None)
     }
 
     /// The same, of one of the keys of a request. Its extractor may name its quota.
     pub(crate) fn quota_of_charge(&self, head: &RequestHead<'_>, charge: &KeyCharge) -> Option<Quota> {
-        self.how_much.quota_of(&self.name, &self.description, head, &charge.key, charge.quota)
+        self.costs.quota_of(&self.name, &self.description, head, &charge.key, charge.quota)
     }
 
     /// The precedence of a request among those that wait; `None` if all have the usual one.
@@ -685,19 +688,19 @@ impl Policy {
     /// The penalty that applies to a key. A shadow bans no key. The key that clients share is never banned: `rules`
     /// exclude a penalty with it, but a custom extractor may return it all the same.
     pub(crate) fn penalty_for(&self, key: &PartitionKey) -> Option<&Penalty> {
-        self.heritage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
+        self.lineage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
     /// Whether this policy has to act when the response of an admitted request comes, or ends: because the final cost
     /// is known only then, or because the request holds units until then.
     pub(crate) const fn ends_with_response(&self) -> bool {
-        self.after.settles_later() || self.description.holds()
+        self.billing.settles_later() || self.description.holds()
     }
 
     /// Whether requests that the limiter sheds [whoever has sent them](crate::values::ShedsAnybody) may be answered
     /// without their keys: all have the same cost, and no keys are tracked.
     pub(crate) fn may_shed_anybody(&self) -> bool {
-        self.how_much.fixed_cost().is_some_and(|cost| cost > 0) && self.heritage.offenders.is_none()
+        self.costs.fixed_cost().is_some_and(|cost| cost > 0) && self.lineage.offenders.is_none()
     }
 
     /// The status of a rejection. `is_due_to_others` is whether the client may have done nothing wrong.

@@ -3,9 +3,9 @@
 //! Every struct of options is taken apart without `..`. So an option that is added to one of them does not compile
 //! before it is listed here, or stated to need nothing. A path that does not know an option would ignore it.
 
-use crate::http::policy::after::After;
+use crate::http::policy::billing::Billing;
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::PolicyHeritage;
+use crate::http::policy::lineage::Lineage;
 use crate::http::policy::precedence::PrecedenceOf;
 use crate::values::Lasting;
 
@@ -63,13 +63,13 @@ impl Policy {
         let Self {
             shadow,
             description,
-            who,
-            after,
-            heritage,
+            selector,
+            billing,
+            lineage,
             watched,
             // How the call is made, which all paths ask.
             limiter: _,
-            how_much: _,
+            costs: _,
             precedence,
             // What follows from a decision, or from a failure.
             on_failure: _,
@@ -82,15 +82,15 @@ impl Policy {
         // The limiters that use it shed.
         let PrecedenceOf { priority: _, weight: _ } = precedence;
         // A debt is looked for as soon as a key owes something: see `Policy::has_debts`.
-        let After { bill, retries, releases_at_head, owes_shortfalls: _ } = after;
+        let Billing { bill, retries, releases_at_head, owes_shortfalls: _ } = billing;
         // The bans of a former penalty are only kept for a successor. Rejections count offenders on all paths.
-        let PolicyHeritage { penalty, lineage: _, record: _, meter: _, former_bans: _, offenders: _ } = heritage;
+        let Lineage { penalty, line: _, record: _, meter: _, former_bans: _, offenders: _ } = lineage;
         let Lasting { holds, sheds } = description.lasting();
         [
             (*shadow, Extra::Shadow),
             (penalty.is_some(), Extra::Bans),
             (!watched.is_empty(), Extra::WatchesShares),
-            (who.asks_several_keys(), Extra::SeveralKeys),
+            (selector.asks_several_keys(), Extra::SeveralKeys),
             (bill.is_some(), Extra::SettlesLater),
             (retries.is_some(), Extra::ChargesOnce),
             (holds, Extra::Holds),

@@ -8,8 +8,9 @@
 
 use std::sync::Arc;
 
+use crate::http::policy::bans::Penalty;
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::{Penalty, PolicyHeritage};
+use crate::http::policy::lineage::Lineage;
 use crate::http::policy::log;
 use crate::values::Finish;
 
@@ -51,26 +52,26 @@ impl Policy {
     /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
     /// force.
     pub(crate) fn inherit(&mut self, old: &Self, replaced: &mut Replaced, finish: &mut Vec<Finish>) {
-        let heritage = &mut self.heritage;
+        let lineage = &mut self.lineage;
         // Every field is listed, so that a new one does not compile before it is inherited.
-        let PolicyHeritage { lineage, record, meter, penalty: old_penalty, former_bans, offenders } = &old.heritage;
-        heritage.record = Arc::clone(record);
-        heritage.meter.inherit(meter);
+        let Lineage { line, record, meter, penalty: old_penalty, former_bans, offenders } = &old.lineage;
+        lineage.record = Arc::clone(record);
+        lineage.meter.inherit(meter);
         // Bans outlive budgets: a ban is a deadline that was advertised to the client, regardless of the current
         // quota. So a policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty
         // itself.
         if let Some(bans) = old_penalty.as_ref().map(Penalty::record).or(former_bans.as_ref()) {
-            match &mut heritage.penalty {
+            match &mut lineage.penalty {
                 Some(penalty) => finish.extend(penalty.inherit(bans, old_penalty.as_ref())),
-                None => heritage.former_bans = Some(Arc::clone(bans)),
+                None => lineage.former_bans = Some(Arc::clone(bans)),
             }
         }
         // What a shadow would have rejected, and what a policy has rejected, are not added up.
-        let offenders = heritage.offenders.as_mut().zip(offenders.as_ref());
+        let offenders = lineage.offenders.as_mut().zip(offenders.as_ref());
         if let Some((new, old)) = offenders.filter(|_| self.shadow == old.shadow) {
             new.record = Arc::clone(&old.record);
         }
-        let retries = self.after.retries.as_mut().zip(old.after.retries.as_ref());
+        let retries = self.billing.retries.as_mut().zip(old.billing.retries.as_ref());
         finish.extend(retries.and_then(|(new, old)| new.inherit(old)));
         // If both policies have the same limiter, no state has to move, even if it cannot inherit. `ptr_eq` ignores
         // vtables: one type may have several.
@@ -85,7 +86,7 @@ impl Policy {
             }
             finish.extend(inheritance.put_in_place(&mut self.limiter));
         }
-        self.heritage.lineage = Arc::clone(lineage);
+        self.lineage.line = Arc::clone(line);
     }
 }
 
@@ -94,7 +95,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::http::policy::heritage::ShowKey;
+    use crate::http::policy::offender_record::ShowKey;
     use crate::limiter::Limiter;
     use crate::values::time::{Clock, Wall};
     use crate::values::{Answer, Ask, Decision, PartitionKey, Quota};
@@ -128,13 +129,13 @@ mod tests {
 
     fn retry_too_early(policy: &Policy) {
         let key = PartitionKey::from("a");
-        let penalty = policy.heritage.penalty.as_ref().unwrap();
+        let penalty = policy.lineage.penalty.as_ref().unwrap();
         penalty.advise(&key, HOUR);
         penalty.note_rejection(None, &key, &Decision::reject(1, 0, Some(HOUR)));
     }
 
     fn bans(policy: &Policy) -> bool {
-        policy.heritage.penalty.as_ref().unwrap().banned_for(&PartitionKey::from("a")).is_some()
+        policy.lineage.penalty.as_ref().unwrap().banned_for(&PartitionKey::from("a")).is_some()
     }
 
     fn with_a_ban() -> Policy {
@@ -160,14 +161,14 @@ mod tests {
     #[test]
     fn bans_are_kept_while_there_is_no_penalty() {
         let without = replaced(&replaced(&with_a_ban(), policy()), policy());
-        assert!(without.heritage.former_bans.is_some());
+        assert!(without.lineage.former_bans.is_some());
         assert!(bans(&replaced(&without, banning())));
     }
 
     #[test]
     fn a_ban_that_is_kept_can_be_lifted() {
         let without = replaced(&with_a_ban(), policy());
-        without.heritage.lift_ban(&PartitionKey::from("a"));
+        without.lineage.lift_ban(&PartitionKey::from("a"));
         assert!(!bans(&replaced(&without, banning())));
     }
 
@@ -179,18 +180,17 @@ mod tests {
     /// The limiter cannot inherit: offenders go on in any case, as metrics do.
     #[test]
     fn offenders_continue_unless_a_shadow_becomes_a_policy() {
-        let total =
-            |policy: &Policy| policy.heritage.offenders.as_ref().unwrap().record.in_both_hours(Wall.now()).total;
+        let total = |policy: &Policy| policy.lineage.offenders.as_ref().unwrap().record.in_both_hours(Wall.now()).total;
         let old = policy().track_offenders(ShowKey::whole());
-        old.heritage.offenders.as_ref().unwrap().record.note(&PartitionKey::from("a"));
+        old.lineage.offenders.as_ref().unwrap().record.note(&PartitionKey::from("a"));
         assert_eq!(total(&replaced(&old, policy().track_offenders(ShowKey::hash()))), 1);
         assert_eq!(total(&replaced(&old, policy().track_offenders(ShowKey::hash()).shadow())), 0);
-        assert!(replaced(&old, policy()).heritage.offenders.is_none(), "names are not kept without the option");
+        assert!(replaced(&old, policy()).lineage.offenders.is_none(), "names are not kept without the option");
     }
 
     #[test]
     fn without_penalties_there_is_nothing_to_keep() {
-        assert!(replaced(&policy(), policy()).heritage.former_bans.is_none());
+        assert!(replaced(&policy(), policy()).lineage.former_bans.is_none());
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
             let mut replaced = Replaced::default();
             new.inherit(&old, &mut replaced, &mut Vec::new());
             assert_eq!(replaced.not_inherited().is_empty(), inherits);
-            assert_eq!(new.heritage.is_of_line(&old.heritage), inherits);
+            assert_eq!(new.lineage.is_of_line(&old.lineage), inherits);
         }
     }
 }

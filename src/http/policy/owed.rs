@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::http::policy::after::{DebtCharge, Debts};
+use crate::http::policy::debts::{DebtCharge, Debts};
 use crate::http::policy::definition::Policy;
 use crate::store::TableStats;
 use crate::values::time::Monotonic;
@@ -25,7 +25,7 @@ impl Policy {
 
     /// The table of debts, and the quota by which a key pays its debt, if a key may owe something.
     fn debts_of(&self, quota: Option<Quota>) -> Option<(&Arc<Debts>, Quota)> {
-        Some((self.heritage.record.debts()?, self.quota_of_debts(quota)?))
+        Some((self.lineage.record.debts()?, self.quota_of_debts(quota)?))
     }
 
     /// Charges a request to the debt of its key, if there is one.
@@ -45,7 +45,7 @@ impl Policy {
 
     /// Takes a part of a request's charge back from the debt of its key.
     pub(crate) fn refund_debt(&self, key: &PartitionKey, units: u64) {
-        if let Some(debts) = self.heritage.record.debts() {
+        if let Some(debts) = self.lineage.record.debts() {
             debts.refund(key, units);
         }
     }
@@ -64,32 +64,32 @@ impl Policy {
 
     /// As [`after_debt`](Self::after_debt), under the quota that the key had when it last owed something.
     pub(super) fn after_debt_as_kept(&self, key: &PartitionKey, decision: Decision) -> Decision {
-        let left = self.heritage.record.debts().and_then(|debts| debts.units_left(key, None));
+        let left = self.lineage.record.debts().and_then(|debts| debts.units_left(key, None));
         left.map_or(decision, |left| left.of(decision))
     }
 
     /// Whether a key may owe something that this process knows of.
     pub(crate) fn has_debts(&self) -> bool {
-        self.heritage.record.debts().is_some_and(|debts| !debts.is_over())
+        self.lineage.record.debts().is_some_and(|debts| !debts.is_over())
     }
 
     /// Forgives the debt of a key.
     pub(super) fn forgive(&self, key: &PartitionKey) {
-        if let Some(debts) = self.heritage.record.debts() {
+        if let Some(debts) = self.lineage.record.debts() {
             debts.forget(key);
         }
     }
 
     /// The occupancy of the table of debts, if a key has ever owed something.
     pub(super) fn debt_table(&self) -> Option<TableStats> {
-        self.heritage.record.debts().map(|debts| debts.stats())
+        self.lineage.record.debts().map(|debts| debts.stats())
     }
 
     /// Charges the cost of a request beyond its charge, as far as units are left. The rest is forgiven, or
     /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback. Then
     /// `note` is called, if there is one, with the decision and the units that were charged.
     pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool, note: Option<NoteCharge>) {
-        let owes = self.after.owes_shortfalls;
+        let owes = self.billing.owes_shortfalls;
         if let Some(balance) = self.description.adjusts().filter(|_| owes && self.description.keeps_credits()) {
             // One in memory is charged by now, and the answer of a server need not be awaited.
             let mut charge = balance.charge(ask, None);
@@ -113,7 +113,7 @@ impl Policy {
 
     /// Adds to the debt of a key on the server that keeps debts; if the call fails, in this process.
     fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota, note: Option<NoteCharge>) {
-        let record = Arc::clone(&self.heritage.record);
+        let record = Arc::clone(&self.lineage.record);
         let owed = server.owe(ask);
         let key = ask.key().clone();
         let units = ask.cost();
@@ -131,11 +131,11 @@ impl Policy {
     /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
     /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Option<Quota>, note: Option<NoteCharge>) {
-        let record = Arc::clone(&self.heritage.record);
+        let record = Arc::clone(&self.lineage.record);
         let clock = self.clock();
         let key = ask.key().clone();
         let units = ask.cost();
-        let owes = self.after.owes_shortfalls;
+        let owes = self.billing.owes_shortfalls;
         let charged = self.charge_left(ask, self.mode_of_shortfalls(fell_back));
         let mut charge = Box::pin(async move {
             let (charged, decision) = charged.await.unwrap_or_default();

@@ -3,9 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use crate::http::key::KeyError;
+use crate::http::policy::bans::Penalty;
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::{Fate, LimitedKeys, Overrides, Penalty};
+use crate::http::policy::limited_keys::LimitedKeys;
 use crate::http::policy::log;
+use crate::http::policy::metrics::Fate;
+use crate::http::policy::overrides::Overrides;
 use crate::http::policy::transitions::{Event, Transition};
 use crate::store::Stats;
 use crate::values::time::{Clock, Monotonic};
@@ -15,7 +18,7 @@ impl Policy {
     /// Counts the result of a request, and logs it at `debug`. The first rejection of a key is an event.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
-        self.heritage.meter.count(fate);
+        self.lineage.meter.count(fate);
         if let (Fate::Rejected | Fate::ShadowRejected, Some(key), Some(decision)) = (fate, key, decision) {
             self.note_limited(key, decision);
         }
@@ -26,18 +29,18 @@ impl Policy {
 
     #[cold]
     fn log(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
-        log::decided(self.heritage.meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);
+        log::decided(self.lineage.meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);
     }
 
     /// Notes the key of a request, to detect mistakes in the key.
     #[inline]
     pub(crate) fn note_key(&self, key: &PartitionKey) {
-        self.who.note_key(&self.name, key);
+        self.selector.note_key(&self.name, key);
     }
 
     /// Notes that a request has no key.
     pub(crate) fn note_missing_key(&self, error: &KeyError) {
-        self.who.note_missing_key(&self.name, self.shadow, error);
+        self.selector.note_missing_key(&self.name, self.shadow, error);
     }
 
     /// Records a success or a failure of the limiter. Counts failures, and logs when the limiter begins to fail and
@@ -46,23 +49,23 @@ impl Policy {
     pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
         if let Some(error) = failure {
             self.report_failure(error);
-        } else if self.heritage.record.health.worked(|| Monotonic.now()) {
+        } else if self.lineage.record.health.worked(|| Monotonic.now()) {
             self.report(Transition::Recovered, 0);
         }
     }
 
     /// Records that a limiter that sheds has admitted a request.
     pub(crate) fn note_not_shed(&self) {
-        if self.heritage.record.shedding.worked(|| Monotonic.now()) {
+        if self.lineage.record.shedding.worked(|| Monotonic.now()) {
             self.report(Transition::SheddingEnded, 0);
         }
     }
 
     #[cold]
     fn report_failure(&self, error: &LimiterError) {
-        self.heritage.record.failures.fetch_add(1, Ordering::Relaxed);
-        self.heritage.meter.failed();
-        if self.heritage.record.health.failed(Monotonic.now()) {
+        self.lineage.record.failures.fetch_add(1, Ordering::Relaxed);
+        self.lineage.meter.failed();
+        if self.lineage.record.health.failed(Monotonic.now()) {
             self.report(Transition::Failing { error }, 0);
         }
     }
@@ -87,22 +90,22 @@ impl Policy {
     /// Updates the metrics that are not counted per request.
     #[cfg(feature = "metrics")]
     pub(crate) fn observe(&self) {
-        self.heritage.meter.observe(|| self.stats());
+        self.lineage.meter.observe(|| self.stats());
     }
 
     /// Updates the metrics for the last time, since this policy is no longer in force. `is_removed` says that no
     /// other policy of its name is in force.
     pub(crate) fn observe_end(&self, is_removed: bool) {
-        self.heritage.meter.count_last(|| self.stats());
+        self.lineage.meter.count_last(|| self.stats());
         if is_removed {
-            self.heritage.meter.retire();
+            self.lineage.meter.retire();
         }
     }
 
     /// The figures of its limiter, and the tables of bans and debts.
     pub(crate) fn stats(&self) -> Stats {
-        let bans = self.heritage.penalty.as_ref().map(Penalty::ban_table);
-        let by_hand = self.heritage.record.overrides().map(Overrides::counts);
+        let bans = self.lineage.penalty.as_ref().map(Penalty::ban_table);
+        let by_hand = self.lineage.record.overrides().map(Overrides::counts);
         Stats { bans, by_hand, debts: self.debt_table(), ..self.limiter.stats() }
     }
 }
@@ -112,14 +115,14 @@ impl Policy {
     /// Counts a request of unknown key that the limiter sheds, and which is not logged.
     #[inline]
     pub(crate) fn note_anybody_shed(&self) {
-        self.heritage.meter.count(Fate::Rejected);
+        self.lineage.meter.count(Fate::Rejected);
         self.note_shed();
     }
 
     /// Notes that the limiter sheds. An overloaded server does this for most requests.
     #[inline]
     fn note_shed(&self) {
-        if self.heritage.record.shedding.failed_often(|| Monotonic.now()) {
+        if self.lineage.record.shedding.failed_often(|| Monotonic.now()) {
             self.report(Transition::Shedding, 0);
         }
     }
@@ -178,9 +181,9 @@ impl Policy {
     pub(super) fn report(&self, transition: Transition<'_>, left_out: u64) {
         let event = Event {
             policy: &self.name,
-            route: self.heritage.meter.route().map(AsRef::as_ref),
+            route: self.lineage.meter.route().map(AsRef::as_ref),
             shadow: self.shadow,
-            who: &self.who,
+            selector: &self.selector,
             transition,
             left_out,
         };
@@ -205,7 +208,7 @@ impl Policy {
     }
 
     fn limited_keys(&self) -> &LimitedKeys {
-        self.heritage.record.limited_keys_by(|| self.clock())
+        self.lineage.record.limited_keys_by(|| self.clock())
     }
 }
 
@@ -258,7 +261,7 @@ mod tests {
         policy.report_health(Some(&LimiterError::new("the store is out of reach")));
         policy.report_health(Some(&LimiterError::new("the store is out of reach")));
         policy.report_health(None);
-        assert_eq!(policy.heritage.record.failures.load(Ordering::Relaxed), 2);
+        assert_eq!(policy.lineage.record.failures.load(Ordering::Relaxed), 2);
     }
 
     #[test]
@@ -269,7 +272,7 @@ mod tests {
         policy.hook = Some(Arc::new(move |event| noted.lock().unwrap().push(format!("{event:?}"))));
         policy.report_health(None);
         // Long ago.
-        assert!(policy.heritage.record.health.failed(Timestamp::from_nanos(1)));
+        assert!(policy.lineage.record.health.failed(Timestamp::from_nanos(1)));
         policy.report_health(None);
         policy.report_health(None);
         assert_eq!(*events.lock().unwrap(), ["Event { policy: \"p\", transition: \"Recovered\", .. }"]);

@@ -10,7 +10,7 @@ use crate::http::policy::definition::Policy;
 use crate::http::policy::error::PolicyError;
 use crate::http::policy::facts::Fact;
 use crate::http::policy::names::is_name;
-use crate::http::policy::who::MissingKey;
+use crate::http::policy::selector::MissingKey;
 use crate::values::Shape;
 
 use Fact::{
@@ -161,7 +161,7 @@ impl Policies {
         for policy in &self.policies {
             policy.validate()?;
             // A formula has one member per policy.
-            if self.formula.has_choices() && policy.who.has_several_keys {
+            if self.formula.has_choices() && policy.selector.has_several_keys {
                 return Err(PolicyError::several_keys_among_alternatives(policy.name()));
             }
             if !names.insert(policy.name()) {
@@ -187,7 +187,7 @@ impl Policy {
         {
             return Err(PolicyError::Conflict { name: name(), option: option.name(), other: other.name(), problem });
         }
-        match (self.how_much.fixed_cost(), self.description.max_cost()) {
+        match (self.costs.fixed_cost(), self.description.max_cost()) {
             (Some(0), _) => return Err(PolicyError::CostOfZero { name: name() }),
             (Some(cost), Some(burst)) if cost > burst => {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
@@ -209,11 +209,11 @@ impl Policy {
             Cost | CostFn | PriorityFn | WeightFn | QuotaFn | WindowFn | LimitFn | ChargeWhen | CostAfter
             | SettleByHandler | SettleByContentBytes | OweShortfalls | ReleaseAtHead | Penalty | ChargeOnce
             | OnCrossing => self.options.has(fact),
-            MaxKeysOfChargeOnce => self.after.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
-            SharedKey => self.who.key.is_shared(),
-            SeveralKeys => self.who.has_several_keys,
-            SharedWithoutKey => self.who.on_missing_key == MissingKey::Share,
-            CostsAtMostCharge => !self.after.settles_later() || self.after.is_all_or_nothing(),
+            MaxKeysOfChargeOnce => self.billing.retries.as_ref().is_some_and(|retries| retries.bounds_records()),
+            SharedKey => self.selector.key.is_shared(),
+            SeveralKeys => self.selector.has_several_keys,
+            SharedWithoutKey => self.selector.on_missing_key == MissingKey::Share,
+            CostsAtMostCharge => !self.billing.settles_later() || self.billing.is_all_or_nothing(),
             InFlight => self.description.holds(),
             NotInFlight => !self.description.holds(),
             IsBalance => self.description.keeps_credits(),

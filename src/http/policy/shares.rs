@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::http::policy::who::Who;
+use crate::http::policy::selector::Selector;
 use crate::values::{Decision, PartitionKey};
 
 /// A share of a limit, in millionths: above 0, and at most 1.
@@ -92,7 +92,7 @@ impl WatchedShares {
 pub struct Crossing<'a> {
     pub(super) policy: &'a str,
     pub(super) shadow: bool,
-    pub(super) who: &'a Who,
+    pub(super) selector: &'a Selector,
     pub(super) key: &'a PartitionKey,
     pub(super) share: Share,
     pub(super) decision: &'a Decision,
@@ -114,7 +114,7 @@ impl<'a> Crossing<'a> {
     /// The key [as an operator types it](crate::policy::KeyOf). Keys may be personal data.
     #[must_use]
     pub fn key_text(&self) -> String {
-        self.who.text_of(self.key)
+        self.selector.text_of(self.key)
     }
 
     /// The share that was crossed, rounded to a millionth.

@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::http::policy::after::Debts;
+use crate::http::policy::bans::PenaltyRecord;
+use crate::http::policy::debts::Debts;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::expiring::{ExpiringTable, SavedEntries, SavedValue};
-use crate::http::policy::heritage::{PenaltyRecord, SavedOverrides};
+use crate::http::policy::overrides::SavedOverrides;
 use crate::limiter::Limiter;
 use crate::values::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
 
@@ -128,7 +129,7 @@ impl Policy {
     /// Writes the state of the policy. Returns why the table of its limiter is not in it, if it is not.
     pub(crate) fn save(&self, sink: &mut dyn PolicySink) -> io::Result<Option<String>> {
         let reason = save_limiter(&self.limiter, &mut RoleSink(sink, Role::Limiter))?;
-        if let Some(penalty) = &self.heritage.penalty {
+        if let Some(penalty) = &self.lineage.penalty {
             save_limiter(penalty.misconduct(), &mut RoleSink(sink, Role::Misconduct))?;
         }
         if let Some(record) = self.bans() {
@@ -138,13 +139,13 @@ impl Policy {
         }
         // A server that keeps them needs no copy.
         let is_here = self.description.keeps_standing().is_none();
-        if let Some(overrides) = self.heritage.record.overrides().filter(|_| is_here) {
+        if let Some(overrides) = self.lineage.record.overrides().filter(|_| is_here) {
             overrides.save(&mut RoleSink(sink, Role::Overrides))?;
         }
-        if let Some(debts) = self.heritage.record.debts() {
+        if let Some(debts) = self.lineage.record.debts() {
             debts.save(&mut RoleSink(sink, Role::Debts))?;
         }
-        if let Some((records, budget)) = self.after.retries.as_ref().and_then(|retries| retries.in_process()) {
+        if let Some((records, budget)) = self.billing.retries.as_ref().and_then(|retries| retries.in_process()) {
             if let Some(budget) = budget {
                 save_limiter(budget, &mut RoleSink(sink, Role::RetryBudget))?;
             }
@@ -155,8 +156,8 @@ impl Policy {
 
     /// The bans of its penalty, or the bans that are kept while it has no penalty.
     fn bans(&self) -> Option<&Arc<PenaltyRecord>> {
-        let penalty = self.heritage.penalty.as_ref();
-        penalty.map(|penalty| penalty.record()).or(self.heritage.former_bans.as_ref())
+        let penalty = self.lineage.penalty.as_ref();
+        penalty.map(|penalty| penalty.record()).or(self.lineage.former_bans.as_ref())
     }
 
     /// Decodes and checks the state of the policy, and changes nothing. Returns an error if a table cannot be read.
@@ -183,8 +184,8 @@ impl Policy {
     }
 
     fn prepare_table(&self, role: Role, saved: SavedTable, wall: &WallClock) -> Result<Commit, Unfit> {
-        let penalty = self.heritage.penalty.as_ref();
-        let retries = self.after.retries.as_ref().and_then(|retries| retries.in_process());
+        let penalty = self.lineage.penalty.as_ref();
+        let retries = self.billing.retries.as_ref().and_then(|retries| retries.in_process());
         let absent = || Unfit::skipped("the policy has no such option now");
         match role {
             Role::Limiter => prepare_limiter(&self.limiter, saved, wall),
@@ -200,7 +201,7 @@ impl Policy {
             Role::RetryRecords => entries(retries.ok_or_else(absent)?.0, |records| records, &saved, wall),
             Role::Debts => {
                 let saved = SavedEntries::read(&saved)?;
-                let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));
+                let (record, clock, wall) = (Arc::clone(&self.lineage.record), self.clock(), Arc::clone(wall));
                 Ok(Box::new(move || {
                     let debts: &Debts = record.debts_by(|| clock);
                     debts.restore(saved, &wall)
@@ -208,7 +209,7 @@ impl Policy {
             }
             Role::Overrides => {
                 let saved = SavedOverrides::read(&saved)?;
-                let (record, clock, wall) = (Arc::clone(&self.heritage.record), self.clock(), Arc::clone(wall));
+                let (record, clock, wall) = (Arc::clone(&self.lineage.record), self.clock(), Arc::clone(wall));
                 Ok(Box::new(move || Ok(record.overrides_by(|| clock).restore(saved, &wall))))
             }
         }

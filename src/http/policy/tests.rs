@@ -9,11 +9,11 @@ use http::{Request, Response, StatusCode};
 use crate::algorithm::TokenBucket;
 use crate::http::head::RequestHead;
 use crate::http::key::HeaderKey;
+use crate::http::policy::bans::Penalty;
 use crate::http::policy::definition::{ChargeOrder, Policy};
 use crate::http::policy::error::PolicyError;
-use crate::http::policy::heritage::Penalty;
 use crate::http::policy::names::MAX_NAME;
-use crate::http::policy::who::MissingKey;
+use crate::http::policy::selector::MissingKey;
 use crate::limiter::Limiter;
 use crate::values::{Answer, Ask, Decision, Description, Mode, Quota, Receipt};
 
@@ -129,7 +129,7 @@ fn requests_that_hold_units_outlast_their_decision() {
 #[test]
 fn the_response_sets_the_final_cost() {
     let response = |status: u16| Response::builder().status(status).body(()).unwrap();
-    let cost = |policy: &Policy, status| policy.after.cost_by_head(4, &(&response(status)).into());
+    let cost = |policy: &Policy, status| policy.billing.cost_by_head(4, &(&response(status)).into());
     let fixed = Policy::new("fixed", bucket(9));
     assert_eq!([cost(&fixed, 200), cost(&fixed, 401)], [None, None]);
     let failed = Policy::new("failed", bucket(9)).charge_when(|response| response.status() == 401);
@@ -139,9 +139,9 @@ fn the_response_sets_the_final_cost() {
     for at_the_end in
         [Policy::new("end", bucket(9)).settle_by_handler(), Policy::new("end", bucket(9)).settle_by_content_bytes()]
     {
-        assert!(at_the_end.after.settles_later() && cost(&at_the_end, 200).is_none());
+        assert!(at_the_end.billing.settles_later() && cost(&at_the_end, 200).is_none());
     }
-    assert!(failed.after.is_all_or_nothing() && !after.after.is_all_or_nothing() && !fixed.after.settles_later());
+    assert!(failed.billing.is_all_or_nothing() && !after.billing.is_all_or_nothing() && !fixed.billing.settles_later());
 }
 
 #[test]

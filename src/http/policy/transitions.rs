@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::http::policy::selector::Selector;
 use crate::http::policy::shares::Crossing;
-use crate::http::policy::who::Who;
 use crate::values::{Decision, Exception, LimiterError, PartitionKey};
 
 /// A change of state in a policy, for [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition).
@@ -13,7 +13,7 @@ pub struct Event<'a> {
     pub(super) policy: &'a str,
     pub(super) route: Option<&'a str>,
     pub(super) shadow: bool,
-    pub(super) who: &'a Who,
+    pub(super) selector: &'a Selector,
     pub(super) transition: Transition<'a>,
     pub(super) left_out: u64,
 }
@@ -118,7 +118,7 @@ impl<'a> Event<'a> {
             | Transition::Banned { key, .. }
             | Transition::Allowed { key, .. }
             | Transition::Lifted { key }
-            | Transition::Reset { key } => Some(self.who.text_of(key)),
+            | Transition::Reset { key } => Some(self.selector.text_of(key)),
             Transition::Crossed { crossing } => Some(crossing.key_text()),
             Transition::Failing { .. } | Transition::Recovered | Transition::Shedding | Transition::SheddingEnded => {
                 None

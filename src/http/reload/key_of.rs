@@ -56,7 +56,7 @@ impl KeyOf for &str {}
 
 impl sealed::Find for &str {
     fn find(self, policy: &Policy) -> Result<Target, LimiterError> {
-        let key = policy.who.key_of_text(self);
+        let key = policy.selector.key_of_text(self);
         key.map(Target::without_quota).map_err(|error| LimiterError::no_key(policy.name(), &error))
     }
 }
@@ -73,9 +73,9 @@ impl KeyOf for RequestHead<'_> {}
 
 impl sealed::Find for RequestHead<'_> {
     fn find(self, policy: &Policy) -> Result<Target, LimiterError> {
-        let key = policy.who.key.extract(&self).or_else(|error| {
+        let key = policy.selector.key.extract(&self).or_else(|error| {
             let no_key = || LimiterError::no_key(policy.name(), &format!("the request has no key: {error}"));
-            policy.who.key_without(&error).ok_or_else(no_key)
+            policy.selector.key_without(&error).ok_or_else(no_key)
         })?;
         let quota = policy.quota_of(&self, &key);
         Ok(Target { key, quota })

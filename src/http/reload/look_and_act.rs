@@ -169,7 +169,7 @@ impl LimitsHandle {
     /// Returns a key [as an operator writes it](KeyOf), such as `203.0.113.7`. Each key has a text, no two keys of a
     /// policy have the same, and the text stands for this key wherever a text is read.
     pub fn key_text(&self, policy: &str, key: impl KeyOf) -> Result<String, LimiterError> {
-        self.find(policy, key).map(|(policy, target)| policy.who.text_of(&target.key))
+        self.find(policy, key).map(|(policy, target)| policy.selector.text_of(&target.key))
     }
 
     /// Resets a key: gives it back its whole budget, and lifts its ban, its allowance and its

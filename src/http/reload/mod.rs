@@ -266,18 +266,18 @@ impl InForce {
         let Enforceable { mut policies, formula } = enforceable;
         policies.iter_mut().for_each(|policy| policy.hook.clone_from(&settings.hook));
         if let Some(route) = &settings.route {
-            policies.iter().for_each(|policy| policy.heritage.meter.set_route(route));
+            policies.iter().for_each(|policy| policy.lineage.meter.set_route(route));
         }
         let advertised = |policy: &Policy| policy.description.terms().filter(|_| !policy.shadow);
         let unit = |policy: &Policy| {
-            if policy.after.is_charged_by_content() { QuotaUnit::ContentBytes } else { QuotaUnit::Requests }
+            if policy.billing.is_charged_by_content() { QuotaUnit::ContentBytes } else { QuotaUnit::Requests }
         };
         let described = policies.iter().map(|policy| Described {
             name: policy.name(),
             terms: advertised(policy),
             unit: unit(policy),
             // Members that were not charged are not reported, either.
-            is_conditional: policy.who.is_conditional() || formula.is_some(),
+            is_conditional: policy.selector.is_conditional() || formula.is_some(),
         });
         let writer = Writer::new(&settings.fields, described).map(Arc::new);
         let is_one = policies.len() == 1;
@@ -285,7 +285,7 @@ impl InForce {
         let may_be_plain = formula.is_none() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
         let keeps_credits = policies.iter().any(|policy| !policy.shadow && policy.description.keeps_credits());
-        let by_marks = MarkIndex::new(policies.iter().map(|policy| &*policy.who.key));
+        let by_marks = MarkIndex::new(policies.iter().map(|policy| &*policy.selector.key));
         let by_name = policies.iter().enumerate().map(|(index, policy)| (Arc::clone(&policy.name), index)).collect();
         let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
         let may_be_held = formula.is_none() && is_one && policies.iter().all(Policy::is_plainly_held);
@@ -382,7 +382,7 @@ impl LayerState {
         if Arc::ptr_eq(&in_force, before) {
             return None;
         }
-        PolicyInForce::find(&in_force, |new| new.heritage.is_of_line(&policy.heritage))
+        PolicyInForce::find(&in_force, |new| new.lineage.is_of_line(&policy.lineage))
     }
 
     /// Logs, once, that the layer is mounted around itself.

@@ -75,7 +75,7 @@ async fn look(policy: &Policy, most: usize, key: Option<&PartitionKey>) -> Resul
         let name = policy.name();
         LimiterError::new(format!("policy `{name}` does not track its offenders: set `Policy::track_offenders`"))
     };
-    if policy.heritage.offenders.is_none() {
+    if policy.lineage.offenders.is_none() {
         return Err(untracked());
     }
     let answer = match policy.description.shares_reports() {

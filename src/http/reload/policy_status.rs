@@ -46,7 +46,7 @@ impl LimitsHandle {
 
 impl PolicyStatus {
     fn of(policy: &Policy) -> Self {
-        let record = &policy.heritage.record;
+        let record = &policy.lineage.record;
         Self {
             name: Arc::clone(&policy.name),
             terms: policy.description.terms(),
@@ -54,8 +54,8 @@ impl PolicyStatus {
             can_reset: policy.description.answers(Mode::Reset),
             keeps_credits: policy.description.keeps_credits(),
             is_shadow: policy.shadow,
-            tracks_offenders: policy.heritage.offenders.is_some(),
-            keys: policy.who.keys_as_text(),
+            tracks_offenders: policy.lineage.offenders.is_some(),
+            keys: policy.selector.keys_as_text(),
             failures: record.failures.load(Ordering::Relaxed),
             shadow_rejected: record.shadow_rejected.load(Ordering::Relaxed),
             stats: policy.stats(),

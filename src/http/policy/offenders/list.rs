@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::OffendersPart;
-use crate::http::policy::heritage::Hour;
+use crate::http::policy::offender_record::Hour;
 use crate::values::LimiterError;
 use crate::values::time::Timestamp;
 

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 pub use self::list::{Offender, Offenders};
 use crate::http::key::SHARED;
 use crate::http::policy::definition::Policy;
-use crate::http::policy::heritage::{Hour, Scheduled};
+use crate::http::policy::offender_record::{Hour, Scheduled};
 use crate::util::space_saving::{CAPACITY, Summary};
 use crate::values::time::Timestamp;
 use crate::values::{PartitionKey, Report, SharesReports};
@@ -42,7 +42,7 @@ impl Policy {
     /// Tracks a rejected key. Returns the publication that is to be made, if the limiter's server passes reports on and
     /// none is scheduled.
     pub(crate) fn note_offender(&self, key: &PartitionKey) -> Option<Scheduled> {
-        let offenders = self.heritage.offenders.as_ref()?;
+        let offenders = self.lineage.offenders.as_ref()?;
         offenders.record.note(key);
         self.description.shares_reports()?;
         offenders.record.schedule()
@@ -51,14 +51,14 @@ impl Policy {
     /// The offenders of this process in the present hour and the one before, and the time; `None` if they are not
     /// tracked.
     pub(crate) fn own_offenders(&self) -> Option<(OffendersPart, Timestamp)> {
-        let offenders = self.heritage.offenders.as_ref()?;
+        let offenders = self.lineage.offenders.as_ref()?;
         let now = offenders.record.now();
         Some((self.part(offenders.record.in_both_hours(now), now), now))
     }
 
     /// The reports of this process for other ones.
     pub(crate) fn offender_reports(&self) -> Vec<Report> {
-        let Some(offenders) = &self.heritage.offenders else { return Vec::new() };
+        let Some(offenders) = &self.lineage.offenders else { return Vec::new() };
         let record = &offenders.record;
         let now = record.now();
         let parts = record.hours_to_publish(now).map(|hour| {
@@ -82,7 +82,7 @@ impl Policy {
         reports: &[Report],
         now: Timestamp,
     ) -> (OffendersPart, usize) {
-        let own_id = self.heritage.offenders.as_ref().map(|offenders| offenders.record.id());
+        let own_id = self.lineage.offenders.as_ref().map(|offenders| offenders.record.id());
         let hour = Hour::of(now);
         // The clock of another process may be ahead.
         let hours = hour.before().0..=hour.0 + 1;
@@ -121,8 +121,8 @@ impl Policy {
 
     fn shown(&self, key: &PartitionKey, now: Timestamp) -> ShownKey {
         let banned_until = self.ban_left(key).map_or(Timestamp::ZERO, |left| now.saturating_add(left));
-        let whole = self.who.text_of(key);
-        let text = match &self.heritage.offenders {
+        let whole = self.selector.text_of(key);
+        let text = match &self.lineage.offenders {
             // Nobody's name.
             Some(offenders) if whole != SHARED => offenders.show.show(&whole),
             _ => whole,
@@ -133,7 +133,7 @@ impl Policy {
     /// Whether a shown text stands for the key with this tag. It may be a part of the key or a hash, here or in the
     /// process that has reported it, and the text of another key.
     pub(crate) fn is_whole(&self, shown: &str, of: u128) -> bool {
-        let key = self.who.key_of_text(shown);
+        let key = self.selector.key_of_text(shown);
         key.is_ok_and(|key| tag(self.description.shares_reports(), &key) == of)
     }
 

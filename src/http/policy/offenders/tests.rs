@@ -2,7 +2,7 @@ use std::time::UNIX_EPOCH;
 
 use super::*;
 use crate::http::key::HeaderKey;
-use crate::http::policy::heritage::ShowKey;
+use crate::http::policy::offender_record::ShowKey;
 use crate::util::effort::rounds;
 use crate::values::Quota;
 use crate::values::time::{Clock, Wall};

@@ -1,6 +1,7 @@
 //! `ChargeOnce`: a client that lost an answer, and repeats its request, is not charged again.
 //!
-//! 1. [`After::attempt`](super::After::attempt) looks the request up: is it to be charged, or is it a free retry?
+//! 1. [`Billing::attempt`](super::billing::Billing::attempt) looks the request up: is it to be charged, or is it a free
+//!    retry?
 //! 2. The transaction charges it, or charges nothing, and [admits](Attempt::admit) it.
 //! 3. Once its response is over, a charged [`Attempt`] is [recorded](records), so that retries of it are free.
 //!

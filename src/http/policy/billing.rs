@@ -1,21 +1,12 @@
-//! The effects of a response on the accounts of its request's key: the final cost, the debt, the retries.
+//! The final cost of a request, once its response is known.
 
-mod charge_once;
-mod debts;
-mod open_charges;
-
-pub(crate) use self::charge_once::Attempt;
-pub use self::charge_once::ChargeOnce;
-pub(super) use self::charge_once::Retries;
-pub(crate) use self::debts::DebtCharge;
-pub(super) use self::debts::Debts;
-pub(crate) use self::open_charges::OpenCharges;
 use crate::http::head::{RequestHead, ResponseHead};
+use crate::http::policy::retries::{Attempt, Retries};
 use crate::values::Ask;
 
 /// The settings of a policy for the time after the decision, until the response is over.
 #[derive(Default)]
-pub(crate) struct After {
+pub(crate) struct Billing {
     pub(super) bill: Option<Bill>,
     pub(super) retries: Option<Box<Retries>>,
     /// Whether the units that a request holds are released when its response begins, and not when that has ended.
@@ -35,7 +26,7 @@ pub(super) enum Bill {
     ContentBytes,
 }
 
-impl After {
+impl Billing {
     /// Makes the attempt of a request, if its retries are charged once.
     pub(crate) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
         self.retries.as_ref()?.attempt(charge, head)

@@ -3,9 +3,11 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-use crate::http::policy::after::{Debts, OpenCharges};
+use crate::http::policy::debts::Debts;
 use crate::http::policy::expiring::{CAPACITY, ExpiringTable};
-use crate::http::policy::heritage::{LimitedKeys, Overrides};
+use crate::http::policy::limited_keys::LimitedKeys;
+use crate::http::policy::open_charges::OpenCharges;
+use crate::http::policy::overrides::Overrides;
 use crate::limiter::health::Health;
 use crate::util::references::References;
 use crate::values::time::{Clock, Timestamp};

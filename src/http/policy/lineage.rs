@@ -1,29 +1,17 @@
-//! The state that a policy takes over from its predecessor: counts, metrics, bans, debts, offenders.
-
-mod limited_keys;
-mod metrics;
-mod offenders;
-mod overrides;
-mod penalty;
-mod record;
+//! What all policies of one name have in common, through every live change: counts, metrics, bans, offenders.
 
 use std::sync::Arc;
 
-pub(crate) use self::limited_keys::LimitedKeys;
-pub(crate) use self::metrics::{Fate, PolicyMeter};
-pub use self::offenders::ShowKey;
-pub(crate) use self::offenders::{Hour, OffenderRecord, Scheduled, TrackedOffenders};
-pub(crate) use self::overrides::Overrides;
-pub(super) use self::overrides::SavedOverrides;
-pub use self::penalty::Penalty;
-pub(super) use self::penalty::PenaltyRecord;
-pub(crate) use self::record::PolicyRecord;
+use crate::http::policy::bans::{Penalty, PenaltyRecord};
+use crate::http::policy::metrics::PolicyMeter;
+use crate::http::policy::offender_record::TrackedOffenders;
+use crate::http::policy::record::PolicyRecord;
 use crate::values::PartitionKey;
 
 /// The state that a policy passes on to the next policy of its name.
-pub(crate) struct PolicyHeritage {
+pub(crate) struct Lineage {
     /// Shared by a policy and the policies whose limiters have inherited from its own.
-    pub(super) lineage: Arc<()>,
+    pub(super) line: Arc<()>,
     pub(crate) record: Arc<PolicyRecord>,
     pub(crate) meter: PolicyMeter,
     pub(crate) penalty: Option<Penalty>,
@@ -33,22 +21,15 @@ pub(crate) struct PolicyHeritage {
     pub(crate) offenders: Option<TrackedOffenders>,
 }
 
-impl PolicyHeritage {
+impl Lineage {
     pub(super) fn new(policy: Arc<str>, delays: bool) -> Self {
         let meter = PolicyMeter::new(policy, delays);
-        Self {
-            lineage: Arc::default(),
-            record: Arc::default(),
-            meter,
-            penalty: None,
-            former_bans: None,
-            offenders: None,
-        }
+        Self { line: Arc::default(), record: Arc::default(), meter, penalty: None, former_bans: None, offenders: None }
     }
 
     /// Whether the limiter has inherited, perhaps through others, from the limiter of `old`.
     pub(crate) fn is_of_line(&self, old: &Self) -> bool {
-        Arc::ptr_eq(&self.lineage, &old.lineage)
+        Arc::ptr_eq(&self.line, &old.line)
     }
 
     /// Lifts the ban of a key, also a ban that is kept while there is no penalty.

@@ -8,7 +8,7 @@ use crate::http::policy::log;
 use crate::values::{Description, PartitionKey, Quota, Shape};
 
 /// The cost that is charged when a request comes, and the quota under which it is charged.
-pub(crate) struct HowMuch {
+pub(crate) struct Costs {
     pub(super) cost: Cost,
     /// The quotas of keys, unless all keys have the limiter's quota.
     pub(super) quota: Option<QuotaOf>,
@@ -22,7 +22,7 @@ pub(super) enum Cost {
     PerRequest(Box<dyn Fn(&RequestHead<'_>) -> u64 + Send + Sync>),
 }
 
-impl HowMuch {
+impl Costs {
     pub(super) fn new() -> Self {
         Self { cost: Cost::Fixed(1), quota: None, quota_check: QuotaCheck::new() }
     }

@@ -15,7 +15,7 @@ use crate::http::policy::log;
 use crate::values::PartitionKey;
 
 /// The requests to which a policy applies, their keys, and checks of the first requests for mistakes.
-pub(crate) struct Who {
+pub(crate) struct Selector {
     pub(crate) key: Box<dyn KeyExtractor>,
     pub(crate) on_missing_key: MissingKey,
     /// Whether a request may have several keys.
@@ -46,7 +46,7 @@ pub enum MissingKey {
     Share,
 }
 
-impl Who {
+impl Selector {
     /// All requests, with one key.
     pub(super) fn everybody() -> Self {
         Self {
