@@ -1,5 +1,5 @@
 """Sends the example server requests of all kinds, and runs every query of the dashboard and of the alerts in a real
-Prometheus. Run by `scripts/prometheus`:
+Prometheus. Run by `scripts/ci/prometheus`:
 
     check.py SERVER ADMIN PROMETHEUS PID_OF_REDIS LIMITS EDITED_LIMITS
 

@@ -9,7 +9,7 @@
 //!
 //! Prints, one per line: `sent`, `served` and `rejected` with their counts, `order` with how many calls departed before
 //! one that came earlier, and `window N` with how many calls were served in the Nth window of `--window` seconds since
-//! 1970. `scripts/partner` runs eight of them.
+//! 1970. `scripts/ci/partner` runs eight of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;

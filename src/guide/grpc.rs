@@ -101,7 +101,7 @@
 //! # A client
 //!
 //! gRPC libraries that retry by themselves obey the pushback, if their service config lists the code as retryable.
-//! Those of Python and Node were tried (`scripts/clients`).
+//! Those of Python and Node were tried (`scripts/ci/clients`).
 //!
 //! ```json
 //! {"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "1s", "maxBackoff": "10s",

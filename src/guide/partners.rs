@@ -184,7 +184,7 @@
 //!
 //! # How well it works
 //!
-//! `scripts/partner` has eight processes call the example server for as much as it allows, through one Redis, and
+//! `scripts/ci/partner` has eight processes call the example server for as much as it allows, through one Redis, and
 //! prints the rejections and the share of the quota that was used. In two minutes on two busy cores, none of 11,963
 //! calls was rejected; of 1,000 calls in each window of ten seconds 99.3 % were used, and of a bucket at 100 per
 //! second, all that came in. Tests do the same with simulated partners and latencies

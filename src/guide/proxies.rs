@@ -91,8 +91,8 @@
 //!
 //! # The proxy's own lines
 //!
-//! nginx, Caddy and HAProxy were tried with these lines, as `scripts/proxies` in the repository does: two clients have
-//! a budget each, and none gets another by a header of its own (versions 1.22, 2.6 and 2.6, from Debian 12). **The
+//! nginx, Caddy and HAProxy were tried with these lines, as `scripts/ci/proxies` in the repository does: two clients
+//! have a budget each, and none gets another by a header of its own (versions 1.22, 2.6 and 2.6, from Debian 12). **The
 //! others were not tried**; their lines are from their documentation.
 //!
 //! **nginx.** Without the second line, nginx passes the client's own header on, which is the worst case. The variable

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-/// `verify/proofs/README.md` describes it, and `scripts/prove --update` writes it.
+/// `verify/proofs/README.md` describes it, and `scripts/ci/prove --update` writes it.
 const FILE: &str = include_str!("../../verify/proofs/counterexamples.json");
 
 /// One of a function that a lemma speaks of.

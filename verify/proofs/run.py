@@ -88,7 +88,7 @@ def prove(subject, known, update):
                 hint = (
                     "no counterexample is found"
                     if update
-                    else "its counterexample is missing or wrong: scripts/prove --update"
+                    else "its counterexample is missing or wrong: scripts/ci/prove --update"
                 )
                 problem = f"{variant}: {hint}"
         seconds = time.monotonic() - begun
@@ -111,7 +111,7 @@ def main(subjects, update):
     if update:
         FILE.write_text(written(entries))
     elif [key_of(entry) for entry in entries] != list(known):
-        failures.append("counterexamples.json has others, or in another order: scripts/prove --update")
+        failures.append("counterexamples.json has others, or in another order: scripts/ci/prove --update")
     print(f"{lemmas} lemmas, {len(entries)} counterexamples, {len(failures)} failures")
     for failure in failures:
         print(f"  {failure}", file=sys.stderr)

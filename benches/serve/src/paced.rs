@@ -1,5 +1,5 @@
 //! Requests through a proxy at even distances: how long after the time at which each was due its answer has come.
-//! `scripts/gateways --latency` runs this.
+//! `scripts/ci/gateways --latency` runs this.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -103,7 +103,7 @@ use super::throttle::AdaptiveThrottle;
 ///
 /// Fields count whole seconds, rounded up. The layer narrows the end of a window down from one response to the next,
 /// and uses all but a few calls of a window of ten seconds or more (`crates/client/src/pacer/tests.rs`,
-/// `scripts/partner`). A bucket is kept full and used at its rate: a burst that it has saved is not spent. What
+/// `scripts/ci/partner`). A bucket is kept full and used at its rate: a burst that it has saved is not spent. What
 /// remains:
 ///
 /// - A window of one second, or a bucket that holds less than a second's worth and is empty, is only known to be over

@@ -1,4 +1,4 @@
-"""Measures how much Envoy's requests are delayed by the check. Run by `scripts/gateways --latency`:
+"""Measures how much Envoy's requests are delayed by the check. Run by `scripts/ci/gateways --latency`:
 
     ENVOY=… [LIMITADOR_SERVER=…] latency.py SLUICE LOAD FOLDER
 

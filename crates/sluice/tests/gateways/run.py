@@ -1,4 +1,4 @@
-"""Drives the example configurations of proxies. Run by `scripts/gateways`, which installs them:
+"""Drives the example configurations of proxies. Run by `scripts/ci/gateways`, which installs them:
 
     ENVOY=… TRAEFIK=… run.py SLUICE FOLDER
 

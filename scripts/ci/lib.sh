@@ -172,7 +172,7 @@ check_public_interface() {
         RUSTDOC=$PWD/$wrapper cargo rustdoc --quiet --locked -p "$package" --lib --all-features -- \
             -Z unstable-options --output-format json
         name=${package#tower-sluice}
-        python3 scripts/public_api.py "docs/public_api${name/-/_}.txt" "${CARGO_TARGET_DIR:-target}/doc/${package//-/_}.json" "$@"
+        python3 scripts/ci/public_api.py "docs/public_api${name/-/_}.txt" "${CARGO_TARGET_DIR:-target}/doc/${package//-/_}.json" "$@"
     done
 }
 
