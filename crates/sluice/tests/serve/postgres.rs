@@ -81,3 +81,42 @@ async fn two_services_admit_the_limit_exactly() {
     }
     assert_eq!(clients.join_all().await.into_iter().sum::<usize>(), LIMIT);
 }
+
+/// The file of the guide's page on plans, with its limits over time on PostgreSQL.
+fn plans(url: &str) -> String {
+    let page = include_str!("../../../../src/guide/plans.rs");
+    let (_, file) = page.split_once("//! ```toml\n").expect("the page has a file");
+    let (file, _) = file.split_once("//! ```\n").expect("the file ends");
+    let lines = file.lines().map(|line| line.trim_start_matches("//!").trim_start());
+    let mut text = format!("[store.shared]\nkind = \"postgres\"\nurl = \"{url}\"\ntimeout = \"60s\"\n");
+    for line in lines {
+        text += line;
+        text.push('\n');
+        if line == "algorithm = \"concurrency\"" {
+            // PostgreSQL has limits over time.
+            text += "store = \"memory\"\n";
+        }
+    }
+    text
+}
+
+#[tokio::test]
+async fn the_guides_plans_are_shared_on_postgresql() {
+    let server = PostgresServer::start();
+    let config = plans(&server.url());
+    let (statement, error) = migration(&config, &[]);
+    assert!(error.is_empty(), "{error}");
+    server.run(statement.split_once('\n').unwrap().1);
+    let services = [Service::start(&config), Service::start(&config)];
+    let client = Client::new();
+    for asked in 1..=20_u64 {
+        for (key, plan, month) in [("bob", "free", 1_000), ("ada", "pro", 1_000_000)] {
+            let service = &services[usize::from(asked % 2 == 0)];
+            let request = client.get(service.url("/auth")).header("x-forwarded-uri", "/v1/orders");
+            let answer = request.header("x-api-key", key).header("x-plan", plan).send().await.unwrap();
+            let left = answer.headers()["ratelimit"].to_str().unwrap();
+            assert!(left.contains(&format!("\"month\";r={};", month - asked)), "{key}: {left}");
+            assert_eq!(answer.status(), 200, "{key}: {left}");
+        }
+    }
+}
