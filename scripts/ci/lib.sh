@@ -149,12 +149,16 @@ ensure_components() {
 # files on which they passed last. The suite and its SDK take a minute and a half, and few changes concern them.
 check_dynamodb() {
     local hash
-    hash=$(git ls-files -z Cargo.toml Cargo.lock crates/dynamodb src/store/remote ':!crates/dynamodb/tested' | xargs -0 cat | sha256sum)
+    hash=$(git ls-files -z Cargo.toml Cargo.lock crates/dynamodb crates/sluice/Cargo.toml crates/sluice/src/stores src/store/remote \
+        ':!crates/dynamodb/tested' | xargs -0 cat | sha256sum)
     if [ -z "${FULL_TESTS:-}" ] && [ "$(cat crates/dynamodb/tested)" = "${hash%% *}" ]; then
         echo 'passed on these files before'
         return
     fi
-    run_tests -p tower-sluice-dynamodb --all-features --lib
+    cargo build --quiet -p sluice --features dynamodb
+    SLUICE=$(realpath "${CARGO_TARGET_DIR:-target}/debug/sluice")
+    export SLUICE
+    run_tests -p tower-sluice-dynamodb --all-features --lib --test sluice
     run_tests -p tower-sluice-dynamodb --all-features --doc
     echo "${hash%% *}" >crates/dynamodb/tested
 }

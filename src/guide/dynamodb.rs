@@ -145,4 +145,6 @@
 //! The program has the client:
 //! [`Config::reader().store("dynamodb", tower_sluice_dynamodb::file::opener(client))`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store).
 //!
+//! `sluice` with its feature `dynamodb` reads such files, too.
+//!
 //! Next: [a store of your own](super::own_stores).

@@ -342,3 +342,12 @@ fn completions_and_the_manual_have_all_commands() {
         }
     }
 }
+
+#[cfg(not(feature = "dynamodb"))]
+#[test]
+fn a_program_without_dynamodb_says_so() {
+    let file = file("dynamodb.toml", "[store.limits]\nkind = \"dynamodb\"\ntable = \"limits\"\n");
+    let output = sluice(&["check", file.to_str().unwrap()]);
+    let error = text(&output.stderr);
+    assert!(error.contains(":2: ") && error.contains("--features dynamodb"), "{error}");
+}

@@ -1,12 +1,18 @@
 //! The stores that a configuration may name, besides memory and Redis.
 
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
+#[cfg(not(feature = "dynamodb"))]
+#[path = "no_dynamodb.rs"]
+mod dynamodb;
+
 use tower_sluice_config::{Config, ConfigReader};
 
 use crate::Failure;
 
 /// Makes a reader that knows all stores of this program.
 pub(crate) fn reader() -> ConfigReader {
-    Config::reader().store("postgres", tower_sluice_postgres::file::open)
+    Config::reader().store("postgres", tower_sluice_postgres::file::open).store("dynamodb", dynamodb::open)
 }
 
 /// The statement that prepares the server of a configuration: the one of `store`, or the only one. Statements of
