@@ -21,6 +21,8 @@ mod backend;
 mod interval;
 mod limiter;
 mod random;
+#[cfg(feature = "remote")]
+mod records;
 
 pub use self::algorithm::check_algorithm;
 #[cfg(feature = "remote")]
@@ -32,6 +34,8 @@ pub use self::limiter::admitted_by_threads;
 pub use self::limiter::{check_limiter, check_modes};
 #[doc(hidden)]
 pub use self::random::{Random, seed, seed_of, seeds};
+#[cfg(feature = "remote")]
+pub use self::records::check_records;
 
 /// For the tests of this crate: panics if the table of a limiter in memory, with an algorithm of this crate, is in
 /// disorder at `now`.

@@ -328,7 +328,6 @@ impl Description {
     }
 }
 
-/// The bit of a mode in `modes`: there are fewer than eight.
 /// What a limiter may leave to do after an admission.
 #[cfg(feature = "http")]
 pub(crate) struct Lasting {
@@ -338,6 +337,7 @@ pub(crate) struct Lasting {
     pub(crate) sheds: bool,
 }
 
+/// The bit of a mode in `modes`: there are fewer than eight.
 const fn bit(mode: Mode) -> u8 {
     1 << mode as u8
 }

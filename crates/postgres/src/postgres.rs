@@ -28,6 +28,9 @@ const EXAMINED: i64 = 16 * NEW_ROWS as i64;
 
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A name of PostgreSQL has 63 bytes, of which the table of records needs some.
+const LONGEST_NAME: usize = 63 - sql::RECORDS.len();
+
 /// The sweeps of this process.
 #[derive(Debug, Default)]
 struct Sweeps {
@@ -63,6 +66,7 @@ pub struct Postgres {
     calls: Arc<Calls>,
     secret: Arc<[u8]>,
     sweeps: Arc<Sweeps>,
+    record_sweeps: Arc<Sweeps>,
     #[cfg(test)]
     clocks: Clocks,
 }
@@ -103,6 +107,7 @@ impl Postgres {
             calls,
             secret: Arc::new([]),
             sweeps: Arc::default(),
+            record_sweeps: Arc::default(),
             #[cfg(test)]
             clocks: Clocks::default(),
         }
@@ -112,12 +117,13 @@ impl Postgres {
     ///
     /// # Panics
     ///
-    /// If the name has other characters than small letters, digits and underscores, and a dot behind the schema.
+    /// If the name has other characters than small letters, digits and underscores, and a dot behind the schema, or if a
+    /// word of it has more than 55.
     #[track_caller]
     pub fn table(self, name: &str) -> Self {
         assert!(
             Self::is_table_name(name),
-            "a table is called by small letters, digits and underscores, such as limits.sluice_state, not {name:?}"
+            "a table is called by up to 55 small letters, digits and underscores, such as limits.sluice_state, not {name:?}"
         );
         let calls = calls(name, self.calls.timeout());
         self.sessions.tell(&calls);
@@ -130,7 +136,7 @@ impl Postgres {
             let mut bytes = word.bytes();
             bytes.next().is_some_and(|first| first.is_ascii_lowercase() || first == b'_')
                 && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-                && word.len() <= 63
+                && word.len() <= LONGEST_NAME
         };
         name.split('.').count() <= 2 && name.split('.').all(is_word)
     }
@@ -179,14 +185,15 @@ impl Postgres {
         Self { secret: secret.as_ref().into(), ..self }
     }
 
-    /// Returns the statement that creates the table, for your migrations. It changes nothing if the table is there.
+    /// Returns the statements that create the tables, for your migrations. They change nothing if the tables are there.
     ///
-    /// The table is `UNLOGGED`: a decision writes no write-ahead log and waits for no disk. A crash of the server
-    /// empties it, and a standby has none of it: then all keys have their full budgets. To keep the budgets, leave that
-    /// word out.
+    /// The first is for limits over time. It is `UNLOGGED`: a decision writes no write-ahead log and waits for no disk.
+    /// A crash of the server empties it, and a standby has none of it: then all keys have their full budgets. To keep
+    /// the budgets, leave that word out. The second, whose name has `_records` behind it, has the
+    /// [records](crate::PostgresRecords) of all other limiters, and is logged.
     #[must_use]
     pub fn migration(&self) -> String {
-        sql::migration(&self.table)
+        sql::migrations(&self.table).join(";\n\n")
     }
 
     /// Executes the [migration](Self::migration), over a connection that is made for it. Has a minute, and is not
@@ -196,7 +203,10 @@ impl Postgres {
     ///
     /// If PostgreSQL cannot be reached, or the role may not create the table.
     pub async fn migrate(&self) -> Result<(), PostgresFault> {
-        self.sessions.execute(&self.migration(), Duration::from_secs(60)).await.map(drop)
+        for statement in sql::migrations(&self.table) {
+            self.sessions.execute(&statement, Duration::from_secs(60)).await?;
+        }
+        Ok(())
     }
 
     /// Returns the state of the server, as this process knows it: the circuit breaker and the calls in flight. While
@@ -218,21 +228,34 @@ impl Postgres {
 
     /// Counts a new row. Deletes expired rows beside the path of requests, now and then.
     pub(crate) fn note_new_row(&self, key: &str) {
-        let Sweeps { new_rows, is_running } = &*self.sweeps;
-        let is_due = new_rows.fetch_add(1, Ordering::Relaxed) % NEW_ROWS == NEW_ROWS - 1;
-        if is_due && !is_running.swap(true, Ordering::Relaxed) {
-            let (postgres, key, running) = (self.clone(), key.to_owned(), Running(Arc::clone(&self.sweeps)));
+        self.note_new(&self.sweeps, key, |statements| &statements.sweep);
+    }
+
+    /// The same of a record.
+    pub(crate) fn note_new_record(&self, name: &str) {
+        self.note_new(&self.record_sweeps, name, |statements| &statements.record_sweep);
+    }
+
+    fn note_new(&self, sweeps: &Arc<Sweeps>, key: &str, statement: fn(&Statements) -> &Statement) {
+        let is_due = sweeps.new_rows.fetch_add(1, Ordering::Relaxed) % NEW_ROWS == NEW_ROWS - 1;
+        if is_due && !sweeps.is_running.swap(true, Ordering::Relaxed) {
+            let (postgres, key, running) = (self.clone(), key.to_owned(), Running(Arc::clone(sweeps)));
             tokio::spawn(async move {
+                let sweep = postgres.sweep_by(statement(&postgres.statements), &key, EXAMINED);
                 // Whatever comes of it: the next one examines other rows.
-                let _ = timeout(SWEEP_TIMEOUT, postgres.sweep(&key, EXAMINED)).await;
+                let _ = timeout(SWEEP_TIMEOUT, sweep).await;
                 drop(running);
             });
         }
     }
 
     /// Deletes the expired ones of so many rows behind a key.
+    #[cfg(test)]
     pub(crate) async fn sweep(&self, key: &str, examined: i64) -> Answer {
-        let statement = &self.statements.sweep;
+        self.sweep_by(&self.statements.sweep, key, examined).await
+    }
+
+    async fn sweep_by(&self, statement: &Statement, key: &str, examined: i64) -> Answer {
         let parameters = statement.parameters.iter().map(|parameter| match parameter {
             #[cfg(test)]
             Parameter::Now => Value::Int(self.test_clock()),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::attempts::Attempts;
 use super::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 use super::calls::Calls;
+use super::records::{Record, Records};
 use super::standing::Standing;
 use crate::algorithm::{Algorithm, Portable, written_under};
 use crate::store::{NodeHealth, SharingStats, quota_change};
@@ -84,12 +85,27 @@ pub trait KeyValue: Send + Sync + 'static {
 /// [reset](crate::limiter::Mode::Reset) deletes it.
 #[must_use]
 pub struct KeyValueBackend<K, C = Wall> {
-    store: Arc<K>,
-    name: Box<str>,
-    calls: Calls,
-    clock: C,
+    keys: KeyValueRecords<K, C>,
     conversions: AtomicU64,
     lost_swaps: AtomicU64,
+}
+
+/// The keys of a [`KeyValue`] store as [`Records`], for limiters that are no algorithm's.
+///
+/// # Time
+///
+/// As for a [`KeyValueBackend`](KeyValueBackend#time): processes decide by their own clocks, which must be
+/// synchronised.
+///
+/// # Cost
+///
+/// A read and a swap are one call each.
+#[must_use]
+pub struct KeyValueRecords<K, C = Wall> {
+    store: Arc<K>,
+    name: Arc<str>,
+    calls: Calls,
+    clock: C,
 }
 
 /// The timeout of a decision, unless set otherwise.
@@ -101,16 +117,7 @@ const MAX_IN_FLIGHT: usize = 1_024;
 impl<K: KeyValue> KeyValueBackend<K> {
     /// Keeps the keys of the one limiter that is called `name` in `store`.
     pub fn new(store: Arc<K>, name: &str) -> Self {
-        let calls = calls(name, TIMEOUT, MAX_IN_FLIGHT);
-
-        Self {
-            store,
-            name: name.into(),
-            calls,
-            clock: Wall,
-            conversions: AtomicU64::new(0),
-            lost_swaps: AtomicU64::new(0),
-        }
+        Self { keys: KeyValueRecords::new(store, name), conversions: AtomicU64::new(0), lost_swaps: AtomicU64::new(0) }
     }
 }
 
@@ -122,14 +129,38 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     /// If one of them is zero.
     #[track_caller]
     pub fn bounded(self, timeout: Duration, max_in_flight: usize) -> Self {
-        let calls = calls(&self.name, timeout, max_in_flight);
-        Self { calls, ..self }
+        Self { keys: self.keys.bounded(timeout, max_in_flight), ..self }
     }
 
     /// Decides by another clock, such as a clock that follows the server's, or a manual clock in tests.
     pub fn with_clock<D: Clock>(self, clock: D) -> KeyValueBackend<K, D> {
-        let Self { store, name, calls, conversions, lost_swaps, .. } = self;
-        KeyValueBackend { store, name, calls, clock, conversions, lost_swaps }
+        let Self { keys, conversions, lost_swaps } = self;
+        KeyValueBackend { keys: keys.with_clock(clock), conversions, lost_swaps }
+    }
+}
+
+impl<K: KeyValue> KeyValueRecords<K> {
+    /// Keeps records in `store`, which is called `name` in log lines and metrics.
+    pub fn new(store: Arc<K>, name: &str) -> Self {
+        Self { store, name: name.into(), calls: calls(name, TIMEOUT, MAX_IN_FLIGHT), clock: Wall }
+    }
+}
+
+impl<K: KeyValue, C: Clock> KeyValueRecords<K, C> {
+    /// Sets how long a decision may take (100 ms unless set), and how many calls may be in flight (1,024).
+    ///
+    /// # Panics
+    ///
+    /// If one of them is zero.
+    #[track_caller]
+    pub fn bounded(self, timeout: Duration, max_in_flight: usize) -> Self {
+        Self { calls: calls(&self.name, timeout, max_in_flight), ..self }
+    }
+
+    /// Decides by another clock, such as a clock that follows the server's, or a manual clock in tests.
+    pub fn with_clock<D: Clock>(self, clock: D) -> KeyValueRecords<K, D> {
+        let Self { store, name, calls, clock: _ } = self;
+        KeyValueRecords { store, name, calls, clock }
     }
 
     /// Makes one call, which goes on if this is dropped.
@@ -148,7 +179,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
         self.call(limits, async move { store.get(&key).await }).await
     }
 
-    async fn swap(
+    async fn compare_and_swap(
         &self,
         key: &str,
         old: Option<Vec<u8>>,
@@ -358,11 +389,11 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
         let algorithm = target.algorithm();
-        let key = format!("{}:{}", self.name, target.name());
+        let key = format!("{}:{}", self.keys.name, target.name());
         let mut attempts = Attempts::new(limits.deadline);
         loop {
-            let stored = self.get(&key, limits).await?;
-            let now = self.clock.now();
+            let stored = self.keys.get(&key, limits).await?;
+            let now = self.keys.clock.now();
             let kept = match transition {
                 // Also if the value cannot be read as a state.
                 Transition::Reset => KeyContent::NOTHING,
@@ -375,7 +406,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             let holds_something = state.is_some() || standing.is_in_force(now);
             let new = holds_something.then(|| join(now, standing, &bytes));
             let changes = stored.is_some() || new.is_some();
-            if !changes || self.swap(&key, stored, new, expires.saturating_since(now), limits).await? {
+            if !changes || self.keys.compare_and_swap(&key, stored, new, expires.saturating_since(now), limits).await? {
                 let is_conversion = matches!(transition, Transition::Charge { .. }) && kept.under.is_some();
                 self.conversions.fetch_add(is_conversion.into(), Ordering::Relaxed);
                 return Ok(applied);
@@ -390,11 +421,11 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
     }
 
     fn timeout(&self) -> Duration {
-        self.calls.timeout()
+        Records::timeout(&self.keys)
     }
 
     fn shares_keys_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.store, &other.store) && self.name == other.name
+        self.keys.shares_records_with(&other.keys) && self.keys.name == other.keys.name
     }
 
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -407,7 +438,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
     }
 
     fn is_failing(&self, _: &Target<'_, A>) -> bool {
-        self.calls.is_failing()
+        self.keys.calls.is_failing()
     }
 
     fn stats(&self) -> SharingStats {
@@ -417,12 +448,60 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
     }
 
     fn health(&self) -> Vec<NodeHealth> {
+        Records::health(&self.keys)
+    }
+}
+
+impl<K: KeyValue, C: Clock> Records for KeyValueRecords<K, C> {
+    async fn read(&self, name: &str, limits: CallLimits) -> Result<Record, LimiterError> {
+        let value = self.get(name, limits).await?;
+        Ok(Record { value, now: self.clock.now() })
+    }
+
+    async fn swap(
+        &self,
+        name: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        lifetime: Duration,
+        limits: CallLimits,
+    ) -> Result<bool, LimiterError> {
+        self.compare_and_swap(name, old.map(Vec::from), new.map(Vec::from), lifetime, limits).await
+    }
+
+    fn timeout(&self) -> Duration {
+        self.calls.timeout()
+    }
+
+    fn shares_records_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.store, &other.store)
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
         vec![self.calls.health()]
+    }
+}
+
+/// Clones share the store, its circuit breaker and the bound of calls in flight.
+impl<K, C: Clone> Clone for KeyValueRecords<K, C> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            name: Arc::clone(&self.name),
+            calls: self.calls.clone(),
+            clock: self.clock.clone(),
+        }
+    }
+}
+
+impl<K, C> fmt::Debug for KeyValueRecords<K, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyValueRecords").field("name", &self.name).field("calls", &self.calls).finish_non_exhaustive()
     }
 }
 
 impl<K, C> fmt::Debug for KeyValueBackend<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyValueBackend").field("name", &self.name).field("calls", &self.calls).finish_non_exhaustive()
+        f.debug_struct("KeyValueBackend").field("keys", &self.keys).finish_non_exhaustive()
     }
 }

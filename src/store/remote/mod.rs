@@ -4,6 +4,8 @@
 //! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement
 //!   [`Backend`].
 //!
+//! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`].
+//!
 //! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::redis::RedisStore). The path of a
 //! request:
 //!
@@ -36,6 +38,7 @@ mod leases;
 mod log;
 mod negative_cache;
 mod query;
+mod records;
 mod single_flight;
 mod standing;
 mod store;
@@ -50,9 +53,10 @@ pub use self::calls::Calls;
 pub use self::fault::{Fault, KindOfFault};
 #[doc(hidden)]
 pub use self::joint::{JointAnswer, JointBackend, JointCharge, joined};
-pub use self::key_value::{KeyValue, KeyValueBackend};
+pub use self::key_value::{KeyValue, KeyValueBackend, KeyValueRecords};
 #[doc(hidden)]
 pub use self::query::StoreInner;
+pub use self::records::{Record, Records};
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 pub use self::table::RemoteTable;

@@ -97,6 +97,11 @@ const BRIEF_ROW: &str = "r.number::text, r.previous, r.used, \
 /// The greatest instant of a `bigint`, which is in the year 2262.
 const LAST: &str = "9223372036854775807";
 
+/// What the name of the table of records ends with.
+pub(crate) const RECORDS: &str = "_records";
+
+const RECORD_EXPIRES: &str = "coalesce({changed} + @lifetime * interval '1 microsecond', timestamptz 'infinity')";
+
 /// The parts of one algorithm.
 struct Parts {
     covered: &'static str,
@@ -296,6 +301,12 @@ pub(crate) enum Parameter {
     /// The server's clock when the row was read, and the version of the row.
     Written,
     Version,
+    /// A record: its name, the value that it has, another one, both in hexadecimal digits, and for how many microseconds
+    /// that counts; NULL: for ever.
+    Name,
+    Old,
+    New,
+    Lifetime,
     /// Of several keys: an array of each of the above, and of the letters of the algorithms.
     Keys,
     Limiters,
@@ -345,6 +356,10 @@ impl Parameter {
         (Self::AllowedUntil, "until", "text::numeric"),
         (Self::Written, "written", "int8"),
         (Self::Version, "version", "text"),
+        (Self::Name, "name", "text"),
+        (Self::Old, "old", "text"),
+        (Self::New, "new", "text"),
+        (Self::Lifetime, "lifetime", "int8"),
         (Self::Keys, "keys", "text::uuid[]"),
         (Self::Limiters, "limiters", "text::text[]"),
         (Self::Kinds, "kinds", "text::text[]"),
@@ -414,12 +429,12 @@ fn without_comments(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Fills parts, which may have parts, into a text.
 /// The name of a table as an identifier, which no word of SQL is: `"limits"."user"`.
 fn quoted(table: &str) -> String {
     format!("\"{}\"", table.replace('.', "\".\""))
 }
 
+/// Fills parts, which may have parts, into a text.
 fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
     let mut text = text.to_owned();
     for _ in 0..4 {
@@ -429,13 +444,16 @@ fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
     }
     for (name, part) in [
         ("clock", CLOCK),
-        ("changed", CHANGED),
         ("ahead", AHEAD),
         ("is_in_force", IS_IN_FORCE),
         ("row", ROW),
         ("brief_row", BRIEF_ROW),
         ("decided_at", DECIDED_AT),
+        ("record_expires", RECORD_EXPIRES),
+        ("record_now", "timestamptz 'epoch' + ({now} / 1000) * interval '1 microsecond'"),
+        ("changed", CHANGED),
         ("table", &quoted(table)),
+        ("records", &quoted(&format!("{table}{RECORDS}"))),
     ] {
         text = text.replace(&format!("{{{name}}}"), part);
     }
@@ -478,6 +496,11 @@ pub(crate) struct Statements {
     pub(crate) insert: Statement,
     pub(crate) sweep: Statement,
     pub(crate) joint_read: Statement,
+    pub(crate) record_read: Statement,
+    pub(crate) record_insert: Statement,
+    pub(crate) record_replace: Statement,
+    pub(crate) record_delete: Statement,
+    pub(crate) record_sweep: Statement,
     table: Box<str>,
     /// By the algorithms that the keys have, a bit for each. Made when first asked for.
     joint: [OnceLock<Statement>; 1 << Kind::COUNT],
@@ -528,6 +551,11 @@ impl Statements {
             insert: Statement::new(include_str!("insert.sql"), table, &ends_of_state),
             sweep: Statement::without_locks(include_str!("sweep.sql"), table),
             joint_read: Statement::without_locks(include_str!("joint_read.sql"), table),
+            record_read: Statement::without_locks(include_str!("record_read.sql"), table),
+            record_insert: Statement::new(include_str!("record_insert.sql"), table, &[]),
+            record_replace: Statement::new(include_str!("record_replace.sql"), table, &[]),
+            record_delete: Statement::new(include_str!("record_delete.sql"), table, &[]),
+            record_sweep: Statement::without_locks(include_str!("record_sweep.sql"), table),
             table: table.into(),
             joint: [const { OnceLock::new() }; 1 << Kind::COUNT],
         }
@@ -593,7 +621,7 @@ fn joint_branch(kind: Kind, table: &str) -> String {
     )
 }
 
-/// The statement that creates a table.
-pub(crate) fn migration(table: &str) -> String {
-    fill(include_str!("migration.sql"), table, &[])
+/// The statements that create the tables.
+pub(crate) fn migrations(table: &str) -> [String; 2] {
+    [include_str!("migration.sql"), include_str!("record_migration.sql")].map(|text| fill(text, table, &[]))
 }

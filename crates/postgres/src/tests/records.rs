@@ -1,0 +1,37 @@
+//! The records beside the table.
+
+use tower_sluice::store::remote::{CallLimits, Records};
+use tower_sluice::testing::{check_records, seed_of};
+use tower_sluice::time::{ManualClock, Timestamp};
+
+use super::*;
+
+fn limits() -> CallLimits {
+    CallLimits::until(Instant::now() + MINUTE)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_read_and_swapped_as_a_plain_map() {
+    check_records(process(pool(8)).await.records(), seed_of(21)).await;
+}
+
+/// A record has its lifetime, by the server's clock, and then there is none, although its row may still be there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_ends_with_its_lifetime() {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    let records = process(pool(1)).await.with_clock(clock.clone()).without_sweeps().records();
+    let swap =
+        async |old: Option<&[u8]>, new: Option<&[u8]>| records.swap("a:b:c", old, new, MINUTE, limits()).await.unwrap();
+    assert!(swap(None, Some(b"1")).await);
+    clock.advance(MINUTE - Duration::from_micros(1));
+    assert_eq!(records.read("a:b:c", limits()).await.unwrap().value.as_deref(), Some(&b"1"[..]));
+    assert!(swap(Some(b"1"), Some(b"2")).await, "its lifetime begins anew");
+    clock.advance(MINUTE);
+    assert_eq!(records.read("a:b:c", limits()).await.unwrap().value, None);
+    assert!(!swap(Some(b"2"), Some(b"3")).await);
+    assert!(!swap(Some(b"2"), None).await);
+    assert!(swap(None, Some(b"4")).await);
+    assert!(records.swap("a:b:d", None, Some(b""), Duration::MAX, limits()).await.unwrap());
+    clock.advance(100 * YEAR);
+    assert_eq!(records.read("a:b:d", limits()).await.unwrap().value.as_deref(), Some(&b""[..]));
+}

@@ -1,0 +1,222 @@
+//! [`Records`]: small values on a server, each replaced as a whole, and what limiters make of them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::Instant;
+
+use super::attempts::Attempts;
+use super::backend::{CallLimits, GaveUp};
+use super::tag::{KeyTag, Tags};
+use crate::store::NodeHealth;
+use crate::util::lock::Lock;
+use crate::values::time::Timestamp;
+use crate::values::{LimiterError, PartitionKey};
+
+/// A server that keeps small values under names, and replaces a value only if nobody has changed it since it was read.
+///
+/// Limiters whose state is no [algorithm](crate::algorithm::Algorithm)'s work over any server that can do this:
+/// requests in flight, queues, balances, free retries. A [`KeyValue`](super::KeyValue) store is one by way of
+/// [`KeyValueRecords`](super::KeyValueRecords).
+///
+/// # Contract
+///
+/// - [`swap`](Self::swap) is one atomic step, whichever process makes it.
+/// - [`read`](Self::read) returns the value that was written last, and the time. Times of one record do not decrease:
+///   they are by the clock of the server, or by clocks that are kept synchronised.
+/// - A record is kept for its lifetime, and may be forgotten then. One that is forgotten earlier is a limit forgotten.
+/// - A failure is an error. A swap that failed may have been applied, and is not sent again.
+/// - Both return before the deadline, also if the server does not answer: [`Calls`](super::Calls) sees to this.
+///
+/// `testing::check_records` (feature `test-util`) tests yours.
+pub trait Records: Send + Sync + 'static {
+    /// Reads a record. Names are short: the name of a limiter, and less than 64 characters of base64url, `:` and `-`.
+    ///
+    /// # Errors
+    ///
+    /// If the server gives no answer.
+    fn read(&self, name: &str, limits: CallLimits) -> impl Future<Output = Result<Record, LimiterError>> + Send;
+
+    /// Replaces the value of a record, if it is still `old`, and returns whether it was. `None` is no value: as `new`,
+    /// it deletes the record. The new value may be forgotten after `lifetime`; [`Duration::MAX`] is for ever.
+    ///
+    /// # Errors
+    ///
+    /// If the server gives no answer. Then the value may have been replaced.
+    fn swap(
+        &self,
+        name: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        lifetime: Duration,
+        limits: CallLimits,
+    ) -> impl Future<Output = Result<bool, LimiterError>> + Send;
+
+    /// Returns how long a decision may take, all in all.
+    fn timeout(&self) -> Duration;
+
+    /// Returns whether both keep the same records, so that a limiter over this inherits from one over the other.
+    fn shares_records_with(&self, other: &Self) -> bool;
+
+    /// Returns the state of each node of its server, as [`Backend::health`](super::Backend::health) does.
+    fn health(&self) -> Vec<NodeHealth> {
+        Vec::new()
+    }
+
+    /// Returns the error of a request that this process gave up. By default with the reason as its source.
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        LimiterError::new(reason.to_string()).with_source(reason)
+    }
+}
+
+/// A record as it was read.
+#[derive(Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
+pub struct Record {
+    /// The value; `None` if there is none, or if its lifetime is over.
+    pub value: Option<Vec<u8>>,
+    /// The time, in nanoseconds since the Unix epoch.
+    pub now: Timestamp,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { value, now } = self;
+        f.debug_struct("Record").field("bytes", &value.as_ref().map(Vec::len)).field("now", now).finish()
+    }
+}
+
+/// What a [change](LimiterRecords::change) makes of a record.
+pub(crate) enum Step<T> {
+    /// Nothing is written.
+    Leave(T),
+    /// This value replaces it, for so long; `None` deletes it.
+    Write(T, Option<Vec<u8>>, Duration),
+}
+
+/// Why a [change](LimiterRecords::change) was not made.
+pub(crate) enum Unchanged {
+    /// Nothing was written.
+    NotWritten(LimiterError),
+    /// It is not known whether it was.
+    Unknown(LimiterError),
+}
+
+impl From<Unchanged> for LimiterError {
+    fn from(unchanged: Unchanged) -> Self {
+        match unchanged {
+            Unchanged::NotWritten(error) | Unchanged::Unknown(error) => error,
+        }
+    }
+}
+
+/// A change that was made.
+pub(crate) struct Changed<T> {
+    pub(crate) result: T,
+    /// The time of the server by which it was computed.
+    pub(crate) now: Timestamp,
+}
+
+/// The records of one limiter, and the requests of this process that change them.
+pub(crate) struct LimiterRecords<R> {
+    records: R,
+    limiter: Box<str>,
+    tags: Tags,
+    turns: Turns,
+}
+
+impl<R: Records> LimiterRecords<R> {
+    /// Keeps the keys of the limiter that is called `limiter`. Processes that share them agree on the secret.
+    pub(crate) fn new(records: R, limiter: &str, secret: &[u8]) -> Self {
+        Self { records, limiter: limiter.into(), tags: Tags::new(secret), turns: Turns::default() }
+    }
+
+    pub(crate) const fn records(&self) -> &R {
+        &self.records
+    }
+
+    pub(crate) fn limiter(&self) -> &str {
+        &self.limiter
+    }
+
+    pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
+        self.tags.of(key)
+    }
+
+    /// The name of a key's record. `kind` separates the records of a key.
+    pub(crate) fn name(&self, tag: KeyTag, kind: char) -> String {
+        let tag = tag.text();
+        let tag = std::str::from_utf8(&tag).expect("base64");
+        format!("{}:{tag}:{kind}", self.limiter)
+    }
+
+    /// Reads a record, lets `step` decide, and writes what it returns; again, if another process was faster. Requests
+    /// of this process for one key take turns, first come, first served, since they would only be faster than each
+    /// other.
+    ///
+    /// Two calls, or one if nothing is written.
+    pub(crate) async fn change<T>(
+        &self,
+        tag: KeyTag,
+        kind: char,
+        deadline: Instant,
+        mut step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
+    ) -> Result<Changed<T>, Unchanged> {
+        let limits = CallLimits { deadline, requests: 1 };
+        let gave_up = |reason| Unchanged::NotWritten(self.records.gave_up(reason));
+        let turn = tokio::time::timeout_at(deadline, self.turns.take(tag));
+        let _turn = turn.await.map_err(|_| gave_up(GaveUp::TimedOut))?;
+        let name = self.name(tag, kind);
+        let mut attempts = Attempts::new(deadline);
+        loop {
+            let Record { value, now } = self.records.read(&name, limits).await.map_err(Unchanged::NotWritten)?;
+            let (result, new, lifetime) = match step(value.as_deref(), now).map_err(Unchanged::NotWritten)? {
+                Step::Leave(result) => return Ok(Changed { result, now }),
+                Step::Write(result, new, lifetime) => (result, new, lifetime),
+            };
+            let is_same = value == new && value.is_none();
+            let swapped = async { self.records.swap(&name, value.as_deref(), new.as_deref(), lifetime, limits).await };
+            if is_same || swapped.await.map_err(Unchanged::Unknown)? {
+                return Ok(Changed { result, now });
+            }
+            attempts.lost().await.map_err(gave_up)?;
+        }
+    }
+}
+
+/// The keys that requests of this process change now.
+#[derive(Default)]
+struct Turns(Arc<Lock<HashMap<KeyTag, Arc<Mutex<()>>>>>);
+
+/// The turn of a request, which ends with this.
+struct Turn {
+    all: Arc<Lock<HashMap<KeyTag, Arc<Mutex<()>>>>>,
+    tag: KeyTag,
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl Turns {
+    /// Waits behind the requests that came earlier for this key.
+    async fn take(&self, tag: KeyTag) -> Turn {
+        // Made before the wait, so that a request that gives up leaves no entry either.
+        let mut turn = Turn { all: Arc::clone(&self.0), tag, held: None };
+        let mutex = Arc::clone(self.0.lock().entry(tag).or_default());
+        turn.held = Some(mutex.lock_owned().await);
+        turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        let mut all = self.all.lock();
+        // Copies are made under this lock only, so the last one is seen.
+        if all.get(&self.tag).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
+            all.remove(&self.tag);
+        }
+    }
+}
