@@ -19,7 +19,6 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::limiter::{Answer, Ask, Description, Mode};
-use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
 use tower_sluice::store::{MemoryStore, OverloadStats, Stats, WhenFull};
 use tower_sluice::time::ManualClock;
@@ -27,6 +26,7 @@ use tower_sluice::{
     Concurrency, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, Quota,
     RateLimitLayer, RateLimiter,
 };
+use tower_sluice_redis::{Redis, RedisStore};
 
 use crate::support::clients::PLENTY;
 use crate::support::metrics::Metrics;
@@ -412,7 +412,7 @@ fn nowhere() -> Redis {
     builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn on<A: tower_sluice::store::redis::Scripted>(redis: &Redis, name: &str, algorithm: A) -> Policy {
+fn on<A: tower_sluice_redis::Scripted>(redis: &Redis, name: &str, algorithm: A) -> Policy {
     policy(name, RateLimiter::new(algorithm, RedisStore::new(redis, name)))
 }
 

@@ -16,14 +16,12 @@
 //! ```
 
 mod algorithm;
-#[cfg(feature = "remote")]
 mod backend;
 mod interval;
 mod limiter;
 mod random;
 
 pub use self::algorithm::check_algorithm;
-#[cfg(feature = "remote")]
 pub use self::backend::check_backend;
 #[doc(hidden)]
 pub use self::interval::IntervalChecker;

@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::{HeaderName, StatusCode};
-use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::{Global, HeaderKey, KeyError, KeyExtractor};
-use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
-use tower_sluice::policy::ShowKey;
-#[cfg(feature = "redis")]
-use tower_sluice::store::redis::{Redis, RedisStore};
-use tower_sluice::{
-    Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
-    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SlowDown,
-};
-#[cfg(feature = "redis")]
-use tower_sluice::{RateLimiter, RedisBalance, RedisConcurrency, RedisQueue};
-
 use Opt::{
     Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnCrossing,
     OnFailure, OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SeveralKeys,
     Shadow, ShareWithoutKey, SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
 };
+use http::{HeaderName, StatusCode};
+#[cfg(feature = "redis")]
+use tower_sluice::RateLimiter;
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::key::{Global, HeaderKey, KeyError, KeyExtractor};
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
+use tower_sluice::policy::ShowKey;
+use tower_sluice::{
+    Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
+    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SlowDown,
+};
+#[cfg(feature = "redis")]
+use tower_sluice_redis::{Redis, RedisStore};
+use tower_sluice_redis::{RedisBalance, RedisConcurrency, RedisQueue};
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

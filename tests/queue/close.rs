@@ -5,18 +5,17 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::clients::PLENTY;
-use crate::support::queue::settle;
-use crate::support::redis::RedisServer;
 use http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::limiter::Ask;
-use tower_sluice::store::redis::Redis;
-use tower_sluice::{
-    FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
-};
+use tower_sluice::{FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
+use tower_sluice_redis::{Redis, RedisQueue};
+
+use crate::support::clients::PLENTY;
+use crate::support::queue::settle;
+use crate::support::redis::RedisServer;
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
 

@@ -8,8 +8,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::limiter::Ask;
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
 use super::timing::eventually;
 

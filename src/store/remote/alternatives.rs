@@ -20,7 +20,7 @@ const MOST: usize = 32;
 
 impl Alternatives {
     /// The only set is all keys. The call lists no sets.
-    pub(crate) const ALL: Self = Self(Vec::new());
+    pub const ALL: Self = Self(Vec::new());
 
     /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key, and
     /// `None` for a member that is not in the call: it counts as one with room, and charges no key. Returns `None` if
