@@ -39,6 +39,14 @@ pub fn check_invariants_of(limiter: &dyn crate::limiter::Limiter, now: crate::va
     description.keeps_states().expect("its states are in a table").check_invariants(now);
 }
 
+/// For the simulations of this workspace: the random numbers of this thread follow from this seed from now on, and
+/// [`Monotonic`](crate::time::Monotonic) is this clock on it. `None` ends it.
+#[doc(hidden)]
+pub fn simulate(simulation: Option<(u64, fn() -> crate::time::Timestamp)>) {
+    crate::util::random::seeded::set(simulation.map(|(seed, _)| seed));
+    crate::values::time::SIMULATED.set(simulation.map(|(_, clock)| clock));
+}
+
 /// For the tests of this crate: prepares a limiter to be asked under quotas of the keys' own, as a policy with a
 /// `quota_fn` does, and returns whether it takes them.
 #[doc(hidden)]

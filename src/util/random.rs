@@ -40,7 +40,6 @@ pub(crate) mod seeded {
     }
 
     /// Draws from this seed on this thread from now on; with `None`, from the seed of the run.
-    #[cfg(test)]
     pub(crate) fn set(seed: Option<u64>) {
         SEED.set(seed);
         DRAWN.set(0);

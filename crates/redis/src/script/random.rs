@@ -1,7 +1,8 @@
 //! Random numbers for tests, from a seed that a failed run prints.
 
+use tower_sluice::testing::seed;
+
 use super::variant;
-use crate::util::random::seeded::seed;
 
 /// A random number generator: xorshift (Marsaglia), multiplied so that its low bits are random, too (Vigna).
 pub(crate) struct Xorshift(u64);

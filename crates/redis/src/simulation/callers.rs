@@ -9,10 +9,10 @@ use ::redis::Value;
 use smallvec::smallvec;
 use tokio::time::{Instant, timeout};
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
+use tower_sluice::internal::redis::testing::{ReadDescription as _, ReadQuota as _};
 use tower_sluice::internal::redis::{Claim, Formula, MemberDecision};
 use tower_sluice::limiter::{Ask, Mode};
-use tower_sluice::store::OpenStore;
-use tower_sluice::{PartitionKey, Quota};
+use tower_sluice::{Limiter as _, PartitionKey, Quota, RateLimiter};
 
 use super::network::{Network, PanicWatch};
 use super::plan::Plan;
@@ -49,7 +49,7 @@ const UNIT: u64 = 10_000_000_000;
 pub(super) struct Limiter {
     name: &'static str,
     bucket: TokenBucket,
-    table: RedisTable<GcraState>,
+    table: RateLimiter<TokenBucket, RedisTable<GcraState>>,
 }
 
 impl Limiter {
@@ -59,7 +59,7 @@ impl Limiter {
 
     fn with_store(name: &'static str, quota: Quota, store: RedisStore) -> Self {
         let bucket = TokenBucket::new(quota);
-        Self { name, bucket, table: store.open(&bucket) }
+        Self { name, bucket, table: RateLimiter::new(bucket, store) }
     }
 
     /// Returns the microseconds after which [`UNIT`] is paid off. They are whole for the limits below.
@@ -239,7 +239,7 @@ impl Callers {
         if kind != Kind::Leased {
             self.ask_for(&key, price);
         }
-        let answer = limiter.table.decide(&limiter.bucket, &ask).decided().await;
+        let answer = limiter.table.decide(&ask).decided().await;
         let text = key.as_str().as_bytes().to_vec();
         match answer {
             Ok(decision) => {
@@ -253,7 +253,7 @@ impl Callers {
                 true
             }
             Err(_) => {
-                let fallback = limiter.table.decide(&limiter.bucket, &ask.to(Mode::Fallback)).decided().await;
+                let fallback = limiter.table.decide(&ask.to(Mode::Fallback)).decided().await;
                 if kind == Kind::Hot && fallback.expect("it needs no server").is_allowed() {
                     self.admit_locally(process, text, price, limiter.capacity());
                 }
@@ -300,7 +300,7 @@ impl Callers {
     fn claims(&self, parts: [(&Limiter, &str); 2]) -> [Box<dyn Claim>; 2] {
         parts.map(|(limiter, name)| {
             self.ask_for(&self.key(limiter.name, name), limiter.price());
-            let description = limiter.table.describe(&limiter.bucket);
+            let description = limiter.table.describe();
             let batching = description.batches().expect("Redis decides on several at once");
             batching.claim(&Ask::charge(&PartitionKey::from(name), UNIT)).expect("no lease pays")
         })

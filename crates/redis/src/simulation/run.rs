@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_sluice::internal::redis::{SIMULATED, seeded};
 use tower_sluice::store::BreakerState;
+use tower_sluice::testing;
 use tower_sluice::time::Timestamp;
 
 use super::callers::{Callers, KINDS, Kind, Process};
@@ -36,8 +36,7 @@ fn clock() -> Timestamp {
 const RECOVERY: Duration = Duration::from_millis(5_500);
 
 pub(super) fn run(seed: u64, is_logged: bool) -> RunOutcome {
-    seeded::set(Some(seed));
-    SIMULATED.set(Some(clock));
+    testing::simulate(Some((seed, clock)));
     let plan = Plan::from_seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let (problems, log) = runtime.expect("a runtime").block_on(async {
@@ -58,8 +57,7 @@ pub(super) fn run(seed: u64, is_logged: bool) -> RunOutcome {
         (problems, state.log.take().unwrap_or_default())
     });
     BEGAN.set(None);
-    SIMULATED.set(None);
-    seeded::set(None);
+    testing::simulate(None);
     RunOutcome { plan, problems, log }
 }
 

@@ -193,6 +193,7 @@ mod tests {
     use std::time::Duration;
 
     use tower_sluice::algorithm::{Algorithm, CalendarWindow};
+    use tower_sluice::internal::redis::testing::{NewTarget as _, ReadCalendar as _, ReplayApplied as _};
     use tower_sluice::time::Timestamp;
     use tower_sluice::{Outcome, PartitionKey};
 
@@ -207,7 +208,7 @@ mod tests {
         let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
         let window = CalendarWindow::monthly(3).zone("Europe/Berlin").unwrap();
         let backend = RedisBackend::new(&redis, "test");
-        let tag = backend.tags().of(&PartitionKey::from("key"));
+        let tag = backend.names.tag(&PartitionKey::from("key"));
         let charge_at = async |asked| {
             let limits = CallLimits::until(redis.deadline());
             let mut part = backend.part(Target::new(&window, None, window.quota(), tag), 1);

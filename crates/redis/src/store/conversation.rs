@@ -20,7 +20,7 @@ use crate::script::{
 
 /// Whether keys of a limiter may have quotas of their own, and how often keys were converted.
 #[derive(Default)]
-pub(super) struct Quotas {
+pub(crate) struct Quotas {
     /// Set once a question has a quota, or a key is found to have one. From then on, all calls carry the quotas of
     /// their keys.
     are_carried: AtomicBool,
@@ -37,7 +37,7 @@ const MOST_KNOWN: usize = 32;
 
 impl Quotas {
     /// Returns the quota that a call carries, if any. Read it once per call: another thread may note quotas meanwhile.
-    pub(super) fn carried<A: Scripted>(&self, target: &Target<'_, A>) -> Option<Quota> {
+    pub(crate) fn carried<A: Scripted>(&self, target: &Target<'_, A>) -> Option<Quota> {
         if target.quota().is_some() {
             self.note();
         }
@@ -50,7 +50,7 @@ impl Quotas {
     }
 
     /// Adds the quotas of this limiter and its predecessors.
-    pub(super) fn learn(&self, quotas: impl IntoIterator<Item = Quota>) {
+    pub(crate) fn learn(&self, quotas: impl IntoIterator<Item = Quota>) {
         let mut known = self.known.lock();
         for quota in quotas {
             if known.len() < MOST_KNOWN && !known.iter().any(|other| rate_mark(other) == rate_mark(&quota)) {
@@ -61,12 +61,12 @@ impl Quotas {
         self.converts_marks.fetch_or(known.len() > 1, Ordering::Relaxed);
     }
 
-    pub(super) fn known(&self) -> Vec<Quota> {
+    pub(crate) fn known(&self) -> Vec<Quota> {
         self.known.lock().clone()
     }
 
     /// Returns the quota with this mark, if it is known.
-    pub(super) fn of_mark(&self, mark: u64) -> Option<Quota> {
+    pub(crate) fn of_mark(&self, mark: u64) -> Option<Quota> {
         self.known.lock().iter().copied().find(|quota| rate_mark(quota) == mark)
     }
 
@@ -75,12 +75,12 @@ impl Quotas {
     }
 
     /// Counts a conversion that a call was sent with. It is lost if the key has changed since it was read.
-    pub(super) fn count(&self, is_lost: bool) {
+    pub(crate) fn count(&self, is_lost: bool) {
         let count = if is_lost { &self.lost } else { &self.conversions };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn stats(&self) -> SharingStats {
+    pub(crate) fn stats(&self) -> SharingStats {
         let [conversions, lost_swaps] = [&self.conversions, &self.lost].map(|count| count.load(Ordering::Relaxed));
         let mut stats = SharingStats::default();
         stats.conversions = conversions;
@@ -90,7 +90,7 @@ impl Quotas {
 }
 
 /// The key that a part is about, and how its limiter keeps quotas.
-pub(super) trait Subject<A>: Send {
+pub(crate) trait Subject<A>: Send {
     fn target(&self) -> Target<'_, A>;
 
     fn quotas(&self) -> &Quotas;
@@ -107,10 +107,10 @@ impl<A: Scripted> Subject<A> for (Target<'_, A>, &Quotas) {
 }
 
 /// The part of a conversation about one key: the question, and the last answer.
-pub(super) struct KeyPart<A: Scripted, S> {
-    pub(super) subject: S,
-    pub(super) key: Key,
-    pub(super) cost: u64,
+pub(crate) struct KeyPart<A: Scripted, S> {
+    pub(crate) subject: S,
+    pub(crate) key: Key,
+    pub(crate) cost: u64,
     /// How many requests there are, and how many of them wait: others are not charged under another quota.
     count: u32,
     waiting: u32,
@@ -126,15 +126,15 @@ pub(super) struct KeyPart<A: Scripted, S> {
     conversion: Option<Swap>,
     /// The quota behind the state, and the algorithm under it. Set if a call charges the key under this quota, because
     /// its conversion was lost, or refunds it under this quota.
-    pub(super) kept: Option<(Option<Quota>, A)>,
+    pub(crate) kept: Option<(Option<Quota>, A)>,
     /// The state that the last call has read.
-    pub(super) found: Applied<A::State>,
+    pub(crate) found: Applied<A::State>,
     /// Whether the key was only read, and stays under another quota.
-    pub(super) is_foreign: bool,
+    pub(crate) is_foreign: bool,
 }
 
 /// The charges of a call, one for each of its keys.
-pub(super) type Charges = SmallVec<[ScriptCharge; 4]>;
+pub(crate) type Charges = SmallVec<[ScriptCharge; 4]>;
 
 /// A [`KeyPart`] without its algorithm in the type.
 pub trait ConversationPart: Send {
@@ -150,7 +150,7 @@ pub trait ConversationPart: Send {
 
 impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
     /// A charge of `cost`. With a cost of 0, it only reads the key.
-    pub(super) fn charging(subject: S, key: Key, cost: u64) -> Self {
+    pub(crate) fn charging(subject: S, key: Key, cost: u64) -> Self {
         let asked = Timestamp::ZERO;
         let found = Applied { now: asked, old: None, standing: Standing::default(), kept: None, charged: 0 };
         Self {
@@ -172,12 +172,12 @@ impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
     }
 
     /// Makes this `count` charges. Requests wait for `waiting` of them.
-    pub(super) fn with_count(self, count: u32, waiting: u32) -> Self {
+    pub(crate) fn with_count(self, count: u32, waiting: u32) -> Self {
         Self { count, waiting: waiting.min(count), ..self }
     }
 
     /// Makes this the refund of such a charge.
-    pub(super) fn refunding(self, receipt: Receipt) -> Self {
+    pub(crate) fn refunding(self, receipt: Receipt) -> Self {
         Self { receipt: Some(receipt), ..self }
     }
 }
@@ -285,7 +285,7 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
 /// call charges it under the quota that it has. Returns the last answer.
 ///
 /// Our clock shows `asked`. `compose` builds a call from the charges of its keys, and `send` sends it.
-pub(super) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Result<ScriptReply, Fault>>>(
+pub(crate) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Result<ScriptReply, Fault>>>(
     mut asked: Timestamp,
     parts: &mut [&mut P],
     compose: impl Fn(Charges) -> ScriptCall,

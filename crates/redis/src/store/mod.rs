@@ -17,7 +17,7 @@ mod batch;
 mod bundle;
 mod by_hand;
 mod charge_once;
-mod conversation;
+pub(crate) mod conversation;
 mod reports;
 #[allow(clippy::module_inception, reason = "the store among its parts")]
 mod store;

@@ -7,6 +7,7 @@ use ::redis::{Value, from_redis_value};
 use smallvec::SmallVec;
 use tower_sluice::Quota;
 use tower_sluice::internal::redis::Tat;
+use tower_sluice::internal::redis::testing::NewReceipt as _;
 use tower_sluice::limiter::Receipt;
 
 use super::{Grid, Hole, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript, Timeline};

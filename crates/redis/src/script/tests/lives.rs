@@ -6,6 +6,7 @@ use ::redis::{Connection, Pipeline, Value, cmd};
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::internal::redis::ChargedIn;
+use tower_sluice::internal::redis::testing::{NewReceipt as _, ReadCalendar as _};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 

@@ -15,7 +15,9 @@ mod traces;
 mod variants;
 
 use ::redis::{Connection, cmd};
-use tower_sluice::internal::redis::{Decisions, KeyTag};
+use smallvec::SmallVec;
+use tower_sluice::internal::redis::KeyTag;
+use tower_sluice::internal::redis::testing::{NewTarget as _, ReplayApplied as _};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::store::remote::{Alternatives, Applied, GaveUp, Standing, Target};
 use tower_sluice::time::Timestamp;
@@ -155,7 +157,7 @@ impl ScriptReply {
         algorithm: &A,
         cost: u64,
         count: u32,
-    ) -> Result<(Decisions, Option<A::State>), BadReply> {
+    ) -> Result<(SmallVec<[Decision; 1]>, Option<A::State>), BadReply> {
         self.applied(algorithm)?.replay(algorithm, cost, count).map_err(|_: GaveUp| BadReply::Disagreement)
     }
 }

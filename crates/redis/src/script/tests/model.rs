@@ -5,6 +5,8 @@ use std::fmt::Debug;
 use tower_sluice::algorithm::{
     Algorithm, CalendarWindow, CalendarWindowState, FixedWindow, GcraState, SlidingWindow, TokenBucket,
 };
+use tower_sluice::internal::redis::StateParts;
+use tower_sluice::internal::redis::testing::{ReadCalendar as _, ReadQuota as _};
 use tower_sluice::time::Timestamp;
 
 /// An algorithm whose states a test keeps in a plain map, as the scripts keep them on the server.
@@ -28,11 +30,12 @@ macro_rules! bucket_model {
             fn clamped(&self, state: GcraState, now: Timestamp) -> GcraState {
                 let quota = self.quota();
                 let full = u128::from(quota.max_burst()) * u128::from(quota.period_nanos());
-                GcraState { tat: state.tat.min(u128::from(now.as_nanos()) * u128::from(quota.limit()) + full) }
+                let most = u128::from(now.as_nanos()) * u128::from(quota.limit()) + full;
+                GcraState::from_parts(state.parts().min(most))
             }
 
             fn is_nothing(&self, state: &GcraState, now: Timestamp) -> bool {
-                state.tat <= u128::from(now.as_nanos()) * u128::from(self.quota().limit())
+                state.parts() <= u128::from(now.as_nanos()) * u128::from(self.quota().limit())
             }
 
             fn is_over(&self, _: &GcraState, _: Timestamp) -> bool {
@@ -45,15 +48,17 @@ macro_rules! bucket_model {
 bucket_model!(TokenBucket);
 
 macro_rules! window_model {
-    ($name:ident, |$state:ident| $is_nothing:expr) => {
+    ($name:ident) => {
         impl Model for $name {
             fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State {
                 let next = now.as_nanos() / self.quota().period_nanos() + 1;
-                Self::State { window: state.window.min(next), ..state }
+                let mut parts = state.parts();
+                parts[0] = parts[0].min(next);
+                Self::State::from_parts(parts)
             }
 
-            fn is_nothing(&self, $state: &Self::State, _: Timestamp) -> bool {
-                $is_nothing
+            fn is_nothing(&self, state: &Self::State, _: Timestamp) -> bool {
+                state.parts()[1..].iter().all(|used| *used == 0)
             }
 
             fn is_over(&self, state: &Self::State, now: Timestamp) -> bool {
@@ -63,19 +68,20 @@ macro_rules! window_model {
     };
 }
 
-window_model!(FixedWindow, |state| state.used == 0);
-window_model!(SlidingWindow, |state| state.previous == 0 && state.current == 0);
+window_model!(FixedWindow);
+window_model!(SlidingWindow);
 
 impl Model for CalendarWindow {
     const REFUND_CORRECTS: bool = false;
 
     /// Units that still count are counted in the present window.
     fn clamped(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
-        if state.ends > now { CalendarWindowState { ends: self.end_of_window(now), ..state } } else { state }
+        let (ends, used) = state.parts();
+        if ends > now { CalendarWindowState::from_parts((self.end_of_window(now), used)) } else { state }
     }
 
     fn is_nothing(&self, state: &CalendarWindowState, _: Timestamp) -> bool {
-        state.used == 0
+        state.parts().1 == 0
     }
 
     fn is_over(&self, state: &CalendarWindowState, now: Timestamp) -> bool {

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, GcraState, SlidingWindow, TokenBucket};
+use tower_sluice::internal::redis::StateParts as _;
+use tower_sluice::internal::redis::testing::{ReadCalendar as _, ReplayApplied as _};
 use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Decision, PartitionKey, Quota};
+use tower_sluice::{Decision, Limiter as _, PartitionKey, Quota, RateLimiter, testing};
 
 use super::{ALL, talk, target};
 use crate::script::bucket::mark_of;
@@ -64,8 +66,8 @@ fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xors
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&ALL);
     let clock = ManualClock::starting_at(at(START));
-    let memory = MemoryStore::with_capacity(1_000).with_clock(clock.clone()).table();
-    memory.shared().take_quotas(limiter);
+    let memory = RateLimiter::new(limiter.clone(), MemoryStore::with_capacity(1_000).with_clock(clock.clone()));
+    assert!(testing::take_quotas(&memory));
     let mut now = START;
     let mut rejected = 0;
     let mut converted = 0;
@@ -82,7 +84,7 @@ fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xors
         let cost = scale * (1 + random.below(most) / random.pick(&[1, 2, 8]));
         let name = key(id);
         let owner = PartitionKey::from(id);
-        let expected = memory.decide(limiter, &Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
+        let expected = memory.decide(&Ask::charge(&owner, cost).under(Some(quota))).at_once().unwrap();
         let (found, calls) = charge(&mut server, limiter, &name, quota, cost, now);
         let context = || format!("step {step}, {cost} of {quota:?} for {id}: {found:?} instead of {expected:?}");
         assert_eq!(found.outcome(), expected.outcome(), "{}", context());
@@ -97,10 +99,10 @@ fn follow<A: Scripted + Debug>(limiter: &A, scale: u64, quota: impl Fn(&mut Xors
             let cost = scale * (1 + random.below(cost / scale));
             if random.below(2) == 0 {
                 let other = Quota::per(5 * scale, quota.period());
-                let _ = memory.decide(limiter, &Ask::charge(&owner, scale).under(Some(other))).at_once();
+                let _ = memory.decide(&Ask::charge(&owner, scale).under(Some(other))).at_once();
                 let _ = charge(&mut server, limiter, &name, other, scale, now);
             }
-            memory.shared().refund(limiter, &Ask::charge(&owner, cost).under(Some(quota)), expected.receipt(), cost);
+            memory.refund(&Ask::charge(&owner, cost).under(Some(quota)), expected.receipt(), cost);
             give_back(&mut server, limiter, &name, quota, (cost, found.receipt()), now);
             refunded += 1;
         }
@@ -155,8 +157,8 @@ proptest! {
         prop_assume!(bucket.fits().is_ok());
         let micro = 1_000 * u128::from(quota.limit());
         let tat = u128::from(START + micros) * micro + u128::from(rest) % micro;
-        let text = bucket.write(&GcraState { tat }, at(START));
-        let read = bucket.read(text.as_bytes(), at(START)).unwrap().tat;
+        let text = bucket.write(&GcraState::from_parts(tat), at(START));
+        let read = bucket.read(text.as_bytes(), at(START)).unwrap().parts();
         prop_assert!((tat..tat + micro).contains(&read), "{text}: {read} for {tat}");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::internal::redis::Tat;
+use tower_sluice::internal::redis::testing::NewReceipt as _;
 use tower_sluice::limiter::Receipt;
 
 use super::{ALL, NOW, estimate, refund};

@@ -4,6 +4,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::internal::redis::testing::{
+    DecideStanding as _, NewBanGrowth as _, ReplayApplied as _, allowed_for, banned_for,
+};
 use tower_sluice::limiter::{Override, OverrideReason, Receipt};
 use tower_sluice::store::remote::{Applied, BanGrowth, Standing};
 use tower_sluice::time::Timestamp;
@@ -221,7 +224,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
 fn some_override(random: &mut Xorshift) -> Override {
     let span = Duration::from_micros(1 + random.below(DAY));
     let reason = OverrideReason::new(random.pick(&["scrapes", "a,b:c!d@e%f \u{e9}-1", "!0:0:0:!"])).unwrap();
-    random.pick(&[Override::Ban { span, reason }, Override::Allow { span, reason }, Override::Lift])
+    random.pick(&[banned_for(span, reason), allowed_for(span, reason), Override::Lift])
 }
 
 fn millis(time: Timestamp) -> i64 {

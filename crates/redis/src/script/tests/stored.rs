@@ -8,6 +8,7 @@ use std::time::Duration;
 use ::redis::Value;
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::internal::redis::testing::{NewReceipt as _, ReadCalendar as _, ReadQuota as _};
 use tower_sluice::internal::redis::{ChargedIn, Tat};
 use tower_sluice::limiter::Receipt;
 

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
+use tower_sluice::internal::redis::testing::ReadDescription as _;
 use tower_sluice::internal::redis::{Claim, Formula, MemberAnswers, MemberDecision};
 use tower_sluice::limiter::Ask;
-use tower_sluice::store::OpenStore;
 use tower_sluice::testing::seed_of;
-use tower_sluice::{Decision, PartitionKey, Quota};
+use tower_sluice::{Decision, Limiter as _, PartitionKey, Quota, RateLimiter};
 
 use crate::connection::Redis;
 use crate::script::KeyNames;
@@ -27,13 +27,13 @@ fn open(server: &RedisServer) -> Redis {
 /// A limiter whose budgets do not grow while a test runs.
 struct Limiter {
     bucket: TokenBucket,
-    table: RedisTable<GcraState>,
+    table: RateLimiter<TokenBucket, RedisTable<GcraState>>,
 }
 
 impl Limiter {
     fn new(redis: &Redis, name: &str, limit: u64) -> Self {
         let bucket = TokenBucket::new(Quota::per(limit, Duration::from_secs(1_000 * 86_400)));
-        Self { bucket, table: RedisStore::new(redis, name).open(&bucket) }
+        Self { bucket, table: RateLimiter::new(bucket, RedisStore::new(redis, name)) }
     }
 
     fn claim(&self, key: &str, cost: u64) -> Box<dyn Claim> {
@@ -41,7 +41,7 @@ impl Limiter {
     }
 
     fn claim_under(&self, key: &str, cost: u64, quota: Option<Quota>) -> Box<dyn Claim> {
-        let description = self.table.describe(&self.bucket);
+        let description = self.table.describe();
         let key = PartitionKey::from(key);
         let claim = description.batches().unwrap().claim(&Ask::charge(&key, cost).under(quota));
         claim.expect("no lease pays")

@@ -2,6 +2,9 @@
 //! call, records and reports, and the parts that its queues, limits of requests in flight and balances share with those
 //! in memory.
 
+#[cfg(feature = "test-util")]
+pub mod testing;
+
 #[cfg(feature = "calendar")]
 use crate::algorithm::{CalendarWindow, CalendarWindowState};
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
@@ -29,8 +32,8 @@ pub use crate::util::lock::Shards;
 pub use crate::util::random::identity;
 pub use crate::util::undo::{OnDrop, complete_or_undo};
 pub use crate::values::{
-    Adjusted, Adjusting, Batching, ChargingOnce, CreditExpiry, Expiry, PendingAdjustment, REFERENCE_KEPT, Report,
-    Retry, SharesReports,
+    Adjusted, Adjusting, Batching, ChargingOnce, Claim, CreditExpiry, Expiry, Formula, MemberAnswers, MemberDecision,
+    PendingAdjustment, REFERENCE_KEPT, Report, Retry, Room, SharesReports,
 };
 
 /// The abilities of limiters that share more than their decisions.
