@@ -28,9 +28,7 @@ use tower_sluice::{
 };
 use tower_sluice_redis::{Redis, RedisStore};
 
-use crate::support::clients::PLENTY;
 use crate::support::metrics::Metrics;
-use crate::support::redis::free_port;
 
 type Reply = Pin<Box<dyn Future<Output = u16>>>;
 
@@ -408,8 +406,9 @@ fn what_an_overloaded_server_sheds_is_counted_by_class_and_share() {
 
 /// A Redis address without a server. On a busy machine, a connection may be refused later than by the default timeout.
 fn nowhere() -> Redis {
-    let builder = Redis::single(format!("redis://127.0.0.1:{}", free_port()));
-    builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
+    const PLENTY: Duration = Duration::from_secs(10);
+    // No program listens on the port of another system service.
+    Redis::single("redis://127.0.0.1:1").timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
 fn on<A: tower_sluice_redis::Scripted>(redis: &Redis, name: &str, algorithm: A) -> Policy {

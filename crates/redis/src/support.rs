@@ -8,9 +8,9 @@ pub(crate) mod counterexamples;
 pub(crate) mod effort;
 #[path = "../../../tests/support/log.rs"]
 pub(crate) mod log;
-#[path = "../../../tests/support/manual_redis.rs"]
+#[path = "../tests/support/manual_redis.rs"]
 pub(crate) mod manual_redis;
-#[path = "../../../tests/support/redis.rs"]
+#[path = "../tests/support/redis.rs"]
 pub(crate) mod servers;
 #[path = "../../../tests/support/timing.rs"]
 pub(crate) mod timing;

@@ -21,5 +21,5 @@ mod store;
 mod topologies;
 mod wide_units;
 
-#[path = "../../../../tests/support/mod.rs"]
+#[path = "../support/mod.rs"]
 mod support;

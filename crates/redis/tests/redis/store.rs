@@ -506,3 +506,10 @@ fn stores_and_limiters_are_send_and_sync() {
     fn is_send_and_sync<T: Send + Sync>() {}
     is_send_and_sync::<RedisStore>();
 }
+
+#[test]
+#[should_panic(expected = "a staggered window is kept in memory only")]
+fn a_staggered_window_is_rejected() {
+    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+    let _ = RateLimiter::new(FixedWindow::new(Quota::per_minute(1)).staggered(), RedisStore::new(&redis, "p"));
+}

@@ -1,5 +1,6 @@
 //! A queue on Redis that several processes share.
 
+mod close;
 mod layer;
 mod leaving;
 

@@ -9,7 +9,7 @@ pub use ports::free_port;
 
 pub use super::timing::await_until;
 
-#[path = "ports.rs"]
+#[path = "../../../../tests/support/ports.rs"]
 mod ports;
 
 pub struct RedisServer {
