@@ -15,8 +15,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Router, routing::get};
 use tower_sluice::key::PeerIp;
-use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
+use tower_sluice_redis::{Redis, RedisStore};
 
 /// For a probe: is the limit shared at the moment?
 async fn shared(State(redis): State<Redis>) -> (StatusCode, String) {

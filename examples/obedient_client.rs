@@ -25,8 +25,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::{Instant, timeout_at};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::store::redis::Redis;
 use tower_sluice_client::PacerLayer;
+use tower_sluice_redis::Redis;
 
 /// How many calls each process makes at a time.
 const CONCURRENT: usize = 10;

@@ -29,13 +29,13 @@ use tower_sluice::algorithm::UnknownZone;
 use tower_sluice::key::{KeyExtractor, PeerIp, User, key_fn};
 use tower_sluice::limiter::{Credit, IntoLimiter};
 use tower_sluice::policy::Crossing;
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{
     Balance, CalendarWindow, Concurrency, Limiter, LimiterError, LimiterExt, LimitsHandle, MissingKey, PartitionKey,
-    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, RedisBalance, Rejection, RequestHead, Settlement,
-    SlidingWindow, TokenBucket, Verdict,
+    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, RequestHead, Settlement, SlidingWindow,
+    TokenBucket, Verdict,
 };
 use tower_sluice_postgres::{Kept, Postgres, PostgresStore};
+use tower_sluice_redis::{Redis, RedisBalance, RedisStore, Scripted};
 
 /// What a plan allows. A row that is read is a unit.
 #[derive(Clone, Copy)]

@@ -119,7 +119,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Dead code is reported only if all of these features are on. Without one of them, the items that only this feature
 // uses are unused.
-#![cfg_attr(not(all(feature = "axum", feature = "calendar", feature = "metrics", feature = "redis")), allow(dead_code))]
+#![cfg_attr(
+    not(all(feature = "axum", feature = "calendar", feature = "metrics", feature = "internal")),
+    allow(dead_code)
+)]
 // `internal` reaches items that nothing else outside of the crate does.
 #![cfg_attr(not(feature = "internal"), allow(unreachable_pub))]
 
@@ -178,11 +181,7 @@ pub mod snapshot {
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 pub use self::balance::Balance;
-#[cfg(feature = "redis")]
-pub use self::balance::RedisBalance;
 pub use self::concurrency::Concurrency;
-#[cfg(feature = "redis")]
-pub use self::concurrency::RedisConcurrency;
 #[cfg(feature = "http")]
 pub use self::http::{
     ChargeOnce, Exemptions, LimitsHandle, MissingKey, Penalty, Permits, Policy, RateLimitLayer, Rejection, RequestHead,
@@ -192,12 +191,10 @@ pub use self::limiter::ext::LimiterExt;
 pub use self::limiter::rate_limiter::RateLimiter;
 pub use self::limiter::traits::Limiter;
 pub use self::overload::Overload;
-#[cfg(feature = "redis")]
-pub use self::queue::RedisQueue;
 pub use self::queue::{LeakyQueue, SlowDown};
 pub use self::values::{Decision, FailureMode, LimiterError, Outcome, PartitionKey, Quota, time};
 
 /// Compiles the README's examples.
-#[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -19,7 +19,6 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::limiter::{Answer, Ask, Description, Mode};
-use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore};
 use tower_sluice::store::{MemoryStore, OverloadStats, Stats, WhenFull};
 use tower_sluice::time::ManualClock;
@@ -27,10 +26,9 @@ use tower_sluice::{
     Concurrency, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, Quota,
     RateLimitLayer, RateLimiter,
 };
+use tower_sluice_redis::{Redis, RedisStore};
 
-use crate::support::clients::PLENTY;
 use crate::support::metrics::Metrics;
-use crate::support::redis::free_port;
 
 type Reply = Pin<Box<dyn Future<Output = u16>>>;
 
@@ -408,11 +406,12 @@ fn what_an_overloaded_server_sheds_is_counted_by_class_and_share() {
 
 /// A Redis address without a server. On a busy machine, a connection may be refused later than by the default timeout.
 fn nowhere() -> Redis {
-    let builder = Redis::single(format!("redis://127.0.0.1:{}", free_port()));
-    builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
+    const PLENTY: Duration = Duration::from_secs(10);
+    // No program listens on the port of another system service.
+    Redis::single("redis://127.0.0.1:1").timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn on<A: tower_sluice::store::redis::Scripted>(redis: &Redis, name: &str, algorithm: A) -> Policy {
+fn on<A: tower_sluice_redis::Scripted>(redis: &Redis, name: &str, algorithm: A) -> Policy {
     policy(name, RateLimiter::new(algorithm, RedisStore::new(redis, name)))
 }
 

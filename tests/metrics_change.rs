@@ -16,9 +16,9 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::limiter::{Answer, Ask, IntoLimiter};
-use tower_sluice::store::redis::{Redis, RedisStore, RedisTable};
 use tower_sluice::store::{MemoryStore, Stats, TableStats};
 use tower_sluice::{Concurrency, Decision, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice_redis::{Redis, RedisStore, RedisTable};
 
 use crate::support::metrics::Metrics;
 

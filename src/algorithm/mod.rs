@@ -22,7 +22,7 @@ mod saved;
 mod sliding_window;
 #[cfg(test)]
 mod tests;
-mod window;
+pub(crate) mod window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};
 #[cfg(feature = "calendar")]
@@ -30,7 +30,6 @@ pub use self::calendar::{CalendarWindow, CalendarWindowState, UnknownZone, Weekd
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
 pub use self::kind::Kind;
-#[cfg(feature = "remote")]
 pub(crate) use self::portable::written_under;
 pub use self::portable::{Portable, UnknownState};
 pub(crate) use self::saved::{SavedState, letter_of};

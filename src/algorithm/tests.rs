@@ -78,7 +78,6 @@ fn a_refund_goes_to_the_window_of_its_charge() {
     assert_eq!([6, 7].map(|charged| refund(charged, 9)), [(0, 3), (4, 0)]);
 }
 
-#[cfg(feature = "remote")]
 #[test]
 fn the_quota_is_read_from_the_head_of_any_state() {
     let quota = Quota::per(7, Duration::from_secs(60));

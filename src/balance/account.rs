@@ -21,7 +21,7 @@ struct Lot {
 
 /// What a charge takes if there are not enough units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shortfall {
+pub enum Shortfall {
     /// Nothing.
     Rejected = 0,
     /// What is left.

@@ -4,18 +4,14 @@
 //! maps with locks; `redis` keeps them on a server, where a script does what `account` does. Both answer by the
 //! functions below.
 
-mod account;
+pub(crate) mod account;
 mod accounts;
 mod limiter;
-#[cfg(feature = "redis")]
-mod redis;
 #[cfg(all(test, not(sluice_loom)))]
 #[allow(clippy::cast_possible_truncation, reason = "small numbers")]
 mod tests;
 
 pub use self::limiter::Balance;
-#[cfg(feature = "redis")]
-pub use self::redis::RedisBalance;
 
 use std::time::Duration;
 
@@ -27,13 +23,13 @@ const MOST_LOTS: usize = 64;
 
 /// The charge of a request: the lots that have paid it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Paid {
+pub struct Paid {
     /// The end of the lot that was charged first.
-    first: Expiry,
+    pub first: Expiry,
     /// The end of the lot that was charged last.
-    last: Expiry,
+    pub last: Expiry,
     /// The units that the last lot has paid; the largest number that a receipt holds if there are more.
-    by_last: u64,
+    pub by_last: u64,
 }
 
 /// The bits of a receipt that two expiries leave for a number of units: 4 × 10^12.
@@ -62,7 +58,7 @@ impl Proof for Paid {
 
 /// The units of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct UnitsLeft {
+pub struct UnitsLeft {
     left: u64,
     /// The time until units expire, so that the others do not pay for the request any more: zero if enough of them
     /// never expire, or if they do not pay for it now.
@@ -70,7 +66,7 @@ struct UnitsLeft {
 }
 
 impl UnitsLeft {
-    fn new(left: u64, suffice_until: Expiry, now: Timestamp) -> Self {
+    pub fn new(left: u64, suffice_until: Expiry, now: Timestamp) -> Self {
         let expires = suffice_until != Expiry::NEVER;
         Self { left, suffice_for: if expires { suffice_until.instant().saturating_since(now) } else { Duration::ZERO } }
     }
@@ -78,13 +74,13 @@ impl UnitsLeft {
 
 /// The decision on a request that was charged `units`. `rest` are the units that the key has afterwards, and for how
 /// long those before would have sufficed.
-fn admitted(units: u64, rest: UnitsLeft, paid: Option<Paid>) -> Decision {
+pub fn admitted(units: u64, rest: UnitsLeft, paid: Option<Paid>) -> Decision {
     let decision = Decision::allow(rest.left.saturating_add(units), rest.left).with_reset_after(rest.suffice_for);
     paid.map_or(decision, |paid| decision.with_receipt(Receipt::from_proof(paid)))
 }
 
 /// The decision, without a charge, on a request of a key with these units. No wait helps: nothing is restored.
-fn judged(cost: u64, UnitsLeft { left, suffice_for }: UnitsLeft) -> Decision {
+pub fn judged(cost: u64, UnitsLeft { left, suffice_for }: UnitsLeft) -> Decision {
     match left.checked_sub(cost) {
         Some(rest) => Decision::allow(left, rest).with_reset_after(suffice_for),
         // A request of cost 0 is always admitted.
@@ -94,7 +90,7 @@ fn judged(cost: u64, UnitsLeft { left, suffice_for }: UnitsLeft) -> Decision {
 
 /// Why units cannot be added or charged by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unfit {
+pub enum Unfit {
     /// The balance would be above, or the debt, [`Quota::MAX_UNITS`].
     TooManyUnits,
     TooManyLots,

@@ -10,8 +10,6 @@ mod limiter;
 mod log;
 #[cfg(all(test, sluice_loom))]
 mod models;
-#[cfg(feature = "redis")]
-mod redis;
 mod slots;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
@@ -20,8 +18,6 @@ mod waiting;
 mod word;
 
 pub use self::limiter::Concurrency;
-#[cfg(feature = "redis")]
-pub use self::redis::RedisConcurrency;
 
 use crate::values::LimiterError;
 use crate::values::{Decision, Issuer, Proof, Receipt};

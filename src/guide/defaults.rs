@@ -136,16 +136,16 @@
 //!
 //! | setting | default |
 //! |---|---|
-//! | [`RedisBuilder::timeout`](crate::store::redis::RedisBuilder::timeout) | 50 ms for a whole decision |
-//! | [`RedisBuilder::connect_timeout`](crate::store::redis::RedisBuilder::connect_timeout) | 1 s, for which no decision waits |
-//! | [`RedisBuilder::max_in_flight`](crate::store::redis::RedisBuilder::max_in_flight) | 4,096 calls per runtime and server |
-//! | [`RedisBuilder::prefix`](crate::store::redis::RedisBuilder::prefix) | `sluice` |
-//! | [`RedisBuilder::secret`](crate::store::redis::RedisBuilder::secret) | none: hashes of clients have no secret |
-//! | [`RedisStore::leasing`](crate::store::redis::RedisStore::leasing) | none: each request asks |
-//! | [`RedisStore::without_coalescing`](crate::store::redis::RedisStore::without_coalescing) | no: requests of a key share calls |
-//! | [`RedisQueue::max_queue`](crate::RedisQueue::max_queue), [`max_wait`](crate::RedisQueue::max_wait), [`max_waiters`](crate::RedisQueue::max_waiters) | as of `LeakyQueue` |
-//! | [`RedisConcurrency::lease`](crate::RedisConcurrency::lease) | 10 s |
-//! | [`RedisConcurrency::max_queue`](crate::RedisConcurrency::max_queue), [`max_wait`](crate::RedisConcurrency::max_wait), [`max_waiters`](crate::RedisConcurrency::max_waiters) | as of `Concurrency` |
+//! | [`RedisBuilder::timeout`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.timeout) | 50 ms for a whole decision |
+//! | [`RedisBuilder::connect_timeout`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.connect_timeout) | 1 s, for which no decision waits |
+//! | [`RedisBuilder::max_in_flight`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.max_in_flight) | 4,096 calls per runtime and server |
+//! | [`RedisBuilder::prefix`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.prefix) | `sluice` |
+//! | [`RedisBuilder::secret`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.secret) | none: hashes of clients have no secret |
+//! | [`RedisStore::leasing`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.leasing) | none: each request asks |
+//! | [`RedisStore::without_coalescing`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.without_coalescing) | no: requests of a key share calls |
+//! | [`RedisQueue::max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_queue), [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_wait), [`max_waiters`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_waiters) | as of `LeakyQueue` |
+//! | [`RedisConcurrency::lease`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.lease) | 10 s |
+//! | [`RedisConcurrency::max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue), [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_wait), [`max_waiters`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_waiters) | as of `Concurrency` |
 //! | [`RemoteStore::secret`](crate::store::remote::RemoteStore::secret), [`leasing`](crate::store::remote::RemoteStore::leasing), [`without_coalescing`](crate::store::remote::RemoteStore::without_coalescing) | as of `RedisStore` |
 //! | [`KeyValueBackend::bounded`](crate::store::remote::KeyValueBackend::bounded) | 100 ms, and 1,024 calls in flight |
 //! | [`KeyValueBackend::with_clock`](crate::store::remote::KeyValueBackend::with_clock) | [`Wall`](crate::time::Wall) |

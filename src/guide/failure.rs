@@ -10,7 +10,7 @@
 //! DynamoDB](super::dynamodb#when-dynamodb-fails) and in stores of your own, with other timeouts: 100 ms on PostgreSQL.
 //!
 //! ```no_run
-//! use tower_sluice::store::redis::{Redis, RedisStore};
+//! use tower_sluice_redis::{Redis, RedisStore};
 //! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter, TokenBucket};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -32,10 +32,10 @@
 //!   gets the quota of each process that it reaches, as any client does: with *n* processes, up to *n* times.
 //! - **Fallbacks do not report to Redis.** Redis never learns of the requests that they admitted, so after the recovery
 //!   it grants its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
-//! - **Requests in flight are reported.** During an outage, a [`RedisConcurrency`](crate::RedisConcurrency) admits its
+//! - **Requests in flight are reported.** During an outage, a [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) admits its
 //!   limit per process, including requests that Redis had admitted before. After the recovery, its leases report the
 //!   requests that are in flight by then.
-//! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
+//! - **A slow server counts as failed.** A decision takes at most [50 ms](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
 //!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of
 //!   less than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often,

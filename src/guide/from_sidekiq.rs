@@ -15,8 +15,8 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::store::redis::Redis;
-//! use tower_sluice::{Quota, RedisQueue};
+//! use tower_sluice_redis::{Redis, RedisQueue};
+//! use tower_sluice::Quota;
 //! use tower_sluice_client::{ThrottleError, ThrottleLayer};
 //!
 //! /// Stands for the call of the partner.
@@ -51,18 +51,18 @@
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
 //! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
 //! | `points(…)` | a bucket, with a [cost](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.cost_fn) | the same |
-//! | `concurrent(name, 50, …)` | [`RedisConcurrency`](crate::RedisConcurrency) | [`Concurrency`](crate::Concurrency) |
+//! | `concurrent(name, 50, …)` | [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) | [`Concurrency`](crate::Concurrency) |
 //! | `unlimited` | no layer | |
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
-//! | `wait_timeout` | [`max_wait`](crate::RedisQueue::max_wait) | the same |
+//! | `wait_timeout` | [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_wait) | the same |
 //! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.ThrottleError.html#variant.Rejected), with the exact wait | the same |
 //! | `policy: :skip` | ignore that error | the same |
 //!
 //! Names and keys:
 //!
 //! ```no_run
-//! use tower_sluice::store::redis::{Redis, RedisStore};
+//! use tower_sluice_redis::{Redis, RedisStore};
 //! use tower_sluice::{LeakyBucket, Quota, RateLimiter};
 //! use tower_sluice_client::ThrottleLayer;
 //!
@@ -99,7 +99,7 @@
 //! [`FixedWindow`]: crate::FixedWindow
 //! [`SlidingWindow`]: crate::SlidingWindow
 //! [`LeakyBucket`]: crate::LeakyBucket
-//! [`RedisStore`]: crate::store::redis::RedisStore
-//! [`RedisQueue`]: crate::RedisQueue
+//! [`RedisStore`]: https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html
+//! [`RedisQueue`]: https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html
 //! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html
 //! [`on_failure`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.on_failure

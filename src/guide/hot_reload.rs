@@ -40,7 +40,7 @@
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::layer::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
-//! On Redis, debts are kept [in time](crate::store::redis::RedisStore#another-quota), and waiters of a queue depart at
+//! On Redis, debts are kept [in time](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#another-quota), and waiters of a queue depart at
 //! the times that they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts
 //! are kept.
 //!

@@ -167,9 +167,9 @@
 //!
 //! # On several machines
 //!
-//! A `Concurrency` counts one process. A [`RedisConcurrency`](crate::RedisConcurrency) counts [all
-//! processes](super::machines#what-is-in-flight-on-all-machines). Its [`max_queue`](crate::RedisConcurrency::max_queue)
-//! is a line in each process, first come, first served; [between processes](crate::RedisConcurrency#waiting), chance
+//! A `Concurrency` counts one process. A [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) counts [all
+//! processes](super::machines#what-is-in-flight-on-all-machines). Its [`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue)
+//! is a line in each process, first come, first served; [between processes](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#waiting), chance
 //! decides. In a file with `[redis]`, `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which
 //! time the units of a process that has died are free; `store = "memory"` keeps a policy in the process.
 //!

@@ -9,7 +9,7 @@
 //!
 //! use axum::{Router, routing::get};
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::store::redis::{Redis, RedisStore};
+//! use tower_sluice_redis::{Redis, RedisStore};
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
 //!
 //! #[tokio::main]
@@ -45,7 +45,7 @@
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call in the background |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a process can
-//! [lease units in advance](crate::store::redis::RedisStore::leasing), for an accuracy that is documented there. How
+//! [lease units in advance](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.leasing), for an accuracy that is documented there. How
 //! large the server must be: [capacity](super::capacity).
 //!
 //! # What is shared
@@ -56,7 +56,7 @@
 //!
 //! # Names
 //!
-//! Processes share budgets under the same names: the [prefix](crate::store::redis::RedisBuilder::prefix) of the
+//! Processes share budgets under the same names: the [prefix](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.prefix) of the
 //! `Redis`, and the name of the store. Two services on one Redis need different prefixes, and two limiters different
 //! names.
 //!
@@ -66,14 +66,14 @@
 //! count under the new limit; with another period, the used units count in the next window, too. While a change is
 //! rolled out, each process decides with the quota that it has.
 //!
-//! Clients are stored as hashes. With a [secret](crate::store::redis::RedisBuilder::secret), a reader of the
+//! Clients are stored as hashes. With a [secret](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.secret), a reader of the
 //! server cannot identify them by trying all keys.
 //!
 //! # Sentinels and clusters
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::redis::Redis;
+//! use tower_sluice_redis::Redis;
 //!
 //! let sentinels = ["redis://10.0.0.7:26379", "redis://10.0.0.8:26379"];
 //! let watched = Redis::sentinel("main", sentinels).open()?;
@@ -92,21 +92,21 @@
 //! - `maxmemory-policy noeviction`, or a server of its own. A server that evicts keys forgets debts; a warning is
 //!   logged once.
 //! - A short round trip. A decision waits for one, and 50 ms at most, unless [set
-//!   otherwise](crate::store::redis::RedisBuilder::timeout).
+//!   otherwise](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.timeout).
 //! - No persistence is needed: at most, what clients owe is lost. For a quota [per month](super::calendar), that may be
 //!   much: let the server append to a file (`appendonly yes`). What is in flight is reported again.
 //!
 //! # Is it ready?
 //!
-//! [`Redis::ping`](crate::store::redis::Redis::ping) is for a readiness probe: it asks all primaries that are known,
+//! [`Redis::ping`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.Redis.html#method.ping) is for a readiness probe: it asks all primaries that are known,
 //! past their circuit breakers, and closes a breaker that had opened because no answer came.
-//! [`Redis::health`](crate::store::redis::Redis::health) is not: it reports the results of the last calls. A process
+//! [`Redis::health`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.Redis.html#method.health) is not: it reports the results of the last calls. A process
 //! that makes no calls and does not ping keeps reporting an open breaker.
 //!
 #![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
 #![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
 //! use axum::{Router, extract::State, http::StatusCode, routing::get};
-//! use tower_sluice::store::redis::Redis;
+//! use tower_sluice_redis::Redis;
 //!
 //! async fn ready(State(redis): State<Redis>) -> StatusCode {
 //!     match redis.ping().await {
@@ -130,13 +130,13 @@
 //!
 //! # A shared queue
 //!
-//! A [`RedisQueue`](crate::RedisQueue) is one queue for all machines: together they call the partner ten times
+//! A [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html) is one queue for all machines: together they call the partner ten times
 //! per second.
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice::store::redis::Redis;
-//! use tower_sluice::{Quota, RedisQueue};
+//! use tower_sluice_redis::{Redis, RedisQueue};
+//! use tower_sluice::Quota;
 //! use tower_sluice_client::ThrottleLayer;
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
@@ -149,17 +149,17 @@
 //!
 //! Redis assigns the departure times, and each process waits locally. The departure of a waiter that is cancelled goes
 //! to the next arrival, since the waiters behind it have their times already: one of [its
-//! differences](crate::RedisQueue) to the queue in memory.
+//! differences](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html) to the queue in memory.
 //!
 //! # What is in flight on all machines
 //!
-//! A [`RedisConcurrency`](crate::RedisConcurrency) limits how many requests of a client are in flight at once, over all
+//! A [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) limits how many requests of a client are in flight at once, over all
 //! machines:
 //!
 //! ```no_run
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice::store::redis::Redis;
-//! use tower_sluice::{Policy, RateLimitLayer, RedisConcurrency};
+//! use tower_sluice_redis::{Redis, RedisConcurrency};
+//! use tower_sluice::{Policy, RateLimitLayer};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let downloads = RedisConcurrency::new(&redis, "downloads", 4);
@@ -168,10 +168,10 @@
 //! ```
 //!
 //! Each process has a lease of the units of its requests, and renews it while they last. The units of a process that is
-//! killed are free when its [lease](crate::RedisConcurrency::lease) ends, 10 seconds later at most. A request takes one
+//! killed are free when its [lease](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.lease) ends, 10 seconds later at most. A request takes one
 //! round trip when it comes, and does not wait for one when it is over. With
-//! [`max_queue`](crate::RedisConcurrency::max_queue), requests that do not fit wait in their process, and a line of
-//! them costs a bounded number of [calls](crate::RedisConcurrency#waiting).
+//! [`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue), requests that do not fit wait in their process, and a line of
+//! them costs a bounded number of [calls](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#waiting).
 //!
 //! # Without Redis
 //!

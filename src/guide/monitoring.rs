@@ -79,7 +79,7 @@
 //! |---|---|---|
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
-//! | [`Stats::nodes`](crate::store::Stats::nodes) of a limiter, [`Redis::health`](crate::store::redis::Redis::health) | each node of a store: its circuit breaker, calls in flight, connected | a breaker is open, and requests arrive: [only they probe](#metrics) |
+//! | [`Stats::nodes`](crate::store::Stats::nodes) of a limiter, [`Redis::health`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.Redis.html#method.health) | each node of a store: its circuit breaker, calls in flight, connected | a breaker is open, and requests arrive: [only they probe](#metrics) |
 //! | [`evicted_live`](crate::RateLimiter::evicted_live) | keys that were evicted with debts, also by live changes of a full table | it grows: raise the capacity, or check for a flood of keys |
 //! | [`turned_away`](crate::RateLimiter::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::queue) |

@@ -166,7 +166,7 @@
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
-//! use tower_sluice::store::redis::Redis;
+//! use tower_sluice_redis::Redis;
 //! use tower_sluice_client::PacerLayer;
 //!
 //! # type Body = http_body_util::Full<bytes::Bytes>;

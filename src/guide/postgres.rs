@@ -39,9 +39,9 @@
 //! it, on Redis and on PostgreSQL, with the clocks of the server and of both processes moved. Each answer agrees, to
 //! the unit, with a naive ledger.
 //!
-//! Some limiters exist on Redis and not on PostgreSQL: bought units ([`RedisBalance`](crate::RedisBalance)), requests
-//! in flight on all machines ([`RedisConcurrency`](crate::RedisConcurrency)) and a shared queue
-//! ([`RedisQueue`](crate::RedisQueue)). Beside PostgreSQL, each process has its own: units that a customer has bought
+//! Some limiters exist on Redis and not on PostgreSQL: bought units ([`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html)), requests
+//! in flight on all machines ([`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html)) and a shared queue
+//! ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html)). Beside PostgreSQL, each process has its own: units that a customer has bought
 //! are in the memory of one process, and another one does not know them. So do not sell units by a
 //! [`Balance`](crate::Balance) in a service of several processes.
 //!

@@ -139,7 +139,7 @@
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
 //! - Memory is bounded, with any number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
 //! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is [stored with the
-//!   key](crate::store::redis::RedisStore#quotas-of-the-keys-own). Give all plans of a policy with windows one period:
+//!   key](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#quotas-of-the-keys-own). Give all plans of a policy with windows one period:
 //!   a count that comes into a shorter one ends with it.
 //! - In TOML, the customers of [a plan](super::plans#by-configuration) have its quota: the proxy in front says which
 //!   plan a request has.

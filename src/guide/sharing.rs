@@ -50,11 +50,11 @@
 //! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared | shared |
 //! | early retries, which are counted for a ban | each | each | each | each |
 //! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | shared | each |
-//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](crate::RedisConcurrency) | each: use `Concurrency` | each: use `Concurrency` |
-//! | their waiters ([`max_queue`](crate::RedisConcurrency::max_queue)) | each | each | each | each |
-//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](crate::RedisBalance) | each: use `Balance` | each: use `Balance` |
+//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) | each: use `Concurrency` | each: use `Concurrency` |
+//! | their waiters ([`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue)) | each | each | each | each |
+//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html) | each: use `Balance` | each: use `Balance` |
 //! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each | each |
-//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](crate::RedisQueue). A waiter is in the process that has the request | each: use `LeakyQueue` | each: use `LeakyQueue` |
+//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html). A waiter is in the process that has the request | each: use `LeakyQueue` | each: use `LeakyQueue` |
 //! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each | each |
 //! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each | each |

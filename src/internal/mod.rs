@@ -1,8 +1,7 @@
 //! What the other packages of this workspace share with this one. They ask for exactly its version (`=`), so it may
 //! change in any.
 
-#[cfg(feature = "redis")]
-pub mod shared_state;
+pub mod redis;
 pub mod span;
 
 #[cfg(feature = "http")]

@@ -11,7 +11,7 @@ pub(crate) mod hold;
 mod into_limiter;
 pub(crate) mod rate_limiter;
 pub(crate) mod traits;
-mod wait_bounds;
+pub(crate) mod wait_bounds;
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "bodies are HTTP's"))]
 mod watched_units;
 

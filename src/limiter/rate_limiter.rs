@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::{IntoLimiter, Limiter};
 use crate::algorithm::Algorithm;
-#[cfg(feature = "remote")]
 use crate::store::remote::{Backend, RemoteTable};
 use crate::store::{MemoryStore, MemoryTable, OpenStore, SharedTable, Stats};
 use crate::values::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
@@ -190,7 +189,6 @@ impl<A: Algorithm> KeepsStates for StatesInMemory<A> {
 }
 
 /// On a server.
-#[cfg(feature = "remote")]
 impl<A: Algorithm + Clone, B: Backend<A>> Limiter for RateLimiter<A, RemoteTable<A::State, B>> {
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         self.table.decide(&*self.algorithm, ask)
@@ -215,7 +213,6 @@ impl<A: Algorithm + Clone, B: Backend<A>> Limiter for RateLimiter<A, RemoteTable
     }
 }
 
-#[cfg(feature = "remote")]
 impl<A: Algorithm + Clone, B: Backend<A>> KeepsStates for RateLimiter<A, RemoteTable<A::State, B>> {
     fn heritage(&self) -> Heritage {
         self.table.heritage()

@@ -5,27 +5,27 @@ use std::time::Duration;
 use crate::values::Quota;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitBounds {
+pub struct WaitBounds {
     /// How many requests of one key wait.
-    pub(crate) max_queue: usize,
-    pub(crate) max_wait: Duration,
+    pub max_queue: usize,
+    pub max_wait: Duration,
     /// How many requests wait over all keys.
-    pub(crate) max_waiters: usize,
+    pub max_waiters: usize,
 }
 
 impl WaitBounds {
     /// The defaults: half of the 60 seconds after which many proxies give up; and over all keys, the number of requests
     /// that take some 7 MB in a `LeakyQueue` at ten per key.
-    pub(crate) const fn new(max_queue: usize) -> Self {
+    pub const fn new(max_queue: usize) -> Self {
         Self { max_queue, max_wait: Duration::from_secs(30), max_waiters: 65_536 }
     }
 
     /// The defaults of a queue: the requests of a key that may wait are those that can depart within a period.
-    pub(crate) fn of_queue(quota: &Quota) -> Self {
+    pub fn of_queue(quota: &Quota) -> Self {
         Self::new(usize::try_from(quota.limit()).unwrap_or(usize::MAX))
     }
 
-    pub(crate) fn longest_wait(&self, patience: Option<Duration>) -> Duration {
+    pub fn longest_wait(&self, patience: Option<Duration>) -> Duration {
         patience.map_or(self.max_wait, |patience| patience.min(self.max_wait))
     }
 }

@@ -14,8 +14,6 @@ mod log;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod monitor;
-#[cfg(feature = "redis")]
-mod redis;
 mod schedule;
 mod slow_down;
 mod timer;
@@ -23,8 +21,6 @@ mod timer;
 use crate::values::LimiterError;
 
 pub use self::leaky_queue::LeakyQueue;
-#[cfg(feature = "redis")]
-pub use self::redis::RedisQueue;
 pub use self::slow_down::SlowDown;
 
 fn closed() -> LimiterError {

@@ -3,10 +3,7 @@
 
 mod health;
 mod memory;
-mod quota_change;
-#[cfg(feature = "redis")]
-pub mod redis;
-#[cfg(feature = "remote")]
+pub(crate) mod quota_change;
 pub mod remote;
 mod stats;
 

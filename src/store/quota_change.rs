@@ -6,18 +6,13 @@ use crate::values::{Quota, Shape};
 
 /// Converts a state from the quota `from` to the quota of `algorithm`, as it counts at `now`: used units stay used.
 /// Returns nothing if the algorithm cannot inherit from that quota.
-pub(super) fn converted<A: Algorithm>(
-    algorithm: &A,
-    state: A::State,
-    from: &Quota,
-    now: Timestamp,
-) -> Option<A::State> {
+pub fn converted<A: Algorithm>(algorithm: &A, state: A::State, from: &Quota, now: Timestamp) -> Option<A::State> {
     algorithm.can_inherit(from).then(|| algorithm.inherit(state, from, now))
 }
 
 /// Whether receipts of charges under the quota of `algorithm` are in the units of a state under the other quota. If
 /// not, the part of such a charge that is still owed is not known, and the charge is not refunded.
-pub(super) fn has_units_of<A: Algorithm>(algorithm: &A, other: &Quota) -> bool {
+pub fn has_units_of<A: Algorithm>(algorithm: &A, other: &Quota) -> bool {
     let own = algorithm.quota();
     match algorithm.kind() {
         Kind::Bucket { .. } => own.has_rate_of(other),

@@ -10,9 +10,8 @@ use super::limiter::{admitted_one_by_one, assert_same, frozen_clock};
 use crate::algorithm::Algorithm;
 use crate::limiter::{Limiter, RateLimiter};
 use crate::store::NodeHealth;
-use crate::store::remote::{
-    Applied, Backend, CallLimits, RemoteStore, RemoteTable, Standing, Tags, Target, Transition,
-};
+use crate::store::remote::tag::Tags;
+use crate::store::remote::{Applied, Backend, CallLimits, RemoteStore, RemoteTable, Standing, Target, Transition};
 use crate::values::time::{Clock, ManualClock};
 use crate::values::{Ask, Exception, Override, OverrideReason, PartitionKey};
 

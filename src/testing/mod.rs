@@ -16,16 +16,13 @@
 //! ```
 
 mod algorithm;
-#[cfg(feature = "remote")]
 mod backend;
 mod interval;
 mod limiter;
 mod random;
-#[cfg(feature = "remote")]
 mod records;
 
 pub use self::algorithm::check_algorithm;
-#[cfg(feature = "remote")]
 pub use self::backend::check_backend;
 #[doc(hidden)]
 pub use self::interval::IntervalChecker;
@@ -34,7 +31,6 @@ pub use self::limiter::admitted_by_threads;
 pub use self::limiter::{check_limiter, check_modes};
 #[doc(hidden)]
 pub use self::random::{Random, seed, seed_of, seeds};
-#[cfg(feature = "remote")]
 pub use self::records::check_records;
 
 /// For the tests of this crate: panics if the table of a limiter in memory, with an algorithm of this crate, is in
@@ -43,6 +39,14 @@ pub use self::records::check_records;
 pub fn check_invariants_of(limiter: &dyn crate::limiter::Limiter, now: crate::values::time::Timestamp) {
     let description = limiter.describe();
     description.keeps_states().expect("its states are in a table").check_invariants(now);
+}
+
+/// For the simulations of this workspace: the random numbers of this thread follow from this seed from now on, and
+/// [`Monotonic`](crate::time::Monotonic) is this clock on it. `None` ends it.
+#[doc(hidden)]
+pub fn simulate(simulation: Option<(u64, fn() -> crate::time::Timestamp)>) {
+    crate::util::random::seeded::set(simulation.map(|(seed, _)| seed));
+    crate::values::time::SIMULATED.set(simulation.map(|(_, clock)| clock));
 }
 
 /// For the tests of this crate: prepares a limiter to be asked under quotas of the keys' own, as a policy with a

@@ -20,7 +20,7 @@ pub(crate) fn character(alphabet: &[u8; 64], bytes: &[u8], index: usize) -> u8 {
     alphabet[usize::from(bits & 63)]
 }
 
-#[cfg(all(test, feature = "http", feature = "remote"))]
+#[cfg(all(test, feature = "http"))]
 mod tests {
     use super::*;
 

@@ -17,7 +17,6 @@ pub(crate) mod cases;
 #[path = "../../tests/support/effort.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod effort;
-#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) mod expiring_map;
 #[cfg(any(all(feature = "http", not(all(feature = "axum", feature = "metrics"))), not(feature = "precise-timer"),))]
 pub(crate) mod feature;
@@ -38,7 +37,6 @@ pub(crate) mod sync;
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod trace;
 pub(crate) mod two_choices;
-#[cfg(feature = "redis")]
 pub(crate) mod undo;
 pub(crate) mod wake;
 

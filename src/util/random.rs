@@ -13,8 +13,7 @@ pub fn random() -> u64 {
 }
 
 /// Draws a number that tells processes apart, so that a seed which they share does not determine it.
-#[cfg(any(feature = "http", feature = "redis"))]
-pub(crate) fn identity() -> u64 {
+pub fn identity() -> u64 {
     system_random()
 }
 
@@ -41,7 +40,6 @@ pub(crate) mod seeded {
     }
 
     /// Draws from this seed on this thread from now on; with `None`, from the seed of the run.
-    #[cfg(test)]
     pub(crate) fn set(seed: Option<u64>) {
         SEED.set(seed);
         DRAWN.set(0);

@@ -7,18 +7,18 @@ use crate::values::{Ask, Credit, Decision, LimiterError, PartitionKey};
 
 /// The state of a key after a credit or a charge by hand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Adjusted {
+pub struct Adjusted {
     /// The decision on a request of cost 0 afterwards.
-    pub(crate) decision: Decision,
+    pub decision: Decision,
     /// Whether its reference was known, so that nothing was done.
-    pub(crate) is_repeated: bool,
+    pub is_repeated: bool,
 }
 
-pub(crate) type PendingAdjustment = Pin<Box<dyn Future<Output = Result<Adjusted, LimiterError>> + Send>>;
+pub type PendingAdjustment = Pin<Box<dyn Future<Output = Result<Adjusted, LimiterError>> + Send>>;
 
 /// A limiter that enters credits and charges by hand with their references, in one atomic step: so of those with one
 /// reference, however many arrive at once and in how many processes, one is entered.
-pub(crate) trait Adjusting: Send + Sync + 'static {
+pub trait Adjusting: Send + Sync + 'static {
     /// Adds units to a key; `None` if the limiter [keeps no](Self::keeps_credits) units that are credited.
     fn credit(&self, key: &PartitionKey, credit: &Credit) -> Option<PendingAdjustment>;
 

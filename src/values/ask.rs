@@ -145,8 +145,9 @@ impl<'a> Ask<'a> {
     }
 
     /// Whether the key has a quota of its own that is [suspended](Quota::suspended).
+    #[must_use]
     #[inline]
-    pub(crate) const fn is_suspended(&self) -> bool {
+    pub const fn is_suspended(&self) -> bool {
         match self.quota {
             Some(quota) => quota.is_suspended(),
             None => false,

@@ -7,28 +7,28 @@ use std::pin::Pin;
 use crate::values::{Ask, Decision, Formula, LimiterError};
 
 /// The decisions on several claims, in their order.
-pub(crate) type Answers = Vec<Result<Decision, LimiterError>>;
+pub type Answers = Vec<Result<Decision, LimiterError>>;
 
 /// The decisions on the members of a formula, in their order; `None` for a member that was not decided on.
-pub(crate) type MemberAnswers = Vec<Option<Result<MemberDecision, LimiterError>>>;
+pub type MemberAnswers = Vec<Option<Result<MemberDecision, LimiterError>>>;
 
 /// The decision on a member of a formula.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MemberDecision {
-    pub(crate) decision: Decision,
+pub struct MemberDecision {
+    pub decision: Decision,
     /// Whether it was charged. Otherwise, the decision is a peek.
-    pub(crate) is_charged: bool,
+    pub is_charged: bool,
 }
 
 /// A limiter whose store can decide for several limiters in one call.
-pub(crate) trait Batching: Send + Sync + 'static {
+pub trait Batching: Send + Sync + 'static {
     /// Makes a claim for the key, the cost and the quota of a question, to be charged in one call with others. `None`
     /// if this decision needs no call.
     fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>>;
 }
 
 /// A charge of one request to one limiter, in the form that the limiter's store batches.
-pub(crate) trait Claim: Send {
+pub trait Claim: Send {
     /// Identifies the store: claims with equal ids can be decided in one call.
     fn store(&self) -> usize;
 

@@ -24,7 +24,7 @@ pub struct Credit {
 
 /// When the units of a credit expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CreditExpiry {
+pub enum CreditExpiry {
     Never,
     In(Duration),
     At(SystemTime),
@@ -103,7 +103,7 @@ impl From<u64> for Debit {
 }
 
 /// For how long a reference is known at least.
-pub(crate) const REFERENCE_KEPT: Duration = Duration::from_secs(7 * 86_400);
+pub const REFERENCE_KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 /// The greatest length of a reference, in bytes.
 const LONGEST_REFERENCE: usize = 200;
@@ -126,27 +126,27 @@ fn check(units: u64, reference: Option<&str>) -> Result<(), LimiterError> {
 
 /// The end of a lot: a whole millisecond since the Unix epoch, up to the year 2248.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Expiry(u64);
+pub struct Expiry(u64);
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 impl Expiry {
     /// 43 bits, so that a receipt has room for two.
-    pub(crate) const BITS: u32 = 43;
+    pub const BITS: u32 = 43;
 
     /// Later than any other.
-    pub(crate) const NEVER: Self = Self((1 << Self::BITS) - 1);
+    pub const NEVER: Self = Self((1 << Self::BITS) - 1);
 
     /// The end of the last millisecond that has begun at `instant`, rounded up. Times after the year 2248 are cut.
     pub(crate) fn at(instant: Timestamp) -> Self {
         Self::from_millis(instant.as_nanos().div_ceil(NANOS_PER_MILLI))
     }
 
-    pub(crate) fn from_millis(millis: u64) -> Self {
+    pub fn from_millis(millis: u64) -> Self {
         Self(millis.min(Self::NEVER.0))
     }
 
-    pub(crate) const fn millis(self) -> u64 {
+    pub const fn millis(self) -> u64 {
         self.0
     }
 

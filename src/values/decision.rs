@@ -101,9 +101,10 @@ pub enum Outcome {
 }
 
 impl Decision {
-    /// For a rejected `cost`: the units that are left, at most `cost`. `None` if nothing is left, or if it was
-    /// admitted.
-    pub(crate) fn partial_cost(&self, cost: u64) -> Option<u64> {
+    /// For a rejected `cost`: the units that are left, at most `cost`, which [`Mode::UpTo`](crate::limiter::Mode::UpTo)
+    /// charges. `None` if nothing is left, or if it was admitted.
+    #[must_use]
+    pub fn partial_cost(&self, cost: u64) -> Option<u64> {
         Some(self.remaining().min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 

@@ -150,7 +150,6 @@ impl Description {
         self
     }
 
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "no other store shares them"))]
     pub(crate) fn sharing_reports(mut self, limiter: impl SharesReports) -> Self {
         self.shares_reports = Some(Arc::new(limiter));
         self

@@ -5,7 +5,6 @@ mod adjusting;
 mod answer;
 mod ask;
 mod backlog;
-#[cfg_attr(not(feature = "remote"), allow(dead_code, unreachable_pub, reason = "backends have it in their interface"))]
 mod ban_growth;
 mod batch;
 mod charge_once;
@@ -31,35 +30,28 @@ mod terms;
 pub mod time;
 mod watches_bodies;
 
-pub(crate) use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
+pub use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
 pub use self::answer::{Answer, LimiterError, Pending};
 #[cfg(feature = "http")]
 pub(crate) use self::ask::Now;
 pub use self::ask::{Ask, Mode};
 pub use self::backlog::Backlog;
-#[cfg(feature = "remote")]
 pub use self::ban_growth::BanGrowth;
-#[cfg(not(feature = "remote"))]
-pub(crate) use self::ban_growth::BanGrowth;
-pub(crate) use self::batch::Batching;
-#[cfg(any(feature = "http", feature = "remote"))]
-pub(crate) use self::batch::{Answers, Claim, MemberAnswers, MemberDecision};
-pub(crate) use self::charge_once::ChargingOnce;
-#[cfg(any(feature = "http", feature = "redis"))]
-pub(crate) use self::charge_once::Retry;
+pub use self::batch::Batching;
+pub use self::batch::{Answers, Claim, MemberAnswers, MemberDecision};
+pub use self::charge_once::{ChargingOnce, Retry};
 pub use self::credit::{Credit, Debit};
-pub(crate) use self::credit::{CreditExpiry, Expiry, REFERENCE_KEPT};
+pub use self::credit::{CreditExpiry, Expiry, REFERENCE_KEPT};
 pub(crate) use self::decision::DeferredTime;
 pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
 #[cfg(feature = "http")]
 pub(crate) use self::description::Lasting;
 pub use self::failure_mode::FailureMode;
-pub(crate) use self::formula::Formula;
+pub use self::formula::Formula;
 #[cfg(feature = "http")]
 pub(crate) use self::formula::Rest;
-#[cfg(any(feature = "http", feature = "remote"))]
-pub(crate) use self::formula::Room;
+pub use self::formula::Room;
 pub use self::inheritance::Inheritance;
 pub(crate) use self::inheritance::{Finish, Heritage, KeepsStates};
 pub(crate) use self::keeps_standing::KeepsStanding;
@@ -70,11 +62,10 @@ pub use self::priority::Priority;
 pub(crate) use self::quota::gcd;
 pub use self::quota::{Quota, QuotaError};
 pub use self::receipt::Receipt;
-pub(crate) use self::receipt::{Issuer, Proof};
+pub use self::receipt::{Issuer, Proof};
 pub use self::request_end::RequestEnd;
-#[cfg(any(feature = "http", feature = "redis"))]
-pub(crate) use self::shares_reports::Report;
-pub(crate) use self::shares_reports::SharesReports;
+pub use self::shares_reports::Report;
+pub use self::shares_reports::SharesReports;
 pub(crate) use self::sheds_anybody::{FindShedder, ShedsAnybody};
 pub use self::terms::{Shape, Terms};
 pub(crate) use self::watches_bodies::{FindWatcher, WatchedBody, WatchesBodies};

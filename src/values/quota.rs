@@ -278,7 +278,6 @@ impl Quota {
     }
 
     /// This quota as servers keep it: a number of a calendar holds in one process only.
-    #[cfg(feature = "remote")]
     pub(crate) const fn without_calendar(self) -> Self {
         match self.burst {
             Some(burst) if burst.get() > MAX_UNITS => Self { burst: None, ..self },

@@ -56,7 +56,7 @@ enum Origin {
 /// [`Custom`](Self::Custom). So code outside can read no receipt of this crate, and make no receipt. A custom
 /// limiter only ever gets back the receipts that it issued, so one number is enough for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Issuer {
+pub enum Issuer {
     Nobody,
     /// A custom limiter, algorithm or store.
     Custom,
@@ -66,13 +66,12 @@ pub(crate) enum Issuer {
     Queue,
     Lease,
     Concurrency,
-    RedisConcurrency,
     Overload,
     Balance,
 }
 
 /// The content of the receipts of one kind of issuer.
-pub(crate) trait Proof: Sized {
+pub trait Proof: Sized {
     const ISSUER: Issuer;
 
     fn into_value(self) -> u128;
@@ -156,7 +155,9 @@ impl Receipt {
         (self.issuer == P::ISSUER && matches!(self.origin, Origin::Limiter)).then(|| P::from_value(self.value))
     }
 
-    pub(crate) fn is_none(self) -> bool {
+    /// Whether nothing was charged, so that there is nothing to refund.
+    #[must_use]
+    pub fn is_none(self) -> bool {
         self.issuer == Issuer::Nobody
     }
 

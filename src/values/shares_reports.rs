@@ -10,7 +10,7 @@ use crate::values::{LimiterError, PartitionKey};
 /// reports that a key has crossed a share of its limit.
 ///
 /// No request waits for it. A process writes in the background, and reads when somebody looks.
-pub(crate) trait SharesReports: Send + Sync + 'static {
+pub trait SharesReports: Send + Sync + 'static {
     /// Returns the hash that stands for a key in all processes, and shows nothing of it.
     fn tag(&self, key: &PartitionKey) -> u128;
 
@@ -34,9 +34,9 @@ pub(crate) trait SharesReports: Send + Sync + 'static {
 /// The report of one process on one hour. It replaces an earlier one of the same process and hour, and may be forgotten
 /// once the next hour is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub struct Report {
     /// The hours since the Unix epoch.
-    pub(crate) hour: u64,
-    pub(crate) process: u64,
-    pub(crate) text: String,
+    pub hour: u64,
+    pub process: u64,
+    pub text: String,
 }

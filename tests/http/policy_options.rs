@@ -5,25 +5,22 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::{HeaderName, StatusCode};
-use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::{Global, HeaderKey, KeyError, KeyExtractor};
-use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
-use tower_sluice::policy::ShowKey;
-#[cfg(feature = "redis")]
-use tower_sluice::store::redis::{Redis, RedisStore};
-use tower_sluice::{
-    Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
-    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SlowDown,
-};
-#[cfg(feature = "redis")]
-use tower_sluice::{RateLimiter, RedisBalance, RedisConcurrency, RedisQueue};
-
 use Opt::{
     Bans, ChargeWhen, ClientKey, Cost, CostAfter, CostFn, Exempt, FreeRetries, FreeRetriesMaxKeys, LimitFn, OnCrossing,
     OnFailure, OweShortfalls, PriorityFn, QuotaFn, ReleaseAtHead, SettleByContentBytes, SettleByHandler, SeveralKeys,
     Shadow, ShareWithoutKey, SharedKey, SkipWithoutKey, Status, TrackOffenders, WeightFn, When, WindowFn,
 };
+use http::{HeaderName, StatusCode};
+use tower_sluice::RateLimiter;
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::key::{Global, HeaderKey, KeyError, KeyExtractor};
+use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
+use tower_sluice::policy::ShowKey;
+use tower_sluice::{
+    Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
+    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SlowDown,
+};
+use tower_sluice_redis::{Redis, RedisBalance, RedisConcurrency, RedisQueue, RedisStore};
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,7 +128,6 @@ const QUOTA: Quota = Quota::per_second(9);
 
 const KINDS: &[Kind] = &[
     ("memory", || TokenBucket::new(QUOTA).into_limiter(), Some("algorithm = \"token-bucket\"\nper = \"1s\"")),
-    #[cfg(feature = "redis")]
     (
         "server",
         || RateLimiter::new(TokenBucket::new(QUOTA), RedisStore::new(&redis(), "p")).into_limiter(),
@@ -147,14 +143,12 @@ const KINDS: &[Kind] = &[
         || SlowDown::new(QUOTA.burst(2)).into_limiter(),
         Some("algorithm = \"slow-down\"\nper = \"1s\"\nburst = 2"),
     ),
-    #[cfg(feature = "redis")]
     (
         "queue on a server",
         || RedisQueue::new(&redis(), "p", QUOTA.burst(2)).into_limiter(),
         Some("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2\nstore = \"redis\""),
     ),
     ("`Concurrency`", || Concurrency::new(9).into_limiter(), Some("algorithm = \"concurrency\"")),
-    #[cfg(feature = "redis")]
     (
         "`RedisConcurrency`",
         || RedisConcurrency::new(&redis(), "p", 9).into_limiter(),
@@ -162,7 +156,6 @@ const KINDS: &[Kind] = &[
     ),
     ("`Overload`", || Overload::new().into_limiter(), Some("algorithm = \"overload\"")),
     ("`Balance`", || Balance::new().into_limiter(), Some("algorithm = \"balance\"")),
-    #[cfg(feature = "redis")]
     (
         "`RedisBalance`",
         || RedisBalance::new(&redis(), "p").into_limiter(),
@@ -177,7 +170,6 @@ const KINDS: &[Kind] = &[
 ];
 
 /// Nothing is called: policies are only built.
-#[cfg(feature = "redis")]
 fn redis() -> Redis {
     Redis::single("redis://127.0.0.1:1").open().unwrap()
 }
@@ -400,7 +392,6 @@ fn the_table_has_each_note_that_it_uses_and_no_other() {
     assert!(unused.is_empty(), "{unused:?}");
 }
 
-#[cfg(feature = "redis")]
 mod toml {
     use tower_sluice_config::Config;
 
@@ -419,7 +410,8 @@ mod toml {
             if kind.contains("store") { "" } else { "store = \"memory\"" },
             lines.join("\n")
         );
-        Config::parse("f.toml", &text).map(drop).map_err(|error| error.to_string())
+        let reader = Config::reader().store("redis", tower_sluice_redis::file::open);
+        reader.parse("f.toml", &text).map(drop).map_err(|error| error.to_string())
     }
 
     /// Compares the results in code and in a file: both accept, or both refuse for the same reason.

@@ -5,18 +5,14 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::clients::PLENTY;
-use crate::support::queue::settle;
-use crate::support::redis::RedisServer;
 use http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::limiter::Ask;
-use tower_sluice::store::redis::Redis;
-use tower_sluice::{
-    FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
-};
+use tower_sluice::{FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
+
+use crate::support::queue::settle;
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
 
@@ -118,24 +114,6 @@ async fn waiters_of_a_replaced_queue_are_rejected_too() {
     let second = wait(&service, 2).await;
     limits.close();
     assert_eq!([all(first).await, all(second).await], [[503; 2]; 2]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn queues_on_redis_are_closed_also_after_a_change() {
-    let server = RedisServer::start();
-    let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-    let queue =
-        || RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(10).max_wait(Duration::from_secs(100_000));
-    let layer = RateLimitLayer::new(Policy::new("q", queue()).on_failure(FailureMode::Allow));
-    let (service, limits) = (service(&layer), layer.handle());
-    assert_eq!(status(&service).await, 200);
-    let mut waiting = wait(&service, 2).await;
-    limits.replace(Policy::new("q", queue()).on_failure(FailureMode::Allow)).unwrap();
-    waiting.extend(wait(&service, 2).await);
-    layer.close();
-    assert_eq!(all(waiting).await, [503; 4]);
-    assert_eq!(status(&service).await, 503);
-    assert_eq!(layer.limiter_failures("q"), Some(0));
 }
 
 #[test]

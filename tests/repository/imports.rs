@@ -224,7 +224,7 @@ const PICTURES: &[(&str, Picture)] = &[
     ("src/http/policy", POLICY),
     ("src/store", STORE),
     ("src/store/memory", MEMORY),
-    ("src/store/redis", REDIS),
+    ("crates/redis/src/store", REDIS),
     ("src/queue", QUEUE),
 ];
 

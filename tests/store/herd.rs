@@ -144,15 +144,6 @@ fn staggered_windows_inherit_if_only_the_limit_changes() {
     assert!(new.inherit(&old).is_none());
 }
 
-#[cfg(feature = "redis")]
-#[test]
-#[should_panic(expected = "a staggered window is kept in memory only")]
-fn a_staggered_window_is_rejected_by_redis() {
-    use tower_sluice::store::redis::{Redis, RedisStore};
-    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
-    let _ = RateLimiter::new(FixedWindow::new(Quota::per_minute(1)).staggered(), RedisStore::new(&redis, "p"));
-}
-
 #[cfg(feature = "http")]
 mod responses {
     use std::convert::Infallible;

@@ -3,7 +3,6 @@
 
 pub mod busy;
 pub mod cases;
-pub mod clients;
 pub mod effort;
 pub mod ledger;
 pub mod log;
@@ -12,7 +11,6 @@ pub mod metrics;
 pub mod oracle;
 pub mod proxy;
 pub mod queue;
-pub mod redis;
 pub mod timing;
 pub mod trace;
 pub mod tree;

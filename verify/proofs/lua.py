@@ -23,9 +23,9 @@ from lemma import (
     scaled,
 )
 
-BUCKET = "src/store/redis/script/bucket.rs"
-WINDOW = "src/store/redis/script/window.rs"
-LUA = "src/store/redis/script/lua"
+BUCKET = "crates/redis/src/script/bucket.rs"
+WINDOW = "crates/redis/src/script/window.rs"
+LUA = "crates/redis/src/script/lua"
 
 EXACT = 2**53
 # A server's clock shows less until the year 2112, and no less than what the tests' servers begin at.

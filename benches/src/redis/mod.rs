@@ -9,11 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tower_sluice::RedisQueue;
+use tower_sluice_redis::{RedisQueue, RedisStore};
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::IntoLimiter;
-use tower_sluice::store::redis::RedisStore;
-
 use report::Report;
 use server::Server;
 use subject::{Make, Terms, limiter};

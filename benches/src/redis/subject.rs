@@ -9,7 +9,7 @@ use http::{Request, Response};
 use tower::Layer;
 use tower_rate_limit_redis::KeyResolver;
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice_redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Limiter, PartitionKey, Quota, RateLimitLayer, RateLimiter};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};

@@ -36,11 +36,11 @@ mod cases;
 #[allow(unreachable_pub, reason = "shared with other tests")]
 mod effort;
 #[cfg(all(test, feature = "redis"))]
-#[path = "../../../tests/support/manual_redis.rs"]
+#[path = "../../redis/tests/support/manual_redis.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod manual_redis;
 #[cfg(all(test, feature = "redis"))]
-#[path = "../../../tests/support/redis.rs"]
+#[path = "../../redis/tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod servers;
 #[cfg(all(test, feature = "redis"))]

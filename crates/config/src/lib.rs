@@ -116,7 +116,7 @@ use self::format::{RawBudget, RawClientIp, RawConfig, RawPolicy, RawResponse, Ra
 use self::key::CustomKeys;
 use self::response::ResponseSettings;
 use self::source::SourceText;
-use self::store::{NamedStores, StoreMode, StoreSpec, Stores};
+use self::store::{NamedStores, StoreMode, StoreSpec, StoreTable, Stores};
 use self::value::{number, set_if_some, size};
 use tower_sluice::Quota;
 use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
@@ -243,10 +243,11 @@ impl Config {
             None => ResponseSettings::default(),
         };
         let mode = reader.replay.map_or(StoreMode::InForce, StoreMode::Replay);
-        let table = if raw.store.is_some() { Some(source.parse_table()?) } else { None };
-        let tables = table.as_ref().and_then(|table| table.get_ref().get("store"));
         let has_redis = raw.redis.is_some();
-        let named = NamedStores { has_redis, redis: raw.redis.map(Spanned::into_inner), tables };
+        let table = if raw.store.is_some() || has_redis { Some(source.parse_table()?) } else { None };
+        let tables = table.as_ref().and_then(|table| table.get_ref().get("store"));
+        let redis = table.as_ref().and_then(|table| StoreTable::redis(&source, table.get_ref()));
+        let named = NamedStores { has_redis, redis, tables };
         let mut problems = Vec::new();
         let stores = Stores::open(&source, named, reader.redis, mode, &reader.kinds, &mut problems);
         if let Some(problem) = problems.into_iter().next() {

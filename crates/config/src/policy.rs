@@ -517,7 +517,7 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
 /// The limits of [`Overload::new`].
 const DEFAULT_LIMITS: RangeInclusive<u64> = 2..=1_024;
 
-/// See [`RedisConcurrency::lease`](tower_sluice::RedisConcurrency::lease).
+/// See [`RedisConcurrency::lease`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
 /// How many characters of a key `track-offenders = "prefix"` shows.

@@ -15,7 +15,7 @@ use super::reader::ConfigReader;
 use super::response::ResponseSettings;
 use super::snapshot::SnapshotFile;
 use super::source::SourceText;
-use super::store::{NamedStores, StoreMode, Stores};
+use super::store::{NamedStores, StoreMode, StoreTable, Stores};
 use super::value::{duration, number_in};
 use super::{
     NO_ROUTE, SharedSettings, check_ignored, check_paths, check_without_policy, client_ip, combine, read_preflights,
@@ -61,7 +61,8 @@ impl<'t> Finder<'_, 't> {
         let client_ip = raw.and_then(|raw| self.note(client_ip(self.source, raw.into_inner())));
         let client_ip = client_ip.unwrap_or_else(ClientIp::peer);
         let has_redis = file.contains_key("redis");
-        let redis = self.table::<Spanned<RawRedis>>(&mut file, "redis").map(Spanned::into_inner);
+        let redis = StoreTable::redis(self.source, &file);
+        let redis = self.table::<Spanned<RawRedis>>(&mut file, "redis").and(redis);
         let tables = file.get("store").cloned();
         self.table::<Spanned<RawStores>>(&mut file, "store");
         let named = NamedStores { has_redis, redis, tables: tables.as_ref() };

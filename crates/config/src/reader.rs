@@ -4,14 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::key::CustomKeys;
-#[cfg(feature = "redis")]
-use super::store::RedisLimiters;
 use super::store::{Kinds, ReplayClock, Store, StoreTable};
 use super::{Config, ConfigError, problems};
 use tower_sluice::key::KeyExtractor;
 use tower_sluice::layer::RateLimitLayerBuilder;
-#[cfg(feature = "redis")]
-use tower_sluice::store::redis::Redis;
 use tower_sluice::time::Clock;
 
 /// Parses a configuration, with settings that a file cannot have.
@@ -69,13 +65,13 @@ impl ConfigReader {
         }
     }
 
-    /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`.
+    /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`:
+    /// `tower_sluice_redis::file::limiters` makes it.
     ///
     /// A `[redis]` in the file is not used, but still opened first, without connecting: if its settings are wrong, the
     /// file is rejected.
-    #[cfg(feature = "redis")]
-    pub fn redis(self, redis: &Redis) -> Self {
-        Self { redis: Some(Arc::new(RedisLimiters(redis.clone()))), ..self }
+    pub fn redis(self, redis: Arc<dyn Store>) -> Self {
+        Self { redis: Some(redis), ..self }
     }
 
     /// Lets files have stores of this kind, in tables `[store.NAME]`. `open` makes the store of a table, without a

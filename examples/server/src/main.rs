@@ -176,6 +176,8 @@ fn set_up() -> Result<Option<SetUp>, String> {
     let reader = Config::reader().layers(|layer| layer.verdict().server_timing());
     #[cfg(feature = "postgres")]
     let reader = reader.store("postgres", tower_sluice_postgres::file::open);
+    #[cfg(feature = "redis")]
+    let reader = reader.store("redis", tower_sluice_redis::file::open);
     let reader = match redis {
         None => reader,
         Some(url) => keep_on_redis(reader, &url).map_err(|problem| format!("--redis: {problem}"))?,
@@ -199,8 +201,8 @@ fn is_own(path: &str) -> bool {
 /// An error does not repeat the address, which may hold a password.
 #[cfg(feature = "redis")]
 fn keep_on_redis(reader: ConfigReader, url: &str) -> Result<ConfigReader, String> {
-    let redis = tower_sluice::store::redis::Redis::open(url).map_err(|error| error.to_string())?;
-    Ok(reader.redis(&redis))
+    let redis = tower_sluice_redis::Redis::open(url).map_err(|error| error.to_string())?;
+    Ok(reader.redis(tower_sluice_redis::file::limiters(&redis)))
 }
 
 #[cfg(not(feature = "redis"))]

@@ -12,7 +12,7 @@ mod plans;
 mod postgres;
 mod program;
 #[cfg(feature = "redis")]
-#[path = "../../../tests/support/redis.rs"]
+#[path = "../../../crates/redis/tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod redis;
 #[cfg(any(feature = "postgres", feature = "redis"))]

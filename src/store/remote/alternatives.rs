@@ -13,19 +13,19 @@ use crate::values::Formula;
 pub struct Alternatives(Vec<ChosenKeys>);
 
 /// The indexes of keys in a call, in the order of the formula.
-pub(crate) type ChosenKeys = SmallVec<[usize; 4]>;
+pub type ChosenKeys = SmallVec<[usize; 4]>;
 
 /// The most sets of a call: five choices between two members, in one *all of*.
 const MOST: usize = 32;
 
 impl Alternatives {
     /// The only set is all keys. The call lists no sets.
-    pub(crate) const ALL: Self = Self(Vec::new());
+    pub const ALL: Self = Self(Vec::new());
 
     /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key, and
     /// `None` for a member that is not in the call: it counts as one with room, and charges no key. Returns `None` if
     /// there are too many sets.
-    pub(crate) fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
+    pub fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
         let sets = sets(formula, index)?;
         Some(if sets.len() == 1 && sets[0].len() == keys { Self::ALL } else { Self(sets) })
     }
@@ -36,7 +36,7 @@ impl Alternatives {
     }
 
     /// Returns the number of this set in a reply. `None` if there is no such set.
-    pub(crate) fn number_of(&self, chosen: &[usize]) -> Option<u32> {
+    pub fn number_of(&self, chosen: &[usize]) -> Option<u32> {
         let index = if self.0.is_empty() { 0 } else { self.0.iter().position(|set| set[..] == *chosen)? };
         u32::try_from(index + 1).ok()
     }

@@ -168,11 +168,16 @@ impl<'a, A> Target<'a, A> {
     pub(crate) const fn tag(&self) -> KeyTag {
         self.tag
     }
+}
 
-    pub(crate) const fn copied(&self) -> Self {
-        Self { algorithm: self.algorithm, quota: self.quota, limiter: self.limiter, tag: self.tag }
+// Not derived, since the algorithm need not be `Copy`.
+impl<A> Clone for Target<'_, A> {
+    fn clone(&self) -> Self {
+        *self
     }
 }
+
+impl<A> Copy for Target<'_, A> {}
 
 /// A change of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +240,7 @@ pub struct Applied<S> {
 }
 
 /// The decisions of a charge, one for each request.
-pub(crate) type Decisions = SmallVec<[Decision; 1]>;
+pub type Decisions = SmallVec<[Decision; 1]>;
 
 impl<S: Copy> Applied<S> {
     /// Returns the decisions on the requests of a charge, and the state after them.

@@ -9,10 +9,10 @@ use crate::util::random::random;
 const FIRST: Duration = Duration::from_millis(100);
 
 /// The longest pause of all. A server that has recovered is used again after this time at the latest.
-pub(crate) const LONGEST: Duration = Duration::from_secs(5);
+pub const LONGEST: Duration = Duration::from_secs(5);
 
 /// Draws the pause before the next attempt. Each of `failures` doubles the longest that is possible.
-pub(crate) fn pause(failures: u32) -> Duration {
+pub fn pause(failures: u32) -> Duration {
     pause_of_at_most(LONGEST, failures)
 }
 

@@ -37,7 +37,7 @@ const LONGEST_IF_ANSWERED: Duration = Duration::from_secs(1);
 
 /// How a call has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallFailure {
+pub enum CallFailure {
     /// The node answered with an error.
     Answered,
     /// No answer came.
@@ -54,7 +54,7 @@ impl CallFailure {
 }
 
 #[derive(Debug)]
-pub(crate) struct CircuitBreaker {
+pub struct CircuitBreaker {
     state: BreakerPhase,
     /// Grows with each change of the state, so that the outcome of a call that began before a change is ignored.
     epoch: u64,
@@ -92,7 +92,7 @@ enum BreakerPhase {
 
 /// The permission to make one call.
 #[derive(Debug)]
-pub(crate) struct CallPermit {
+pub struct CallPermit {
     epoch: u64,
     began: Instant,
     /// How many requests share the call.
@@ -101,7 +101,7 @@ pub(crate) struct CallPermit {
 
 impl CircuitBreaker {
     /// Creates a closed breaker, for calls that take at most `timeout`.
-    pub(crate) fn new(now: Instant, timeout: Duration) -> Self {
+    pub fn new(now: Instant, timeout: Duration) -> Self {
         Self {
             state: BreakerPhase::Closed,
             epoch: 0,
@@ -115,7 +115,7 @@ impl CircuitBreaker {
 
     /// Returns a permit to make a call, unless the breaker is open. The call is counted now: calls that hang must not
     /// look like calls that were not made.
-    pub(crate) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
+    pub fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
             BreakerPhase::Closed => {
                 let calls = &mut self.window.second_at(now).calls;
@@ -130,7 +130,7 @@ impl CircuitBreaker {
     }
 
     /// Whether [`try_enter`](Self::try_enter) would give no permit.
-    pub(crate) fn rejects_calls(&self, now: Instant) -> bool {
+    pub fn rejects_calls(&self, now: Instant) -> bool {
         match self.state {
             BreakerPhase::Closed => false,
             BreakerPhase::Open { retry_at: at, .. } | BreakerPhase::HalfOpen { until: at, .. } => now < at,
@@ -138,12 +138,12 @@ impl CircuitBreaker {
     }
 
     /// Whether it is not closed: most calls fail at once.
-    pub(crate) const fn is_failing(&self) -> bool {
+    pub const fn is_failing(&self) -> bool {
         !matches!(self.state, BreakerPhase::Closed)
     }
 
     /// Records a success. Returns whether it closed the breaker.
-    pub(crate) fn succeeded(&mut self, permit: &CallPermit) -> bool {
+    pub fn succeeded(&mut self, permit: &CallPermit) -> bool {
         if permit.epoch != self.epoch {
             return false;
         }
@@ -153,7 +153,7 @@ impl CircuitBreaker {
 
     /// Records an answer to something else than a call. Returns whether it closed the breaker: only if the last failure
     /// was that no answer came.
-    pub(crate) fn answered(&mut self) -> bool {
+    pub fn answered(&mut self) -> bool {
         self.was_silent && self.disproved()
     }
 
@@ -168,7 +168,7 @@ impl CircuitBreaker {
     }
 
     /// Records a failure. Returns whether it opened the breaker. A failed probe does not: the breaker was open before.
-    pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: CallFailure) -> bool {
+    pub fn failed(&mut self, permit: &CallPermit, now: Instant, failure: CallFailure) -> bool {
         self.was_silent = failure == CallFailure::Silent;
         if permit.epoch != self.epoch {
             return false;
@@ -201,7 +201,7 @@ impl CircuitBreaker {
 
     /// Records a call whose outcome is unknown, which is no evidence about the node. If it was the probe, another one
     /// may follow.
-    pub(crate) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
+    pub fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
         if let BreakerPhase::HalfOpen { probes, .. } = self.state {
             if permit.epoch == self.epoch {
                 self.change(BreakerPhase::Open { probes, retry_at: now + backoff::pause(probes) });
@@ -210,13 +210,13 @@ impl CircuitBreaker {
     }
 
     /// Records a new connection, which is worth a probe at once.
-    pub(crate) fn connected(&mut self, now: Instant) {
+    pub fn connected(&mut self, now: Instant) {
         if let BreakerPhase::Open { retry_at, .. } = &mut self.state {
             *retry_at = now;
         }
     }
 
-    pub(crate) fn state(&self, now: Instant) -> BreakerState {
+    pub fn state(&self, now: Instant) -> BreakerState {
         match self.state {
             BreakerPhase::Closed => BreakerState::Closed,
             BreakerPhase::Open { retry_at, .. } => {

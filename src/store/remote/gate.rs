@@ -17,15 +17,15 @@ use crate::store::NodeHealth;
 use crate::util::lock::Lock;
 
 /// The circuit breaker of a node, and the number of calls in flight to it.
-pub(crate) struct CallGate {
+pub struct CallGate {
     name: Arc<str>,
-    pub(crate) breaker: Lock<CircuitBreaker>,
+    pub breaker: Lock<CircuitBreaker>,
     in_flight: AtomicUsize,
 }
 
 /// The evidence of a call about its node.
 #[derive(Clone, Copy)]
-pub(crate) enum Evidence<'a> {
+pub enum Evidence<'a> {
     /// The node answered, if only with an error that is not its own.
     Healthy,
     /// With the reason, for the log.
@@ -37,28 +37,28 @@ pub(crate) enum Evidence<'a> {
 impl CallGate {
     /// Creates the gate for calls that take at most `timeout`, to a node that is called `name` in log lines and
     /// metrics.
-    pub(crate) fn new(name: Arc<str>, timeout: Duration) -> Arc<Self> {
+    pub fn new(name: Arc<str>, timeout: Duration) -> Arc<Self> {
         let breaker = Lock::new(CircuitBreaker::new(Instant::now(), timeout));
         Arc::new(Self { name, breaker, in_flight: AtomicUsize::new(0) })
     }
 
-    pub(crate) const fn name(&self) -> &Arc<str> {
+    pub const fn name(&self) -> &Arc<str> {
         &self.name
     }
 
     /// Whether the circuit breaker is not closed.
-    pub(crate) fn is_failing(&self) -> bool {
+    pub fn is_failing(&self) -> bool {
         self.breaker.lock().is_failing()
     }
 
-    pub(crate) fn health(&self) -> NodeHealth {
+    pub fn health(&self) -> NodeHealth {
         let breaker = self.breaker.lock().state(Instant::now());
         NodeHealth::new(Arc::clone(&self.name), breaker).with_in_flight(self.in_flight.load(Ordering::Relaxed))
     }
 
     /// Takes a slot, and asks the breaker. If all slots are taken, waits for one for half of the time that is left: the
     /// other half is for the call.
-    pub(crate) async fn enter(self: &Arc<Self>, slots: Arc<Semaphore>, limits: CallLimits) -> Result<Watch, GaveUp> {
+    pub async fn enter(self: &Arc<Self>, slots: Arc<Semaphore>, limits: CallLimits) -> Result<Watch, GaveUp> {
         let slot = match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => slot,
             Err(_) if self.breaker.lock().rejects_calls(Instant::now()) => return Err(GaveUp::BreakerOpen),
@@ -82,20 +82,20 @@ impl CallGate {
 
 /// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown: if it was the
 /// probe, the breaker must not wait for it.
-pub(crate) struct Watch {
+pub struct Watch {
     gate: Arc<CallGate>,
     permit: Option<CallPermit>,
     slot: Option<OwnedSemaphorePermit>,
-    pub(crate) began: Instant,
+    pub began: Instant,
 }
 
 impl Watch {
-    pub(crate) fn end(mut self, evidence: Evidence<'_>) {
+    pub fn end(mut self, evidence: Evidence<'_>) {
         self.record(evidence);
     }
 
     /// Gives the slot to another call: no caller waits for this one any more.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         if let Some(slot) = self.slot.take() {
             // Before the slot is free: otherwise the next call would be counted beside this one.
             self.gate.in_flight.fetch_sub(1, Ordering::Release);

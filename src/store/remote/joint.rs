@@ -109,10 +109,10 @@ pub fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
 }
 
 /// Charges together with other limiters, in one call.
-pub(crate) struct Joiner<A: Algorithm, B: JointBackend> {
-    pub(crate) inner: Arc<StoreInner<A::State, B>>,
-    pub(crate) algorithm: A,
-    pub(crate) begin: Begin<A, B>,
+pub struct Joiner<A: Algorithm, B: JointBackend> {
+    pub inner: Arc<StoreInner<A::State, B>>,
+    pub algorithm: A,
+    pub begin: Begin<A, B>,
 }
 
 /// Makes the member of a query that costs so many units.
@@ -297,7 +297,7 @@ fn groups<B: JointBackend>(members: &[Box<dyn Member<B>>]) -> Vec<Vec<usize>> {
 }
 
 /// One limiter's part of a request, without its algorithm in the type.
-pub(crate) trait Member<B: JointBackend>: Send {
+pub trait Member<B: JointBackend>: Send {
     fn backend(&self) -> &B;
 
     fn part(&self) -> &B::Part;
@@ -321,7 +321,7 @@ pub(crate) trait Member<B: JointBackend>: Send {
 }
 
 /// A [`Member`] with its algorithm in the type.
-pub(crate) trait TypedMember: Send {
+pub trait TypedMember: Send {
     type Algorithm: Algorithm + Clone;
     type Backend: Backend<Self::Algorithm> + JointBackend;
 

@@ -6,7 +6,7 @@
 //!
 //! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`].
 //!
-//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](super::redis::RedisStore). The path of a
+//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html). The path of a
 //! request:
 //!
 //! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the
@@ -20,30 +20,28 @@
 //!
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
-#![cfg_attr(not(feature = "redis"), allow(unused_imports, reason = "Redis has more uses for these"))]
-
 mod alternatives;
 mod attempts;
-mod backend;
-mod backoff;
+pub(crate) mod backend;
+pub(crate) mod backoff;
 mod calls;
-mod circuit_breaker;
+pub(crate) mod circuit_breaker;
 #[cfg(test)]
 mod contention;
 mod fault;
-mod gate;
-mod joint;
+pub(crate) mod gate;
+pub(crate) mod joint;
 mod key_value;
 mod leases;
-mod log;
-mod negative_cache;
-mod query;
+pub(crate) mod log;
+pub(crate) mod negative_cache;
+pub(crate) mod query;
 mod records;
 mod single_flight;
 mod standing;
 mod store;
 mod table;
-mod tag;
+pub(crate) mod tag;
 
 #[doc(hidden)]
 pub use self::alternatives::Alternatives;
@@ -61,14 +59,3 @@ pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 pub use self::table::RemoteTable;
 pub use crate::values::BanGrowth;
-
-#[cfg(test)]
-pub(crate) use self::backend::Decisions;
-pub(crate) use self::backoff::pause as pause_after;
-pub(crate) use self::circuit_breaker::CallFailure;
-pub(crate) use self::gate::{CallGate, Evidence, Watch};
-pub(crate) use self::joint::{Joiner, Member, TypedMember};
-pub(crate) use self::log::breaker_closed;
-pub(crate) use self::negative_cache::{NegativeCache, Observation};
-pub(crate) use self::query::{Answered, KeyQuery};
-pub(crate) use self::tag::{KeyTag, Tags};

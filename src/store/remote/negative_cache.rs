@@ -26,7 +26,7 @@ use crate::values::time::Timestamp;
 /// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
 /// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
 /// machine is suspended, entries may be wrong for the time under *Staleness*.
-pub(crate) struct NegativeCache<S> {
+pub struct NegativeCache<S> {
     entries: KnownKeys<KnownEntry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
     /// sent earlier is not stored.
@@ -60,10 +60,10 @@ struct KnownEntry<S> {
 
 /// A reading of the server's clock, made between two readings of ours.
 #[derive(Clone, Copy)]
-pub(crate) struct Observation {
-    pub(crate) server: Timestamp,
-    pub(crate) sent: Timestamp,
-    pub(crate) answered: Timestamp,
+pub struct Observation {
+    pub server: Timestamp,
+    pub sent: Timestamp,
+    pub answered: Timestamp,
 }
 
 impl Observation {
@@ -95,7 +95,7 @@ impl<S: Copy> KnownEntry<S> {
 }
 
 impl<S: Copy> NegativeCache<S> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { entries: known_keys(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
 
@@ -104,7 +104,7 @@ impl<S: Copy> NegativeCache<S> {
     ///
     /// A rejection is certain if even the latest time that the server's clock may show is too early. The advertised
     /// wait is counted from the earliest, so that a client that waits for it does not come too early.
-    pub(crate) fn rejection(
+    pub fn rejection(
         &self,
         tag: KeyTag,
         now: Timestamp,
@@ -122,7 +122,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Returns the [`rejection`](Self::rejection), and leaves it to another request to verify the entry.
-    pub(crate) fn peek(
+    pub fn peek(
         &self,
         tag: KeyTag,
         now: Timestamp,
@@ -132,7 +132,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Records the answer to a call: stores the state of a key that is used up, and removes a key that is not.
-    pub(crate) fn note(&self, tag: KeyTag, used_up: Option<S>, observed: Observation) {
+    pub fn note(&self, tag: KeyTag, used_up: Option<S>, observed: Observation) {
         match used_up {
             Some(state) => {
                 let entry = KnownEntry { state, observed, verified: observed.answered };
@@ -159,7 +159,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Removes a key whose debt has shrunk faster than by time, at this time of our clock.
-    pub(crate) fn forget(&self, tag: KeyTag, now: Timestamp) {
+    pub fn forget(&self, tag: KeyTag, now: Timestamp) {
         // Marked first, then removed under the lock of the set, under which `note` reads the mark and stores. If `note`
         // locks the set first, its entry is removed here. If it locks the set second, the lock makes the mark visible,
         // and `note` does not store the answer to a call that was sent earlier. So the mark itself may be relaxed. In

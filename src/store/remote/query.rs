@@ -42,7 +42,7 @@ use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Quota, Re
 /// The parts of a table that the requests of one limiter share.
 #[allow(missing_debug_implementations, reason = "no public function returns it")]
 pub struct StoreInner<S, B> {
-    pub(crate) backend: B,
+    pub backend: B,
     pub(super) tags: Tags,
     pub(super) fallback: MemoryTable<S>,
     pub(super) negative_cache: NegativeCache<CachedState<S>>,
@@ -54,7 +54,7 @@ pub struct StoreInner<S, B> {
 
 /// The entry of a key in the negative cache: its state and standing when it last rejected a request.
 #[derive(Clone, Copy)]
-pub(crate) struct CachedState<S> {
+pub struct CachedState<S> {
     /// The state. If the key has a standing, the state that it will have at the end of it.
     state: Option<S>,
     /// The quota under which the state was read. The state of a bucket is in units of its rate.
@@ -63,19 +63,19 @@ pub(crate) struct CachedState<S> {
 }
 
 /// The answer to one request.
-pub(crate) type Answered = Result<Decision, LimiterError>;
+pub type Answered = Result<Decision, LimiterError>;
 
 /// A request about one key, with everything that a task needs to make calls for it.
-pub(crate) struct KeyQuery<A: Algorithm, B> {
-    pub(crate) inner: Arc<StoreInner<A::State, B>>,
+pub struct KeyQuery<A: Algorithm, B> {
+    pub inner: Arc<StoreInner<A::State, B>>,
     /// The algorithm, under the query's quota.
-    pub(crate) algorithm: A,
+    pub algorithm: A,
     /// The key's own quota; `None` if it has the limiter's.
     quota: Option<Quota>,
     /// The quota of the limiter.
     limiter: Quota,
-    pub(crate) key: PartitionKey,
-    pub(crate) tag: KeyTag,
+    pub key: PartitionKey,
+    pub tag: KeyTag,
 }
 
 impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
@@ -97,11 +97,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// # Errors
     ///
     /// If the server cannot keep that quota.
-    pub(crate) fn for_ask(
-        inner: &Arc<StoreInner<A::State, B>>,
-        algorithm: &A,
-        ask: &Ask<'_>,
-    ) -> Result<Self, LimiterError> {
+    pub fn for_ask(inner: &Arc<StoreInner<A::State, B>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
         let key = ask.key();
         let quota = ask.quota().filter(|quota| !quota.is_suspended());
         let limiter = algorithm.quota();
@@ -131,7 +127,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Returns the rejection that the server would answer, if the negative cache implies it. If the entry must be
     /// verified, one request gets `None`, and verifies it by its call.
-    pub(crate) fn cached_rejection(&self, cost: u64) -> Option<Decision> {
+    pub fn cached_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
@@ -140,7 +136,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns that rejection to a caller that verifies nothing: also by an entry that must be verified.
-    pub(crate) fn peek_rejection(&self, cost: u64) -> Option<Decision> {
+    pub fn peek_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
@@ -164,17 +160,17 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Admits a request from a lease, if one pays for it.
-    pub(crate) fn spend_lease(&self, cost: u64) -> Option<Decision> {
+    pub fn spend_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.spend(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Returns the decision that [`spend_lease`](Self::spend_lease) would make, and spends nothing.
-    pub(crate) fn peek_lease(&self, cost: u64) -> Option<Decision> {
+    pub fn peek_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Whether a lease pays for the request, or a call of its own would take a lease.
-    pub(crate) fn is_in_demand(&self, cost: u64) -> bool {
+    pub fn is_in_demand(&self, cost: u64) -> bool {
         self.inner
             .leases
             .as_ref()
@@ -184,7 +180,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Stores a lease after a call that has asked for units for `extra` further requests, and was granted units for
     /// `left` of them; `last` is its last decision. An empty lease (`left` is zero) records the demand: if another
     /// request comes soon, its call may take a lease.
-    pub(crate) fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
+    pub fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
         if let Some(leases) = &self.inner.leases {
             let lease = Lease::new(self.price(cost), left, extra, last, since);
             leases.hold(self.tag, lease.taken_from(self.algorithm.kind()));
@@ -198,7 +194,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides in a call of its own if no call for this key is in flight. Otherwise shares the next call with all
     /// requests that come meanwhile.
-    pub(crate) async fn decide_coalesced(self, cost: u64) -> Answered {
+    pub async fn decide_coalesced(self, cost: u64) -> Answered {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
             // While calls fail, no request waits for another one's call. The backend lets one request probe the server,
@@ -272,7 +268,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns the key as the backend knows it.
-    pub(crate) fn target(&self) -> Target<'_, A> {
+    pub fn target(&self) -> Target<'_, A> {
         Target::new(&self.algorithm, self.quota, self.limiter, self.tag)
     }
 
@@ -388,7 +384,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Records the outcome of a charge of `count` requests. Returns the decisions on them, and whether they were made
     /// under the query's quota.
-    pub(crate) fn conclude(
+    pub fn conclude(
         &self,
         applied: &Applied<A::State>,
         seen: Observation,
@@ -418,13 +414,13 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Charges the local fallback units that the server was charged, as far as it has them left.
-    pub(crate) fn charge_fallback(&self, units: u64) {
+    pub fn charge_fallback(&self, units: u64) {
         let ask = Ask::charge(&self.key, units).under(self.quota);
         let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
     }
 
     /// Decides on one request by the outcome of a call, and records nothing.
-    pub(crate) fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
+    pub fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = applied;
         if let Some(decision) = standing.decide(&self.algorithm, *old, *now, cost) {
             return decision;
@@ -436,7 +432,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Records the outcome of a call that has charged nothing. Returns the decision on a request of cost 0, with the
     /// numbers of the key. If the key `is_foreign`, it stays under another quota and pays its debt at the rate of that
     /// quota, so its state is not recorded.
-    pub(crate) fn note_unchanged(
+    pub fn note_unchanged(
         &self,
         applied: &Applied<A::State>,
         is_foreign: bool,
@@ -479,7 +475,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Records a standing that is in force.
-    pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
+    pub fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
         // A lease is dropped: otherwise, requests would spend it although the key is banned or in debt.
         self.inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let cached = CachedState { state, quota: self.algorithm.quota(), standing };
@@ -511,14 +507,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns units to the lease that paid them. They are forfeited if the lease has ended.
-    pub(crate) fn return_to_lease(&self, cost: u64, lease: LeaseReceipt) {
+    pub fn return_to_lease(&self, cost: u64, lease: LeaseReceipt) {
         if let Some(leases) = &self.inner.leases {
             leases.return_to_lease(self.tag, cost, lease, Monotonic.now());
         }
     }
 
     /// Refunds in the background, by one call. Outside of a tokio runtime, refunds nothing.
-    pub(crate) fn refund_in_background(self, cost: u64, receipt: Receipt) {
+    pub fn refund_in_background(self, cost: u64, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
             handle.spawn(async move { self.refund(cost, receipt, self.deadline()).await });
@@ -527,7 +523,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Charges the remaining units, up to `cost`, in the background: by one call, or by two if less than `cost` is
     /// left.
-    pub(crate) fn charge_up_to(self, cost: u64) -> Answer {
+    pub fn charge_up_to(self, cost: u64) -> Answer {
         let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
@@ -542,24 +538,24 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Decides by a call of its own, which charges nothing.
-    pub(crate) async fn peek(self, cost: u64) -> Answered {
+    pub async fn peek(self, cost: u64) -> Answered {
         self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
     /// Returns the remaining units of a key under the quota that it was last charged under. If the key owes nothing,
     /// the limiter's quota counts.
-    pub(crate) async fn look(self) -> Answered {
+    pub async fn look(self) -> Answered {
         Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
     }
 
     /// Bans or allows the key, or adds to its debt. Returns the decision on a request of cost 0.
-    pub(crate) async fn change_standing(self, change: Transition) -> Answered {
+    pub async fn change_standing(self, change: Transition) -> Answered {
         let (applied, seen) = self.apply_one(change).await?;
         Ok(self.note_change(&applied, seen))
     }
 
     /// Records the standing of the key after a change. Returns the decision on a request of cost 0.
-    pub(crate) fn note_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
+    pub fn note_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
         if applied.standing.is_in_force(applied.now) {
             self.learn_standing(applied.standing, applied.old, seen);
         } else {
@@ -569,7 +565,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Deletes the key, on the server and in the tables of this process.
-    pub(crate) async fn reset(self) -> Answered {
+    pub async fn reset(self) -> Answered {
         let (applied, _) = self.apply_one(Transition::Reset).await?;
         let inner = &*self.inner;
         inner.negative_cache.forget(self.tag, Monotonic.now());

@@ -8,14 +8,14 @@ use crate::values::PartitionKey;
 
 /// Makes the tags of one limiter's keys.
 #[derive(Clone)]
-pub(crate) struct Tags {
+pub struct Tags {
     /// The state of the hash after the secret.
     hash: Sha256,
 }
 
 impl Tags {
     /// With a secret, a tag can not be found by trying keys. Processes that share budgets must agree on it.
-    pub(crate) fn new(secret: &[u8]) -> Self {
+    pub fn new(secret: &[u8]) -> Self {
         // A whole block, so that the hash of a key starts from a state that depends on the secret and is not known
         // without it.
         let mut block = [0; 64];
@@ -23,7 +23,7 @@ impl Tags {
         Self { hash: Sha256::new_with_prefix(block) }
     }
 
-    pub(crate) fn of(&self, key: &PartitionKey) -> KeyTag {
+    pub fn of(&self, key: &PartitionKey) -> KeyTag {
         let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
         KeyTag(hash[..16].try_into().expect("half of 32 bytes"))
     }
@@ -31,25 +31,25 @@ impl Tags {
 
 /// A hash that stands for a partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct KeyTag([u8; 16]);
+pub struct KeyTag([u8; 16]);
 
 impl KeyTag {
     /// Returns the tag in base64url.
-    pub(crate) fn text(self) -> [u8; 22] {
+    pub fn text(self) -> [u8; 22] {
         std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
     }
 
     /// Returns the tag as a number, from which [`from_bits`](Self::from_bits) makes it again.
-    pub(crate) const fn to_bits(self) -> u128 {
+    pub const fn to_bits(self) -> u128 {
         u128::from_le_bytes(self.0)
     }
 
-    pub(crate) const fn from_bits(bits: u128) -> Self {
+    pub const fn from_bits(bits: u128) -> Self {
         Self(bits.to_le_bytes())
     }
 
     /// Returns 64 of its bits, for a table.
-    pub(crate) fn short(self) -> u64 {
+    pub fn short(self) -> u64 {
         u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
 }

@@ -134,7 +134,7 @@ pub struct Monotonic;
 impl Clock for Monotonic {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        #[cfg(test)]
+        #[cfg(feature = "test-util")]
         if let Some(clock) = SIMULATED.get() {
             return clock();
         }
@@ -146,7 +146,7 @@ impl Clock for Monotonic {
 
     #[inline]
     fn wall(&self) -> Timestamp {
-        #[cfg(test)]
+        #[cfg(feature = "test-util")]
         if let Some(clock) = SIMULATED.get() {
             return clock();
         }
@@ -160,7 +160,7 @@ impl Clock for Monotonic {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "test-util")]
 std::thread_local! {
     /// The clock that [`Monotonic`] reads on this thread in place of the system's: a simulation has a time of its own.
     pub(crate) static SIMULATED: std::cell::Cell<Option<fn() -> Timestamp>> = const { std::cell::Cell::new(None) };

@@ -11,7 +11,7 @@ use http::{Request, Uri, header};
 use tower_layer::Layer;
 use tower_sluice::{PartitionKey, Quota};
 #[cfg(feature = "redis")]
-use tower_sluice::{internal::shared_state::SharedStates, store::redis::Redis};
+use tower_sluice_redis::{Redis, shared_state::SharedStates};
 
 use super::pace::{Rules, micros};
 use super::partners::{PartnerKey, Partners, SharedByLines};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tower_sluice::PartitionKey;
-use tower_sluice::internal::shared_state::{SharedState, SharedStates, StateReply, StateScript};
+use tower_sluice_redis::shared_state::{SharedState, SharedStates, StateReply, StateScript};
 
 use super::pace::{CallReport, PacedDeparture, PacedTurn, Rules, SharedTurn, micros};
 

@@ -8,7 +8,7 @@ mod metrics;
 mod pacer;
 mod pacer_throttle;
 mod pacer_wave;
-#[path = "../../../../tests/support/redis.rs"]
+#[path = "../../../redis/tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod redis;
 mod reqwest;

@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use tower::util::BoxCloneService;
 use tower::{Layer, Service, service_fn};
-use tower_sluice::store::redis::Redis;
 use tower_sluice_client::{Pacer, PacerLayer};
+use tower_sluice_redis::Redis;
 
 use crate::redis::RedisServer;
 use crate::timing::{eventually, some_attempt_async};

@@ -13,7 +13,7 @@ use tower_sluice::time::Clock;
 use super::memory::{self, Memory, MemorySettings};
 use super::{ConcurrencySpec, NoLimiter, OpenTable, QueueSpec, RateSpec, Store, StoreTable};
 use crate::error::ConfigError;
-use crate::format::{AlgorithmName, RawPolicy, RawRedis};
+use crate::format::{AlgorithmName, RawPolicy};
 use crate::source::SourceText;
 
 const MEMORY: &str = "memory";
@@ -37,7 +37,8 @@ pub(crate) struct Stores {
 pub(crate) struct NamedStores<'a> {
     /// Whether it has a `[redis]`, which may be wrong.
     pub(crate) has_redis: bool,
-    pub(crate) redis: Option<RawRedis>,
+    /// Its `[redis]`, if that has all of the keys that it must have, and no others.
+    pub(crate) redis: Option<StoreTable<'a>>,
     /// Its `[store]`.
     pub(crate) tables: Option<&'a Spanned<DeValue<'a>>>,
 }
@@ -76,8 +77,8 @@ impl Stores {
         if file.has_redis || redis.is_some() {
             named.insert(REDIS.to_owned(), None);
         }
-        if let Some(raw) = file.redis.filter(|_| opens) {
-            match open_redis(source, raw) {
+        if let Some(table) = file.redis.filter(|_| opens) {
+            match kinds.open_redis(&table) {
                 Ok(store) => drop(named.insert(REDIS.to_owned(), Some(store))),
                 Err(problem) => problems.push(problem),
             }
@@ -137,30 +138,28 @@ impl Kinds {
         if let Some(open) = self.0.get(table.kind()) {
             return open(table);
         }
-        if table.kind() == REDIS {
-            return open_redis(table.source, table.read()?);
-        }
-        let known: Vec<_> = self.0.keys().map(String::as_str).chain([REDIS]).collect();
+        // An address may have a password.
+        let kind = if table.kind().contains("://") { String::new() } else { format!(" `{}`", table.kind()) };
+        let known: Vec<_> = self.0.keys().map(String::as_str).collect();
+        let cure = match &*known {
+            [] => String::new(),
+            known => format!("write one of {}, as the name or as kind = \"...\", or ", known.join(", ")),
+        };
         let problem = format!(
-            "this program knows no store of the kind{}; write one of {}, as the name or as kind = \"...\", or let the \
-             program add the kind (`ConfigReader::store`)",
-            // An address may have a password.
-            if table.kind().contains("://") { String::new() } else { format!(" `{}`", table.kind()) },
-            known.join(", ")
+            "this program knows no store of the kind{kind}; {cure}let the program add the kind (`ConfigReader::store`)"
         );
         Err(table.error_of_kind(problem))
     }
-}
 
-#[cfg(feature = "redis")]
-fn open_redis(source: &SourceText<'_>, raw: RawRedis) -> Result<Arc<dyn Store>, ConfigError> {
-    Ok(Arc::new(super::RedisLimiters(super::redis(source, raw)?)))
-}
-
-#[cfg(not(feature = "redis"))]
-#[allow(clippy::needless_pass_by_value, reason = "the signature with the feature")]
-fn open_redis(source: &SourceText<'_>, raw: RawRedis) -> Result<Arc<dyn Store>, ConfigError> {
-    Err(source.error(&raw.url.span(), "this program was built without Redis; build it with the feature `redis`"))
+    /// Opens the store of `[redis]`.
+    fn open_redis(&self, table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
+        let open = self.0.get(REDIS).ok_or_else(|| {
+            let problem = "this program knows no Redis; let it add the kind \"redis\" (`ConfigReader::store`, with \
+                           `tower_sluice_redis::file::open`)";
+            table.error("url", problem)
+        })?;
+        open(table)
+    }
 }
 
 /// The store of one policy.

@@ -1,5 +1,5 @@
-//! Stores: where the policies of a file keep their budgets. In memory, on the servers of `[redis]` and `[store.NAME]`,
-//! and on stores that a program [adds](crate::ConfigReader::store).
+//! Stores: where the policies of a file keep their budgets. In memory, or on the servers of `[redis]` and `[store.NAME]`,
+//! of kinds that a program [adds](crate::ConfigReader::store).
 //!
 //! ```toml
 //! [store.pg]
@@ -19,17 +19,16 @@
 //!
 //! | kind | from |
 //! |---|---|
-//! | `redis` | the feature `redis` of this package |
+//! | `redis` | `tower_sluice_redis::file::open` (its feature `file`) |
 //! | `postgres` | `tower_sluice_postgres::file::open` (its feature `file`) |
 //! | `dynamodb` | `tower_sluice_dynamodb::file::opener` (its feature `file`), over a client of the program |
 //! | another | [your own](crate::ConfigReader::store) |
 //!
-//! Without `kind`, the name is the kind: `[store.postgres]`.
+//! Without `kind`, the name is the kind: `[store.postgres]`. A table `[redis]` at the top of the file is short for
+//! `[store.redis]`.
 
 mod choice;
 mod memory;
-#[cfg(feature = "redis")]
-mod redis;
 mod table;
 
 use std::fmt;
@@ -45,8 +44,6 @@ use super::error::ConfigError;
 
 pub(crate) use self::choice::{Kinds, NamedStores, ReplayClock, StoreMode, StoreSpec, Stores};
 pub(crate) use self::memory::{MemorySettings, checked_limiter, checked_queue};
-#[cfg(feature = "redis")]
-pub(crate) use self::redis::{RedisLimiters, redis};
 pub use self::table::StoreTable;
 
 /// A store that is open: makes the limiters of the policies that name it.

@@ -19,7 +19,7 @@ const KIND: &str = "kind";
 /// A `[store.NAME]` of a file, for the function that [opens](crate::ConfigReader::store) its store.
 #[derive(Clone)]
 pub struct StoreTable<'a> {
-    pub(super) source: &'a SourceText<'a>,
+    source: &'a SourceText<'a>,
     name: String,
     kind: String,
     /// The place of the table, or of its `kind`.
@@ -59,6 +59,12 @@ impl<'a> StoreTable<'a> {
             },
         };
         Ok(Self { source, name, kind, kind_at, table })
+    }
+
+    /// The `[redis]` of a file, if it has one.
+    pub(crate) fn redis(source: &'a SourceText<'a>, file: &DeTable<'a>) -> Option<Self> {
+        let (name, table) = file.get_key_value("redis")?;
+        Self::new(source, name, table).ok()
     }
 
     /// Returns its name in the file.

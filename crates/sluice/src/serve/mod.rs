@@ -23,7 +23,7 @@ use clap::{ArgGroup, Args};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tower_sluice::store::redis::Redis;
+use tower_sluice_redis::Redis;
 use tower_sluice_serving::metrics::PrometheusHandle;
 use tower_sluice_serving::snapshots::Saving;
 use tower_sluice_serving::{admin, connections, metrics};
@@ -33,6 +33,7 @@ use tracing_subscriber::filter::LevelFilter;
 pub(crate) use self::check::{check_domains, without_effect};
 use self::limits::Limits;
 use self::rls::Store;
+
 pub(crate) use self::rls::{DESCRIPTOR, read_key as descriptor_key};
 use self::sources::Sources;
 use crate::rules::toml_file;
@@ -98,7 +99,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
             // The error does not repeat the address, which may hold a password.
             let redis = Redis::single(url).timeout(Duration::from_millis(arguments.redis_timeout)).open();
             let redis = redis.map_err(|error| Failure::Usage(format!("the address of Redis: {error}")))?;
-            (stores::reader().redis(&redis), Store::Redis(redis))
+            (stores::reader().redis(tower_sluice_redis::file::limiters(&redis)), Store::Redis(redis))
         }
     };
     let limits = Arc::new(Limits::read(reader, &texts, store)?);

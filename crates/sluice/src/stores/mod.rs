@@ -1,4 +1,4 @@
-//! The stores that a configuration may name, besides memory and Redis.
+//! The stores that a configuration may name, besides memory.
 
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
@@ -12,7 +12,10 @@ use crate::Failure;
 
 /// Makes a reader that knows all stores of this program.
 pub(crate) fn reader() -> ConfigReader {
-    Config::reader().store("postgres", tower_sluice_postgres::file::open).store("dynamodb", dynamodb::open)
+    Config::reader()
+        .store("dynamodb", dynamodb::open)
+        .store("postgres", tower_sluice_postgres::file::open)
+        .store("redis", tower_sluice_redis::file::open)
 }
 
 /// The statement that prepares the server of a configuration: the one of `store`, or the only one. Statements of

@@ -13,7 +13,7 @@ mod running;
 mod service;
 mod shared;
 
-#[path = "../../../../tests/support/redis.rs"]
+#[path = "../../../redis/tests/support/redis.rs"]
 #[allow(dead_code, missing_debug_implementations, missing_docs, unreachable_pub)]
 mod redis;
 #[path = "../../../../tests/support/postgres.rs"]

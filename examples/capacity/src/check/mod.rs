@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::{Answer, Ask};
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::testing::Random;
 use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
 use self::redis_server::{RedisServer, Usage};
 use crate::model::load::{Leasing, Load, Server};

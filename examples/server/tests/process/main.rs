@@ -25,7 +25,7 @@ mod echo;
 #[allow(dead_code, unreachable_pub)]
 mod postgres;
 #[cfg(feature = "redis")]
-#[path = "../../../../tests/support/redis.rs"]
+#[path = "../../../../crates/redis/tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod redis;
 #[path = "../../../../tests/support/timing.rs"]

@@ -16,7 +16,7 @@
 //! (`PendingTake::drop`): for the counts, that is a request that ends at once. Costs are one unit. The runtimes of a
 //! process are one.
 
-#[path = "../../../../src/concurrency/redis/local_counts/entry.rs"]
+#[path = "../../../../crates/redis/src/in_flight/local_counts/entry.rs"]
 mod entry;
 mod properties;
 mod server;

@@ -1,4 +1,4 @@
-//! The scripts in `src/concurrency/redis/script/lua`, on one key.
+//! The scripts in `crates/redis/src/in_flight/script/lua`, on one key.
 
 use std::collections::BTreeMap;
 

@@ -231,7 +231,7 @@ impl World {
         self.calls.iter().any(is_renewal)
     }
 
-    /// `Process::rejection` in `src/concurrency/redis/process.rs`: what the process alone holds leaves room.
+    /// `Process::rejection` in `crates/redis/src/in_flight/process.rs`: what the process alone holds leaves room.
     fn asks(&self, config: &Config, index: usize) -> bool {
         let process = &self.processes[index];
         let may_begin = match config.waiter {

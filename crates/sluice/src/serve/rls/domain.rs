@@ -11,9 +11,9 @@ use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor, Mark};
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::policy::PolicyError;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
 use tower_sluice_config::ConfigError;
+use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
 use super::asked::{Asked, Selection};
 use super::brought::{self, Brought, BroughtLimits};

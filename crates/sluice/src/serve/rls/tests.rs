@@ -306,7 +306,7 @@ fn a_domain_that_toml_has_too_is_an_error_and_so_is_a_limit_that_redis_cannot_ke
     let problem = read(&texts(FILE), Store::Memory { max_keys: 64 }).unwrap();
     assert!(problem.contains("give one of them another name"), "{problem}");
     // Nothing connects.
-    let redis = tower_sluice::store::redis::Redis::open("redis://127.0.0.1:1").unwrap();
+    let redis = tower_sluice_redis::Redis::open("redis://127.0.0.1:1").unwrap();
     let slow = "domain: slow\ndescriptors:\n- key: a\n  rate_limit: {unit: year, requests_per_unit: 1, algorithm: token-bucket, burst: 99999}\n";
     assert_eq!(read(&texts(slow), Store::Memory { max_keys: 64 }), None);
     let problem = read(&texts(slow), Store::Redis(redis)).unwrap();

@@ -1,0 +1,169 @@
+//! A request that waits in the line of its key, and asks the server while it is the first.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until};
+use tower_sluice::internal::redis::WaitBounds;
+use tower_sluice::{Decision, LimiterError};
+
+use super::lines::{CountedWaiter, KeyLine, LineChange, NoPlace};
+use super::pace::{AskingPace, OVERDUE};
+use super::process::{Process, RedisWanted};
+use super::{closed, rejected};
+use crate::connection::FaultKind;
+use crate::store::failed;
+
+impl Process {
+    /// Takes units of a key, and waits for them if `bounds` allow it. `is_own_limit` says whether the limit is that of
+    /// the key, which a change of the limiter's does not change.
+    ///
+    /// A request that is dropped leaves its line, and the next waiter is the first. If it was asking the server, the
+    /// call goes on in the background, and the units that it takes are released.
+    pub(super) async fn take_or_wait(
+        self: Arc<Self>,
+        wanted: RedisWanted,
+        is_own_limit: bool,
+        bounds: WaitBounds,
+    ) -> Result<Decision, LimiterError> {
+        // Checked first, since tokio's timer panics outside of a runtime.
+        Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
+        let RedisWanted { tag, cost, limit } = wanted;
+        let since = Instant::now();
+        let (pace, left) = if cost > 0 && cost <= limit && self.lines.has(tag) {
+            // It overtakes no waiter.
+            (AskingPace::unknown(since), 0)
+        } else {
+            let decision = self.take(wanted).await?;
+            if !decision.is_until_released() {
+                return Ok(decision);
+            }
+            (AskingPace::rejected(decision.remaining(), Instant::now()), decision.remaining())
+        };
+        match self.lines.join(tag, &bounds, pace) {
+            Ok(place) => {
+                let longest = bounds.max_wait.saturating_sub(since.elapsed());
+                // Boxed, since most requests need not wait.
+                let decision = Box::pin(self.wait(place, wanted, is_own_limit, longest)).await?;
+                Ok(if decision.is_allowed() { decision.with_delay(since.elapsed()) } else { decision })
+            }
+            Err(NoPlace::Full) => Ok(rejected(limit, left)),
+            Err(NoPlace::Closed) => Err(closed()),
+        }
+    }
+
+    /// Waits in line, and then asks until the units are there or the time is over.
+    async fn wait(
+        self: &Arc<Self>,
+        mut place: CountedWaiter,
+        mut wanted: RedisWanted,
+        is_own_limit: bool,
+        longest: Duration,
+    ) -> Result<Decision, LimiterError> {
+        let line = Arc::clone(&place.line);
+        let mut timeout = pin!(sleep(longest));
+        let mut turn = pin!(line.turn.lock());
+        // From here on, the turn is handed on however the wait ends.
+        let _turn = loop {
+            tokio::select! {
+                biased;
+                change = next_change(&mut place.changes) => wanted.adopt(change, is_own_limit)?,
+                turn = &mut turn => break turn,
+                () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
+                () = sleep(OVERDUE) => {
+                    // If both were late, a first waiter on this runtime is polled before this one continues.
+                    yield_now().await;
+                    if line.pace().is_overdue(self.call_timeout(), Instant::now()) {
+                        if let Some(decision) = self.ask(&line, wanted).await? {
+                            return Ok(decision);
+                        }
+                    }
+                }
+            }
+        };
+        loop {
+            if line.pace().is_due(wanted.cost, Instant::now()) {
+                if let Some(decision) = self.ask(&line, wanted).await? {
+                    return Ok(decision);
+                }
+            }
+            let next = line.pace().next();
+            tokio::select! {
+                biased;
+                change = next_change(&mut place.changes) => {
+                    wanted.adopt(change, is_own_limit)?;
+                    line.pace().hurry();
+                }
+                () = line.released.notified() => line.pace().released(Instant::now()),
+                () = &mut timeout => return Ok(rejected(wanted.limit, 0)),
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Asks for the units once. Returns a decision if they were free.
+    async fn ask(self: &Arc<Self>, line: &KeyLine, wanted: RedisWanted) -> Result<Option<Decision>, LimiterError> {
+        line.pace().ask(Instant::now());
+        match self.take(wanted).await {
+            Ok(decision) if decision.is_allowed() => {
+                line.pace().served(decision.remaining(), Instant::now());
+                Ok(Some(decision))
+            }
+            Ok(decision) => {
+                line.pace().answered(decision.remaining(), Instant::now());
+                Ok(None)
+            }
+            Err(error) => {
+                // The next waiter asks at once, instead of waiting to find out.
+                line.pace().hurry();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl RedisWanted {
+    /// Asks under another limit from now on, unless it asks under that of its key.
+    fn adopt(&mut self, change: LineChange, is_own_limit: bool) -> Result<(), LimiterError> {
+        if change.is_closed {
+            return Err(closed());
+        }
+        // A request that can never fit under the new limit passes when it is alone, as in memory.
+        if !is_own_limit {
+            self.limit = change.limit.max(self.cost);
+        }
+        Ok(())
+    }
+}
+
+async fn next_change(changes: &mut watch::Receiver<LineChange>) -> LineChange {
+    changes.changed().await.expect("the sender is in the process, which the waiter keeps");
+    *changes.borrow_and_update()
+}
+
+#[cfg(test)]
+mod tests {
+    use tower_sluice::PartitionKey;
+
+    use super::*;
+    use crate::connection::Redis;
+
+    /// Without the memory of the layer and the connection.
+    #[test]
+    fn a_request_that_waits_takes_less_than_1200_bytes() {
+        let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+        let process = Arc::new(Process::new(&redis, "test", Duration::from_secs(10)));
+        let wanted = RedisWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
+        let bounds = WaitBounds::new(1);
+        let Ok(place) = process.lines.join(wanted.tag, &bounds, AskingPace::unknown(Instant::now())) else { panic!() };
+        let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, false, bounds));
+        let then = size_of_val(&process.wait(place, wanted, false, Duration::ZERO));
+        println!("{first} and {then} bytes");
+        assert!(first + then < 1_200, "{first} and {then}");
+        assert_eq!(process.lines.waiting(), 0);
+    }
+}

@@ -1,0 +1,29 @@
+//! Budgets that many processes share, on Redis.
+//!
+//! The path of a request:
+//!
+//! 1. `store` has the settings. The table that is made from them (`store::remote` of `tower-sluice`) answers from a
+//!    lease or from the negative cache, and otherwise makes a query, which may share a call with others for its key.
+//! 2. `backend` holds a `conversation` about the key. So do `batch`, about the keys of several limiters, and
+//!    `charge_once`, about requests whose retries may be free. `by_hand` charges a key for an operator.
+//! 3. `bundle` makes the calls. While others are in flight, it sends calls that differ only in their keys as one.
+//! 4. [`script`](crate::script) has the Lua scripts: it makes the calls, and reads the replies.
+//! 5. [`connection`](crate::connection) finds the node and sends it the call.
+//!
+//! Beside this path, `reports` passes on to each process what the others have rejected.
+
+mod backend;
+mod batch;
+mod bundle;
+mod by_hand;
+mod charge_once;
+pub(crate) mod conversation;
+mod reports;
+#[allow(clippy::module_inception, reason = "the store among its parts")]
+mod store;
+
+pub use self::store::{RedisStore, RedisTable};
+
+pub(crate) use self::backend::{failed, in_background};
+pub(crate) use self::bundle::ScriptCaller;
+pub(crate) use self::reports::RedisReports;

@@ -1,0 +1,45 @@
+//! The modes of all limiters on Redis. Before they were checked, peeking at permits took them, and peeking at a queue
+//! reserved a departure.
+
+use std::time::Duration;
+
+use tower_sluice::testing::check_modes;
+use tower_sluice::{
+    CalendarWindow, FixedWindow, LimiterExt, PartitionKey, Quota, RateLimiter, SlidingWindow, TokenBucket,
+};
+use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
+
+use crate::support::redis::RedisServer;
+
+const TWENTY: Quota = Quota::per_day(20).burst(20);
+
+fn connect(server: &RedisServer) -> Redis {
+    let long = Duration::from_secs(10);
+    Redis::single(server.url()).timeout(long).connect_timeout(long).open().unwrap()
+}
+
+#[tokio::test]
+async fn a_mode_that_is_not_described_is_an_error_and_changes_nothing() {
+    let server = RedisServer::start();
+    let redis = connect(&server);
+    check_modes(&RateLimiter::new(TokenBucket::new(TWENTY), RedisStore::new(&redis, "bucket"))).await;
+    check_modes(&RateLimiter::new(FixedWindow::new(Quota::per_day(20)), RedisStore::new(&redis, "fixed"))).await;
+    check_modes(&RateLimiter::new(SlidingWindow::new(Quota::per_day(20)), RedisStore::new(&redis, "sliding"))).await;
+    check_modes(&RateLimiter::new(CalendarWindow::monthly(20), RedisStore::new(&redis, "calendar"))).await;
+    check_modes(&RedisQueue::new(&redis, "queue", TWENTY)).await;
+    check_modes(&RedisConcurrency::new(&redis, "in flight", 20)).await;
+}
+
+#[tokio::test]
+async fn to_peek_at_permits_or_a_queue_calls_no_server() {
+    let server = RedisServer::start();
+    let redis = connect(&server);
+    let key = PartitionKey::from("key");
+    let (queue, permits) = (RedisQueue::new(&redis, "queue", TWENTY), RedisConcurrency::new(&redis, "in flight", 1));
+    for _ in 0..10 {
+        assert!(queue.peek(&key, 1).await.is_err() && permits.peek(&key, 1).await.is_err());
+        assert!(queue.reset(&key).await.is_err() && permits.reset(&key).await.is_err());
+    }
+    assert_eq!(server.info("cmdstat_evalsha"), "");
+    assert!(permits.acquire(&key, 1).await.unwrap().is_allowed(), "ten peeks took nothing");
+}

@@ -1,0 +1,206 @@
+//! What the package `tower-sluice-redis` has beyond the public face of `store::remote`: decisions on several keys in one
+//! call, records and reports, and the parts that its queues, limits of requests in flight and balances share with those
+//! in memory.
+
+#[cfg(feature = "test-util")]
+pub mod testing;
+
+#[cfg(feature = "calendar")]
+use crate::algorithm::{CalendarWindow, CalendarWindowState};
+use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
+use crate::limiter::{Credit, Description, Receipt};
+use crate::store::remote::Target;
+use crate::values::LimiterError;
+#[cfg(feature = "calendar")]
+use crate::values::time::Timestamp;
+
+pub use crate::algorithm::gcra::{Gcra, Tat};
+pub use crate::algorithm::window::ChargedIn;
+pub use crate::balance::account::Shortfall;
+pub use crate::balance::{Paid, Unfit, UnitsLeft, admitted, judged};
+pub use crate::limiter::wait_bounds::WaitBounds;
+pub use crate::store::quota_change::{converted, has_units_of};
+pub use crate::store::remote::backoff::pause as pause_after;
+pub use crate::store::remote::circuit_breaker::CallFailure;
+pub use crate::store::remote::gate::{CallGate, Evidence, Watch};
+pub use crate::store::remote::joint::{Joiner, Member, TypedMember};
+pub use crate::store::remote::log::breaker_closed;
+pub use crate::store::remote::negative_cache::{NegativeCache, Observation};
+pub use crate::store::remote::query::{Answered, KeyQuery};
+pub use crate::store::remote::tag::{KeyTag, Tags};
+pub use crate::util::lock::Shards;
+pub use crate::util::random::identity;
+pub use crate::util::undo::{OnDrop, complete_or_undo};
+pub use crate::values::{
+    Adjusted, Adjusting, Batching, ChargingOnce, Claim, CreditExpiry, Expiry, Formula, MemberAnswers, MemberDecision,
+    PendingAdjustment, REFERENCE_KEPT, Report, Retry, Room, SharesReports,
+};
+
+/// The abilities of limiters that share more than their decisions.
+pub trait Abilities: Sized {
+    /// Decides together with others on its server.
+    fn batching(self, batching: impl Batching) -> Self;
+
+    /// Keeps the records of requests whose retries are free.
+    fn charging_once(self, limiter: impl ChargingOnce) -> Self;
+
+    /// Enters credits or charges by hand itself.
+    fn adjusting(self, limiter: impl Adjusting) -> Self;
+
+    /// Passes the reports of processes on.
+    fn sharing_reports(self, limiter: impl SharesReports) -> Self;
+}
+
+impl Abilities for Description {
+    fn batching(self, batching: impl Batching) -> Self {
+        Self::batching(self, batching)
+    }
+
+    fn charging_once(self, limiter: impl ChargingOnce) -> Self {
+        Self::charging_once(self, limiter)
+    }
+
+    fn adjusting(self, limiter: impl Adjusting) -> Self {
+        Self::adjusting(self, limiter)
+    }
+
+    fn sharing_reports(self, limiter: impl SharesReports) -> Self {
+        Self::sharing_reports(self, limiter)
+    }
+}
+
+/// The marks of receipts: who has made the charge in place of the limiter.
+pub trait Marks: Sized {
+    /// The local fallback has.
+    fn mark_fallback(self) -> Self;
+
+    /// The receipt without that mark, if it has it.
+    fn unmark_fallback(self) -> Option<Self>;
+
+    /// The budget of free retries has.
+    fn mark_free_retry(self) -> Self;
+
+    /// The receipt without that mark, if it has it.
+    fn unmark_free_retry(self) -> Option<Self>;
+}
+
+impl Marks for Receipt {
+    fn mark_fallback(self) -> Self {
+        Self::mark_fallback(self)
+    }
+
+    fn unmark_fallback(self) -> Option<Self> {
+        Self::unmark_fallback(self)
+    }
+
+    fn mark_free_retry(self) -> Self {
+        Self::mark_free_retry(self)
+    }
+
+    fn unmark_free_retry(self) -> Option<Self> {
+        Self::unmark_free_retry(self)
+    }
+}
+
+/// Returns the hash that stands for the key of a target.
+#[must_use]
+pub const fn tag_of<A>(target: &Target<'_, A>) -> KeyTag {
+    target.tag()
+}
+
+/// States of algorithms, as the numbers in them.
+pub trait StateParts: Copy {
+    /// Of a bucket, when its debt will be paid, in units of 1/limit nanosecond. Of a window, its number, or when it ends,
+    /// and what is used of it; of a sliding window, before that what was used of the window before.
+    type Parts;
+
+    /// Makes a state.
+    fn from_parts(parts: Self::Parts) -> Self;
+
+    /// Returns its numbers.
+    fn parts(self) -> Self::Parts;
+}
+
+impl StateParts for GcraState {
+    type Parts = u128;
+
+    fn from_parts(tat: u128) -> Self {
+        Self { tat }
+    }
+
+    fn parts(self) -> u128 {
+        self.tat
+    }
+}
+
+impl StateParts for FixedWindowState {
+    type Parts = [u64; 2];
+
+    fn from_parts([window, used]: [u64; 2]) -> Self {
+        Self { window, used }
+    }
+
+    fn parts(self) -> [u64; 2] {
+        [self.window, self.used]
+    }
+}
+
+impl StateParts for SlidingWindowState {
+    type Parts = [u64; 3];
+
+    fn from_parts([window, previous, current]: [u64; 3]) -> Self {
+        Self { window, previous, current }
+    }
+
+    fn parts(self) -> [u64; 3] {
+        [self.window, self.previous, self.current]
+    }
+}
+
+#[cfg(feature = "calendar")]
+impl StateParts for CalendarWindowState {
+    type Parts = (Timestamp, u64);
+
+    fn from_parts((ends, used): (Timestamp, u64)) -> Self {
+        Self { ends, used }
+    }
+
+    fn parts(self) -> (Timestamp, u64) {
+        (self.ends, self.used)
+    }
+}
+
+/// Returns when the window of the calendar that holds `now` ends.
+#[cfg(feature = "calendar")]
+#[must_use]
+pub fn end_of_window(window: &CalendarWindow, now: Timestamp) -> Timestamp {
+    window.end_of_window(now)
+}
+
+/// Returns the receipt of a charge of a bucket that is paid at this time.
+#[must_use]
+pub fn bucket_receipt(tat: u128) -> Receipt {
+    Receipt::from_proof(Tat(tat))
+}
+
+/// Returns the lots that have paid a charge to a balance, from its receipt.
+#[must_use]
+pub fn paid_by(receipt: Receipt) -> Option<Paid> {
+    receipt.read()
+}
+
+/// Returns the units of a credit, when they expire, and its reference.
+///
+/// # Errors
+///
+/// If there are too many units, or none, or if the reference is too long or empty.
+pub fn parts_of_credit(credit: &Credit) -> Result<(u64, CreditExpiry, Option<&str>), LimiterError> {
+    credit.check()?;
+    Ok((credit.units, credit.expiry, credit.reference.as_deref()))
+}
+
+/// The error of a charge by hand to a key that an operator allows.
+#[must_use]
+pub fn allowed_by_hand() -> LimiterError {
+    LimiterError::allowed_by_hand()
+}

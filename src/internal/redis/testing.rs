@@ -1,0 +1,182 @@
+//! What the tests of `tower-sluice-redis` look at besides (crate feature `test-util`). Each method is the one of this crate
+//! with its name.
+
+use std::time::Duration;
+
+use crate::algorithm::Algorithm;
+#[cfg(feature = "calendar")]
+use crate::algorithm::CalendarWindow;
+use crate::limiter::{Description, Override, OverrideReason, Receipt};
+use crate::store::remote::backend::Decisions;
+use crate::store::remote::{Applied, BanGrowth, GaveUp, Standing, Target};
+use crate::values::time::Timestamp;
+use crate::values::{Batching, Decision, Proof, Quota};
+
+use super::KeyTag;
+
+/// See [`Applied`].
+pub trait ReplayApplied<S> {
+    /// Computes the decisions of a charge.
+    ///
+    /// # Errors
+    ///
+    /// If the server has charged another number of requests.
+    fn replay<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        cost: u64,
+        count: u32,
+    ) -> Result<(Decisions, Option<S>), GaveUp>;
+}
+
+impl<S: Copy> ReplayApplied<S> for Applied<S> {
+    fn replay<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        cost: u64,
+        count: u32,
+    ) -> Result<(Decisions, Option<S>), GaveUp> {
+        Self::replay(self, algorithm, cost, count)
+    }
+}
+
+/// See [`Standing`].
+pub trait DecideStanding: Sized {
+    /// Whether there is one.
+    fn is_some(self) -> bool;
+
+    /// Decides on a request while it is in force.
+    fn decide<A: Algorithm>(
+        self,
+        algorithm: &A,
+        state: Option<A::State>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Decision>;
+}
+
+impl DecideStanding for Standing {
+    fn is_some(self) -> bool {
+        Self::is_some(self)
+    }
+
+    fn decide<A: Algorithm>(
+        self,
+        algorithm: &A,
+        state: Option<A::State>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Decision> {
+        Self::decide(self, algorithm, state, now, cost)
+    }
+}
+
+/// See [`Target`].
+pub trait NewTarget<'a, A> {
+    /// Makes one.
+    fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self;
+}
+
+impl<'a, A> NewTarget<'a, A> for Target<'a, A> {
+    fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
+        Self::new(algorithm, quota, limiter, tag)
+    }
+}
+
+/// See [`BanGrowth`].
+#[cfg(feature = "http")]
+pub trait NewBanGrowth: Sized {
+    /// Makes one.
+    fn new(first: Duration, factor: u32, most: Duration) -> Self;
+
+    /// Sets when bans are forgotten.
+    #[must_use]
+    fn with_forgotten_after(self, forgotten_after: Duration) -> Self;
+}
+
+#[cfg(feature = "http")]
+impl NewBanGrowth for BanGrowth {
+    fn new(first: Duration, factor: u32, most: Duration) -> Self {
+        Self::new(first, factor, most)
+    }
+
+    fn with_forgotten_after(self, forgotten_after: Duration) -> Self {
+        Self::with_forgotten_after(self, forgotten_after)
+    }
+}
+
+/// See [`Receipt`].
+pub trait NewReceipt {
+    /// Makes one.
+    fn from_proof<P: Proof>(proof: P) -> Self;
+}
+
+impl NewReceipt for Receipt {
+    fn from_proof<P: Proof>(proof: P) -> Self {
+        Self::from_proof(proof)
+    }
+}
+
+/// See [`Description`].
+pub trait ReadDescription {
+    /// How it decides together with others.
+    fn batches(&self) -> Option<&dyn Batching>;
+}
+
+impl ReadDescription for Description {
+    fn batches(&self) -> Option<&dyn Batching> {
+        Self::batches(self)
+    }
+}
+
+/// See [`Quota`].
+pub trait ReadQuota {
+    /// The period.
+    fn period_nanos(&self) -> u64;
+
+    /// The time that restores so many units.
+    fn time_of(&self, units: u64) -> Duration;
+}
+
+impl ReadQuota for Quota {
+    fn period_nanos(&self) -> u64 {
+        Self::period_nanos(self)
+    }
+
+    fn time_of(&self, units: u64) -> Duration {
+        Self::time_of(self, units)
+    }
+}
+
+/// See [`CalendarWindow`].
+#[cfg(feature = "calendar")]
+pub trait ReadCalendar {
+    /// The window as the quota of a key.
+    fn own_quota(&self) -> Quota;
+
+    /// When the window that holds `now` ends.
+    fn end_of_window(&self, now: Timestamp) -> Timestamp;
+}
+
+#[cfg(feature = "calendar")]
+impl ReadCalendar for CalendarWindow {
+    fn own_quota(&self) -> Quota {
+        Self::own_quota(self)
+    }
+
+    fn end_of_window(&self, now: Timestamp) -> Timestamp {
+        Self::end_of_window(self, now)
+    }
+}
+
+/// A ban by hand.
+#[must_use]
+pub const fn banned_for(span: Duration, reason: OverrideReason) -> Override {
+    Override::Ban { span, reason }
+}
+
+/// An allowance by hand.
+#[must_use]
+pub const fn allowed_for(span: Duration, reason: OverrideReason) -> Override {
+    Override::Allow { span, reason }
+}
