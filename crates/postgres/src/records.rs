@@ -133,6 +133,10 @@ impl Records for PostgresRecords {
         self.0.is_same(&other.0)
     }
 
+    fn secret(&self) -> &[u8] {
+        self.0.secret_of_keys()
+    }
+
     fn health(&self) -> Vec<NodeHealth> {
         vec![self.0.health()]
     }

@@ -62,6 +62,12 @@ pub trait Records: Send + Sync + 'static {
     /// Returns whether both keep the same records, so that a limiter over this inherits from one over the other.
     fn shares_records_with(&self, other: &Self) -> bool;
 
+    /// Returns the secret of the hashes that stand for keys in the names of records, so that a reader of the server's data
+    /// cannot find the keys by trying. Processes that share records agree on it. Empty by default.
+    fn secret(&self) -> &[u8] {
+        &[]
+    }
+
     /// Returns the state of each node of its server, as [`Backend::health`](super::Backend::health) does.
     fn health(&self) -> Vec<NodeHealth> {
         Vec::new()
@@ -130,9 +136,10 @@ pub(crate) struct LimiterRecords<R> {
 }
 
 impl<R: Records> LimiterRecords<R> {
-    /// Keeps the keys of the limiter that is called `limiter`. Processes that share them agree on the secret.
-    pub(crate) fn new(records: R, limiter: &str, secret: &[u8]) -> Self {
-        Self { records, limiter: limiter.into(), tags: Tags::new(secret), turns: Turns::default() }
+    /// Keeps the keys of the limiter that is called `limiter`.
+    pub(crate) fn new(records: R, limiter: &str) -> Self {
+        let tags = Tags::new(records.secret());
+        Self { records, limiter: limiter.into(), tags, turns: Turns::default() }
     }
 
     pub(crate) const fn records(&self) -> &R {
