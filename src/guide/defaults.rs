@@ -147,6 +147,7 @@
 //! | [`RedisConcurrency::lease`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.lease) | 10 s |
 //! | [`RedisConcurrency::max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue), [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_wait), [`max_waiters`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_waiters) | as of `Concurrency` |
 //! | [`RemoteStore::secret`](crate::store::remote::RemoteStore::secret), [`leasing`](crate::store::remote::RemoteStore::leasing), [`without_coalescing`](crate::store::remote::RemoteStore::without_coalescing) | as of `RedisStore` |
+//! | [`RemoteStore::records`](crate::store::remote::RemoteStore::records) | none: each process has its own; a `PostgresStore` has them |
 //! | [`KeyValueBackend::bounded`](crate::store::remote::KeyValueBackend::bounded) | 100 ms, and 1,024 calls in flight |
 //! | [`KeyValueBackend::with_clock`](crate::store::remote::KeyValueBackend::with_clock) | [`Wall`](crate::time::Wall) |
 //!

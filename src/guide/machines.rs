@@ -42,7 +42,7 @@
 //! | of a key for which this process is already waiting for an answer | no round trip of its own: all requests that wait for the key go into the next call (single flight) |
 //! | of another key, while calls for the same policies, or for the same queue, are in flight | the same, with up to 32 keys in a call (bundle); not in a cluster |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
-//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-redis) | one round trip of its own, and a call in the background |
+//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-a-server) | one round trip of its own, and a call in the background |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a process can
 //! [lease units in advance](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.leasing), for an accuracy that is documented there. How

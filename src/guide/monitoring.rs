@@ -150,8 +150,8 @@
 //!
 //! The list has the rejections of the present hour and the one before, in UTC. Counts have a stated error of less than
 //! 1 % of all rejections: a sketch of fixed size keeps them, and only rejections touch it. [`ShowKey::hash`] shows a
-//! pseudonym: support finds a client that it knows, by `printf %s ADDRESS | sha256sum`. With a limiter on Redis, any
-//! process lists the rejections of all.
+//! pseudonym: support finds a client that it knows, by `printf %s ADDRESS | sha256sum`. With a limiter on Redis or
+//! PostgreSQL, any process lists the rejections of all.
 //!
 //! [`ShowKey::hash`]: crate::policy::ShowKey::hash
 //!

@@ -117,4 +117,12 @@
 //! (feature `test-util`) compares your backend with the algorithm over a plain map, and has eight tasks contend for one
 //! key.
 //!
+//! # What processes share besides
+//!
+//! Free retries, the list of who is rejected most, and that a share of a limit was reported are no algorithm's. A store
+//! has them over [`Records`](crate::store::remote::Records): values that are read and swapped, as of a key-value store
+//! ([`KeyValueRecords`](crate::store::remote::KeyValueRecords)), or of a table beside that of the limits.
+//! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are;
+//! `testing::check_records` tests yours.
+//!
 //! Next: [choose an algorithm](super::choosing).

@@ -88,15 +88,16 @@
 //!
 //! # The migration
 //!
-//! `Postgres::migration` returns the statement that creates the table: print it, and put it among your migrations.
-//! `Postgres::migrate` executes it, for tests and small programs: not from several processes at the same time, since
-//! PostgreSQL may then report that the table exists as an error. The role that creates the table owns it. The service
-//! needs less:
+//! `Postgres::migration` returns the statements that create two tables: print them, and put them among your
+//! migrations. `sluice_state` has the limits over time, and `sluice_state_records` what processes share besides: free
+//! retries, and who is rejected most. `Postgres::migrate` executes them, for tests and small programs: not from several
+//! processes at the same time, since PostgreSQL may then report that a table exists as an error. The role that creates
+//! the tables owns them. The service needs less:
 //!
 //! ```sql
 //! CREATE ROLE limits LOGIN PASSWORD '…';
 //! GRANT USAGE ON SCHEMA public TO limits;
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON sluice_state TO limits;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON sluice_state, sluice_state_records TO limits;
 //! -- The default of PostgreSQL. Under another isolation, decisions on busy keys fail.
 //! ALTER ROLE limits SET default_transaction_isolation = 'read committed';
 //! ```
@@ -329,13 +330,14 @@
 //!
 //! A program [registers](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store)
 //! it: `Config::reader().store("postgres", tower_sluice_postgres::file::open)`. The program `sluice` has it already,
-//! and prints the statement that creates the table: `sluice migration limits.toml`.
+//! and prints the statements that create the tables: `sluice migration limits.toml`.
 //!
 //! # What is shared
 //!
 //! Used units, debts, bans (also their number, if they [grow](crate::Penalty::growing)), and bans and allowances by
-//! hand are shared by all processes that use the same table and the same names. Queues, requests in flight, bought
-//! units, free retries, metrics and changes at run time are each process's own. The whole table: [which processes share
+//! hand, free retries, and the list of who is rejected most are shared by all processes that use the same table and the
+//! same names. Queues, requests in flight, bought units, metrics and changes at run time are each process's own. The
+//! whole table: [which processes share
 //! what](super::sharing).
 //!
 //! Next: [share limits on DynamoDB](super::dynamodb).

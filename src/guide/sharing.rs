@@ -59,14 +59,16 @@
 //! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each | each |
 //! | the report that a key [has used 80 %](super::warnings) | each | once, by the process whose charge crosses | once, by the process whose charge crosses | each |
-//! | [free retries](crate::ChargeOnce) | each | shared | each | each |
+//! | [free retries](crate::ChargeOnce) | each | shared | shared | each |
 //! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each | each |
-//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | each: ask every process | each: ask every process |
+//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | shared: as of a second ago | each: ask every process |
 //! | [changes at run time](super::hot_reload) | each: change every process | each | each | each |
 //! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | each | each | each | each |
 //!
-//! [Another remote store](super::own_stores) is like DynamoDB. One that [keeps no
-//! standing](crate::store::remote::Backend::keeps_standing) leaves bans and debts to each process.
+//! [Another remote store](super::own_stores) is like DynamoDB; [with
+//! records](crate::store::remote::RemoteStore::records), its processes also share free retries, reported shares and
+//! who is rejected most. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans and
+//! debts to each process.
 //!
 //! # How exact a shared limit is
 //!

@@ -14,8 +14,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Portable, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
 use tower_sluice::limiter::Ask;
-use tower_sluice::store::remote::{KeyValue, KeyValueBackend, RemoteStore, RemoteTable};
-use tower_sluice::testing::{check_backend, seed_of};
+use tower_sluice::store::remote::{KeyValue, KeyValueBackend, KeyValueRecords, RemoteStore, RemoteTable};
+use tower_sluice::testing::{check_backend, check_records, seed_of};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
     Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
@@ -584,4 +584,10 @@ fn a_staggered_window_is_refused() {
     let window = FixedWindow::new(Quota::per_day(2)).staggered();
     assert!(!window.phase(u64::MAX).is_zero());
     let _ = process(&Arc::default(), &ManualClock::new(), window);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_keys_are_records_as_a_plain_map() {
+    let records = KeyValueRecords::new(Arc::<Map>::default(), "test").bounded(Duration::from_secs(10), 1_000);
+    check_records(records, seed_of(3)).await;
 }

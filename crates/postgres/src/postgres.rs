@@ -64,6 +64,8 @@ pub struct Postgres {
     table: Arc<str>,
     statements: Arc<Statements>,
     calls: Arc<Calls>,
+    /// Apart, so that a missing table of records stops no limits over time.
+    record_calls: Arc<Calls>,
     secret: Arc<[u8]>,
     sweeps: Arc<Sweeps>,
     record_sweeps: Arc<Sweeps>,
@@ -97,14 +99,14 @@ impl Postgres {
         const TABLE: &str = "sluice_state";
         let timeout = Duration::from_millis(100);
         let sessions = Sessions::new(Arc::new(pool), Settings { timeout, is_behind_pooler: false });
-        let calls = calls(TABLE, timeout);
-        sessions.tell(&calls);
+        let [calls, record_calls] = calls(TABLE, timeout, &sessions);
         Self {
             sessions,
             turns: Arc::default(),
             table: TABLE.into(),
             statements: Arc::new(Statements::new(TABLE)),
             calls,
+            record_calls,
             secret: Arc::new([]),
             sweeps: Arc::default(),
             record_sweeps: Arc::default(),
@@ -125,9 +127,8 @@ impl Postgres {
             Self::is_table_name(name),
             "a table is called by up to 55 small letters, digits and underscores, such as limits.sluice_state, not {name:?}"
         );
-        let calls = calls(name, self.calls.timeout());
-        self.sessions.tell(&calls);
-        Self { table: name.into(), statements: Arc::new(Statements::new(name)), calls, ..self }
+        let [calls, record_calls] = calls(name, self.calls.timeout(), &self.sessions);
+        Self { table: name.into(), statements: Arc::new(Statements::new(name)), calls, record_calls, ..self }
     }
 
     /// Whether a name can be that of a [`table`](Self::table).
@@ -153,9 +154,8 @@ impl Postgres {
     /// If it is zero.
     #[track_caller]
     pub fn timeout(self, timeout: Duration) -> Self {
-        let calls = calls(&self.table, timeout);
         let settings = Settings { timeout, ..self.sessions.settings() };
-        self.with_connections(calls, settings)
+        self.with_connections(timeout, settings)
     }
 
     /// The connections lead to a pooler that gives each statement to any connection of the server (transaction mode of
@@ -168,15 +168,15 @@ impl Postgres {
     /// on).
     pub fn behind_pooler(self) -> Self {
         let settings = Settings { is_behind_pooler: true, ..self.sessions.settings() };
-        let calls = calls(&self.table, self.calls.timeout());
-        self.with_connections(calls, settings)
+        let timeout = self.calls.timeout();
+        self.with_connections(timeout, settings)
     }
 
     /// Makes other connections over the same pool.
-    fn with_connections(self, calls: Arc<Calls>, settings: Settings) -> Self {
+    fn with_connections(self, timeout: Duration, settings: Settings) -> Self {
         let sessions = self.sessions.with(settings);
-        sessions.tell(&calls);
-        Self { sessions, calls, ..self }
+        let [calls, record_calls] = calls(&self.table, timeout, &sessions);
+        Self { sessions, calls, record_calls, ..self }
     }
 
     /// Sets a secret for the hashes that stand for clients in the table, so that a reader of the table cannot find out
@@ -273,6 +273,10 @@ impl Postgres {
         &self.calls
     }
 
+    pub(crate) fn record_calls(&self) -> &Calls {
+        &self.record_calls
+    }
+
     pub(crate) fn secret_of_keys(&self) -> &[u8] {
         &self.secret
     }
@@ -325,10 +329,9 @@ impl Postgres {
 
     /// Another process with the same table.
     pub(crate) fn with_pool(self, pool: impl Pool) -> Self {
-        let calls = calls(&self.table, self.calls.timeout());
         let sessions = Sessions::new(Arc::new(pool), self.sessions.settings());
-        sessions.tell(&calls);
-        Self { sessions, calls, turns: Arc::default(), ..self }
+        let [calls, record_calls] = calls(&self.table, self.calls.timeout(), &sessions);
+        Self { sessions, calls, record_calls, turns: Arc::default(), ..self }
     }
 
     pub(crate) fn without_sweeps(self) -> Self {
@@ -345,9 +348,14 @@ impl Postgres {
     }
 }
 
+/// The calls for a table, and those for its records.
 #[track_caller]
-fn calls(table: &str, timeout: Duration) -> Arc<Calls> {
-    Arc::new(Calls::new(&format!("PostgreSQL table {table}"), timeout, IN_FLIGHT))
+fn calls(table: &str, timeout: Duration, sessions: &Sessions) -> [Arc<Calls>; 2] {
+    ["", sql::RECORDS].map(|end| {
+        let calls = Arc::new(Calls::new(&format!("PostgreSQL table {table}{end}"), timeout, IN_FLIGHT));
+        sessions.tell(&calls);
+        calls
+    })
 }
 
 impl fmt::Debug for Postgres {

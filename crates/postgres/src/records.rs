@@ -51,7 +51,7 @@ impl PostgresRecords {
     ) -> Result<Vec<Vec<Value>>, LimiterError> {
         let postgres = self.0.clone();
         let call = async move { send(&postgres, statement(&postgres), arguments).await };
-        let answer = self.0.calls().run(limits, call, PostgresFault::blames_server).await;
+        let answer = self.0.record_calls().run(limits, call, PostgresFault::blames_server).await;
         answer.map_err(|reason| self.gave_up(reason))?.map_err(failed)
     }
 }
@@ -126,7 +126,7 @@ impl Records for PostgresRecords {
     }
 
     fn timeout(&self) -> Duration {
-        self.0.calls().timeout()
+        self.0.record_calls().timeout()
     }
 
     fn shares_records_with(&self, other: &Self) -> bool {
@@ -138,7 +138,7 @@ impl Records for PostgresRecords {
     }
 
     fn health(&self) -> Vec<NodeHealth> {
-        vec![self.0.health()]
+        vec![self.0.record_calls().health()]
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {

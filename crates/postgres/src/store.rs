@@ -59,6 +59,11 @@ use crate::postgres::Postgres;
 /// [grow](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#method.growing) are counted there, for
 /// all processes together. Refunds of earlier charges do nothing while one of them is in force.
 ///
+/// # Free retries, and who is rejected most
+///
+/// They are [records](crate::PostgresRecords) in the second table, which all processes share: see
+/// [`RemoteStore::records`].
+///
 /// # When PostgreSQL fails, or does not answer
 ///
 /// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Postgres::timeout), with a
@@ -92,7 +97,7 @@ impl PostgresStore {
     pub fn new(postgres: &Postgres, name: &str) -> Self {
         assert!(name.len() <= 255, "the name of a limiter on PostgreSQL has 255 bytes at the most, not {}", name.len());
         assert!(!name.contains('\0'), "the name of a limiter on PostgreSQL has no NUL, as {name:?} does");
-        Self(RemoteStore::new(PostgresBackend::new(postgres, name)))
+        Self(RemoteStore::new(PostgresBackend::new(postgres, name)).records(postgres.records(), name))
     }
 
     /// Takes units in advance (a lease) from keys in demand, and spends them without calls: see

@@ -27,8 +27,8 @@ impl Policy {
     /// ```
     ///
     /// `report` runs on the task of the request, after its charge and before the inner service is called, so it must
-    /// not block: spawn a task to send a mail ([guide](crate::guide::warnings)). With a limiter on Redis it runs on a
-    /// task of its own. A panic in it is caught: the request, its charges and later reports are not affected. Crossings
+    /// not block: spawn a task to send a mail ([guide](crate::guide::warnings)). With a limiter that shares crossings it runs on
+    /// a task of its own. A panic in it is caught: the request, its charges and later reports are not affected. Crossings
     /// are also logged, [counted](crate::layer::RateLimitLayerBuilder::route), and
     /// [events](crate::layer::RateLimitLayerBuilder::on_transition).
     ///
@@ -60,7 +60,8 @@ impl Policy {
     ///
     /// # On several machines
     ///
-    /// On Redis, all processes report a crossing once: the process whose charge has crossed claims the report by a call
+    /// On Redis, on PostgreSQL and in another store [with records](crate::store::remote::RemoteStore::records), all
+    /// processes report a crossing once: the process whose charge has crossed claims the report by a call
     /// in the background. If that call fails, it reports. If the process ends between the call and the report, no
     /// process does. While the [local fallback](crate::FailureMode::LocalFallback) decides, and with all other
     /// limiters, each process reports its own crossings. With a

@@ -421,7 +421,7 @@ impl Policy {
     /// [`cost_after`](Self::cost_after) and the settlements, since they know the cost of a retry too late, and with
     /// limiters that delay requests, hold units or advertise no quota.
     ///
-    /// Processes that share the limit on Redis share the free retries; in memory, each process has its own.
+    /// Processes that share the limit on Redis or PostgreSQL share the free retries; in memory, each process has its own.
     #[doc(alias("idempotency key", "retry"))]
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
         self.options.set(Fact::ChargeOnce);
@@ -573,9 +573,10 @@ impl Policy {
     ///
     /// # On several machines
     ///
-    /// With a limiter on Redis, each process writes its counts to Redis, as `show` shows the keys: in the background,
-    /// once a second at most, and only after rejections. A look reads those of all. Other limiters have one list per
-    /// process.
+    /// With a limiter on Redis, on PostgreSQL or in another store [with
+    /// records](crate::store::remote::RemoteStore::records), each process writes its counts there, as `show` shows the
+    /// keys: in the background, once a second at most, and only after rejections. A look reads those of all. Other
+    /// limiters have one list per process.
     #[doc(alias("top", "heavy hitters", "abuse"))]
     pub fn track_offenders(mut self, show: ShowKey) -> Self {
         self.lineage.offenders = Some(TrackedOffenders { show, record: Arc::new(OffenderRecord::new()) });

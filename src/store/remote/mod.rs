@@ -21,6 +21,7 @@
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
 mod alternatives;
+mod any_records;
 mod attempts;
 pub(crate) mod backend;
 pub(crate) mod backoff;
@@ -29,6 +30,7 @@ pub(crate) mod circuit_breaker;
 #[cfg(test)]
 mod contention;
 mod fault;
+mod free_retries;
 pub(crate) mod gate;
 pub(crate) mod joint;
 mod key_value;
@@ -37,6 +39,7 @@ pub(crate) mod log;
 pub(crate) mod negative_cache;
 pub(crate) mod query;
 mod records;
+mod shared_reports;
 mod single_flight;
 mod standing;
 mod store;

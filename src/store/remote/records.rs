@@ -62,8 +62,8 @@ pub trait Records: Send + Sync + 'static {
     /// Returns whether both keep the same records, so that a limiter over this inherits from one over the other.
     fn shares_records_with(&self, other: &Self) -> bool;
 
-    /// Returns the secret of the hashes that stand for keys in the names of records, so that a reader of the server's data
-    /// cannot find the keys by trying. Processes that share records agree on it. Empty by default.
+    /// Returns the secret of the hashes that stand for keys in the names of records, so that a reader of the server's
+    /// data cannot find the keys by trying. Processes that share records agree on it. Empty by default.
     fn secret(&self) -> &[u8] {
         &[]
     }
@@ -161,9 +161,19 @@ impl<R: Records> LimiterRecords<R> {
         format!("{}:{tag}:{kind}", self.limiter)
     }
 
-    /// Reads a record, lets `step` decide, and writes what it returns; again, if another process was faster. Requests
-    /// of this process for one key take turns, first come, first served, since they would only be faster than each
-    /// other.
+    /// The name of one of several records of a kind.
+    pub(crate) fn name_of_part(&self, tag: KeyTag, kind: char, part: impl fmt::Display) -> String {
+        format!("{}{part}", self.name(tag, kind))
+    }
+
+    /// The name of a record that is no key's. No tag is as short as the begin of an item.
+    pub(crate) fn item(&self, item: &str) -> String {
+        format!("{}:{item}", self.limiter)
+    }
+
+    /// Reads a record of a key, lets `step` decide, and writes what it returns; again, if another process was faster.
+    /// Requests of this process for one record take turns, first come, first served, since they would only be faster
+    /// than each other.
     ///
     /// Two calls, or one if nothing is written.
     pub(crate) async fn change<T>(
@@ -171,13 +181,32 @@ impl<R: Records> LimiterRecords<R> {
         tag: KeyTag,
         kind: char,
         deadline: Instant,
+        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
+    ) -> Result<Changed<T>, Unchanged> {
+        self.change_named(self.name(tag, kind), deadline, step).await
+    }
+
+    /// The same of an [item](Self::item).
+    pub(crate) async fn change_item<T>(
+        &self,
+        item: &str,
+        deadline: Instant,
+        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
+    ) -> Result<Changed<T>, Unchanged> {
+        self.change_named(self.item(item), deadline, step).await
+    }
+
+    /// The same of the record with this name.
+    pub(crate) async fn change_named<T>(
+        &self,
+        name: String,
+        deadline: Instant,
         mut step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
     ) -> Result<Changed<T>, Unchanged> {
         let limits = CallLimits { deadline, requests: 1 };
         let gave_up = |reason| Unchanged::NotWritten(self.records.gave_up(reason));
-        let turn = tokio::time::timeout_at(deadline, self.turns.take(tag));
+        let turn = tokio::time::timeout_at(deadline, self.turns.take(&name));
         let _turn = turn.await.map_err(|_| gave_up(GaveUp::TimedOut))?;
-        let name = self.name(tag, kind);
         let mut attempts = Attempts::new(deadline);
         loop {
             let Record { value, now } = self.records.read(&name, limits).await.map_err(Unchanged::NotWritten)?;
@@ -195,23 +224,23 @@ impl<R: Records> LimiterRecords<R> {
     }
 }
 
-/// The keys that requests of this process change now.
+/// The records that requests of this process change now, by their names.
 #[derive(Default)]
-struct Turns(Arc<Lock<HashMap<KeyTag, Arc<Mutex<()>>>>>);
+struct Turns(Arc<Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>>);
 
 /// The turn of a request, which ends with this.
 struct Turn {
-    all: Arc<Lock<HashMap<KeyTag, Arc<Mutex<()>>>>>,
-    tag: KeyTag,
+    all: Arc<Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>>,
+    name: Arc<str>,
     held: Option<OwnedMutexGuard<()>>,
 }
 
 impl Turns {
-    /// Waits behind the requests that came earlier for this key.
-    async fn take(&self, tag: KeyTag) -> Turn {
+    /// Waits behind the requests that came earlier for this record.
+    async fn take(&self, name: &str) -> Turn {
         // Made before the wait, so that a request that gives up leaves no entry either.
-        let mut turn = Turn { all: Arc::clone(&self.0), tag, held: None };
-        let mutex = Arc::clone(self.0.lock().entry(tag).or_default());
+        let mut turn = Turn { all: Arc::clone(&self.0), name: name.into(), held: None };
+        let mutex = Arc::clone(self.0.lock().entry(Arc::clone(&turn.name)).or_default());
         turn.held = Some(mutex.lock_owned().await);
         turn
     }
@@ -222,8 +251,8 @@ impl Drop for Turn {
         drop(self.held.take());
         let mut all = self.all.lock();
         // Copies are made under this lock only, so the last one is seen.
-        if all.get(&self.tag).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
-            all.remove(&self.tag);
+        if all.get(&self.name).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
+            all.remove(&self.name);
         }
     }
 }

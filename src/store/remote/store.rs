@@ -3,8 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::any_records::AnyRecords;
 use super::backend::Backend;
 use super::leases::Leases;
+use super::records::{LimiterRecords, Records};
 use super::table::RemoteTable;
 use super::tag::Tags;
 use crate::algorithm::Algorithm;
@@ -46,6 +48,7 @@ pub struct RemoteStore<B> {
     pub(super) tags: Tags,
     pub(super) leases: Option<Leases>,
     pub(super) coalesces: bool,
+    pub(super) records: Option<LimiterRecords<AnyRecords>>,
 }
 
 impl<B> RemoteStore<B> {
@@ -55,7 +58,7 @@ impl<B> RemoteStore<B> {
     }
 
     pub(crate) const fn tagged(backend: B, tags: Tags) -> Self {
-        Self { backend, tags, leases: None, coalesces: true }
+        Self { backend, tags, leases: None, coalesces: true, records: None }
     }
 
     /// Keeps readers of the server's data from finding the keys behind the [names](super::Target::name) by trying.
@@ -103,6 +106,20 @@ impl<B> RemoteStore<B> {
     /// at the cost of the server.
     pub fn without_coalescing(self) -> Self {
         Self { coalesces: false, ..self }
+    }
+
+    /// Keeps there, under this name, what processes share beside the states of keys: the records of requests whose
+    /// [retries are free](crate::ChargeOnce), the list of [who is rejected most](crate::LimitsHandle::offenders), and
+    /// that a key [has crossed](crate::Policy::on_crossing) a share of its limit. Limiters that share records need
+    /// different names. Without this, each process has its own.
+    ///
+    /// # Cost
+    ///
+    /// A request with an idempotency key takes one call more, and a free retry six; its record is written in the
+    /// background by two. A process that rejects requests writes its list once a second at most, and a look at it takes
+    /// a call for each process that has rejected any in this hour or the last.
+    pub fn records(self, records: impl Records, name: &str) -> Self {
+        Self { records: Some(LimiterRecords::new(AnyRecords::new(records), name)), ..self }
     }
 
     /// The backend.

@@ -4,10 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::any_records::AnyRecords;
 use super::backend::{Backend, Transition};
+use super::free_retries::FreeRetries;
 use super::leases::LeaseReceipt;
 use super::negative_cache::NegativeCache;
 use super::query::{KeyQuery, StoreInner};
+use super::records::LimiterRecords;
+use super::shared_reports::SharedReports;
 use super::single_flight::SingleFlight;
 use super::store::RemoteStore;
 use crate::algorithm::Algorithm;
@@ -22,11 +26,13 @@ use crate::values::{
 pub struct RemoteTable<S, B> {
     coalesces: bool,
     inner: Arc<StoreInner<S, B>>,
+    /// Where processes share more than the states of keys.
+    records: Option<Arc<LimiterRecords<AnyRecords>>>,
 }
 
 impl<S, B> Clone for RemoteTable<S, B> {
     fn clone(&self) -> Self {
-        Self { coalesces: self.coalesces, inner: Arc::clone(&self.inner) }
+        Self { coalesces: self.coalesces, inner: Arc::clone(&self.inner), records: self.records.clone() }
     }
 }
 
@@ -36,7 +42,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
     where
         B: Backend<A>,
     {
-        let RemoteStore { backend, tags, leases, coalesces } = store;
+        let RemoteStore { backend, tags, leases, coalesces, records } = store;
         if let Err(problem) = backend.check_fit(algorithm) {
             panic!("{problem}");
         }
@@ -50,7 +56,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             leases,
             number: next_table_number(),
         };
-        Self { coalesces, inner: Arc::new(inner) }
+        Self { coalesces, inner: Arc::new(inner), records: records.map(Arc::new) }
     }
 }
 
@@ -156,7 +162,12 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
     where
         B: Backend<A>,
     {
-        let description = self.inner.backend.describe(&self.inner, algorithm, Description::new().answering_all());
+        let mut description = Description::new().answering_all();
+        if let Some(records) = &self.records {
+            let retries = FreeRetries::new(Arc::clone(&self.inner), algorithm.clone(), Arc::clone(records));
+            description = description.charging_once(retries).sharing_reports(SharedReports::new(Arc::clone(records)));
+        }
+        let description = self.inner.backend.describe(&self.inner, algorithm, description);
         if !self.inner.backend.keeps_standing(algorithm) {
             return description;
         }

@@ -23,6 +23,7 @@ mod records;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod server;
+mod shared;
 mod standing;
 mod sweep;
 #[path = "../../../../tests/support/timing.rs"]

@@ -5,7 +5,7 @@
 //! 2. The transaction charges it, or charges nothing, and [admits](Attempt::admit) it.
 //! 3. Once its response is over, a charged [`Attempt`] is [recorded](records), so that retries of it are free.
 //!
-//! If the limiter is on Redis, the records are there: it looks the request up in step 2, in the call that decides.
+//! If the limiter's server keeps the records, it looks the request up in step 2.
 
 mod attempt;
 mod records;
@@ -55,10 +55,10 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// - a repetition of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
 /// - a request whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has
 ///   characters other than visible ASCII. Such a key is not an error;
-/// - unless the limiter is on Redis: a repetition that reaches another process, or this process after a restart without
-///   a [snapshot](crate::snapshot::Snapshots);
-/// - on Redis: a repetition that comes before the record of its request was written, or while Redis is out of reach;
-///   and a repetition whose record is lost, since it could not be written or was evicted.
+/// - in memory: a repetition that reaches another process, or this process after a restart without a
+///   [snapshot](crate::snapshot::Snapshots);
+/// - [on a server](Self#on-a-server): a repetition that comes before the record of its request was written, or while
+///   the server is out of reach; and a repetition whose record is lost, since it could not be written or was evicted.
 ///
 /// A [banned](crate::Policy::penalty) key is rejected all the same, and a free retry that is rejected for any reason
 /// is not used up.
@@ -73,14 +73,15 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 ///
 /// It is no protection against processing a request twice: the service must compare the payload.
 ///
-/// # On Redis
+/// # On a server
 ///
-/// If the limiter is a [`RateLimiter`] over a `RedisStore`, the records and the budgets are on its
-/// server, and all processes that share the limit share them. In a cluster, they are on the node of their policy key. A
-/// [live change](crate::LimitsHandle) leaves them as they are.
+/// If the limiter is a [`RateLimiter`] over a `RedisStore`, a `PostgresStore`, or another store [with
+/// records](crate::store::remote::RemoteStore::records), the records and the budgets are on its server, and all
+/// processes that share the limit share them. In a cluster of Redis, they are on the node of their policy key. A [live
+/// change](crate::LimitsHandle) leaves them as they are.
 ///
 /// If a decision fails, the policy's [failure mode](crate::FailureMode) decides as for any request, and the local
-/// fallback charges retries. A request that is dropped while Redis decides may have used a free retry up.
+/// fallback charges retries. A request that is dropped while the server decides may have used a free retry up.
 ///
 /// # Memory
 ///
@@ -89,8 +90,8 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// records that would end next make room, and their retries are charged.
 ///
 /// On Redis: some 180 bytes per charged request with an idempotency key, for the time of [`within`](Self::within)
-/// (Redis 7, with a name of ten characters), and one more budget per policy key. Only the quota bounds their number: a
-/// client with ten per second can fill 150 MB in a day. Set `within` to the time in which clients repeat requests,
+/// (Redis 7, with a name of ten characters), and one more budget per policy key; on PostgreSQL, some 200. Only the quota
+/// bounds their number: a client with ten per second can fill 150 MB in a day. Set `within` to the time in which clients repeat requests,
 /// which is often minutes. In each process, 128 KiB once a key is used up.
 ///
 /// # Cost
@@ -98,10 +99,11 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// In memory, a request with an idempotency key takes one or two locks before its policy decides, and one or two when
 /// its response is over; each is held while 64 slots are searched.
 ///
-/// On Redis, it is one round trip; and if it was charged, a second call once its response is over, for which no
-/// request waits. The first is a call of its own: no other policy of the layer and no other request of the key shares
-/// it, no lease pays, and it is made even if the key is known to be used up, since a retry may be free nevertheless.
-/// For such a key, each process makes 100 of these calls at once and 10 per second. Requests beyond them are rejected
+/// On Redis, it is one round trip; with records, it is one more than without an idempotency key, and six for a free
+/// retry. If it was charged, further calls (one on Redis, two with records) follow once its response is over, for which
+/// no request waits. Its calls are its own: no other policy of the layer and no other request of the key shares them, no
+/// lease pays, and they are made even if the key is known to be used up, since a retry may be free nevertheless.
+/// For such a key, each process asks 100 times at once and 10 times per second. Requests beyond them are rejected
 /// without a call; free retries among them are not used up.
 #[must_use]
 #[doc(alias("idempotency key", "Idempotency-Key", "idempotent"))]
@@ -175,7 +177,7 @@ impl ChargeOnce {
     /// the time.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it if the records are on
-    /// [Redis](Self#on-redis), where time alone bounds them.
+    /// [a server](Self#on-a-server), where time alone bounds them.
     ///
     /// # Panics
     ///
@@ -191,7 +193,7 @@ impl ChargeOnce {
         self.max_keys.unwrap_or(MAX_KEYS)
     }
 
-    /// Uses `clock`, for tests. On [Redis](Self#on-redis), the server's clock counts.
+    /// Uses `clock`, for tests. On [a server](Self#on-a-server), its clock counts.
     pub fn with_clock<C: Clock>(self, clock: C) -> Self {
         Self { clock: Arc::new(clock), clock_type: TypeId::of::<C>(), ..self }
     }

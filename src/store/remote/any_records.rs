@@ -1,0 +1,105 @@
+//! [`AnyRecords`]: [`Records`] of a server whose type is not known.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backend::{CallLimits, GaveUp};
+use super::records::{Record, Records};
+use crate::values::LimiterError;
+
+type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send + 'a>>;
+
+/// Clones are the same server.
+#[derive(Clone)]
+pub(crate) struct AnyRecords(Arc<dyn DynRecords>);
+
+impl AnyRecords {
+    pub(crate) fn new(records: impl Records) -> Self {
+        Self(Arc::new(records))
+    }
+}
+
+/// The part of [`Records`] that a box can have.
+trait DynRecords: Send + Sync {
+    fn read<'a>(&'a self, name: &'a str, limits: CallLimits) -> Pending<'a, Record>;
+
+    fn swap<'a>(
+        &'a self,
+        name: &'a str,
+        old: Option<&'a [u8]>,
+        new: Option<&'a [u8]>,
+        lifetime: Duration,
+        limits: CallLimits,
+    ) -> Pending<'a, bool>;
+
+    fn timeout(&self) -> Duration;
+
+    fn secret(&self) -> &[u8];
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError;
+}
+
+impl<R: Records> DynRecords for R {
+    fn read<'a>(&'a self, name: &'a str, limits: CallLimits) -> Pending<'a, Record> {
+        Box::pin(Records::read(self, name, limits))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        name: &'a str,
+        old: Option<&'a [u8]>,
+        new: Option<&'a [u8]>,
+        lifetime: Duration,
+        limits: CallLimits,
+    ) -> Pending<'a, bool> {
+        Box::pin(Records::swap(self, name, old, new, lifetime, limits))
+    }
+
+    fn timeout(&self) -> Duration {
+        Records::timeout(self)
+    }
+
+    fn secret(&self) -> &[u8] {
+        Records::secret(self)
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        Records::gave_up(self, reason)
+    }
+}
+
+impl Records for AnyRecords {
+    async fn read(&self, name: &str, limits: CallLimits) -> Result<Record, LimiterError> {
+        self.0.read(name, limits).await
+    }
+
+    async fn swap(
+        &self,
+        name: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        lifetime: Duration,
+        limits: CallLimits,
+    ) -> Result<bool, LimiterError> {
+        self.0.swap(name, old, new, lifetime, limits).await
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.timeout()
+    }
+
+    /// Whether both are clones of one.
+    fn shares_records_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn secret(&self) -> &[u8] {
+        self.0.secret()
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        self.0.gave_up(reason)
+    }
+}

@@ -1,0 +1,139 @@
+//! [`SharedReports`]: what each process reports of a limiter, in records of its own, and an index of them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use super::any_records::AnyRecords;
+use super::backend::CallLimits;
+use super::records::{LimiterRecords, Records, Step};
+use crate::util::lock::Lock;
+use crate::values::{LimiterError, PartitionKey, Report, SharesReports};
+
+/// The reports of the processes that share a limiter: a record for each process and hour, which no other process
+/// writes, and one that lists them, which a process writes once per hour.
+pub(super) struct SharedReports {
+    records: Arc<LimiterRecords<AnyRecords>>,
+    /// The reports of this process that the index has: the last of them.
+    listed: Arc<Lock<Vec<Place>>>,
+}
+
+/// The hour and the process of a report.
+type Place = (u64, u64);
+
+/// A report is read in its hour and in the next. Clocks of processes may differ.
+const LIFETIME: Duration = Duration::from_secs(3 * 3_600);
+
+/// The index has no more places: beyond, those that were listed first are left out.
+const MOST_PLACES: usize = 1_024;
+
+const INDEX: &str = "-:r";
+
+impl SharedReports {
+    pub(super) fn new(records: Arc<LimiterRecords<AnyRecords>>) -> Self {
+        Self { records, listed: Arc::default() }
+    }
+}
+
+/// Makes a call, or a few of them, in the timeout of the server each.
+async fn put(
+    records: &LimiterRecords<AnyRecords>,
+    listed: &Lock<Vec<Place>>,
+    report: Report,
+) -> Result<(), LimiterError> {
+    let place = (report.hour, report.process);
+    let text = report.text.into_bytes();
+    let replace = |old: Option<&[u8]>, _| {
+        let is_same = old == Some(&text[..]);
+        Ok(if is_same { Step::Leave(()) } else { Step::Write((), Some(text.clone()), LIFETIME) })
+    };
+    let deadline = || Instant::now() + records.records().timeout();
+    records.change_item(&item(place), deadline(), replace).await?;
+    if listed.lock().contains(&place) {
+        return Ok(());
+    }
+    let list = |old: Option<&[u8]>, _| {
+        let mut places = old.map(read_places).unwrap_or_default();
+        if places.contains(&place) {
+            return Ok(Step::Leave(()));
+        }
+        places.retain(|(hour, _)| hour.saturating_add(2) > place.0 && *hour < place.0.saturating_add(2));
+        let beyond = (places.len() + 1).saturating_sub(MOST_PLACES);
+        places.drain(..beyond);
+        places.push(place);
+        Ok(Step::Write((), Some(write_places(&places)), LIFETIME))
+    };
+    records.change_item(INDEX, deadline(), list).await?;
+    let mut listed = listed.lock();
+    listed.retain(|(hour, _)| hour.saturating_add(1) >= place.0);
+    listed.push(place);
+    Ok(())
+}
+
+fn item((hour, process): Place) -> String {
+    format!("-:r:{hour}:{process}")
+}
+
+fn write_places(places: &[Place]) -> Vec<u8> {
+    places.iter().flat_map(|(hour, process)| [hour.to_be_bytes(), process.to_be_bytes()]).flatten().collect()
+}
+
+/// What is no place is left out: another version may have written it.
+fn read_places(bytes: &[u8]) -> Vec<Place> {
+    let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
+    bytes.chunks_exact(16).map(|place| (number(&place[..8]), number(&place[8..]))).collect()
+}
+
+impl SharesReports for SharedReports {
+    fn tag(&self, key: &PartitionKey) -> u128 {
+        self.records.tag(key).to_bits()
+    }
+
+    /// On the runtime of the caller; without one, nothing is written.
+    fn publish_after(&self, pause: Duration, make: Box<dyn FnOnce() -> Vec<Report> + Send>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (records, listed) = (Arc::clone(&self.records), Arc::clone(&self.listed));
+        runtime.spawn(async move {
+            sleep(pause).await;
+            for report in make() {
+                // If it fails, the next report replaces it.
+                let _ = put(&records, &listed, report).await;
+            }
+        });
+    }
+
+    /// A call for the index, and one for each report.
+    fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>> {
+        let records = Arc::clone(&self.records);
+        Box::pin(async move {
+            let read = async |item: &str| {
+                let limits = CallLimits::until(Instant::now() + records.records().timeout());
+                Ok::<_, LimiterError>(records.records().read(&records.item(item), limits).await?.value)
+            };
+            let index = read(INDEX).await?;
+            let mut reports = Vec::new();
+            for (hour, process) in index.as_deref().map(read_places).unwrap_or_default() {
+                let text = read(&item((hour, process))).await?.and_then(|bytes| String::from_utf8(bytes).ok());
+                reports.extend(text.map(|text| Report { hour, process, text }));
+            }
+            Ok(reports)
+        })
+    }
+
+    fn claim(
+        &self,
+        key: &PartitionKey,
+        crossing: u32,
+        span: Duration,
+    ) -> Pin<Box<dyn Future<Output = Result<bool, LimiterError>> + Send>> {
+        let records = Arc::clone(&self.records);
+        let name = records.name_of_part(records.tag(key), 'x', crossing);
+        Box::pin(async move {
+            let limits = CallLimits::until(Instant::now() + records.records().timeout());
+            records.records().swap(&name, None, Some(b"1"), span, limits).await
+        })
+    }
+}
