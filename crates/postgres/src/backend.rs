@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_sluice::LimiterError;
-use tower_sluice::limiter::{Description, Override, OverrideReason, Receipt};
+use tower_sluice::limiter::{Override, OverrideReason, Receipt};
 use tower_sluice::store::remote::{
-    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, Standing, StoreInner, Target, Transition, joined,
+    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, Joint, Standing, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
@@ -405,13 +405,8 @@ impl<A: Kept> Backend<A> for PostgresBackend {
         stats
     }
 
-    fn describe(
-        &self,
-        limiter: &Arc<StoreInner<A::State, Self>>,
-        algorithm: &A,
-        description: Description,
-    ) -> Description {
-        joined(limiter, algorithm, description)
+    fn joint(&self) -> Option<Joint<A, Self>> {
+        Some(Joint::new())
     }
 
     fn health(&self) -> Vec<NodeHealth> {

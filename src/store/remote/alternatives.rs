@@ -13,29 +13,35 @@ use crate::values::Formula;
 pub struct Alternatives(Vec<ChosenKeys>);
 
 /// The indexes of keys in a call, in the order of the formula.
-pub type ChosenKeys = SmallVec<[usize; 4]>;
+pub(super) type ChosenKeys = SmallVec<[usize; 4]>;
 
 /// The most sets of a call: five choices between two members, in one *all of*.
 const MOST: usize = 32;
 
 impl Alternatives {
-    /// The only set is all keys. The call lists no sets.
+    /// The only set is all keys, however many. The call lists no sets.
     pub const ALL: Self = Self(Vec::new());
 
     /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key, and
     /// `None` for a member that is not in the call: it counts as one with room, and charges no key. Returns `None` if
     /// there are too many sets.
-    pub fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
+    pub(crate) fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
         let sets = sets(formula, index)?;
         Some(if sets.len() == 1 && sets[0].len() == keys { Self::ALL } else { Self(sets) })
     }
 
-    /// Returns the sets, as the indexes of their keys. None stands for one set, which is all keys.
+    /// Lists sets of keys by their indexes, the first one preferred.
+    pub fn new<S: IntoIterator<Item = usize>>(sets: impl IntoIterator<Item = S>) -> Self {
+        Self(sets.into_iter().map(|set| set.into_iter().collect()).collect())
+    }
+
+    /// Returns the sets, as the indexes of their keys. If there are none, all keys are the only set.
     pub fn sets(&self) -> impl Iterator<Item = &[usize]> {
         self.0.iter().map(|set| &set[..])
     }
 
-    /// Returns the number of this set in a reply. `None` if there is no such set.
+    /// Returns the number of this set in an answer, from 1 on. `None` if there is no such set.
+    #[must_use]
     pub fn number_of(&self, chosen: &[usize]) -> Option<u32> {
         let index = if self.0.is_empty() { 0 } else { self.0.iter().position(|set| set[..] == *chosen)? };
         u32::try_from(index + 1).ok()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::joint::Joint;
 use super::query::StoreInner;
 use super::standing::Standing;
 use super::tag::KeyTag;
@@ -96,8 +97,16 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         SharingStats::default()
     }
 
-    /// Adds the abilities of this crate's own backends: to decide for several limiters in one call, and to charge
-    /// retries once.
+    /// Returns how it decides on keys of several limiters in one call, if it does: `Some(Joint::new())`. By default it
+    /// does not, and a layer makes a call for each policy.
+    fn joint(&self) -> Option<Joint<A, Self>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// Adds what only the store on Redis has: it decides on free retries and charges by hand in the call that charges.
     #[doc(hidden)]
     fn describe(
         &self,

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,26 +25,44 @@ use crate::values::{
     Answers, Ask, Batching, Claim, Decision, Description, Formula, LimiterError, MemberAnswers, MemberDecision, Room,
 };
 
-/// A server that decides on several keys in one call, of limiters with any algorithms.
+/// A server that decides on several keys in one call, of limiters with any algorithms. Of the policies of a layer whose
+/// limiters are on one such server, a request then takes one call, and not one for each.
 ///
-/// For the stores of this repository: this may change in any version.
+/// It is a [`Backend`] first. A limiter makes a [part](JointCharge::part) of a call for each key, and reads the answer in
+/// it; the parts of several limiters, which do not know each other's algorithms, are [decided](Self::decide) together.
+///
+/// # Contract
+///
+/// - [`decide`](Self::decide) is one atomic step: each key is charged as [`Transition::Charge`] of one request would
+///   charge it, or none is.
+/// - A set of keys has room if each of its keys, by itself, would be charged at that time. A key that is banned, owes
+///   something or is used up has no room, and one that an operator allows has.
+/// - The first of the [`Alternatives`] that has room is charged, and nothing else is written. The limiters compute the
+///   choice again from the states in the parts: another one is [an error](GaveUp::Disagreement).
+/// - As for a [`Backend`]: no call is made twice, and none ends after its deadline.
+///
+/// `testing::check_joint_backend` (feature `test-util`) tests yours.
+///
+/// [`Transition::Charge`]: super::Transition::Charge
 pub trait JointBackend: Sized + Send + Sync + 'static {
-    /// The arguments of a call about one key, and the answer.
+    /// The arguments of a call about one key, and the answer. May be a trait object, if keys of several algorithms have
+    /// parts of several types.
     type Part: ?Sized + Send;
 
-    /// The part of the backend that makes the calls.
+    /// The connection to the server, without what a single limiter has.
     type Caller: Send + Sync;
 
-    /// Identifies the server: only keys on one server can be in one call.
+    /// Returns a number that no other server has in this process, such as the address of the connection: only keys on
+    /// one server can be in one call.
     fn server(&self) -> usize;
 
-    /// When a call that begins now must have returned.
+    /// Returns when a call that begins now must have returned.
     fn deadline(&self) -> Instant;
 
-    /// Returns the part that makes the calls.
+    /// Returns the connection.
     fn caller(&self) -> Self::Caller;
 
-    /// Whether one call can be about both keys. The keys of a call are all different.
+    /// Returns whether one call can be about both keys: they are different, and on one node.
     fn can_share_a_call(&self, one: &Self::Part, other: &Self::Part) -> bool;
 
     /// Charges one request to the first of the alternatives whose keys all have room, or to no key. Without
@@ -59,7 +78,8 @@ pub trait JointBackend: Sized + Send + Sync + 'static {
         limits: CallLimits,
     ) -> impl Future<Output = Result<JointAnswer, LimiterError>> + Send;
 
-    /// Whether this is the error of a call that the server did not carry out, because it does not have all of the keys.
+    /// Returns whether this is the error of a call that the server did not carry out, because it does not have all of the
+    /// keys: then each key is decided in a call of its own. By default it is not.
     fn wants_single_keys(error: &LimiterError) -> bool {
         let _ = error;
         false
@@ -78,14 +98,13 @@ pub struct JointAnswer {
     pub sent: Timestamp,
 }
 
-/// A [`JointBackend`] for limiters with this algorithm.
-///
-/// For the stores of this repository: this may change in any version.
+/// A [`JointBackend`] for limiters with this algorithm. [`Backend::joint`] tells the store of it.
 pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend<Part: Sized> {
     /// Begins the part of a call that charges a key.
     fn part(&self, target: &Target<'_, A>, cost: u64) -> Self::Part;
 
-    /// Reads the answer in a part.
+    /// Reads the answer in a part: the state before, as for [`Transition::Charge`](super::Transition::Charge) of one
+    /// request.
     ///
     /// # Errors
     ///
@@ -93,8 +112,44 @@ pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend<Part: Sized> {
     fn read_part(&self, target: &Target<'_, A>, part: &Self::Part) -> Result<Applied<A::State>, LimiterError>;
 }
 
-/// Lets a limiter decide together with others on its server. For [`Backend::describe`].
-pub fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
+/// Lets a limiter decide together with others on its server: what [`Backend::joint`] returns.
+#[must_use]
+pub struct Joint<A: Algorithm, B>(Describe<A, B>);
+
+/// Adds to the description of a limiter that it decides together with others.
+type Describe<A, B> = fn(&Arc<StoreInner<<A as Algorithm>::State, B>>, &A, Description) -> Description;
+
+impl<A: Algorithm + Clone, B: JointCharge<A>> Joint<A, B> {
+    /// By the methods of the backend.
+    pub const fn new() -> Self {
+        Self(joined)
+    }
+}
+
+impl<A: Algorithm + Clone, B: JointCharge<A>> Default for Joint<A, B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<A: Algorithm, B> Joint<A, B> {
+    pub(super) fn describe(
+        &self,
+        limiter: &Arc<StoreInner<A::State, B>>,
+        algorithm: &A,
+        description: Description,
+    ) -> Description {
+        (self.0)(limiter, algorithm, description)
+    }
+}
+
+impl<A: Algorithm, B> fmt::Debug for Joint<A, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Joint")
+    }
+}
+
+fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
     limiter: &Arc<StoreInner<A::State, B>>,
     algorithm: &A,
     description: Description,

@@ -46,14 +46,12 @@ mod store;
 mod table;
 pub(crate) mod tag;
 
-#[doc(hidden)]
 pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;
 pub use self::fault::{Fault, KindOfFault};
-#[doc(hidden)]
-pub use self::joint::{JointAnswer, JointBackend, JointCharge, joined};
+pub use self::joint::{Joint, JointAnswer, JointBackend, JointCharge};
 pub use self::key_value::{KeyValue, KeyValueBackend, KeyValueRecords};
 #[doc(hidden)]
 pub use self::query::StoreInner;

@@ -167,6 +167,9 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             let retries = FreeRetries::new(Arc::clone(&self.inner), algorithm.clone(), Arc::clone(records));
             description = description.charging_once(retries).sharing_reports(SharedReports::new(Arc::clone(records)));
         }
+        if let Some(joint) = self.inner.backend.joint() {
+            description = joint.describe(&self.inner, algorithm, description);
+        }
         let description = self.inner.backend.describe(&self.inner, algorithm, description);
         if !self.inner.backend.keeps_standing(algorithm) {
             return description;
