@@ -18,6 +18,7 @@
 mod algorithm;
 mod backend;
 mod interval;
+mod joint;
 mod limiter;
 mod random;
 mod records;
@@ -26,6 +27,7 @@ pub use self::algorithm::check_algorithm;
 pub use self::backend::check_backend;
 #[doc(hidden)]
 pub use self::interval::IntervalChecker;
+pub use self::joint::check_joint_backend;
 #[doc(hidden)]
 pub use self::limiter::admitted_by_threads;
 pub use self::limiter::{check_limiter, check_modes};

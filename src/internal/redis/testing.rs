@@ -1,16 +1,18 @@
-//! What the tests of `tower-sluice-redis` look at besides (crate feature `test-util`). Each method is the one of this crate
-//! with its name.
+//! What the tests of `tower-sluice-redis` look at besides (crate feature `test-util`). Each method is the one of this
+//! crate with its name.
 
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
 #[cfg(feature = "calendar")]
 use crate::algorithm::CalendarWindow;
+use crate::algorithm::{Algorithm, ChargedIn};
 use crate::limiter::{Description, Override, OverrideReason, Receipt};
 use crate::store::remote::backend::Decisions;
-use crate::store::remote::{Applied, BanGrowth, GaveUp, Standing, Target};
+use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing, Target};
 use crate::values::time::Timestamp;
-use crate::values::{Batching, Decision, Proof, Quota};
+use crate::values::{Batching, Decision, Quota};
+
+pub use crate::values::{Claim, Formula, MemberDecision, Room};
 
 use super::KeyTag;
 
@@ -40,8 +42,18 @@ impl<S: Copy> ReplayApplied<S> for Applied<S> {
     }
 }
 
+/// See `Alternatives::of`.
+#[must_use]
+pub fn alternatives_of(
+    formula: &Formula,
+    keys: usize,
+    index: &impl Fn(usize) -> Option<usize>,
+) -> Option<Alternatives> {
+    Alternatives::of(formula, keys, index)
+}
+
 /// See [`Standing`].
-pub trait DecideStanding: Sized {
+pub trait DecideStanding: Copy {
     /// Whether there is one.
     fn is_some(self) -> bool;
 
@@ -105,16 +117,10 @@ impl NewBanGrowth for BanGrowth {
     }
 }
 
-/// See [`Receipt`].
-pub trait NewReceipt {
-    /// Makes one.
-    fn from_proof<P: Proof>(proof: P) -> Self;
-}
-
-impl NewReceipt for Receipt {
-    fn from_proof<P: Proof>(proof: P) -> Self {
-        Self::from_proof(proof)
-    }
+/// The receipt of a charge in this window: its number, or of the calendar, when it ends.
+#[must_use]
+pub fn window_receipt(window: u64) -> Receipt {
+    Receipt::from_proof(ChargedIn(window))
 }
 
 /// See [`Description`].

@@ -13,7 +13,7 @@ use crate::values::Formula;
 pub struct Alternatives(Vec<ChosenKeys>);
 
 /// The indexes of keys in a call, in the order of the formula.
-pub(super) type ChosenKeys = SmallVec<[usize; 4]>;
+pub(crate) type ChosenKeys = SmallVec<[usize; 4]>;
 
 /// The most sets of a call: five choices between two members, in one *all of*.
 const MOST: usize = 32;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::testing::{check_backend, seed_of};
+use tower_sluice::testing::{check_backend, check_joint_backend, seed_of};
 
 use super::*;
 use crate::backend::PostgresBackend;
@@ -57,4 +57,20 @@ async fn sliding_windows_decide_as_over_a_plain_map() {
 async fn windows_of_the_calendar_decide_as_over_a_plain_map() {
     check(tower_sluice::algorithm::CalendarWindow::daily(7), 6).await;
     check(tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS), 12).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_keys_are_decided_as_over_a_plain_map() {
+    for (seed, window) in [(31, false), (32, true)] {
+        let tables = Mutex::new(vec![process(pool(8)).await, process(pool(8)).await]);
+        let make = |clock| {
+            let postgres = tables.lock().unwrap().pop().expect("a table for each backend");
+            PostgresBackend::new(&postgres.with_clock(clock), "test")
+        };
+        if window {
+            check_joint_backend(FixedWindow::new(quota()), seed_of(seed), make).await;
+        } else {
+            check_joint_backend(TokenBucket::new(quota().burst(9)), seed_of(seed), make).await;
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use futures_util::FutureExt;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::internal::redis::testing::DecideStanding as _;
-use tower_sluice::internal::redis::{Formula, Room};
+use tower_sluice::internal::redis::testing::{Formula, Room, alternatives_of};
 use tower_sluice::store::remote::{Alternatives, Standing};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Quota};
@@ -63,7 +63,7 @@ fn the_alternatives_are_the_choices_of_the_formula() {
         let formula = formula(&mut random, 0..members, 3);
         let asked: Vec<usize> = (0..members).filter(|_| random.below(4) > 0).collect();
         let index = |member| asked.iter().position(|other| *other == member);
-        let Some(alternatives) = Alternatives::of(&formula, asked.len(), &index) else { continue };
+        let Some(alternatives) = alternatives_of(&formula, asked.len(), &index) else { continue };
         let listed: Vec<u64> = listed(&alternatives).collect();
         let sets: Vec<Vec<u64>> = match listed.split_last() {
             Some((_, listed)) => listed.split(|number| *number == 0).map(Vec::from).collect(),
@@ -92,10 +92,10 @@ fn a_call_lists_up_to_32_alternatives() {
     for (formula, members, are_few) in
         [(pairs(5), 10, true), (pairs(6), 12, false), (any(32), 32, true), (any(33), 33, false)]
     {
-        assert_eq!(Alternatives::of(&formula, members, &Some).is_some(), are_few, "{formula:?}");
+        assert_eq!(alternatives_of(&formula, members, &Some).is_some(), are_few, "{formula:?}");
     }
     // The sixth pair is not in the call.
-    assert!(Alternatives::of(&pairs(6), 10, &|member| Some(member).filter(|member| *member < 10)).is_some());
+    assert!(alternatives_of(&pairs(6), 10, &|member| Some(member).filter(|member| *member < 10)).is_some());
 }
 
 /// A member of a formula, with the states of its keys in a plain map.
@@ -223,7 +223,7 @@ pub(super) fn the_script_charges_what_the_formula_chooses() {
         // Now and then, a member is not in the call.
         let asked: Vec<usize> = (0..size).filter(|index| *index == 0 || random.below(8) > 0).collect();
         let index = |member| asked.iter().position(|other| *other == member);
-        let Some(alternatives) = Alternatives::of(&formula, asked.len(), &index) else { continue };
+        let Some(alternatives) = alternatives_of(&formula, asked.len(), &index) else { continue };
         let mut now = START;
         let mut expected = Vec::new();
         for _ in 0..30 {
@@ -284,7 +284,7 @@ fn talk_about_either(server: &mut ManualServer, quotas: [Option<Quota>; 2], cost
         KeyPart::charging((target, &carried[index]), key(["included", "overage"][index]), cost)
     });
     let either = Formula::Any(vec![Formula::Member(0), Formula::Member(1)]);
-    let alternatives = Alternatives::of(&either, 2, &Some).unwrap();
+    let alternatives = alternatives_of(&either, 2, &Some).unwrap();
     let calls = Cell::new(0);
     let server = RefCell::new(server);
     let send = |call| {
@@ -331,7 +331,7 @@ pub(super) fn nothing_is_charged_in_place_of_a_key_that_cannot_be_read() {
     server.set(&foreign, "hello");
     let charges = [&good, &other].map(|key| ScriptCharge::new(&bucket, key.clone(), 1, at(START)));
     let either = Formula::Any(vec![Formula::Member(0), Formula::Member(1)]);
-    let call = decide_first(charges, Alternatives::of(&either, 2, &Some).as_ref());
+    let call = decide_first(charges, alternatives_of(&either, 2, &Some).as_ref());
     let keys = [&foreign, &beside, &good, &other, &good, &other].map(Clone::clone);
     server.add(START, &ScriptCall { keys: keys.into_iter().collect(), ..call });
     let answers = ScriptReply::read_each(&server.replies()[0], 3, 2).unwrap();
@@ -348,7 +348,7 @@ fn nothing_is_charged_in_place_of_a_window_that_the_call_does_not_know() {
     let bucket = TokenBucket::new(Quota::per_day(10));
     let quotas = [(); 2].map(|()| Quotas::default());
     let either = Formula::Any(vec![Formula::Member(0), Formula::Member(1)]);
-    let alternatives = Alternatives::of(&either, 2, &Some).unwrap();
+    let alternatives = alternatives_of(&either, 2, &Some).unwrap();
     let calls = Cell::new(0);
     let send = |call| {
         calls.set(calls.get() + 1);
