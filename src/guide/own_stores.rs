@@ -117,6 +117,13 @@
 //! (feature `test-util`) compares your backend with the algorithm over a plain map, and has eight tasks contend for one
 //! key.
 //!
+//! # Several policies in one call
+//!
+//! A layer of several policies makes a call for each, and takes earlier charges back if a later one is rejected. A
+//! server that can decide on several keys in one step saves the calls: its store implements
+//! [`JointBackend`](crate::store::remote::JointBackend) and [`JointCharge`](crate::store::remote::JointCharge), and
+//! says so by [`Backend::joint`](crate::store::remote::Backend::joint). `testing::check_joint_backend` tests it.
+//!
 //! # What processes share besides
 //!
 //! Free retries, the list of who is rejected most, and that a share of a limit was reported are no algorithm's. A store
@@ -124,5 +131,8 @@
 //! ([`KeyValueRecords`](crate::store::remote::KeyValueRecords)), or of a table beside that of the limits.
 //! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are;
 //! `testing::check_records` tests yours.
+//!
+//! The file [`whole_face.rs`](https://github.com/tower-sluice/tower-sluice/blob/main/tests/store/whole_face.rs)
+//! implements all three over a map behind a mutex, in 270 lines, and passes the suites.
 //!
 //! Next: [choose an algorithm](super::choosing).

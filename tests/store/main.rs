@@ -24,6 +24,7 @@ mod own_windows;
 mod portable;
 mod table;
 mod wall_clock;
+mod whole_face;
 mod wide_units;
 mod windows;
 

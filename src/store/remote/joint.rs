@@ -28,8 +28,9 @@ use crate::values::{
 /// A server that decides on several keys in one call, of limiters with any algorithms. Of the policies of a layer whose
 /// limiters are on one such server, a request then takes one call, and not one for each.
 ///
-/// It is a [`Backend`] first. A limiter makes a [part](JointCharge::part) of a call for each key, and reads the answer in
-/// it; the parts of several limiters, which do not know each other's algorithms, are [decided](Self::decide) together.
+/// It is a [`Backend`] first. A limiter makes a [part](JointCharge::part) of a call for each key, and reads the answer
+/// in it; the parts of several limiters, which do not know each other's algorithms, are [decided](Self::decide)
+/// together.
 ///
 /// # Contract
 ///
@@ -78,8 +79,8 @@ pub trait JointBackend: Sized + Send + Sync + 'static {
         limits: CallLimits,
     ) -> impl Future<Output = Result<JointAnswer, LimiterError>> + Send;
 
-    /// Returns whether this is the error of a call that the server did not carry out, because it does not have all of the
-    /// keys: then each key is decided in a call of its own. By default it is not.
+    /// Returns whether this is the error of a call that the server did not carry out, because it does not have all of
+    /// the keys: then each key is decided in a call of its own. By default it is not.
     fn wants_single_keys(error: &LimiterError) -> bool {
         let _ = error;
         false
