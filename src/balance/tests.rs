@@ -1,4 +1,5 @@
-//! Balances in memory. Those on Redis have the same test against the naive ledger: `crates/redis/tests/redis/balance.rs`.
+//! Balances in memory. Those on Redis have the same test against the naive ledger:
+//! `crates/redis/tests/redis/balance.rs`.
 //!
 //! A mutex guards each step on a key, so there are no interleavings for loom to explore.
 

@@ -233,8 +233,8 @@ impl Pass {
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> ChargingOnce for FreeRetries<A, B> {
-    /// A request that is no retry takes one call more than without. A free retry takes six: the record, the key, and two
-    /// for the budget and the record each.
+    /// A request that is no retry takes one call more than without. A free retry takes six: the record, the key, and
+    /// two for the budget and the record each.
     fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer {
         if ask.is_suspended() {
             return Decision::suspended().into();
@@ -303,9 +303,9 @@ async fn pass_free<A: Algorithm + Clone, B: Backend<A>>(
     Ok(receipt.map(|receipt| unchanged.with_receipt(receipt.mark_free_retry())))
 }
 
-/// Limits the calls for requests whose key is known to be used up, in case they are free retries: 10 per second and key,
-/// and 100 at once. Otherwise a client could turn each of its rejections into a call, with an idempotency key. A retry
-/// beyond the limit is rejected, and is not used up.
+/// Limits the calls for requests whose key is known to be used up, in case they are free retries: 10 per second and
+/// key, and 100 at once. Otherwise a client could turn each of its rejections into a call, with an idempotency key. A
+/// retry beyond the limit is rejected, and is not used up.
 struct Lookups {
     limit: TokenBucket,
     keys: MemoryTable<<TokenBucket as Algorithm>::State>,
