@@ -35,7 +35,7 @@
 //! - [`Limiter`]: keeps a state per key, and decides on requests. A [`RateLimiter`] is an algorithm with a table of
 //!   states; a [`LeakyQueue`] and a [`SlowDown`] delay requests, in FIFO order; a [`Concurrency`] limits the requests
 //!   in flight; or write your own. To write a limiter, or to call one without a layer, see [`limiter`].
-//! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on Redis.
+//! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on a server.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions. Its parts are in [`policy`].
 //! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
 //! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets, bans, credits and charges single
@@ -89,11 +89,13 @@
 //! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the
 //! limit together.
 //!
-//! With a `store::redis::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also for
-//! several policies of a layer if one server keeps them all. Each process keeps a negative cache of the keys that are
+//! With a `RedisStore` of the package [`tower-sluice-redis`](https://docs.rs/tower-sluice-redis), they share one limit. A
+//! decision is one round trip, also for several policies of a layer if one server keeps them all. Each process keeps a negative cache of the keys that are
 //! used up, so that rejections need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]:
 //! by default, each process falls back to the same quota in memory, which has counted the requests that Redis admitted.
-//! For a queue that processes share, see `RedisQueue`.
+//! For a queue that processes share, see its `RedisQueue`. There are packages for
+//! [PostgreSQL](https://docs.rs/tower-sluice-postgres) and [DynamoDB](https://docs.rs/tower-sluice-dynamodb), too, and
+//! [`store::remote`] is for a server of your own.
 //!
 //! # Crate features
 //!
@@ -101,16 +103,13 @@
 //! |---|---|---|
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
-//! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. `remote` and `redis` turn it on, so that no outage is silent |
+//! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision. The stores on servers turn it on, so that no outage is silent |
 //! | `metrics` | no | requests by policy and result, queues, tables and stores, for a recorder of the `metrics` crate 0.24 (a recorder of another version sees nothing): see [`RateLimitLayerBuilder::route`](layer::RateLimitLayerBuilder::route) |
 //! | `fast-clock` | no | reads the processor's counter instead of the system clock, in the whole program: about 10 ns less per decision, within 2 µs of the system's clock. The first reading calibrates the counter, for up to 200 ms. Programs may turn it on; libraries should not |
 //! | `axum` | no | for axum 0.8: reads its `ConnectInfo` and `MatchedPath`; `Verdict`, `Settlement` and `Permits` as arguments, `Rejection` as a response, `Config::router` |
 //! | `tonic` | no | for tonic 0.14: reads the peer's address from its `TcpConnectInfo` |
 //! | `calendar` | no | `CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
-//! | `remote` | no | `store::remote`: limits that processes share on a store of your own |
-//! | `redis` | no | `store::redis::RedisStore`, `RedisQueue`, `RedisConcurrency` and `RedisBalance`: limits that processes share; Redis 6.2 or later, or Valkey |
-//! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!
 //! # Minimum supported Rust version

@@ -18,17 +18,18 @@ die() {
 # minute to build.
 members=(--workspace --exclude tower-sluice-models --exclude tower-sluice-protocols --exclude tower-sluice-dynamodb)
 members+=(--features tower-sluice/axum,tower-sluice/calendar,tower-sluice/metrics)
-members+=(--features tower-sluice/precise-timer,tower-sluice/redis,tower-sluice/redis-tls)
-members+=(--features tower-sluice/test-util,tower-sluice/tonic,tower-sluice/unicode,tower-sluice-server/redis)
+members+=(--features tower-sluice/precise-timer,tower-sluice/test-util,tower-sluice/tonic,tower-sluice/unicode)
+members+=(--features tower-sluice-redis/calendar,tower-sluice-redis/file,tower-sluice-redis/internal,tower-sluice-redis/metrics)
+members+=(--features tower-sluice-redis/tls,tower-sluice-server/redis)
 members+=(--features tower-sluice-client/metrics,tower-sluice-client/redis,tower-sluice-client/reqwest)
 members+=(--features tower-sluice-config/admin,tower-sluice-config/calendar,tower-sluice-config/metrics)
-members+=(--features tower-sluice-config/redis,tower-sluice-postgres/file,tower-sluice-server/postgres)
+members+=(--features tower-sluice-postgres/file,tower-sluice-server/postgres)
 members+=(--features tower-sluice-postgres/bb8,tower-sluice-postgres/calendar,tower-sluice-postgres/sqlx)
 members+=(--features examples/calendar,examples/config,examples/grpc,examples/http-client,examples/postgres)
 members+=(--features examples/redis,examples/reqwest)
 # What is published, in the order in which it must be.
-packages=(tower-sluice tower-sluice-admin tower-sluice-client tower-sluice-config tower-sluice-postgres tower-sluice-dynamodb)
-declare -A folders=([tower-sluice]=. [tower-sluice-admin]=crates/admin [tower-sluice-client]=crates/client [tower-sluice-config]=crates/config [tower-sluice-postgres]=crates/postgres [tower-sluice-dynamodb]=crates/dynamodb)
+packages=(tower-sluice tower-sluice-admin tower-sluice-config tower-sluice-redis tower-sluice-client tower-sluice-postgres tower-sluice-dynamodb)
+declare -A folders=([tower-sluice]=. [tower-sluice-admin]=crates/admin [tower-sluice-client]=crates/client [tower-sluice-config]=crates/config [tower-sluice-postgres]=crates/postgres [tower-sluice-redis]=crates/redis [tower-sluice-dynamodb]=crates/dynamodb)
 
 # Prints a package and those that depend on it. Nothing if there is none of this name.
 dependents() {
@@ -196,6 +197,7 @@ run_tests() {
                 package = of[i] ~ /^process$/ ? "tower-sluice-server" : of[i] ~ /^(programs|testing)$/ ? "examples" \
                     : of[i] ~ /^admin$|sluice_admin/ ? "tower-sluice-admin" : of[i] ~ /^client$|sluice_client/ ? "tower-sluice-client" \
                     : of[i] ~ /^config$|sluice_config/ ? "tower-sluice-config" : of[i] ~ /^(sluice|cli|init|serve)$/ ? "sluice" : of[i] ~ /dynamodb/ ? "tower-sluice-dynamodb" \
+                    : of[i] ~ /^redis$|sluice_redis/ ? "tower-sluice-redis" \
                     : of[i] ~ /^server$|sluice_postgres/ ? "tower-sluice-postgres" : of[i] ~ /^(capacity|shapes)$/ ? "tower-sluice-" of[i] \
                     : of[i] ~ /sluice_overload/ ? "tower-sluice-overload" : "tower-sluice"
                 # The dev-dependencies of the crate turn its features on; `fast-clock` is in none of these tests.
@@ -372,19 +374,18 @@ free_port() {
 }
 
 # Makes a copy of the crate whose tests need few other crates, for toolchains that would have to build all of them anew: those of
-# the unit tests, `store` and `queue` with the features below. The tests of servers and of gRPC are left out. With a second
-# argument, without this crate, too: `slim_copy FOLDER [CRATE]`.
-slim_features=calendar,http,precise-timer,redis,test-util
+# the unit tests, `store` and `queue` with the features below. The tests of servers and of gRPC are left out.
+slim_features=calendar,http,precise-timer,test-util
 slim_copy() {
-    local copy=$1 without=${2:-}
+    local copy=$1
     rm -rf "$copy"
     mkdir -p "$copy"
     # With their times, by which Cargo knows what it has built already.
     cp -Rp src docs tests README.md Cargo.lock "$copy"
     mkdir "$copy/verify"
     cp -Rp verify/proofs "$copy/verify"
-    awk -v without="$without" -v needed='bytes futures-util http http-body http-body-util mlua proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
-        BEGIN { split(needed, names, " "); for (i in names) keep[names[i]]; delete keep[without] }
+    awk -v needed='bytes futures-util http http-body http-body-util proptest serde_json sfv siphasher tokio tokio-test tower tracing tracing-subscriber rustix' '
+        BEGIN { split(needed, names, " "); for (i in names) keep[names[i]] }
         /^\[/ { dev = /dev-dependencies/ }
         /^members/ { print "members = []"; next }
         /^\[/ || !dev || $1 in keep

@@ -36,7 +36,7 @@ pub struct GcraState {
 /// A quota, as the three numbers that the arithmetic needs. Its results are in the units of the module's head, unless
 /// their names or types say otherwise.
 #[derive(Clone, Copy, Debug)]
-pub struct Gcra {
+pub(crate) struct Gcra {
     /// Units per nanosecond.
     limit: u64,
     /// Units per token.
@@ -50,12 +50,12 @@ pub struct Gcra {
 pub(crate) const MOST_CARRIED: u128 = 1 << 120;
 
 /// The content of a bucket's receipt: the TAT after the charge.
-pub struct Tat(pub u128);
+pub(crate) struct Tat(pub(crate) u128);
 
 impl Tat {
     /// Reads the TAT from a receipt. Returns zero if the receipt is not from a bucket's charge: with that TAT, the
     /// charge counts as paid, and nothing is refunded.
-    pub fn read(receipt: Receipt) -> u128 {
+    pub(crate) fn read(receipt: Receipt) -> u128 {
         receipt.read().map_or(0, |Self(tat)| tat)
     }
 }
@@ -73,13 +73,13 @@ impl Proof for Tat {
 }
 
 impl Gcra {
-    pub const fn new(quota: &Quota, burst: u64) -> Self {
+    pub(crate) const fn new(quota: &Quota, burst: u64) -> Self {
         Self { limit: quota.limit(), period: quota.period_nanos(), burst }
     }
 
     /// Decides on `cost` tokens at `now`. Returns the decision, and the new state if the request is charged.
     #[inline]
-    pub fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
+    pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u64) -> (Decision, Option<GcraState>) {
         let now = self.units(now);
         // `limit` tokens of `period` units each are restored in `period` nanoseconds: `limit` units per nanosecond,
         // which is one unit of debt per unit of time. So the debt at `now` is TAT − now, and a TAT in the past is paid.
@@ -122,7 +122,7 @@ impl Gcra {
     }
 
     /// Returns the first whole nanosecond at which the debt of `state` is paid.
-    pub fn expires_at(&self, state: &GcraState) -> Timestamp {
+    pub(crate) fn expires_at(&self, state: &GcraState) -> Timestamp {
         u64::try_from(self.nanos_ceil(state.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 
@@ -135,14 +135,14 @@ impl Gcra {
     /// This is exact if charges are refunded the last one first, as a layer does. If an earlier charge is refunded
     /// before later ones, these are paid sooner than their receipts say, by the amount of that refund. A refund of each
     /// later charge may then be too large by up to that amount.
-    pub fn refund(&self, state: GcraState, now: Timestamp, cost: u64, charged: u128) -> GcraState {
+    pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u64, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
     /// Converts a TAT from the units of the quota `from` to the units of this quota, which replaces it at `now`. The
     /// number of tokens owed stays the same, rounded up by less than a unit. A debt above [`MOST_CARRIED`] is cut.
-    pub fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
+    pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt_before = tat.saturating_sub(from.units(now));
         let period_before = u128::from(from.period);
         let period = u128::from(self.period);
@@ -154,27 +154,27 @@ impl Gcra {
     }
 
     /// Returns an instant, in units.
-    pub fn units(&self, at: Timestamp) -> u128 {
+    pub(crate) fn units(&self, at: Timestamp) -> u128 {
         u128::from(at.as_nanos()) * u128::from(self.limit)
     }
 
     /// Returns the price of `cost` tokens, in units.
-    pub fn price(&self, cost: u64) -> u128 {
+    pub(crate) fn price(&self, cost: u64) -> u128 {
         u128::from(cost) * u128::from(self.period)
     }
 
     /// Returns the price of any number of tokens, in units; `u128::MAX` if it does not fit.
-    pub fn saturating_price(&self, tokens: u128) -> u128 {
+    pub(crate) fn saturating_price(&self, tokens: u128) -> u128 {
         tokens.saturating_mul(self.period.into())
     }
 
     /// Returns `units` in nanoseconds, rounded up.
-    pub fn nanos_ceil(&self, units: u128) -> u128 {
+    pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
         div(units + u128::from(self.limit - 1), self.limit)
     }
 
     /// Returns `units` in nanoseconds, rounded down.
-    pub fn nanos_floor(&self, units: u128) -> u128 {
+    pub(crate) fn nanos_floor(&self, units: u128) -> u128 {
         div(units, self.limit)
     }
 }

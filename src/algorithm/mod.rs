@@ -22,7 +22,7 @@ mod saved;
 mod sliding_window;
 #[cfg(test)]
 mod tests;
-pub(crate) mod window;
+mod window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};
 #[cfg(feature = "calendar")]

@@ -20,11 +20,11 @@ pub(super) fn phase(quota: &Quota, draw: u64) -> Duration {
 }
 
 /// The window in which a charge was made.
-pub struct ChargedIn(pub u64);
+pub(crate) struct ChargedIn(pub(crate) u64);
 
 impl ChargedIn {
     /// Reads the window from a receipt, if it names one.
-    pub fn read(receipt: Receipt) -> Option<u64> {
+    pub(crate) fn read(receipt: Receipt) -> Option<u64> {
         receipt.read().map(|Self(window)| window)
     }
 }

@@ -66,6 +66,7 @@ pub struct UnitsLeft {
 }
 
 impl UnitsLeft {
+    /// The units of a key whose lots suffice until then.
     pub fn new(left: u64, suffice_until: Expiry, now: Timestamp) -> Self {
         let expires = suffice_until != Expiry::NEVER;
         Self { left, suffice_for: if expires { suffice_until.instant().saturating_since(now) } else { Duration::ZERO } }
@@ -93,7 +94,9 @@ pub fn judged(cost: u64, UnitsLeft { left, suffice_for }: UnitsLeft) -> Decision
 pub enum Unfit {
     /// The balance would be above, or the debt, [`Quota::MAX_UNITS`].
     TooManyUnits,
+    /// The key has too many lots.
     TooManyLots,
+    /// The lot has ended already.
     Expired,
 }
 

@@ -111,7 +111,8 @@
 //! - [What a change keeps](super::hot_reload): used quota carries over, and requests that wait are evaluated
 //!   again. Paths, `[client-ip]`, `[redis]`, `[store]`, `[snapshot]` and `[response]` need a restart, and the error
 //!   says so.
-//! - `[redis]` with a `url` puts all limits [on Redis](super::machines), and `[store.postgres]` [on
+//! - `[redis]` with a `url` puts all limits [on Redis](super::machines), once the program knows it:
+//!   `Config::reader().store("redis", tower_sluice_redis::file::open)`. `[store.postgres]` puts them [on
 //!   PostgreSQL](super::postgres#by-configuration). A file may have several stores; then each policy names its own.
 //! - A file cannot have code: `Config::reader().layers(|layer| layer.verdict())` sets up all layers, [a response of
 //!   your own](super::rejections) for instance. Limits [by plan](super::plans#by-configuration) are in a file, and

@@ -1,10 +1,10 @@
 //! Several machines: one limit that they share.
 //!
 //! **You want** four servers behind a load balancer to admit ten per second together, and not forty. Keep the budgets
-//! on Redis (feature `redis`):
+//! on Redis, with the package [`tower-sluice-redis`](https://docs.rs/tower-sluice-redis):
 //!
-#![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
-#![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use std::net::SocketAddr;
 //!
 //! use axum::{Router, routing::get};
@@ -103,8 +103,8 @@
 //! [`Redis::health`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.Redis.html#method.health) is not: it reports the results of the last calls. A process
 //! that makes no calls and does not ping keeps reporting an open breaker.
 //!
-#![cfg_attr(all(feature = "axum", feature = "redis"), doc = "```no_run")]
-#![cfg_attr(not(all(feature = "axum", feature = "redis")), doc = "```ignore")]
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use axum::{Router, extract::State, http::StatusCode, routing::get};
 //! use tower_sluice_redis::Redis;
 //!

@@ -2,8 +2,8 @@
 //!
 //! **You want** one limit for several machines, and you have neither Redis nor [PostgreSQL](super::postgres) nor
 //! [DynamoDB](super::dynamodb), but a key-value store: etcd, Consul, FoundationDB, a table of another database, a
-//! service of your own. Two methods carry every algorithm of this crate, with the feature `remote`: one reads a key,
-//! and one writes it unless another process has.
+//! service of your own. Two methods carry every algorithm of this crate: one reads a key, and one writes it unless
+//! another process has.
 //!
 //! ```
 //! use std::collections::HashMap;

@@ -164,8 +164,7 @@
 //!
 //! # Several processes
 //!
-#![cfg_attr(feature = "redis", doc = "```no_run")]
-#![cfg_attr(not(feature = "redis"), doc = "```ignore")]
+//! ```no_run
 //! use tower_sluice_redis::Redis;
 //! use tower_sluice_client::PacerLayer;
 //!

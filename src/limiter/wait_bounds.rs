@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use crate::values::Quota;
 
+/// The bounds.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "it is internal")]
 pub struct WaitBounds {
     /// How many requests of one key wait.
     pub max_queue: usize,
+    /// How long a request waits.
     pub max_wait: Duration,
     /// How many requests wait over all keys.
+    /// How long a request waits.
     pub max_waiters: usize,
 }
 
@@ -25,6 +29,7 @@ impl WaitBounds {
         Self::new(usize::try_from(quota.limit()).unwrap_or(usize::MAX))
     }
 
+    /// How long a request waits that has so much patience.
     pub fn longest_wait(&self, patience: Option<Duration>) -> Duration {
         patience.map_or(self.max_wait, |patience| patience.min(self.max_wait))
     }

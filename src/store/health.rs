@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The state of a node: a server, shard or endpoint of a store that has a circuit breaker of its own.
 ///
 /// [`Stats::nodes`](super::Stats::nodes) has one for each node of a limiter's store. A
-/// [`Backend`](crate::store::remote::Backend) of your own (feature `remote`) returns the nodes of its server:
+/// [`Backend`](crate::store::remote::Backend) of your own returns the nodes of its server:
 ///
 /// ```
 /// use std::time::Duration;

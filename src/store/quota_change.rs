@@ -6,7 +6,12 @@ use crate::values::{Quota, Shape};
 
 /// Converts a state from the quota `from` to the quota of `algorithm`, as it counts at `now`: used units stay used.
 /// Returns nothing if the algorithm cannot inherit from that quota.
-pub fn converted<A: Algorithm>(algorithm: &A, state: A::State, from: &Quota, now: Timestamp) -> Option<A::State> {
+pub(super) fn converted<A: Algorithm>(
+    algorithm: &A,
+    state: A::State,
+    from: &Quota,
+    now: Timestamp,
+) -> Option<A::State> {
     algorithm.can_inherit(from).then(|| algorithm.inherit(state, from, now))
 }
 

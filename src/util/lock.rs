@@ -10,7 +10,7 @@ pub struct Lock<T>(Mutex<T>);
 
 /// A map by key in several parts with a lock each, so that two threads rarely want the same one.
 #[derive(Debug)]
-pub struct Shards<T>(Box<[Lock<T>]>);
+pub(crate) struct Shards<T>(Box<[Lock<T>]>);
 
 impl<T> Lock<T> {
     /// Makes a lock of a value.
@@ -36,22 +36,22 @@ impl<T> Lock<T> {
 }
 
 impl<T> Shards<T> {
-    pub fn new(count: usize, mut part: impl FnMut() -> T) -> Self {
+    pub(crate) fn new(count: usize, mut part: impl FnMut() -> T) -> Self {
         Self((0..count).map(|_| Lock::new(part())).collect())
     }
 
     /// Locks the part with the keys of this hash.
-    pub fn lock(&self, hash: u64) -> MutexGuard<'_, T> {
+    pub(crate) fn lock(&self, hash: u64) -> MutexGuard<'_, T> {
         self.0[self.index(hash)].lock()
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
-    pub const fn index(&self, hash: u64) -> usize {
+    pub(crate) const fn index(&self, hash: u64) -> usize {
         hash as usize % self.0.len()
     }
 
     /// Locks one part after the other.
-    pub fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.0.iter().map(Lock::lock)
     }
 }

@@ -7,6 +7,7 @@ use crate::values::{Ask, Credit, Decision, LimiterError, PartitionKey};
 
 /// The state of a key after a credit or a charge by hand.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct Adjusted {
     /// The decision on a request of cost 0 afterwards.
     pub decision: Decision,
@@ -14,6 +15,7 @@ pub struct Adjusted {
     pub is_repeated: bool,
 }
 
+/// The outcome of a call of a server.
 pub type PendingAdjustment = Pin<Box<dyn Future<Output = Result<Adjusted, LimiterError>> + Send>>;
 
 /// A limiter that enters credits and charges by hand with their references, in one atomic step: so of those with one

@@ -7,14 +7,16 @@ use std::pin::Pin;
 use crate::values::{Ask, Decision, Formula, LimiterError};
 
 /// The decisions on several claims, in their order.
-pub type Answers = Vec<Result<Decision, LimiterError>>;
+pub(crate) type Answers = Vec<Result<Decision, LimiterError>>;
 
 /// The decisions on the members of a formula, in their order; `None` for a member that was not decided on.
-pub type MemberAnswers = Vec<Option<Result<MemberDecision, LimiterError>>>;
+pub(crate) type MemberAnswers = Vec<Option<Result<MemberDecision, LimiterError>>>;
 
 /// The decision on a member of a formula.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "it is internal")]
 pub struct MemberDecision {
+    /// The decision of this member alone.
     pub decision: Decision,
     /// Whether it was charged. Otherwise, the decision is a peek.
     pub is_charged: bool,

@@ -8,6 +8,7 @@ use crate::values::{Answer, Ask, PartitionKey, Quota, Receipt};
 
 /// A request that may be a retry of an earlier one.
 #[derive(Clone, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "a policy writes all of it")]
 pub struct Retry {
     /// The identity that a request and its retries share.
     pub request: PartitionKey,

@@ -24,9 +24,13 @@ pub struct Credit {
 
 /// When the units of a credit expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum CreditExpiry {
+    /// They do not.
     Never,
+    /// After this time.
     In(Duration),
+    /// At this instant.
     At(SystemTime),
 }
 
@@ -132,7 +136,7 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 
 impl Expiry {
     /// 43 bits, so that a receipt has room for two.
-    pub const BITS: u32 = 43;
+    pub(crate) const BITS: u32 = 43;
 
     /// Later than any other.
     pub const NEVER: Self = Self((1 << Self::BITS) - 1);
@@ -142,10 +146,12 @@ impl Expiry {
         Self::from_millis(instant.as_nanos().div_ceil(NANOS_PER_MILLI))
     }
 
+    /// The end of a lot in these milliseconds, cut at [`NEVER`](Self::NEVER).
     pub fn from_millis(millis: u64) -> Self {
         Self(millis.min(Self::NEVER.0))
     }
 
+    /// The milliseconds.
     pub const fn millis(self) -> u64 {
         self.0
     }

@@ -11,14 +11,19 @@
 /// exactly from its wait on. All parts have room from the longest of their waits on, and any part has from the
 /// shortest on: by induction, [`greatest`](Self::greatest) finds the wait of a tree. `proofs/` has both steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum Formula {
+    /// A leaf.
     Member(usize),
+    /// Each part must have room.
     All(Vec<Self>),
+    /// One part must, and the first of them is charged.
     Any(Vec<Self>),
 }
 
 /// What a member, or a part of a formula, says about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum Room {
     /// It has room, or may have.
     Some,
@@ -69,13 +74,13 @@ impl Formula {
     }
 
     /// Whether there is room.
-    pub fn room(&self, room: &impl Fn(usize) -> Room) -> Room {
+    pub(crate) fn room(&self, room: &impl Fn(usize) -> Room) -> Room {
         self.choose(room, &mut Vec::new())
     }
 
     /// Appends the members due to which there is no room to `lacking`. A member without room is not one of them if a
     /// choice beside it has room.
-    pub fn lacking(&self, room: &impl Fn(usize) -> Room, lacking: &mut Vec<usize>) -> Room {
+    pub(crate) fn lacking(&self, room: &impl Fn(usize) -> Room, lacking: &mut Vec<usize>) -> Room {
         let before = lacking.len();
         let (parts, decisive) = match self {
             Self::Member(member) => {
@@ -101,7 +106,7 @@ impl Formula {
 
     /// The measure of the tree: of an *all of*, the greatest of its parts, and of an *any of*, the least. `None` for a
     /// part without a say. Of equal ones, the first.
-    pub fn greatest<M: Ord>(&self, measure: &impl Fn(usize) -> Option<M>) -> Option<M> {
+    pub(crate) fn greatest<M: Ord>(&self, measure: &impl Fn(usize) -> Option<M>) -> Option<M> {
         match self {
             Self::Member(member) => measure(*member),
             // Reversed, since `max` keeps the last of equals.
@@ -111,7 +116,7 @@ impl Formula {
     }
 
     /// Whether it has an *any of* with several parts.
-    pub fn has_choices(&self) -> bool {
+    pub(crate) fn has_choices(&self) -> bool {
         match self {
             Self::Member(_) => false,
             Self::All(parts) => parts.iter().any(Self::has_choices),
@@ -119,7 +124,7 @@ impl Formula {
         }
     }
 
-    pub fn has(&self, member: usize) -> bool {
+    pub(crate) fn has(&self, member: usize) -> bool {
         match self {
             Self::Member(other) => *other == member,
             Self::All(parts) | Self::Any(parts) => parts.iter().any(|part| part.has(member)),
@@ -127,7 +132,7 @@ impl Formula {
     }
 
     /// The formula with other numbers for its members.
-    pub fn renumbered(&self, number: &impl Fn(usize) -> usize) -> Self {
+    pub(crate) fn renumbered(&self, number: &impl Fn(usize) -> usize) -> Self {
         let all = |parts: &[Self]| parts.iter().map(|part| part.renumbered(number)).collect();
         match self {
             Self::Member(member) => Self::Member(number(*member)),
@@ -141,7 +146,7 @@ impl Formula {
     ///
     /// Each member that is left must have a say: that it has none must be known. Otherwise, an *any of* would forget
     /// that the choices beside it have no room.
-    pub fn rest(&self, known: &impl Fn(usize) -> Rest) -> Rest {
+    pub(crate) fn rest(&self, known: &impl Fn(usize) -> Rest) -> Rest {
         let mut left = Vec::new();
         match self {
             Self::Member(member) => known(*member),
@@ -193,7 +198,7 @@ impl Formula {
 
 /// The [rest](Formula::rest) of a formula.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub(crate) enum Rest {
     Known(Room),
     /// It cannot be decided now.
     Unknown,
@@ -206,7 +211,7 @@ pub enum Rest {
 
 impl Rest {
     /// The rest of a member that is to be decided.
-    pub const fn member(member: usize) -> Self {
+    pub(crate) const fn member(member: usize) -> Self {
         Self::Formula { formula: Formula::Member(member), ends_early: false }
     }
 }

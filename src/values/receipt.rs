@@ -56,7 +56,7 @@ enum Origin {
 /// [`Custom`](Self::Custom). So code outside can read no receipt of this crate, and make no receipt. A custom
 /// limiter only ever gets back the receipts that it issued, so one number is enough for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Issuer {
+pub(crate) enum Issuer {
     Nobody,
     /// A custom limiter, algorithm or store.
     Custom,
@@ -71,7 +71,7 @@ pub enum Issuer {
 }
 
 /// The content of the receipts of one kind of issuer.
-pub trait Proof: Sized {
+pub(crate) trait Proof: Sized {
     const ISSUER: Issuer;
 
     fn into_value(self) -> u128;

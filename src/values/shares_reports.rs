@@ -34,9 +34,12 @@ pub trait SharesReports: Send + Sync + 'static {
 /// The report of one process on one hour. It replaces an earlier one of the same process and hour, and may be forgotten
 /// once the next hour is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct Report {
     /// The hours since the Unix epoch.
     pub hour: u64,
+    /// The process.
     pub process: u64,
+    /// What it reports.
     pub text: String,
 }

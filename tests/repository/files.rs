@@ -33,8 +33,11 @@ pub(crate) fn sources(folder: &str) -> Vec<PathBuf> {
 /// line.
 pub(crate) fn log_lines() -> String {
     let is_log = |path: &PathBuf| path.ends_with("log.rs");
-    let logs: Vec<_> =
-        ["src", "crates/client/src", "crates/config/src"].into_iter().flat_map(sources).filter(is_log).collect();
+    let logs: Vec<_> = ["src", "crates/client/src", "crates/config/src", "crates/redis/src"]
+        .into_iter()
+        .flat_map(sources)
+        .filter(is_log)
+        .collect();
     assert!(logs.len() > 5, "the log lines were not found");
     let text: String = logs.iter().map(read).collect();
     text.split("\\\n").map(str::trim_start).collect()

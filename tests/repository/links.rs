@@ -13,6 +13,7 @@ const PAGES: &[&str] = &[
     "crates/sluice/README.md",
     "crates/dynamodb/README.md",
     "crates/postgres/README.md",
+    "crates/redis/README.md",
 ];
 
 #[test]

@@ -43,6 +43,7 @@ fn documented_panics_name_the_caller() {
         "crates/client/src",
         "crates/config/src",
         "crates/postgres/src",
+        "crates/redis/src",
         "crates/dynamodb/src",
     ] {
         sources(&root.join(folder), &mut files);

@@ -373,7 +373,7 @@ tables! {
         client_ip: Option<Spanned<RawClientIp>> = TableKey::new(
             KeyKind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
         redis: Option<Spanned<RawRedis>> = TableKey::new(
-            KeyKind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"` (feature `redis`).");
+            KeyKind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"`.");
         store: Option<Spanned<RawStores>> = TableKey::new(
             KeyKind::Map("stores"), "{ pg = { kind = \"postgres\", url = \"postgres://limits@127.0.0.1/limits\" } }",
             "Further stores, which policies name: [store.NAME] with kind and what that kind needs. Left out: the kind is the \

@@ -18,6 +18,7 @@ mod store;
 #[cfg(test)]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod support;
+mod undo;
 
 pub use self::balance::RedisBalance;
 pub use self::connection::{Fault, FaultKind, Redis, RedisBuilder};

@@ -5,6 +5,8 @@
 #[cfg(feature = "test-util")]
 pub mod testing;
 
+use crate::algorithm::ChargedIn;
+use crate::algorithm::gcra::Tat;
 #[cfg(feature = "calendar")]
 use crate::algorithm::{CalendarWindow, CalendarWindowState};
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
@@ -14,26 +16,21 @@ use crate::values::LimiterError;
 #[cfg(feature = "calendar")]
 use crate::values::time::Timestamp;
 
-pub use crate::algorithm::gcra::{Gcra, Tat};
-pub use crate::algorithm::window::ChargedIn;
 pub use crate::balance::account::Shortfall;
 pub use crate::balance::{Paid, Unfit, UnitsLeft, admitted, judged};
 pub use crate::limiter::wait_bounds::WaitBounds;
-pub use crate::store::quota_change::{converted, has_units_of};
+pub use crate::store::quota_change::has_units_of;
 pub use crate::store::remote::backoff::pause as pause_after;
 pub use crate::store::remote::circuit_breaker::CallFailure;
 pub use crate::store::remote::gate::{CallGate, Evidence, Watch};
 pub use crate::store::remote::joint::{Joiner, Member, TypedMember};
-pub use crate::store::remote::log::breaker_closed;
 pub use crate::store::remote::negative_cache::{NegativeCache, Observation};
-pub use crate::store::remote::query::{Answered, KeyQuery};
+pub use crate::store::remote::query::KeyQuery;
 pub use crate::store::remote::tag::{KeyTag, Tags};
-pub use crate::util::lock::Shards;
 pub use crate::util::random::identity;
-pub use crate::util::undo::{OnDrop, complete_or_undo};
 pub use crate::values::{
-    Adjusted, Adjusting, Batching, ChargingOnce, Claim, CreditExpiry, Expiry, Formula, MemberAnswers, MemberDecision,
-    PendingAdjustment, REFERENCE_KEPT, Report, Retry, Room, SharesReports,
+    Adjusted, Adjusting, Batching, ChargingOnce, CreditExpiry, Expiry, PendingAdjustment, REFERENCE_KEPT, Report,
+    Retry, SharesReports,
 };
 
 /// The abilities of limiters that share more than their decisions.
@@ -177,10 +174,22 @@ pub fn end_of_window(window: &CalendarWindow, now: Timestamp) -> Timestamp {
     window.end_of_window(now)
 }
 
-/// Returns the receipt of a charge of a bucket that is paid at this time.
+/// Returns the receipt of a charge of a bucket, which is paid at this time.
 #[must_use]
-pub fn bucket_receipt(tat: u128) -> Receipt {
-    Receipt::from_proof(Tat(tat))
+pub fn bucket_receipt(paid: u128) -> Receipt {
+    Receipt::from_proof(Tat(paid))
+}
+
+/// Returns when the charge of a bucket with this receipt is paid, and zero for another receipt.
+#[must_use]
+pub fn paid_at(receipt: Receipt) -> u128 {
+    Tat::read(receipt)
+}
+
+/// Returns the window of the charge with this receipt: its number, or of the calendar, when it ends.
+#[must_use]
+pub fn window_of(receipt: Receipt) -> Option<u64> {
+    ChargedIn::read(receipt)
 }
 
 /// Returns the lots that have paid a charge to a balance, from its receipt.

@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
 #[cfg(feature = "calendar")]
 use crate::algorithm::CalendarWindow;
+use crate::algorithm::{Algorithm, ChargedIn};
 use crate::limiter::{Description, Override, OverrideReason, Receipt};
 use crate::store::remote::backend::Decisions;
 use crate::store::remote::{Applied, BanGrowth, GaveUp, Standing, Target};
 use crate::values::time::Timestamp;
-use crate::values::{Batching, Decision, Proof, Quota};
+use crate::values::{Batching, Decision, Quota};
+
+pub use crate::values::{Claim, Formula, MemberDecision, Room};
 
 use super::KeyTag;
 
@@ -105,16 +107,10 @@ impl NewBanGrowth for BanGrowth {
     }
 }
 
-/// See [`Receipt`].
-pub trait NewReceipt {
-    /// Makes one.
-    fn from_proof<P: Proof>(proof: P) -> Self;
-}
-
-impl NewReceipt for Receipt {
-    fn from_proof<P: Proof>(proof: P) -> Self {
-        Self::from_proof(proof)
-    }
+/// The receipt of a charge in this window: its number, or of the calendar, when it ends.
+#[must_use]
+pub fn window_receipt(window: u64) -> Receipt {
+    Receipt::from_proof(ChargedIn(window))
 }
 
 /// See [`Description`].

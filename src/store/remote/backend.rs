@@ -249,7 +249,7 @@ pub struct Applied<S> {
 }
 
 /// The decisions of a charge, one for each request.
-pub type Decisions = SmallVec<[Decision; 1]>;
+pub(crate) type Decisions = SmallVec<[Decision; 1]>;
 
 impl<S: Copy> Applied<S> {
     /// Returns the decisions on the requests of a charge, and the state after them.

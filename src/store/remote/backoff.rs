@@ -9,7 +9,7 @@ use crate::util::random::random;
 const FIRST: Duration = Duration::from_millis(100);
 
 /// The longest pause of all. A server that has recovered is used again after this time at the latest.
-pub const LONGEST: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
 /// Draws the pause before the next attempt. Each of `failures` doubles the longest that is possible.
 pub fn pause(failures: u32) -> Duration {

@@ -37,6 +37,7 @@ const LONGEST_IF_ANSWERED: Duration = Duration::from_secs(1);
 
 /// How a call has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "there is no third way")]
 pub enum CallFailure {
     /// The node answered with an error.
     Answered,
@@ -54,7 +55,7 @@ impl CallFailure {
 }
 
 #[derive(Debug)]
-pub struct CircuitBreaker {
+pub(crate) struct CircuitBreaker {
     state: BreakerPhase,
     /// Grows with each change of the state, so that the outcome of a call that began before a change is ignored.
     epoch: u64,
@@ -92,7 +93,7 @@ enum BreakerPhase {
 
 /// The permission to make one call.
 #[derive(Debug)]
-pub struct CallPermit {
+pub(crate) struct CallPermit {
     epoch: u64,
     began: Instant,
     /// How many requests share the call.
@@ -101,7 +102,7 @@ pub struct CallPermit {
 
 impl CircuitBreaker {
     /// Creates a closed breaker, for calls that take at most `timeout`.
-    pub fn new(now: Instant, timeout: Duration) -> Self {
+    pub(crate) fn new(now: Instant, timeout: Duration) -> Self {
         Self {
             state: BreakerPhase::Closed,
             epoch: 0,
@@ -115,7 +116,7 @@ impl CircuitBreaker {
 
     /// Returns a permit to make a call, unless the breaker is open. The call is counted now: calls that hang must not
     /// look like calls that were not made.
-    pub fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
+    pub(crate) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
             BreakerPhase::Closed => {
                 let calls = &mut self.window.second_at(now).calls;
@@ -130,7 +131,7 @@ impl CircuitBreaker {
     }
 
     /// Whether [`try_enter`](Self::try_enter) would give no permit.
-    pub fn rejects_calls(&self, now: Instant) -> bool {
+    pub(crate) fn rejects_calls(&self, now: Instant) -> bool {
         match self.state {
             BreakerPhase::Closed => false,
             BreakerPhase::Open { retry_at: at, .. } | BreakerPhase::HalfOpen { until: at, .. } => now < at,
@@ -138,12 +139,12 @@ impl CircuitBreaker {
     }
 
     /// Whether it is not closed: most calls fail at once.
-    pub const fn is_failing(&self) -> bool {
+    pub(crate) const fn is_failing(&self) -> bool {
         !matches!(self.state, BreakerPhase::Closed)
     }
 
     /// Records a success. Returns whether it closed the breaker.
-    pub fn succeeded(&mut self, permit: &CallPermit) -> bool {
+    pub(crate) fn succeeded(&mut self, permit: &CallPermit) -> bool {
         if permit.epoch != self.epoch {
             return false;
         }
@@ -153,7 +154,7 @@ impl CircuitBreaker {
 
     /// Records an answer to something else than a call. Returns whether it closed the breaker: only if the last failure
     /// was that no answer came.
-    pub fn answered(&mut self) -> bool {
+    pub(crate) fn answered(&mut self) -> bool {
         self.was_silent && self.disproved()
     }
 
@@ -168,7 +169,7 @@ impl CircuitBreaker {
     }
 
     /// Records a failure. Returns whether it opened the breaker. A failed probe does not: the breaker was open before.
-    pub fn failed(&mut self, permit: &CallPermit, now: Instant, failure: CallFailure) -> bool {
+    pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: CallFailure) -> bool {
         self.was_silent = failure == CallFailure::Silent;
         if permit.epoch != self.epoch {
             return false;
@@ -201,7 +202,7 @@ impl CircuitBreaker {
 
     /// Records a call whose outcome is unknown, which is no evidence about the node. If it was the probe, another one
     /// may follow.
-    pub fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
+    pub(crate) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
         if let BreakerPhase::HalfOpen { probes, .. } = self.state {
             if permit.epoch == self.epoch {
                 self.change(BreakerPhase::Open { probes, retry_at: now + backoff::pause(probes) });
@@ -210,13 +211,13 @@ impl CircuitBreaker {
     }
 
     /// Records a new connection, which is worth a probe at once.
-    pub fn connected(&mut self, now: Instant) {
+    pub(crate) fn connected(&mut self, now: Instant) {
         if let BreakerPhase::Open { retry_at, .. } = &mut self.state {
             *retry_at = now;
         }
     }
 
-    pub fn state(&self, now: Instant) -> BreakerState {
+    pub(crate) fn state(&self, now: Instant) -> BreakerState {
         match self.state {
             BreakerPhase::Closed => BreakerState::Closed,
             BreakerPhase::Open { retry_at, .. } => {

@@ -17,13 +17,15 @@ use crate::store::NodeHealth;
 use crate::util::lock::Lock;
 
 /// The circuit breaker of a node, and the number of calls in flight to it.
+#[derive(Debug)]
 pub struct CallGate {
     name: Arc<str>,
-    pub breaker: Lock<CircuitBreaker>,
+    pub(crate) breaker: Lock<CircuitBreaker>,
     in_flight: AtomicUsize,
 }
 
 /// The evidence of a call about its node.
+#[allow(missing_debug_implementations, reason = "it is internal")]
 #[derive(Clone, Copy)]
 pub enum Evidence<'a> {
     /// The node answered, if only with an error that is not its own.
@@ -42,6 +44,7 @@ impl CallGate {
         Arc::new(Self { name, breaker, in_flight: AtomicUsize::new(0) })
     }
 
+    /// The name of the node.
     pub const fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -51,6 +54,20 @@ impl CallGate {
         self.breaker.lock().is_failing()
     }
 
+    /// Notes that the node has answered a question that is no decision, such as a ping. Closes a breaker that opened since
+    /// no answer came.
+    pub fn answered(&self) {
+        if self.breaker.lock().answered() {
+            log::breaker_closed(&self.name);
+        }
+    }
+
+    /// Notes a new connection: the node is asked soon.
+    pub fn connected(&self) {
+        self.breaker.lock().connected(Instant::now());
+    }
+
+    /// The state of the node, for metrics.
     pub fn health(&self) -> NodeHealth {
         let breaker = self.breaker.lock().state(Instant::now());
         NodeHealth::new(Arc::clone(&self.name), breaker).with_in_flight(self.in_flight.load(Ordering::Relaxed))
@@ -82,14 +99,17 @@ impl CallGate {
 
 /// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown: if it was the
 /// probe, the breaker must not wait for it.
+#[derive(Debug)]
 pub struct Watch {
     gate: Arc<CallGate>,
     permit: Option<CallPermit>,
     slot: Option<OwnedSemaphorePermit>,
+    /// When it began.
     pub began: Instant,
 }
 
 impl Watch {
+    /// Ends the call.
     pub fn end(mut self, evidence: Evidence<'_>) {
         self.record(evidence);
     }

@@ -164,9 +164,13 @@ fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
 }
 
 /// Charges together with other limiters, in one call.
+#[allow(missing_debug_implementations, reason = "it is internal")]
 pub struct Joiner<A: Algorithm, B: JointBackend> {
+    /// The parts that the requests of the limiter share.
     pub inner: Arc<StoreInner<A::State, B>>,
+    /// Its algorithm.
     pub algorithm: A,
+    /// Makes the member of a query that costs so many units.
     pub begin: Begin<A, B>,
 }
 
@@ -353,10 +357,13 @@ fn groups<B: JointBackend>(members: &[Box<dyn Member<B>>]) -> Vec<Vec<usize>> {
 
 /// One limiter's part of a request, without its algorithm in the type.
 pub trait Member<B: JointBackend>: Send {
+    /// The backend of its store.
     fn backend(&self) -> &B;
 
+    /// Its part of a call.
     fn part(&self) -> &B::Part;
 
+    /// Its part, into which the answer is written.
     fn part_mut(&mut self) -> &mut B::Part;
 
     /// Reads the answer in the part.
@@ -372,21 +379,27 @@ pub trait Member<B: JointBackend>: Send {
     /// Refunds the charge of a decision, if it has one, in the background. Returns the decision without the charge.
     fn refund(&self, decision: Decision) -> Decision;
 
+    /// The error of a request that this process gave up.
     fn gave_up(&self, reason: GaveUp) -> LimiterError;
 }
 
 /// A [`Member`] with its algorithm in the type.
 pub trait TypedMember: Send {
+    /// Its algorithm.
     type Algorithm: Algorithm + Clone;
+    /// The backend of its store.
     type Backend: Backend<Self::Algorithm> + JointBackend;
 
     /// The request, and its cost.
     fn query(&self) -> (&KeyQuery<Self::Algorithm, Self::Backend>, u64);
 
+    /// Its part of a call.
     fn part(&self) -> &<Self::Backend as JointBackend>::Part;
 
+    /// Its part, into which the answer is written.
     fn part_mut(&mut self) -> &mut <Self::Backend as JointBackend>::Part;
 
+    /// Reads the answer in the part.
     fn read_part(&mut self) -> Result<(), LimiterError>;
 
     /// What the last call has read, and whether the key was only read, and stays under another quota.

@@ -10,6 +10,6 @@ pub(crate) fn breaker_opened(node: &str, reason: &dyn Display) {
     event!(warn: node, %reason, "store: a node keeps failing: its circuit breaker is open, and it is not called for a while");
 }
 
-pub fn breaker_closed(node: &str) {
+pub(crate) fn breaker_closed(node: &str) {
     event!(warn: node, "store: a node is back: its circuit breaker is closed");
 }

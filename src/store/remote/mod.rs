@@ -35,7 +35,7 @@ pub(crate) mod gate;
 pub(crate) mod joint;
 mod key_value;
 mod leases;
-pub(crate) mod log;
+mod log;
 pub(crate) mod negative_cache;
 pub(crate) mod query;
 mod records;

@@ -26,6 +26,7 @@ use crate::values::time::Timestamp;
 /// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
 /// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
 /// machine is suspended, entries may be wrong for the time under *Staleness*.
+#[allow(missing_debug_implementations, reason = "it is internal")]
 pub struct NegativeCache<S> {
     entries: KnownKeys<KnownEntry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
@@ -59,10 +60,14 @@ struct KnownEntry<S> {
 }
 
 /// A reading of the server's clock, made between two readings of ours.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "who calls the server writes all of it")]
 pub struct Observation {
+    /// What the server's showed.
     pub server: Timestamp,
+    /// What ours showed before.
     pub sent: Timestamp,
+    /// And after.
     pub answered: Timestamp,
 }
 
@@ -95,6 +100,7 @@ impl<S: Copy> KnownEntry<S> {
 }
 
 impl<S: Copy> NegativeCache<S> {
+    /// An empty one.
     pub fn new() -> Self {
         Self { entries: known_keys(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
@@ -122,7 +128,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Returns the [`rejection`](Self::rejection), and leaves it to another request to verify the entry.
-    pub fn peek(
+    pub(crate) fn peek(
         &self,
         tag: KeyTag,
         now: Timestamp,

@@ -42,6 +42,7 @@ use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Quota, Re
 /// The parts of a table that the requests of one limiter share.
 #[allow(missing_debug_implementations, reason = "no public function returns it")]
 pub struct StoreInner<S, B> {
+    /// What knows the server.
     pub backend: B,
     pub(super) tags: Tags,
     pub(super) fallback: MemoryTable<S>,
@@ -54,7 +55,7 @@ pub struct StoreInner<S, B> {
 
 /// The entry of a key in the negative cache: its state and standing when it last rejected a request.
 #[derive(Clone, Copy)]
-pub struct CachedState<S> {
+pub(crate) struct CachedState<S> {
     /// The state. If the key has a standing, the state that it will have at the end of it.
     state: Option<S>,
     /// The quota under which the state was read. The state of a bucket is in units of its rate.
@@ -63,18 +64,21 @@ pub struct CachedState<S> {
 }
 
 /// The answer to one request.
-pub type Answered = Result<Decision, LimiterError>;
+pub(crate) type Answered = Result<Decision, LimiterError>;
 
 /// A request about one key, with everything that a task needs to make calls for it.
+#[allow(missing_debug_implementations, reason = "it is internal")]
 pub struct KeyQuery<A: Algorithm, B> {
+    /// The parts that the requests of the limiter share.
     pub inner: Arc<StoreInner<A::State, B>>,
     /// The algorithm, under the query's quota.
-    pub algorithm: A,
+    pub(crate) algorithm: A,
     /// The key's own quota; `None` if it has the limiter's.
     quota: Option<Quota>,
     /// The quota of the limiter.
     limiter: Quota,
-    pub key: PartitionKey,
+    pub(crate) key: PartitionKey,
+    /// The hash that stands for the key.
     pub tag: KeyTag,
 }
 
@@ -127,7 +131,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Returns the rejection that the server would answer, if the negative cache implies it. If the entry must be
     /// verified, one request gets `None`, and verifies it by its call.
-    pub fn cached_rejection(&self, cost: u64) -> Option<Decision> {
+    pub(crate) fn cached_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
@@ -160,17 +164,17 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Admits a request from a lease, if one pays for it.
-    pub fn spend_lease(&self, cost: u64) -> Option<Decision> {
+    pub(crate) fn spend_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.spend(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Returns the decision that [`spend_lease`](Self::spend_lease) would make, and spends nothing.
-    pub fn peek_lease(&self, cost: u64) -> Option<Decision> {
+    pub(crate) fn peek_lease(&self, cost: u64) -> Option<Decision> {
         self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Whether a lease pays for the request, or a call of its own would take a lease.
-    pub fn is_in_demand(&self, cost: u64) -> bool {
+    pub(crate) fn is_in_demand(&self, cost: u64) -> bool {
         self.inner
             .leases
             .as_ref()
@@ -180,7 +184,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Stores a lease after a call that has asked for units for `extra` further requests, and was granted units for
     /// `left` of them; `last` is its last decision. An empty lease (`left` is zero) records the demand: if another
     /// request comes soon, its call may take a lease.
-    pub fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
+    pub(crate) fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
         if let Some(leases) = &self.inner.leases {
             let lease = Lease::new(self.price(cost), left, extra, last, since);
             leases.hold(self.tag, lease.taken_from(self.algorithm.kind()));
@@ -194,7 +198,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides in a call of its own if no call for this key is in flight. Otherwise shares the next call with all
     /// requests that come meanwhile.
-    pub async fn decide_coalesced(self, cost: u64) -> Answered {
+    pub(crate) async fn decide_coalesced(self, cost: u64) -> Answered {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
             // While calls fail, no request waits for another one's call. The backend lets one request probe the server,
@@ -420,7 +424,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Decides on one request by the outcome of a call, and records nothing.
-    pub fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
+    pub(crate) fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = applied;
         if let Some(decision) = standing.decide(&self.algorithm, *old, *now, cost) {
             return decision;
@@ -475,7 +479,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Records a standing that is in force.
-    pub fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
+    pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
         // A lease is dropped: otherwise, requests would spend it although the key is banned or in debt.
         self.inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let cached = CachedState { state, quota: self.algorithm.quota(), standing };
@@ -507,14 +511,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns units to the lease that paid them. They are forfeited if the lease has ended.
-    pub fn return_to_lease(&self, cost: u64, lease: LeaseReceipt) {
+    pub(crate) fn return_to_lease(&self, cost: u64, lease: LeaseReceipt) {
         if let Some(leases) = &self.inner.leases {
             leases.return_to_lease(self.tag, cost, lease, Monotonic.now());
         }
     }
 
     /// Refunds in the background, by one call. Outside of a tokio runtime, refunds nothing.
-    pub fn refund_in_background(self, cost: u64, receipt: Receipt) {
+    pub(crate) fn refund_in_background(self, cost: u64, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
             handle.spawn(async move { self.refund(cost, receipt, self.deadline()).await });
@@ -523,7 +527,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Charges the remaining units, up to `cost`, in the background: by one call, or by two if less than `cost` is
     /// left.
-    pub fn charge_up_to(self, cost: u64) -> Answer {
+    pub(crate) fn charge_up_to(self, cost: u64) -> Answer {
         let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(self.gave_up(GaveUp::NoRuntime))) };
         let cancelled = self.gave_up(GaveUp::Cancelled);
         let task = runtime.spawn(async move {
@@ -538,18 +542,18 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Decides by a call of its own, which charges nothing.
-    pub async fn peek(self, cost: u64) -> Answered {
+    pub(crate) async fn peek(self, cost: u64) -> Answered {
         self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
     /// Returns the remaining units of a key under the quota that it was last charged under. If the key owes nothing,
     /// the limiter's quota counts.
-    pub async fn look(self) -> Answered {
+    pub(crate) async fn look(self) -> Answered {
         Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
     }
 
     /// Bans or allows the key, or adds to its debt. Returns the decision on a request of cost 0.
-    pub async fn change_standing(self, change: Transition) -> Answered {
+    pub(crate) async fn change_standing(self, change: Transition) -> Answered {
         let (applied, seen) = self.apply_one(change).await?;
         Ok(self.note_change(&applied, seen))
     }
@@ -565,7 +569,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Deletes the key, on the server and in the tables of this process.
-    pub async fn reset(self) -> Answered {
+    pub(crate) async fn reset(self) -> Answered {
         let (applied, _) = self.apply_one(Transition::Reset).await?;
         let inner = &*self.inner;
         inner.negative_cache.forget(self.tag, Monotonic.now());

@@ -8,6 +8,7 @@ use crate::values::PartitionKey;
 
 /// Makes the tags of one limiter's keys.
 #[derive(Clone)]
+#[allow(missing_debug_implementations, reason = "its secret is in no log")]
 pub struct Tags {
     /// The state of the hash after the secret.
     hash: Sha256,
@@ -23,6 +24,7 @@ impl Tags {
         Self { hash: Sha256::new_with_prefix(block) }
     }
 
+    /// The hash that stands for a key.
     pub fn of(&self, key: &PartitionKey) -> KeyTag {
         let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
         KeyTag(hash[..16].try_into().expect("half of 32 bytes"))
@@ -44,6 +46,7 @@ impl KeyTag {
         u128::from_le_bytes(self.0)
     }
 
+    /// The tag of such a number.
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits.to_le_bytes())
     }

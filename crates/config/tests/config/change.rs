@@ -1,9 +1,7 @@
 //! Checks which edits of a file apply to running layers, which do not, and what is logged of them.
 
-use tower_sluice_config::Config;
-
 use crate::log::Log;
-use crate::with;
+use crate::{reader, with};
 
 const TABLES: [(&str, &str); 4] = [
     ("[client-ip]", "[client-ip]\nipv6-prefix = 56\n"),
@@ -15,7 +13,7 @@ const TABLES: [(&str, &str); 4] = [
 /// Returns the message of the error that a change causes.
 #[track_caller]
 fn rejected(before: &str, after: &str) -> String {
-    let mut config = Config::parse("f.toml", before).unwrap_or_else(|error| panic!("{error}\n{before}"));
+    let mut config = reader().parse("f.toml", before).unwrap_or_else(|error| panic!("{error}\n{before}"));
     let message = config.change("f.toml", after).expect_err(after).to_string();
     message.strip_suffix("; undo this change, or restart the server to apply it").expect(&message).to_owned()
 }
@@ -95,7 +93,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         let before = if algorithm == "concurrency" { before.replace("per = \"1s\"\n", "") } else { before };
         let before =
             if field == "lease" { format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{before}") } else { before };
-        let mut config = Config::parse("f.toml", &before).unwrap_or_else(|error| panic!("{error}\n{before}"));
+        let mut config = reader().parse("f.toml", &before).unwrap_or_else(|error| panic!("{error}\n{before}"));
         let (log, _guard) = Log::start();
         config.change("f.toml", &before).unwrap();
         assert_eq!(log.lines(), [""; 0], "nothing was removed: {field}");
@@ -110,7 +108,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
     // A shadow or a suspension that ends is meant to.
     for line in ["shadow = true", "suspended = true"] {
         let before = with(line);
-        let mut config = Config::parse("f.toml", &before).unwrap();
+        let mut config = reader().parse("f.toml", &before).unwrap();
         let (log, _guard) = Log::start();
         config.change("f.toml", &before.replace(line, "")).unwrap();
         assert_eq!(log.lines(), [""; 0]);
@@ -121,7 +119,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
 fn the_result_of_a_change_reads_as_a_line_for_the_log() {
     let before = with("cost = 1");
     let policy = &before[before.find("[[route.policy]]").unwrap()..];
-    let mut config = Config::parse("f.toml", &(before.clone() + &policy.replace("\"p\"", "\"q\""))).unwrap();
+    let mut config = reader().parse("f.toml", &(before.clone() + &policy.replace("\"p\"", "\"q\""))).unwrap();
     assert_eq!(config.change("f.toml", &before).unwrap().to_string(), "removed: /a q");
     assert_eq!(config.change("f.toml", &before).unwrap().to_string(), "all policies kept their state");
     let other = before.replace("token-bucket", "concurrency").replace("per = \"1s\"\n", "");

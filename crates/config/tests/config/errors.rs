@@ -4,10 +4,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use tower_sluice_config::Config;
-
 use crate::busy::busy_for;
-use crate::error;
+use crate::{error, reader};
 
 const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
 
@@ -183,7 +181,7 @@ pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
             8,
             "cost = 0 would limit nothing; write a number from 1 to 999999999999999, or remove the policy",
         ),
-        (redis("timeout = \"0s\""), 3, "timeout = \"0s\": every decision would time out; write a time such as 50ms"),
+        (redis("timeout = \"0s\""), 3, "timeout = \"0s\": the time is 0; write a time such as 50ms"),
         (
             client_ip("source = \"forwarded\"\nhops = 1000000000000000000"),
             3,
@@ -227,7 +225,7 @@ pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
 fn each_mistake_is_reported_with_file_line_field_and_cure() {
     let mut wrong = String::new();
     for (text, line, expected) in mistakes() {
-        let error = Config::parse("f.toml", &text).err().map(|error| error.to_string());
+        let error = reader().parse("f.toml", &text).err().map(|error| error.to_string());
         if !error.as_ref().is_some_and(|error| error.starts_with(&format!("f.toml:{line}: {expected}"))) {
             writeln!(wrong, "{text}\n  reported: {error:?}\n  expected: f.toml:{line}: {expected}").unwrap();
         }
@@ -248,7 +246,7 @@ fn sensible_values_at_the_edge_are_accepted() {
         in_policy("cost = 1"),
         redis("timeout = \"1ms\"") + POLICY,
     ] {
-        Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        reader().parse("f.toml", &text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     }
 }
 
@@ -256,7 +254,7 @@ fn sensible_values_at_the_edge_are_accepted() {
 /// Of a `main` that returns the error, users see its `Debug`.
 #[test]
 fn an_error_that_main_returns_is_printed_as_its_message() {
-    let error = Config::parse("f.toml", "x = 1").unwrap_err();
+    let error = reader().parse("f.toml", "x = 1").unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
 }
 
@@ -294,13 +292,13 @@ fn no_message_holds_a_secret() {
         format!("{fine}prefix = \"{{}}\""),
         format!("{fine}[[route]]\npath = \"a\""),
     ] {
-        let error = Config::parse("f.toml", &text).expect_err(&text);
+        let error = reader().parse("f.toml", &text).expect_err(&text);
         for message in [error.to_string(), format!("{error:?}")] {
             assert!(!message.contains("4711"), "{text}\n  reported: {message}");
         }
     }
     let fine = format!("{fine}{}", route("/"));
-    let mut config = Config::parse("f.toml", &fine).unwrap();
+    let mut config = reader().parse("f.toml", &fine).unwrap();
     assert!(!format!("{config:?}").contains("4711"));
     let changed = config.change("f.toml", &fine.replace("4711", "0815")).unwrap_err().to_string();
     assert!(!changed.contains("4711") && !changed.contains("0815"), "{changed}");
@@ -331,7 +329,7 @@ fn the_time_to_parse_and_to_change_grows_linearly_with_the_file() {
     let [short, long] = [500, 10_000].map(|count| {
         let text = routes(count, "");
         let mut config = None;
-        let parse = time(|| config = Some(Config::parse("f.toml", &text).unwrap()));
+        let parse = time(|| config = Some(reader().parse("f.toml", &text).unwrap()));
         let config = config.as_mut().unwrap();
         assert_eq!(config.routes()[count - 1].line(), 2 * count);
         let change = time(|| drop(config.change("f.toml", &text).unwrap()));
@@ -359,9 +357,9 @@ fn a_configured_penalty_on_a_shared_key_is_rejected_with_its_line_and_the_cure()
         )
     };
     for key in ["", "key = \"global\"\n", "key = \"header:x-api-key\"\non-missing-key = \"share\"\n"] {
-        let error = Config::parse("f.toml", &file(key)).unwrap_err().to_string();
+        let error = reader().parse("f.toml", &file(key)).unwrap_err().to_string();
         assert!(error.starts_with("f.toml:8: policy `api`: `penalty` cannot be combined with "), "{error}");
         assert!(error.contains("one client"), "{error}");
     }
-    Config::parse("f.toml", &file("key = \"header:x-api-key\"\n")).unwrap();
+    reader().parse("f.toml", &file("key = \"header:x-api-key\"\n")).unwrap();
 }

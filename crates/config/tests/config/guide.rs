@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use tower_sluice::key::{Global, KeyExtractor};
-use tower_sluice_config::Config;
+
+use crate::reader;
 
 /// The blocks of TOML in a page that have a route, and so are whole files.
 fn files(page: &str) -> Vec<String> {
@@ -28,7 +29,7 @@ fn each_file_in_the_guide_is_valid() {
         let page = path.file_name().unwrap().to_string_lossy().into_owned();
         for file in files(&fs::read_to_string(&path).unwrap()) {
             count += 1;
-            let parsed = Config::reader().keys(descriptor).parse(&page, &file);
+            let parsed = reader().keys(descriptor).parse(&page, &file);
             assert!(parsed.is_ok(), "{}\n{file}", parsed.unwrap_err());
         }
     }

@@ -23,7 +23,12 @@ mod router;
 mod schema;
 mod stores;
 
-use tower_sluice_config::Config;
+use tower_sluice_config::{Config, ConfigReader};
+
+/// Reads files as a program that has Redis does.
+fn reader() -> ConfigReader {
+    Config::reader().store("redis", tower_sluice_redis::file::open)
+}
 
 /// Returns a route with one policy, in which `line` replaces the line of the same field, or is added.
 fn with(line: &str) -> String {
@@ -38,7 +43,7 @@ fn with(line: &str) -> String {
 
 /// Returns the message of the error in a configuration.
 fn error(text: &str) -> String {
-    Config::parse("f.toml", text).expect_err(text).to_string()
+    reader().parse("f.toml", text).expect_err(text).to_string()
 }
 
 /// Returns the format in the documentation of the module.

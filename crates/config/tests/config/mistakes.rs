@@ -1,8 +1,8 @@
 //! Tables of mistakes in each part of a file: each is reported with its line and the cure.
 
-use tower_sluice_config::{Config, SCHEMA};
+use tower_sluice_config::SCHEMA;
 
-use crate::{error, with};
+use crate::{error, reader, with};
 
 #[test]
 fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
@@ -48,11 +48,11 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
         let text = format!(
             "\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"concurrency\"\n{lines}\n"
         );
-        let message = Config::parse("f.toml", text.trim_start()).unwrap_err().to_string();
+        let message = reader().parse("f.toml", text.trim_start()).unwrap_err().to_string();
         assert!(message.starts_with(expected), "{lines}: {message}");
     }
     let missing = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 4\n";
-    let message = Config::parse("f.toml", missing).unwrap_err().to_string();
+    let message = reader().parse("f.toml", missing).unwrap_err().to_string();
     assert_eq!(message, "f.toml:6: per is missing: without it, the limit has no period; add per = \"1m\"");
 }
 
@@ -457,7 +457,6 @@ fn every_mistake_in_a_response_is_reported_with_its_line() {
     }
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn staggered_windows_are_for_memory() {
     let redis = "[redis]\nurl = \"redis://127.0.0.1:1\"\n";
@@ -466,8 +465,8 @@ fn staggered_windows_are_for_memory() {
     assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
     let message = error(&format!("{redis}{}", window.replace("fixed-window", "sliding-window")));
     assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
-    Config::parse("f.toml", &format!("{redis}{window}store = \"memory\"\n")).unwrap();
-    Config::parse("f.toml", &window).unwrap();
+    reader().parse("f.toml", &format!("{redis}{window}store = \"memory\"\n")).unwrap();
+    reader().parse("f.toml", &window).unwrap();
 }
 
 #[test]
@@ -532,7 +531,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"\n[[route]]\npath = \"/\"".to_owned(),
         "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"\n[[route]]\npath = \"/\"".to_owned(),
     ] {
-        Config::parse("f.toml", &fine).unwrap_or_else(|error| panic!("{fine}: {error}"));
+        reader().parse("f.toml", &fine).unwrap_or_else(|error| panic!("{fine}: {error}"));
     }
 }
 

@@ -10,7 +10,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::RateLimitLayer;
 use tower_sluice_config::Config;
 
-use crate::error;
+use crate::{error, reader};
 
 const PLANS: &str = "plans = { by = \"header:x-plan\", limits = { gold = { limit = 3 }, free = { limit = 2 } } }";
 
@@ -56,7 +56,7 @@ fn each_plan_has_its_own_limit() {
         ("fixed-window", "month"),
     ] {
         let text = with(algorithm, &format!("per = \"{period}\"\n{PLANS}"));
-        let config = Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{error}"));
+        let config = reader().parse("f.toml", &text).unwrap_or_else(|error| panic!("{error}"));
         // A name is compared to the letter, and an unknown one has the policy's limit, as none has.
         for (key, plan, expected) in [("a", "gold", 3), ("b", "free", 2), ("c", "", 1), ("d", "Gold", 1)] {
             let (count, limit) = admitted(layer(&config), key, plan);
@@ -71,7 +71,7 @@ fn a_plan_has_its_own_burst() {
     let plans =
         "plans = { by = \"header:x-plan\", limits = { gold = { limit = 9, burst = 4 }, free = { limit = 3 } } }";
     let config =
-        Config::parse("f.toml", &with("token-bucket", &format!("per = \"1day\"\nburst = 2\n{plans}"))).unwrap();
+        reader().parse("f.toml", &with("token-bucket", &format!("per = \"1day\"\nburst = 2\n{plans}"))).unwrap();
     for (key, plan, expected) in [("a", "gold", 4), ("b", "free", 3), ("c", "", 2)] {
         assert_eq!(admitted(layer(&config), key, plan).0, expected, "{plan}");
     }
@@ -82,7 +82,7 @@ fn a_plan_has_its_own_burst() {
 async fn a_queue_has_the_pace_of_the_plan() {
     let plans = "plans = { by = \"header:x-plan\", limits = { gold = { limit = 10, burst = 4 } } }";
     let config =
-        Config::parse("f.toml", &with("leaky-queue", &format!("per = \"1s\"\nmax-queue = 9\n{plans}"))).unwrap();
+        reader().parse("f.toml", &with("leaky-queue", &format!("per = \"1s\"\nmax-queue = 9\n{plans}"))).unwrap();
     let send = |key: &'static str, plan: &'static str| {
         let answer = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new()))));
         let request = Request::get("/a").header("x-api-key", key).header("x-plan", plan).body(()).unwrap();
@@ -97,7 +97,7 @@ async fn a_queue_has_the_pace_of_the_plan() {
 
 #[test]
 fn requests_in_flight_have_the_plans_limit() {
-    let config = Config::parse("f.toml", &with("concurrency", PLANS)).unwrap();
+    let config = reader().parse("f.toml", &with("concurrency", PLANS)).unwrap();
     for (key, plan, expected) in [("a", "gold", 3), ("b", "free", 2), ("c", "", 1)] {
         let held: Vec<_> = (0..10).map(|_| respond(layer(&config), key, plan)).collect();
         assert_eq!(held.iter().filter(|response| response.status() == 200).count(), expected, "{plan}");
@@ -110,7 +110,7 @@ fn requests_in_flight_have_the_plans_limit() {
 fn a_change_of_plans_keeps_what_was_used() {
     for algorithm in ["token-bucket", "fixed-window"] {
         let text = |plans: &str| with(algorithm, &format!("per = \"30days\"\n{plans}"));
-        let mut config = Config::parse("f.toml", &text(PLANS)).unwrap();
+        let mut config = reader().parse("f.toml", &text(PLANS)).unwrap();
         let running = layer(&config).clone();
         assert_eq!(admitted(&running, "a", "gold").0, 3);
         config.change("f.toml", &text(&PLANS.replace("limit = 3", "limit = 5"))).unwrap();
@@ -129,7 +129,7 @@ fn a_change_of_plans_keeps_what_was_used() {
 fn suspended_wins_over_plans() {
     for period in ["1day", "month"] {
         let text = |suspended| with("fixed-window", &format!("per = \"{period}\"\n{PLANS}\nsuspended = {suspended}"));
-        let mut config = Config::parse("f.toml", &text(true)).unwrap();
+        let mut config = reader().parse("f.toml", &text(true)).unwrap();
         let running = layer(&config).clone();
         assert_eq!(["gold", ""].map(|plan| respond(&running, "a", plan).status().as_u16()), [403, 403]);
         config.change("f.toml", &text(false)).unwrap();
@@ -223,7 +223,7 @@ fn a_cost_fits_each_plan() {
             let text = with(algorithm, "").replace("limit = 1\n", "");
             format!("{text}cost = {cost}\n{PLANS}\n{lines}\n")
         };
-        Config::parse("f.toml", &text(most)).unwrap_or_else(|error| panic!("{algorithm}: {error}"));
+        reader().parse("f.toml", &text(most)).unwrap_or_else(|error| panic!("{algorithm}: {error}"));
         let cost = most + 1;
         let expected = format!(
             "f.toml:9: limits: a cost of {cost} never fits \"free\", since {most} is the most that is ever admitted at once; \
@@ -241,20 +241,19 @@ fn all_mistakes_of_plans_are_found() {
         "per = \"x\"\nburst = \"y\"\n[route.policy.plans]\nby = 3\n[route.policy.plans.limits.gold]\nlimit = 0\n\
          [route.policy.plans.limits.free]\nlimit = \"z\"\nburst = 0",
     );
-    let found = Config::reader().problems("f.toml", &text);
+    let found = reader().problems("f.toml", &text);
     let lines: Vec<_> = found.iter().map(tower_sluice_config::ConfigError::line).collect();
     assert_eq!(lines, [8, 9, 11, 13, 15, 16], "{found:#?}");
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn redis_has_limits_for_plans() {
     let on_redis =
         |algorithm: &str, lines: &str| format!("{}[redis]\nurl = \"redis://127.0.0.1:1\"\n", with(algorithm, lines));
     for (algorithm, period) in [("token-bucket", "1s"), ("sliding-window", "1s"), ("fixed-window", "month")] {
-        Config::parse("f.toml", &on_redis(algorithm, &format!("per = \"{period}\"\n{PLANS}"))).unwrap();
+        reader().parse("f.toml", &on_redis(algorithm, &format!("per = \"{period}\"\n{PLANS}"))).unwrap();
     }
-    Config::parse("f.toml", &on_redis("concurrency", PLANS)).unwrap();
+    reader().parse("f.toml", &on_redis("concurrency", PLANS)).unwrap();
     assert_eq!(
         error(&on_redis("leaky-queue", &format!("per = \"1s\"\n{PLANS}"))),
         "f.toml:9: policy `p`: `plans` cannot be combined with a limiter that has one quota for all keys: use a bucket or a \
@@ -263,7 +262,7 @@ fn redis_has_limits_for_plans() {
     // Without plans, and of another limit, the quota fits.
     let quota =
         |limit: u64| on_redis("token-bucket", &format!("per = \"1s 1ns\"\n{}", PLANS.replace('3', &limit.to_string())));
-    Config::parse("f.toml", &quota(3)).unwrap();
+    reader().parse("f.toml", &quota(3)).unwrap();
     let message = error(&quota(999_999_999_999_999));
     assert!(
         message.starts_with("f.toml:9: Redis has the time in microseconds, and this quota is exact only"),

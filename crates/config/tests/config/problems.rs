@@ -1,14 +1,13 @@
 //! `ConfigReader::problems`: all mistakes of a file at once.
 
 use proptest::prelude::*;
-use tower_sluice_config::Config;
 
 use crate::cases::cases;
 use crate::errors::mistakes;
-use crate::with;
+use crate::{reader, with};
 
 fn problems(text: &str) -> Vec<String> {
-    Config::reader().problems("f.toml", text).iter().map(ToString::to_string).collect()
+    reader().problems("f.toml", text).iter().map(ToString::to_string).collect()
 }
 
 /// Returns the lines, and checks how the message on each begins.
@@ -24,7 +23,7 @@ fn assert_problems(text: &str, expected: &[&str]) {
 fn a_single_mistake_is_the_only_one() {
     for (text, line, expected) in mistakes() {
         let found = problems(&text);
-        let first = Config::parse("f.toml", &text).unwrap_err().to_string();
+        let first = reader().parse("f.toml", &text).unwrap_err().to_string();
         assert_eq!(found, [first.as_str()], "{text}");
         assert!(first.starts_with(&format!("f.toml:{line}: {expected}")));
     }
@@ -140,7 +139,7 @@ proptest! {
         let policy = fields.into_values().collect::<Vec<_>>().join("\n");
         let text = format!("[[route]]\npath = \"/a\"\n[[route.policy]]\n{policy}\n");
         let found = problems(&text);
-        match Config::parse("f.toml", &text) {
+        match reader().parse("f.toml", &text) {
             Ok(_) => prop_assert!(found.is_empty(), "{text}\n{found:?}"),
             Err(first) => prop_assert!(found.contains(&first.to_string()), "{text}\n{first}\n{found:?}"),
         }

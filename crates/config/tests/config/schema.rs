@@ -1,9 +1,9 @@
 //! Checks that the JSON schema agrees with the parser.
 
 use serde_json::{Value, json};
-use tower_sluice_config::{Config, SCHEMA};
+use tower_sluice_config::SCHEMA;
 
-use crate::documented_format;
+use crate::{documented_format, reader};
 
 fn schema() -> Value {
     serde_json::from_str(SCHEMA).unwrap()
@@ -21,7 +21,7 @@ fn validate(text: &str) -> Result<(), String> {
 /// Returns the keys in backquotes after `expected`, or the words in quotation marks after `write`: the parser's list of
 /// valid ones.
 fn expected(text: &str) -> Vec<String> {
-    let error = Config::parse("f.toml", text).unwrap_err().to_string();
+    let error = reader().parse("f.toml", text).unwrap_err().to_string();
     let keys = error.split_once("expected").map(|(_, list)| (list, '`'));
     let (list, quote) = keys.or_else(|| error.split_once("write").map(|(_, list)| (list, '"'))).expect(&error);
     let mut names: Vec<_> = list.split(quote).skip(1).step_by(2).map(str::to_owned).collect();
@@ -123,7 +123,7 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
     ] {
         let line = before.lines().count() + 1;
         for field in schema.pointer(pointer).unwrap()["properties"].as_object().unwrap().keys() {
-            let error = Config::parse("f.toml", &format!("{before}{field} = 2026-11-22\n")).unwrap_err().to_string();
+            let error = reader().parse("f.toml", &format!("{before}{field} = 2026-11-22\n")).unwrap_err().to_string();
             assert!(error.starts_with(&format!("f.toml:{line}: {field}")) && error.contains("write "), "{error}");
         }
     }
@@ -184,7 +184,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("response = { advertise = \"below-20%\" }", false),
     ] {
         let text = format!("{WHOLE}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let queue = WHOLE.replace("token-bucket", "leaky-queue");
@@ -192,7 +192,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         [("max-keys = 9\nwhen-full = \"overflow\"", true), ("max-keys = 0", false), ("when-full = \"forget\"", false)]
     {
         let text = format!("{queue}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let slow_down = WHOLE.replace("token-bucket", "slow-down");
@@ -207,7 +207,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("step = 3", false),
     ] {
         let text = format!("{slow_down}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let concurrency = WHOLE.replace("token-bucket", "concurrency").replace("per = \"1s\"\n", "");
@@ -220,7 +220,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("max-queue = -1", false),
     ] {
         let text = format!("{concurrency}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let overload = WHOLE.replace("token-bucket", "overload").replace("limit = 10\nper = \"1s\"\n", "");
@@ -242,7 +242,7 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("store = \"redis\"", false),
     ] {
         let text = format!("{overload}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let balance = overload.replace("overload", "balance");
@@ -258,13 +258,13 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("charge-once = { header = \"k\", within = \"1h\", free-retries = 1 }", false),
     ] {
         let text = format!("{balance}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let on_redis = format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{concurrency}");
     for (line, is_taken) in [("max-queue = 100\nmax-wait = \"5s\"\nlease = \"10s\"", true), ("lease = 10", false)] {
         let text = format!("{on_redis}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     for (line, is_taken) in [
@@ -276,13 +276,13 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("release-at = \"head\"", false),
     ] {
         let text = format!("{WHOLE}{line}\n");
-        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), reader().parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let without_period = WHOLE.replace("per = \"1s\"\n", "");
-    assert!(validate(&without_period).is_err() && Config::parse("f.toml", &without_period).is_err());
+    assert!(validate(&without_period).is_err() && reader().parse("f.toml", &without_period).is_err());
     let without_limit = WHOLE.replace("limit = 10\n", "");
-    assert!(validate(&without_limit).is_err() && Config::parse("f.toml", &without_limit).is_err());
+    assert!(validate(&without_limit).is_err() && reader().parse("f.toml", &without_limit).is_err());
     assert!(validate("[[route]]\npath = \"/a\"\nresponse = { advertise = \"below-20%\" }").is_ok());
     for (budget, is_taken) in [
         ("limit = 50, per = \"1s\"", true),
@@ -291,22 +291,30 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("limit = 50", false),
     ] {
         let text = WHOLE.replace("[[route.policy]]", &format!("exempt-preflights = {{ {budget} }}\n[[route.policy]]"));
-        assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{budget}");
+        assert_eq!(
+            (validate(&text).is_ok(), reader().parse("f.toml", &text).is_ok()),
+            (is_taken, is_taken),
+            "{budget}"
+        );
     }
     for (share, is_taken) in [("0", true), ("020", true), ("100", true), ("101", false), ("", false)] {
         let text = format!("[response]\nadvertise = \"below-{share}%\"\n{WHOLE}");
-        assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{share}");
+        assert_eq!((validate(&text).is_ok(), reader().parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{share}");
     }
     assert!(validate("[[route]]").is_err());
     for nothing in ["", "route = []", "[response]\nadvertise = \"never\"\n"] {
-        assert!(validate(nothing).is_err() && Config::parse("f.toml", nothing).is_err(), "{nothing}");
+        assert!(validate(nothing).is_err() && reader().parse("f.toml", nothing).is_err(), "{nothing}");
     }
     for (rest, is_taken) in [("hops = 100", true), ("hops = 101", false), ("hops = 0", false), ("hops = -1", false)] {
         let text = format!("[client-ip]\nsource = \"forwarded\"\n{rest}\n{WHOLE}");
-        assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{rest}");
+        assert_eq!((validate(&text).is_ok(), reader().parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{rest}");
     }
     for (length, is_taken) in [(64, true), (65, false)] {
         let text = WHOLE.replace("\"p\"", &format!("\"{}\"", "n".repeat(length)));
-        assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{length}");
+        assert_eq!(
+            (validate(&text).is_ok(), reader().parse("f.toml", &text).is_ok()),
+            (is_taken, is_taken),
+            "{length}"
+        );
     }
 }

@@ -24,7 +24,7 @@ impl Notes {
 
     fn reader(&self) -> ConfigReader {
         let notes = self.clone();
-        Config::reader().store("noted", move |table| notes.open(table))
+        crate::reader().store("noted", move |table| notes.open(table))
     }
 
     fn open(&self, table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {

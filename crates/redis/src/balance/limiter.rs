@@ -6,8 +6,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tower_sluice::internal::redis::Abilities as _;
 use tower_sluice::internal::redis::{
-    Adjusted, Adjusting, KeyTag, Paid, PendingAdjustment, Shortfall, admitted, complete_or_undo, judged, paid_by,
-    parts_of_credit,
+    Adjusted, Adjusting, KeyTag, Paid, PendingAdjustment, Shortfall, admitted, judged, paid_by, parts_of_credit,
 };
 use tower_sluice::limiter::{Answer, Ask, Credit, Description, Inheritance, IntoLimiter, Mode, Receipt};
 use tower_sluice::store::Stats;
@@ -17,6 +16,7 @@ use super::script::{self, BalanceReply, Done};
 use crate::connection::{FaultKind, Redis};
 use crate::script::{Key, KeyNames, ScriptCall};
 use crate::store::{RedisReports, ScriptCaller, failed, in_background};
+use crate::undo::complete_or_undo;
 
 /// A [`Balance`](tower_sluice::Balance) that many processes share, on Redis (6.2 or later) or Valkey.
 ///

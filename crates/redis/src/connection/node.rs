@@ -9,7 +9,7 @@ use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, RedisResult, V
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout, timeout_at};
 use tower_sluice::internal::Lock;
-use tower_sluice::internal::redis::{CallGate, breaker_closed};
+use tower_sluice::internal::redis::CallGate;
 use tower_sluice::store::NodeHealth;
 
 use super::connections::{ConnectionHandle, Connections, EndOfConnection};
@@ -62,9 +62,7 @@ impl Node {
     /// Checks that the node answers. If calls were stopped because it did not answer, they start again.
     pub(super) async fn ping(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
         self.ask(::redis::cmd("TIME"), deadline).await?;
-        if self.gate.breaker.lock().answered() {
-            breaker_closed(self.address());
-        }
+        self.gate.answered();
         Ok(())
     }
 
@@ -112,7 +110,7 @@ impl Node {
             Ok(Err(error)) => return Err(Fault::connecting(&error)),
             Ok(Ok(connection)) => connection,
         };
-        self.gate.breaker.lock().connected(Instant::now());
+        self.gate.connected();
         let replaced = self.connections.lock().add(runtime, connection.clone(), alive, &self.settings);
         drop(replaced);
         if !self.settings.eviction_checked.swap(true, Ordering::Relaxed) {

@@ -26,7 +26,8 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tower_sluice::internal::redis::{KeyTag, Shards};
+use tower_sluice::internal::Lock;
+use tower_sluice::internal::redis::KeyTag;
 use tower_sluice::time::Timestamp;
 
 use self::entry::LocalEntry;
@@ -36,7 +37,8 @@ pub(super) use self::entry::{CallEnd, PATIENCE_DIVISOR, Release, Renewal};
 /// The units that a process has in flight, for all keys. A key is remembered while it has units in flight, a call under
 /// way, or a count to repair.
 pub(super) struct LocalCounts {
-    shards: Shards<HashMap<KeyTag, LocalEntry>>,
+    /// By the tags of keys, so that two threads rarely want the same one.
+    shards: Box<[Lock<HashMap<KeyTag, LocalEntry>>]>,
     /// The number of the last field. Each is used once, so that no call that was lost can change a later one.
     numbers: AtomicU64,
 }
@@ -46,7 +48,7 @@ const SHARDS: usize = 64;
 
 impl LocalCounts {
     pub(super) fn new() -> Self {
-        Self { shards: Shards::new(SHARDS, HashMap::new), numbers: AtomicU64::new(0) }
+        Self { shards: (0..SHARDS).map(|_| Lock::default()).collect(), numbers: AtomicU64::new(0) }
     }
 
     /// Begins a call that takes units, and returns the number of its field.
@@ -91,7 +93,7 @@ impl LocalCounts {
     /// The keys whose renewal is due.
     pub(super) fn due(&self, now: Timestamp, lease: Duration) -> Vec<KeyTag> {
         let mut due = Vec::new();
-        for mut shard in self.shards.iter() {
+        for mut shard in self.shards.iter().map(Lock::lock) {
             shard.retain(|_, entry| {
                 entry.forget_ended_lease(now, lease);
                 !entry.is_over()
@@ -121,12 +123,12 @@ impl LocalCounts {
     pub(super) fn total(&self) -> u64 {
         self.shards
             .iter()
-            .fold(0, |sum, shard| shard.values().fold(sum, |sum: u64, entry| sum.saturating_add(entry.units)))
+            .fold(0, |sum, shard| shard.lock().values().fold(sum, |sum: u64, entry| sum.saturating_add(entry.units)))
     }
 
     /// Whether no key is remembered, so that there is nothing to renew, now or later.
     pub(super) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.is_empty())
+        self.shards.iter().all(|shard| shard.lock().is_empty())
     }
 
     /// Changes an entry, and removes it if it is empty afterwards. Returns `None` if the key has no entry, because the
@@ -142,7 +144,8 @@ impl LocalCounts {
     }
 
     fn shard(&self, tag: KeyTag) -> MutexGuard<'_, HashMap<KeyTag, LocalEntry>> {
-        self.shards.lock(tag.short())
+        let hash = usize::try_from(tag.short() % SHARDS as u64).expect("below the number of shards");
+        self.shards[hash].lock()
     }
 
     fn next_number(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use tower_sluice::internal::redis::{KeyTag, OnDrop, complete_or_undo, identity};
+use tower_sluice::internal::redis::{KeyTag, identity};
 use tower_sluice::store::remote::CallLimits;
 use tower_sluice::time::{Clock, Monotonic};
 use tower_sluice::{Decision, LimiterError, PartitionKey};
@@ -19,6 +19,7 @@ use crate::connection::RedisFault as _;
 use crate::connection::{Fault, FaultKind, Redis};
 use crate::script::{Key, KeyNames, ScriptCall, ScriptReply};
 use crate::store::{ScriptCaller, failed};
+use crate::undo::{OnDrop, complete_or_undo};
 
 /// The units that a request asks for.
 #[derive(Clone, Copy)]

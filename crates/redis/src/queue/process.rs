@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tower_sluice::algorithm::GcraState;
-use tower_sluice::internal::redis::{KeyTag, NegativeCache, Observation, OnDrop, complete_or_undo};
+use tower_sluice::internal::redis::{KeyTag, NegativeCache, Observation};
 use tower_sluice::limiter::{Ask, Mode, Receipt};
 use tower_sluice::time::{Clock, Monotonic};
 use tower_sluice::{Decision, LeakyQueue, Limiter, LimiterError, PartitionKey};
@@ -21,6 +21,7 @@ use super::{closed, no_runtime};
 use crate::connection::Redis;
 use crate::script::{Key, KeyNames};
 use crate::store::{ScriptCaller, failed};
+use crate::undo::{OnDrop, complete_or_undo};
 
 /// The state that the waiters of one process share. The server keeps the schedules.
 pub(super) struct ProcessQueue {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
-use tower_sluice::internal::redis::{StateParts as _, Tat};
+use tower_sluice::internal::redis::{StateParts as _, paid_at};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 
@@ -13,7 +13,7 @@ use super::{EXACT, Scripted, UnfitQuota, period_nanos, whole};
 
 /// Converts the times and prices of a quota to whole microseconds and a rest, exactly.
 ///
-/// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](tower_sluice::algorithm::gcra)), a microsecond is
+/// In units of 1/`limit` nanosecond, where nothing is rounded (`src/algorithm/gcra.rs` of `tower-sluice`), a microsecond is
 /// 1000 × `limit` units and a token `period` units. A bucket only adds microseconds and tokens, so all sums are
 /// multiples of the greatest common divisor of these two, the *grain*. A microsecond has `parts` grains. For most
 /// quotas `parts` is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`, and
@@ -84,6 +84,11 @@ impl Grid {
         u128::from(cost) * u128::from(self.period)
     }
 
+    /// Returns a span of units in nanoseconds, rounded up.
+    pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
+        units.div_ceil(self.limit.into())
+    }
+
     /// Returns the arguments of the script: price with the [mark](rate_mark) of the state, capacity, their rests, and
     /// parts. The script leaves no state to the caller: see [`LEAVES_OTHER_MARKS`].
     pub(crate) fn numbers(&self, price: MicrosSpan, capacity: MicrosSpan, mark: u64) -> [u64; 5] {
@@ -147,7 +152,7 @@ impl Grid {
 
     /// Returns the time at which the charge is paid off: microseconds and rest.
     pub(crate) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
-        let MicrosSpan { micros, rest } = self.span(Tat::read(receipt));
+        let MicrosSpan { micros, rest } = self.span(paid_at(receipt));
         [micros, rest]
     }
 }

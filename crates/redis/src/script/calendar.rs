@@ -2,7 +2,7 @@
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, CalendarWindowState, TokenBucket};
-use tower_sluice::internal::redis::{ChargedIn, StateParts as _, end_of_window};
+use tower_sluice::internal::redis::{StateParts as _, end_of_window, window_of};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 
@@ -61,6 +61,6 @@ impl Steps for CalendarWindow {
 
     fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
         // No window ends in the first second.
-        [ChargedIn::read(receipt).map_or(0, |ends| ends / NANOS), 0]
+        [window_of(receipt).map_or(0, |ends| ends / NANOS), 0]
     }
 }

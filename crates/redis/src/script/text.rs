@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use tower_sluice::Quota;
-use tower_sluice::internal::redis::converted;
 use tower_sluice::limiter::{Override, OverrideReason};
 use tower_sluice::store::remote::{Applied, Standing, Target};
 use tower_sluice::time::Timestamp;
@@ -117,7 +116,10 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         if kept.quota() == self.algorithm.quota() {
             return Ok(state);
         }
-        Ok(state.and_then(|state| converted(self.algorithm, state, &kept.quota(), at)))
+        Ok(state.and_then(|state| {
+            let from = kept.quota();
+            self.algorithm.can_inherit(&from).then(|| self.algorithm.inherit(state, &from, at))
+        }))
     }
 
     /// Returns the conversion of a key's text (`holds`) to the quota of the question, and the state after it as the

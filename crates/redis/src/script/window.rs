@@ -2,7 +2,7 @@
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
-use tower_sluice::internal::redis::{ChargedIn, StateParts as _};
+use tower_sluice::internal::redis::{StateParts as _, window_of};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 
@@ -44,7 +44,7 @@ fn fields<const FIELDS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> 
 /// Returns the number of the window in which the charge was made. Without a charge, returns a number that no window
 /// has.
 fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
-    [ChargedIn::read(receipt).unwrap_or(u64::MAX).min(EXACT - 1), 0]
+    [window_of(receipt).unwrap_or(u64::MAX).min(EXACT - 1), 0]
 }
 
 macro_rules! window {

@@ -78,7 +78,7 @@ fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
     if let Some((seed, outcome)) = failed.first() {
         panic!(
             "{} of up to {} seeds failed; the first: {}\nrun it again: SIM_SEED={seed} SIM_LOG=1 cargo test \
-             -p tower-sluice --all-features --lib redis::simulation::whatever -- --nocapture",
+             -p tower-sluice-redis --all-features --lib simulation::whatever -- --nocapture",
             failed.len(),
             seeds.len(),
             outcome.problems[0],

@@ -4,11 +4,11 @@ use std::fmt;
 use std::future::Future;
 
 use tokio::runtime::Handle;
-use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::{Answered, KeyTag, tag_of};
+use tower_sluice::internal::redis::{KeyTag, tag_of};
 use tower_sluice::limiter::{Answer, Override};
 use tower_sluice::store::remote::{Applied, Attempts, CallLimits, Standing, Target, Transition};
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
+use tower_sluice::{Decision, LimiterError};
 
 use super::bundle::ScriptCaller;
 use super::conversation::{KeyPart, Quotas, converse};
@@ -176,7 +176,7 @@ impl From<BadReply> for Fault {
 }
 
 /// Runs a charge in a task, so that it completes even if the caller is cancelled.
-pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Answer {
+pub(crate) fn in_background(charge: impl Future<Output = Result<Decision, LimiterError>> + Send + 'static) -> Answer {
     let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(failed(FaultKind::NoRuntime))) };
     let task = runtime.spawn(charge);
     Answer::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
@@ -237,7 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_charge_whose_task_panics_is_cancelled() {
-        async fn panics() -> Answered {
+        async fn panics() -> Result<Decision, LimiterError> {
             panic!("on purpose")
         }
         let Answer::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };

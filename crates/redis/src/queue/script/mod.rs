@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 use tower_sluice::algorithm::GcraState;
-use tower_sluice::internal::redis::{Gcra, StateParts as _, bucket_receipt};
+use tower_sluice::internal::redis::{StateParts as _, bucket_receipt};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Quota};
@@ -50,7 +50,6 @@ static QUEUE_REFUND: Script = queue_script!(new, "refund");
 /// lie within *t* and the burst, or the cost of the last one if that is greater.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueScript {
-    gcra: Gcra,
     grid: Grid,
     /// How many units may depart at once.
     burst: u64,
@@ -78,15 +77,14 @@ impl QueueScript {
     /// Creates a queue in which at most `max_queue` requests of cost one wait per key, for at most `max_wait`.
     pub(crate) fn new(quota: &Quota, max_queue: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
         let burst = quota.explicit_burst_or(1);
-        let gcra = Gcra::new(quota, burst);
         let grid = Grid::new(quota);
-        let interval = gcra.price(1);
+        let interval = grid.price(1);
         let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
         let full = interval.saturating_mul(max_queue as u128);
         // As in a queue in memory: a cost that takes longer than the longest wait to pay for would block its key.
         let max_cost = u64::try_from(wait / interval + u128::from(burst))
             .map_or(Quota::MAX_UNITS, |cost| cost.min(Quota::MAX_UNITS));
-        let queue = Self { gcra, grid, burst, longest: wait.min(full), max_cost };
+        let queue = Self { grid, burst, longest: wait.min(full), max_cost };
         grid.check_fit(queue.max_debt())?;
         Ok(queue)
     }
@@ -103,20 +101,20 @@ impl QueueScript {
     /// Returns how far ahead of its reservation a request of this cost may depart, so that its cost and the debt before
     /// it fit into the burst. A cost above the burst departs when the debt before it is paid.
     fn ahead(&self, cost: u64) -> u128 {
-        self.gcra.price(self.burst.saturating_sub(cost))
+        self.grid.price(self.burst.saturating_sub(cost))
     }
 
     /// Returns how many requests of cost one would be let in at once, with this `debt`.
     fn fitting(&self, debt: u128) -> u64 {
         match (self.ahead(1) + self.longest).checked_sub(debt) {
-            Some(room) => u64::try_from(room / self.gcra.price(1) + 1).unwrap_or(u64::MAX),
+            Some(room) => u64::try_from(room / self.grid.price(1) + 1).unwrap_or(u64::MAX),
             None => 0,
         }
     }
 
     /// Returns the greatest debt that a key can have.
     fn max_debt(&self) -> u128 {
-        self.longest + self.gcra.price(self.max_cost.max(self.burst))
+        self.longest + self.grid.price(self.max_cost.max(self.burst))
     }
 
     /// Returns the longest wait of a request that gives up after `patience`.
@@ -198,7 +196,7 @@ impl QueueScript {
 
     /// Returns how many requests of cost one fit into a hole.
     fn places(&self, hole: Hole) -> u64 {
-        u64::try_from((hole.last - hole.first) / self.gcra.price(1)).unwrap_or(u64::MAX)
+        u64::try_from((hole.last - hole.first) / self.grid.price(1)).unwrap_or(u64::MAX)
     }
 
     /// Returns the rejection of a request that comes at `at` to a key in that state, if it is rejected.
@@ -236,12 +234,12 @@ impl QueueScript {
         if cost == 0 {
             return (self.decision(&timeline, now, Decision::allow), None);
         }
-        let price = self.gcra.price(cost);
+        let price = self.grid.price(cost);
         let hole = timeline.holes.iter().position(|hole| hole.first + price <= hole.last);
         let first = hole.map_or(timeline.tat, |index| timeline.holes[index].first);
         let wait = (first - now).saturating_sub(self.ahead(cost));
         if wait > longest {
-            let wait = duration_of(self.gcra.nanos_ceil(wait - longest));
+            let wait = duration_of(self.grid.nanos_ceil(wait - longest));
             // Zero remaining: there may be room for requests that accept a longer wait, but not for this one.
             return (self.decision(&timeline, now, |limit, _| Decision::reject(limit, 0, Some(wait))), None);
         }
@@ -249,7 +247,7 @@ impl QueueScript {
             Some(index) => timeline.holes[index].first += price,
             None => timeline.tat += price,
         }
-        let delay = duration_of(self.gcra.nanos_ceil(wait));
+        let delay = duration_of(self.grid.nanos_ceil(wait));
         let decision = self.decision(&timeline, now, Decision::allow).with_delay(delay);
         (decision.with_receipt(bucket_receipt(first + price)), Some(timeline))
     }
@@ -261,7 +259,7 @@ impl QueueScript {
         let debt = timeline.tat - now;
         let holes = timeline.holes.iter().fold(0_u64, |sum, hole| sum.saturating_add(self.places(*hole)));
         let left = self.fitting(debt).saturating_add(holes).min(limit);
-        outcome(limit, left).with_reset_after(duration_of(self.gcra.nanos_ceil(debt)))
+        outcome(limit, left).with_reset_after(duration_of(self.grid.nanos_ceil(debt)))
     }
 
     /// Returns the call that returns a reservation, to the next arrival for which it is wide enough.

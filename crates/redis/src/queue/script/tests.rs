@@ -6,8 +6,7 @@ use std::time::Duration;
 use ::redis::{Value, from_redis_value};
 use smallvec::SmallVec;
 use tower_sluice::Quota;
-use tower_sluice::internal::redis::Tat;
-use tower_sluice::internal::redis::testing::NewReceipt as _;
+use tower_sluice::internal::redis::{bucket_receipt, paid_at};
 use tower_sluice::limiter::Receipt;
 
 use super::{Grid, Hole, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript, Timeline};
@@ -116,7 +115,7 @@ fn reservations_match_a_naive_list() {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
                 let (begin, end) = naive.taken.remove(index);
                 let cost = u64::try_from((end - begin) / INTERVAL).unwrap();
-                let receipt = Receipt::from_proof(Tat(end));
+                let receipt = bucket_receipt(end);
                 let answer = server.run(now, &queue.refund(key(number), cost, receipt).unwrap());
                 assert_eq!(answer.admitted, u32::from(end > now_units));
                 if end > now_units {
@@ -149,7 +148,7 @@ fn reservations_match_a_naive_list() {
                 if cost > 0 {
                     expiry = naive.paid_at(now_units);
                     let (_, end) = *naive.taken.iter().find(|it| !before.contains(it)).unwrap();
-                    assert_eq!(Tat::read(decision.receipt()), end);
+                    assert_eq!(paid_at(decision.receipt()), end);
                     into_holes += u32::from(end <= tail);
                 }
                 granted += 1;
@@ -189,7 +188,7 @@ fn reservations_fit_into_holes() {
         assert_eq!(refund(&mut server, *receipt), 0, "only once");
     }
     assert_eq!((0..30).map(|_| take(&mut server)).collect::<Vec<_>>(), middle);
-    assert!(Tat::read(take(&mut server)) > Tat::read(receipts[149]));
+    assert!(paid_at(take(&mut server)) > paid_at(receipts[149]));
     // The last reservation leaves no hole: the timeline ends earlier.
     let last = take(&mut server);
     assert_eq!(refund(&mut server, last), 1);
@@ -333,7 +332,7 @@ fn scripts_change_timelines_as_rust_does() {
                 grid.units(grid.span(paid))
             });
             let call = match paid {
-                Some(paid) => queue.refund(name.clone(), cost, Receipt::from_proof(Tat(paid))).unwrap(),
+                Some(paid) => queue.refund(name.clone(), cost, bucket_receipt(paid)).unwrap(),
                 None => queue.call(name.clone(), cost, None),
             };
             server.add(now, &call);
@@ -412,7 +411,7 @@ fn a_debt_above_the_greatest_is_reduced_to_it() {
 #[test]
 fn a_refund_without_cost_or_receipt_needs_no_call() {
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
-    let receipt = Receipt::from_proof(Tat(queue.grid.now(at(START))));
+    let receipt = bucket_receipt(queue.grid.now(at(START)));
     assert!(queue.refund(key("a"), 1, receipt).is_some());
     assert!(queue.refund(key("a"), 0, receipt).is_none());
     assert!(queue.refund(key("a"), 1, Receipt::default()).is_none());
@@ -422,7 +421,7 @@ fn a_refund_without_cost_or_receipt_needs_no_call() {
 fn a_foreign_string_is_an_error() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(3), 10, Duration::from_secs(30)).unwrap();
-    let receipt = Receipt::from_proof(Tat(queue.grid.now(at(START + 1_000_000))));
+    let receipt = bucket_receipt(queue.grid.now(at(START + 1_000_000)));
     for text in ["hello", "-1x", " 1+0:2+0", "-1+ 1+0:2+0", "-1 1+0:2+0,", "-1 x"] {
         for call in [queue.call(key("a"), 1, None), queue.refund(key("a"), 1, receipt).unwrap()] {
             server.set(&key("a"), text);

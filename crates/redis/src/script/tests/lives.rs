@@ -5,9 +5,8 @@ use std::time::Duration;
 use ::redis::{Connection, Pipeline, Value, cmd};
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::ChargedIn;
-use tower_sluice::internal::redis::testing::{NewReceipt as _, ReadCalendar as _};
-use tower_sluice::limiter::Receipt;
+use tower_sluice::internal::redis::testing::ReadCalendar as _;
+use tower_sluice::internal::redis::testing::window_receipt;
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 
 use super::{ALL, NOW, decide_all, refund, run, start};
@@ -161,7 +160,7 @@ pub(super) fn the_server_caches_one_script_per_source() {
                 ScriptCharge::new(&bucket, key(number), 1, NOW),
                 ScriptCharge::new(&fixed, key("other"), 1, NOW),
             ]),
-            _ => refund(&sliding, &sliding, key(number), 1, Receipt::from_proof(ChargedIn(6)), NOW).unwrap(),
+            _ => refund(&sliding, &sliding, key(number), 1, window_receipt(6), NOW).unwrap(),
         };
         keys.push(call.keys.len());
         pipeline.add_command(evalsha(&call, &hash_of(call.script)));

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::Tat;
-use tower_sluice::internal::redis::testing::NewReceipt as _;
-use tower_sluice::limiter::Receipt;
+use tower_sluice::internal::redis::bucket_receipt;
 
 use super::{ALL, NOW, estimate, refund};
 use crate::script::manual_server::{ManualServer, key};
@@ -70,7 +68,7 @@ fn scripts_withstand_the_counterexamples() {
         let bucket = bucket(case);
         let grid = Grid::new(&bucket.quota());
         let [micros, rest] = ["receipt", "receipt_rest"].map(|number| case.number(number));
-        let receipt = Receipt::from_proof(Tat(grid.units(MicrosSpan { micros, rest })));
+        let receipt = bucket_receipt(grid.units(MicrosSpan { micros, rest }));
         let call = refund(&bucket, &bucket, key("proof"), case.number("cost"), receipt, NOW).unwrap();
         let (refunded, state) = run(&server, case, &bucket_state(case), &call);
         let [due, rest] = numbers(state.as_deref().filter(|_| refunded).unwrap_or("-0"));

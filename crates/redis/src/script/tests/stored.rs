@@ -8,8 +8,8 @@ use std::time::Duration;
 use ::redis::Value;
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::testing::{NewReceipt as _, ReadCalendar as _, ReadQuota as _};
-use tower_sluice::internal::redis::{ChargedIn, Tat};
+use tower_sluice::internal::redis::bucket_receipt;
+use tower_sluice::internal::redis::testing::{ReadCalendar as _, ReadQuota as _, window_receipt};
 use tower_sluice::limiter::Receipt;
 
 use super::model::Model;
@@ -52,7 +52,7 @@ fn bucket(random: &mut Xorshift, bucket: &TokenBucket) -> (u64, String, Receipt)
     let (paid, paid_rest) = time(false);
     let paid = u128::from(paid) * 1_000 * u128::from(quota.limit());
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
-    let receipt = Receipt::from_proof(Tat(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain));
+    let receipt = bucket_receipt(paid + u128::from(paid_rest.min(grid.parts() - 1)) * grain);
     let text = if rest == 0 { format!("-{due}") } else { format!("-{due}+{rest}") };
     (now, text, receipt)
 }
@@ -69,14 +69,14 @@ fn window(random: &mut Xorshift, quota: &Quota) -> (u64, u64, [u64; 2]) {
 
 fn fixed(random: &mut Xorshift, limit: &FixedWindow) -> (u64, String, Receipt) {
     let (now, number, [used, _]) = window(random, &limit.quota());
-    (now, format!("-{number}:{used}"), Receipt::from_proof(ChargedIn(number + random.below(3) - 1)))
+    (now, format!("-{number}:{used}"), window_receipt(number + random.below(3) - 1))
 }
 
 fn sliding(random: &mut Xorshift, limit: &SlidingWindow) -> (u64, String, Receipt) {
     let (now, number, [previous, current]) = window(random, &limit.quota());
     // A state without used units is never written.
     let current = if previous == 0 { current.max(1) } else { current };
-    (now, format!("-{number}:{previous}:{current}"), Receipt::from_proof(ChargedIn(number + random.below(3) - 1)))
+    (now, format!("-{number}:{previous}:{current}"), window_receipt(number + random.below(3) - 1))
 }
 
 fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Receipt) {
@@ -90,7 +90,7 @@ fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Rece
     let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
     let most = limit.quota().limit();
     let used = random.pick(&[0, 1, most, (most + 1).min(MOST_UNITS)]);
-    (now, format!("-{end}:{used}"), Receipt::from_proof(ChargedIn(charged * 1_000_000_000)))
+    (now, format!("-{end}:{used}"), window_receipt(charged * 1_000_000_000))
 }
 
 fn check<A: Scripted + Model + Debug>(

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
 use tower_sluice::internal::redis::testing::ReadDescription as _;
-use tower_sluice::internal::redis::{Claim, Formula, MemberAnswers, MemberDecision};
+use tower_sluice::internal::redis::testing::{Claim, Formula, MemberDecision};
 use tower_sluice::limiter::Ask;
 use tower_sluice::testing::seed_of;
-use tower_sluice::{Decision, Limiter as _, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter as _, LimiterError, PartitionKey, Quota, RateLimiter};
 
 use crate::connection::Redis;
 use crate::script::KeyNames;
@@ -73,7 +73,7 @@ enum Fate {
 
 use Fate::{Charged, NotAsked, Peeked, Rejected};
 
-fn fates(answers: MemberAnswers) -> Vec<Fate> {
+fn fates(answers: Vec<Option<Result<MemberDecision, LimiterError>>>) -> Vec<Fate> {
     let fate = |answer: Option<_>| match answer {
         None => NotAsked,
         Some(Err(error)) => panic!("{error:?}"),

@@ -6,15 +6,15 @@ use std::pin::Pin;
 use tokio::runtime::Handle;
 
 /// Runs when it is dropped, unless the work that it stands for has ended.
-pub struct OnDrop<F: FnOnce()>(Option<F>);
+pub(crate) struct OnDrop<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> OnDrop<F> {
-    pub const fn new(undo: F) -> Self {
+    pub(crate) const fn new(undo: F) -> Self {
         Self(Some(undo))
     }
 
     /// Ends the work.
-    pub fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.0 = None;
     }
 }
@@ -43,7 +43,7 @@ where
 
 /// Awaits a call. If this is dropped meanwhile, the call goes on in the background on `runtime`, and `undo` gives back
 /// its result.
-pub fn complete_or_undo<T: 'static, F, U>(
+pub(crate) fn complete_or_undo<T: 'static, F, U>(
     runtime: Handle,
     call: impl Future<Output = T> + Send + 'static,
     undo: F,
