@@ -89,11 +89,12 @@
 //! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the
 //! limit together.
 //!
-//! With a `RedisStore` of the package [`tower-sluice-redis`](https://docs.rs/tower-sluice-redis), they share one limit. A
-//! decision is one round trip, also for several policies of a layer if one server keeps them all. Each process keeps a negative cache of the keys that are
-//! used up, so that rejections need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]:
-//! by default, each process falls back to the same quota in memory, which has counted the requests that Redis admitted.
-//! For a queue that processes share, see its `RedisQueue`. There are packages for
+//! With a `RedisStore` of the package [`tower-sluice-redis`](https://docs.rs/tower-sluice-redis), they share one limit.
+//! A decision is one round trip, also for several policies of a layer if one server keeps them all. Each process keeps a
+//! negative cache of the keys that are used up, so that rejections need no round trip. While Redis cannot be reached, a
+//! policy follows its [`FailureMode`]: by default, each process falls back to the same quota in memory, which has
+//! counted the requests that Redis admitted. For a queue that processes share, see its `RedisQueue`. There are packages
+//! for
 //! [PostgreSQL](https://docs.rs/tower-sluice-postgres) and [DynamoDB](https://docs.rs/tower-sluice-dynamodb), too, and
 //! [`store::remote`] is for a server of your own.
 //!

@@ -21,6 +21,7 @@ struct Lot {
 
 /// What a charge takes if there are not enough units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a script knows each by its number")]
 pub enum Shortfall {
     /// Nothing.
     Rejected = 0,

@@ -91,6 +91,7 @@ pub fn judged(cost: u64, UnitsLeft { left, suffice_for }: UnitsLeft) -> Decision
 
 /// Why units cannot be added or charged by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "each has a message")]
 pub enum Unfit {
     /// The balance would be above, or the debt, [`Quota::MAX_UNITS`].
     TooManyUnits,

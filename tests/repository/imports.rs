@@ -191,12 +191,13 @@ const MEMORY: Picture = &[
 
 /// The rooms of `tower-sluice-redis`.
 const REDIS: Picture = &[
+    ("undo", &[]),
     ("script", &[]),
-    ("connection", &["script"]),
+    ("connection", &["script", "undo"]),
     ("store", &["connection", "script"]),
-    ("queue", &["connection", "script", "store"]),
-    ("in_flight", &["connection", "script", "store"]),
-    ("balance", &["connection", "script", "store"]),
+    ("queue", &["connection", "script", "store", "undo"]),
+    ("in_flight", &["connection", "script", "store", "undo"]),
+    ("balance", &["connection", "script", "store", "undo"]),
     ("shared_state", &["connection", "script", "store"]),
     ("file", &["balance", "connection", "in_flight", "queue", "script", "store"]),
 ];

@@ -1,6 +1,6 @@
-//! What the package `tower-sluice-redis` has beyond the public face of `store::remote`: decisions on several keys in one
-//! call, records and reports, and the parts that its queues, limits of requests in flight and balances share with those
-//! in memory.
+//! What the package `tower-sluice-redis` has beyond the public face of `store::remote`: decisions on several keys in
+//! one call, records and reports, and the parts that its queues, limits of requests in flight and balances share with
+//! those in memory.
 
 #[cfg(feature = "test-util")]
 pub mod testing;
@@ -107,8 +107,8 @@ pub const fn tag_of<A>(target: &Target<'_, A>) -> KeyTag {
 
 /// States of algorithms, as the numbers in them.
 pub trait StateParts: Copy {
-    /// Of a bucket, when its debt will be paid, in units of 1/limit nanosecond. Of a window, its number, or when it ends,
-    /// and what is used of it; of a sliding window, before that what was used of the window before.
+    /// Of a bucket, when its debt will be paid, in units of 1/limit nanosecond. Of a window, its number, or when it
+    /// ends, and what is used of it; of a sliding window, before that what was used of the window before.
     type Parts;
 
     /// Makes a state.

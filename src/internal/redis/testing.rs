@@ -1,5 +1,5 @@
-//! What the tests of `tower-sluice-redis` look at besides (crate feature `test-util`). Each method is the one of this crate
-//! with its name.
+//! What the tests of `tower-sluice-redis` look at besides (crate feature `test-util`). Each method is the one of this
+//! crate with its name.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl<S: Copy> ReplayApplied<S> for Applied<S> {
 }
 
 /// See [`Standing`].
-pub trait DecideStanding: Sized {
+pub trait DecideStanding: Copy {
     /// Whether there is one.
     fn is_some(self) -> bool;
 

@@ -25,7 +25,7 @@ pub struct CallGate {
 }
 
 /// The evidence of a call about its node.
-#[allow(missing_debug_implementations, reason = "it is internal")]
+#[allow(missing_debug_implementations, clippy::exhaustive_enums, reason = "who makes the call knows which it is")]
 #[derive(Clone, Copy)]
 pub enum Evidence<'a> {
     /// The node answered, if only with an error that is not its own.
@@ -54,8 +54,8 @@ impl CallGate {
         self.breaker.lock().is_failing()
     }
 
-    /// Notes that the node has answered a question that is no decision, such as a ping. Closes a breaker that opened since
-    /// no answer came.
+    /// Notes that the node has answered a question that is no decision, such as a ping. Closes a breaker that opened
+    /// since no answer came.
     pub fn answered(&self) {
         if self.breaker.lock().answered() {
             log::breaker_closed(&self.name);

@@ -101,6 +101,7 @@ impl<S: Copy> KnownEntry<S> {
 
 impl<S: Copy> NegativeCache<S> {
     /// An empty one.
+    #[allow(clippy::new_without_default, reason = "it takes a mebibyte")]
     pub fn new() -> Self {
         Self { entries: known_keys(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
