@@ -8,7 +8,7 @@ use crate::algorithm::CalendarWindow;
 use crate::algorithm::{Algorithm, ChargedIn};
 use crate::limiter::{Description, Override, OverrideReason, Receipt};
 use crate::store::remote::backend::Decisions;
-use crate::store::remote::{Applied, BanGrowth, GaveUp, Standing, Target};
+use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing, Target};
 use crate::values::time::Timestamp;
 use crate::values::{Batching, Decision, Quota};
 
@@ -70,6 +70,18 @@ impl DecideStanding for Standing {
         cost: u64,
     ) -> Option<Decision> {
         Self::decide(self, algorithm, state, now, cost)
+    }
+}
+
+/// See [`Alternatives`].
+pub trait NewAlternatives: Sized {
+    /// Writes a formula out.
+    fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self>;
+}
+
+impl NewAlternatives for Alternatives {
+    fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
+        Self::of(formula, keys, index)
     }
 }
 

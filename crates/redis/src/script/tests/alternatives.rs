@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use futures_util::FutureExt;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::testing::DecideStanding as _;
-use tower_sluice::internal::redis::testing::{Formula, Room};
+use tower_sluice::internal::redis::testing::{DecideStanding as _, Formula, NewAlternatives as _, Room};
 use tower_sluice::store::remote::{Alternatives, Standing};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Quota};
