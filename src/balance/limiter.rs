@@ -18,8 +18,8 @@ use crate::values::{
 /// Admits the requests of a key as long as it has units that were [credited](crate::limiter::Credit) to it: units that
 /// a customer has bought, beyond the included quota. Nothing is restored by time.
 ///
-/// In this process; `RedisBalance` of `tower-sluice-redis` keeps balances on a server. Bought units are money, so keep them
-/// there: a balance in memory is gone when its process ends, and is in no [snapshot](crate::snapshot).
+/// In this process; `RedisBalance` of `tower-sluice-redis` keeps balances on a server. Bought units are money, so keep
+/// them there: a balance in memory is gone when its process ends, and is in no [snapshot](crate::snapshot).
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]

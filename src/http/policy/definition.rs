@@ -421,7 +421,8 @@ impl Policy {
     /// [`cost_after`](Self::cost_after) and the settlements, since they know the cost of a retry too late, and with
     /// limiters that delay requests, hold units or advertise no quota.
     ///
-    /// Processes that share the limit on Redis or PostgreSQL share the free retries; in memory, each process has its own.
+    /// Processes that share the limit on Redis or PostgreSQL share the free retries; in memory, each process has its
+    /// own.
     #[doc(alias("idempotency key", "retry"))]
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
         self.options.set(Fact::ChargeOnce);

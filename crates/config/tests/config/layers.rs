@@ -75,7 +75,7 @@ fn the_documented_format_is_accepted() {
     let format = documented_format();
     assert!(format.lines().count() > 20);
     for text in [format.clone(), format.replace("#response =", "response =")] {
-        Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        crate::reader().parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     }
 }
 
