@@ -122,8 +122,8 @@
     not(all(feature = "axum", feature = "calendar", feature = "metrics", feature = "internal")),
     allow(dead_code)
 )]
-// `internal` reaches items that nothing else outside of the crate does.
-#![cfg_attr(not(feature = "internal"), allow(unreachable_pub))]
+// These two reach items that nothing else outside of the crate does.
+#![cfg_attr(not(all(feature = "internal", feature = "test-util")), allow(unreachable_pub))]
 
 pub mod algorithm;
 mod balance;

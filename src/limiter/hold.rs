@@ -42,7 +42,6 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
     }
 
     /// Holds the units of an admission of this key, until this is dropped.
-    #[cfg(feature = "http")]
     #[inline(always)]
     pub(crate) fn of_key(limiter: L, key: PartitionKey, admission: &Decision, units: u64) -> Self {
         let end = HoldEnd::Released(RequestEnd::Served);
@@ -68,23 +67,19 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
     }
 
     /// Notes that the limiter has taken the units back.
-    #[cfg(feature = "http")]
     pub(crate) const fn note_taken_back(&mut self) {
         self.end = HoldEnd::TakenBack;
     }
 
     /// Whether these are units of this limiter.
-    #[cfg(feature = "http")]
     pub(crate) fn is_of(&self, limiter: &Arc<dyn Limiter>) -> bool {
         std::ptr::addr_eq(&raw const *self.limiter, Arc::as_ptr(limiter))
     }
 
-    #[cfg(feature = "http")]
     pub(crate) const fn units(&self) -> u64 {
         self.units
     }
 
-    #[cfg(feature = "http")]
     pub(crate) const fn key(&self) -> &PartitionKey {
         &self.key
     }

@@ -1,6 +1,5 @@
 //! [`Lock`] and [`Shards`]: state that threads share, behind locks whose holders leave nothing half done.
 
-#[cfg(feature = "http")]
 use std::sync::TryLockError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +23,6 @@ impl<T> Lock<T> {
     }
 
     /// Locks it, unless another thread has it.
-    #[cfg(feature = "http")]
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {

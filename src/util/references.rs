@@ -49,7 +49,6 @@ impl References {
     }
 
     /// Forgets a reference: what it names was not done after all.
-    #[cfg(feature = "http")]
     pub(crate) fn forget(&self, key: &PartitionKey, reference: &str) {
         self.0.lock().remove(&(key.clone(), reference.into()));
     }

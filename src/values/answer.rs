@@ -148,7 +148,6 @@ impl LimiterError {
     }
 
     /// The error of a charge by hand to a key of a policy with a quota for each key.
-    #[cfg(feature = "http")]
     pub(crate) fn quota_unknown(policy: &str) -> Self {
         Self::cannot(format!(
             "policy `{policy}` has a quota for each key (`quota_fn`), and no request says which one this key has; name the \
@@ -157,7 +156,6 @@ impl LimiterError {
     }
 
     /// The error of a policy whose limiter cannot be charged by hand.
-    #[cfg(feature = "http")]
     pub(crate) fn not_charged_by_hand(policy: &str) -> Self {
         let reason = format!(
             "policy `{policy}` cannot be charged by hand: its limiter delays requests, or lets them hold their units, or \
@@ -172,7 +170,6 @@ impl LimiterError {
     }
 
     /// The error of a policy that cannot have the key that it was asked for.
-    #[cfg(feature = "http")]
     pub(crate) fn no_key(policy: &str, problem: &dyn fmt::Display) -> Self {
         Self::with_kind(AnswerKind::NoKey, format!("policy `{policy}`: {problem}"))
     }

@@ -16,12 +16,10 @@ pub struct BanGrowth {
 const MOST_REPETITIONS: u32 = 94;
 
 impl BanGrowth {
-    #[cfg(feature = "http")]
     pub(crate) const fn new(first: Duration, factor: u32, most: Duration) -> Self {
         Self { first, factor, most, forgotten_after: most }
     }
 
-    #[cfg(feature = "http")]
     pub(crate) const fn with_forgotten_after(self, forgotten_after: Duration) -> Self {
         Self { forgotten_after, ..self }
     }
@@ -57,7 +55,6 @@ impl BanGrowth {
     }
 
     /// The number of bans after which a key is banned for as long as `span`, which a server may have rounded up.
-    #[cfg(feature = "http")]
     pub(crate) fn bans_before(&self, span: Duration) -> u32 {
         let is_reached = |before: &u32| self.ban_after(*before).saturating_add(Duration::from_micros(1)) > span;
         (0..MOST_REPETITIONS).find(is_reached).unwrap_or(MOST_REPETITIONS)
@@ -80,7 +77,6 @@ mod tests {
         assert_eq!(longest.ban_after(u32::MAX), Duration::MAX);
     }
 
-    #[cfg(feature = "http")]
     #[test]
     fn the_number_of_bans_follows_from_the_length_of_the_last() {
         let growth = BanGrowth::new(MINUTE, 3, 20 * MINUTE);

@@ -110,7 +110,6 @@ impl Decision {
 
     /// Whether this rejection by a limiter that [sheds](crate::limiter::Description::sheds) is due to the load of the
     /// server: the key is not banned, and the request does not cost more than is ever admitted.
-    #[cfg(feature = "http")]
     pub(crate) fn is_shed(&self) -> bool {
         matches!(self.limit.kind(), OutcomeKind::Reject | OutcomeKind::UntilReleased) && self.ban().is_none()
     }
@@ -449,7 +448,6 @@ impl Decision {
 
     /// Whether the request waited in a queue.
     #[inline]
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn is_delayed(&self) -> bool {
         self.delay_low as u64 | self.limit.0 & DELAY_MASK | self.remaining.0 & DELAY_MASK != 0
     }

@@ -163,7 +163,6 @@ impl Description {
     }
 
     /// The watcher of the bodies of responses, if `limiter`, which has this description, has one.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "bodies are HTTP's"))]
     pub(crate) fn watcher_of(&self, limiter: &dyn Any) -> Option<Arc<dyn WatchesBodies>> {
         (self.find_watcher?)(limiter)
     }
@@ -176,7 +175,6 @@ impl Description {
     }
 
     /// The part of `limiter`, which has this description, that sheds each request at times, if it has one.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "layers ask for it"))]
     pub(crate) fn shedder_of(&self, limiter: &dyn Any) -> Option<Arc<dyn ShedsAnybody>> {
         (self.find_shedder?)(limiter)
     }
@@ -223,7 +221,6 @@ impl Description {
     }
 
     /// What an admission leaves to do. Every field is listed, so that a new one does not compile before it is judged.
-    #[cfg(feature = "http")]
     pub(crate) const fn lasting(&self) -> Lasting {
         let Self {
             holds,
@@ -328,7 +325,6 @@ impl Description {
 }
 
 /// What a limiter may leave to do after an admission.
-#[cfg(feature = "http")]
 pub(crate) struct Lasting {
     /// The request gives its units back when it is over.
     pub(crate) holds: bool,

@@ -33,7 +33,6 @@ pub enum Override {
 
 impl Override {
     /// The ban or the allowance as it begins; `None` if it ends one.
-    #[cfg(feature = "http")]
     pub(crate) const fn exception(self) -> Option<Exception> {
         match self {
             Self::Ban { span, reason } => Some(Exception { is_ban: true, left: span, reason }),
@@ -154,7 +153,6 @@ pub struct Exception {
 
 impl Exception {
     /// The ban of a penalty.
-    #[cfg(feature = "http")]
     pub(crate) const fn of_penalty(left: Duration) -> Self {
         Self { is_ban: true, left, reason: OverrideReason::NONE }
     }

@@ -122,7 +122,6 @@ impl PartitionKey {
     }
 
     /// The key with these [canonical bytes](Self::as_bytes), as this crate has written them: a hash stays one.
-    #[cfg(feature = "http")]
     pub(crate) fn from_canonical(bytes: &[u8]) -> Self {
         if bytes.len() == HASHED && bytes.starts_with(&MARK) {
             #[allow(clippy::cast_possible_truncation)]
@@ -132,13 +131,11 @@ impl PartitionKey {
     }
 
     /// The key of which only this SHA-256 is kept. `None` if it has another length.
-    #[cfg(feature = "http")]
     pub(crate) fn from_hash(hash: &[u8]) -> Option<Self> {
         (MARK.len() + hash.len() == HASHED).then(|| Self::from_canonical(&[&MARK[..], hash].concat()))
     }
 
     /// The SHA-256 of the bytes that the key was made of, if only that is kept.
-    #[cfg(feature = "http")]
     pub(crate) fn kept_hash(&self) -> Option<&[u8]> {
         self.as_bytes().strip_prefix(&MARK).filter(|hash| MARK.len() + hash.len() == HASHED)
     }
@@ -342,7 +339,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "http")]
     fn canonical_bytes_are_the_key() {
         for len in [0, 1, 40, 46, 47, 256, 257, 1_000] {
             let key = PartitionKey::from(vec![b'a'; len]);

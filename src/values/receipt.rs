@@ -97,7 +97,6 @@ impl Receipt {
     }
 
     /// Whether this is the mark [`SHED`](Self::SHED).
-    #[cfg(feature = "http")]
     pub(crate) const fn is_shed(self) -> bool {
         matches!(self.origin, Origin::Shed)
     }

@@ -27,9 +27,9 @@ impl Policy {
     /// ```
     ///
     /// `report` runs on the task of the request, after its charge and before the inner service is called, so it must
-    /// not block: spawn a task to send a mail ([guide](crate::guide::warnings)). With a limiter that shares crossings it runs on
-    /// a task of its own. A panic in it is caught: the request, its charges and later reports are not affected. Crossings
-    /// are also logged, [counted](crate::layer::RateLimitLayerBuilder::route), and
+    /// not block: spawn a task to send a mail ([guide](crate::guide::warnings)). With a limiter that shares crossings
+    /// it runs on a task of its own. A panic in it is caught: the request, its charges and later reports are not
+    /// affected. Crossings are also logged, [counted](crate::layer::RateLimitLayerBuilder::route), and
     /// [events](crate::layer::RateLimitLayerBuilder::on_transition).
     ///
     /// # When a key crosses a share

@@ -226,11 +226,13 @@ impl<R: Records> LimiterRecords<R> {
 
 /// The records that requests of this process change now, by their names.
 #[derive(Default)]
-struct Turns(Arc<Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>>);
+struct Turns(Arc<Changing>);
+
+type Changing = Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>;
 
 /// The turn of a request, which ends with this.
 struct Turn {
-    all: Arc<Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>>,
+    all: Arc<Changing>,
     name: Arc<str>,
     held: Option<OwnedMutexGuard<()>>,
 }

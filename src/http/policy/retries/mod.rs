@@ -90,9 +90,9 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 /// records that would end next make room, and their retries are charged.
 ///
 /// On Redis: some 180 bytes per charged request with an idempotency key, for the time of [`within`](Self::within)
-/// (Redis 7, with a name of ten characters), and one more budget per policy key; on PostgreSQL, some 200. Only the quota
-/// bounds their number: a client with ten per second can fill 150 MB in a day. Set `within` to the time in which clients repeat requests,
-/// which is often minutes. In each process, 128 KiB once a key is used up.
+/// (Redis 7, with a name of ten characters), and one more budget per policy key; on PostgreSQL, some 200. Only the
+/// quota bounds their number: a client with ten per second can fill 150 MB in a day. Set `within` to the time in which
+/// clients repeat requests, which is often minutes. In each process, 128 KiB once a key is used up.
 ///
 /// # Cost
 ///
