@@ -20,9 +20,12 @@
 //! only if there is no choice left, the transaction is rolled back.
 //!
 //! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
-//! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. One for a single policy whose
+//! takes the common cases: for one policy in [`evaluate()`], for several in [`several`]. One for a single policy whose
 //! requests hold units is in [`held_request`]. In all other cases, the evaluation goes on as a transaction, from the
 //! answers that it has.
+//!
+//! All but [`evaluate()`] is the [longer path](LongerPath) of a layer. A program whose layers never take it is not
+//! linked with it.
 //!
 //! All entries are decided as of [one instant](crate::values::Now). After a wait, the next entries are decided as of a
 //! later one. Decisions are [counted](observe) in one place, and become [annotations] of the response in another; both
@@ -33,7 +36,6 @@
 
 mod alternatives;
 mod annotations;
-mod ending;
 mod entry;
 mod held_request;
 mod observe;
@@ -49,77 +51,26 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Response};
-
 use self::annotations::PlainDecision;
-pub(crate) use self::annotations::{Annotations, StillOpen};
 use self::entry::{Entries, NoKey, PolicyEntry};
-pub(crate) use self::held_request::HeldRequest;
-pub(crate) use self::open_request::OpenRequest;
-pub(crate) use self::rejected::Rejected;
 use self::scope::Scope;
 use self::transaction::{Transaction, TransactionProgress};
-pub(crate) use self::waiting::WaitingRequest;
-use crate::http::body::RejectionBody;
+use self::waiting::WaitingRequest;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
+use crate::http::outcome::{Evaluation, Rejected};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reject::Rejection;
-use crate::http::reload::{InForce, LayerState};
+#[cfg(doc)]
+use crate::http::reload::LongerPath;
+use crate::http::reload::{AskedOnce, InForce, LayerState};
 use crate::values::{Answer, Ask, Mode};
-
-/// The result of an evaluation.
-pub(crate) enum Evaluation {
-    /// The inner service is called; the annotations go onto its response.
-    Admitted(Annotations),
-    /// The request is answered with this response.
-    Rejected(Response<RejectionBody>),
-    /// The request waits for its turn in a queue, or for a server.
-    Pending(Box<WaitingRequest>),
-}
-
-/// A request that is not over before the body of its response ends. Dropped, it ends.
-pub(crate) trait EndsWithBody {
-    /// Notes that the server asks for the next frame of the body.
-    fn note_poll(&self);
-
-    /// Counts the bytes of a frame of the body, which the server has now.
-    fn note_bytes(&mut self, bytes: usize);
-
-    /// Notes the trailers, in which gRPC has its status.
-    fn note_trailers(&mut self, trailers: &HeaderMap);
-
-    /// Notes an error of the body.
-    fn fail(&mut self);
-
-    /// Notes that the body has no more frames.
-    fn note_end(&self);
-}
-
-impl<R: EndsWithBody> EndsWithBody for Box<R> {
-    fn note_poll(&self) {
-        (**self).note_poll();
-    }
-
-    fn note_bytes(&mut self, bytes: usize) {
-        (**self).note_bytes(bytes);
-    }
-
-    fn note_trailers(&mut self, trailers: &HeaderMap) {
-        (**self).note_trailers(trailers);
-    }
-
-    fn fail(&mut self) {
-        (**self).fail();
-    }
-
-    fn note_end(&self) {
-        (**self).note_end();
-    }
-}
 
 /// Evaluates a request by the policies in force. `has_no_body` returns whether the request certainly has no body, which
 /// is asked of preflights only.
+///
+/// This is the hot path: a single plain policy, as most layers have. Its charge needs no transaction. All other requests
+/// take the [longer path](evaluate_longer) of the layer. This function must not name it: see [`LongerPath`].
 #[inline]
 pub(crate) fn evaluate(
     layer: &Arc<LayerState>,
@@ -135,12 +86,9 @@ pub(crate) fn evaluate(
     }
     let policy = match &*in_force.policies {
         [policy] if in_force.is_plain() => policy,
-        policies if in_force.is_plain() => return scope.evaluate_several(policies, head),
-        [policy] if in_force.is_held() => return scope.evaluate_held(policy, head),
-        _ => return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
+        _ => return layer.longer_path()(layer, in_force, head, None),
     };
-    // The hot path: a single plain policy, as most layers have. Its charge needs no transaction. The key and the
-    // decision are borrowed, not moved, since each is as large as a cache line.
+    // The key and the decision are borrowed, not moved, since each is as large as a cache line.
     if !policy.applies_to(head) {
         return scope.admit_skipped(policy);
     }
@@ -178,9 +126,29 @@ pub(crate) fn evaluate(
         }
     }
     // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.
-    let mut transaction = Transaction::with_patience(patience);
-    transaction.entries.push(PolicyEntry::new(0, key.clone(), cost, quota));
-    scope.evaluate_transaction(transaction, Some(answer), head)
+    let asked = AskedOnce { key: key.clone(), cost, quota, patience, answer };
+    layer.longer_path()(layer, in_force, head, Some(asked))
+}
+
+/// The longer path: evaluates a request by any policies. If the only policy, a plain one, was `asked` already, goes on
+/// from there.
+pub(crate) fn evaluate_longer(
+    layer: &Arc<LayerState>,
+    in_force: &Arc<InForce>,
+    head: &RequestHead<'_>,
+    asked: Option<AskedOnce>,
+) -> Evaluation {
+    let scope = Scope { layer, in_force };
+    if let Some(AskedOnce { key, cost, quota, patience, answer }) = asked {
+        let mut transaction = Transaction::with_patience(patience);
+        transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
+        return scope.evaluate_transaction(transaction, Some(answer), head);
+    }
+    match &*in_force.policies {
+        policies if in_force.is_plain() => scope.evaluate_several(policies, head),
+        [policy] if in_force.is_held() => scope.evaluate_held(policy, head),
+        _ => scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
+    }
 }
 
 impl Scope<'_> {
@@ -219,7 +187,7 @@ impl Scope<'_> {
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
-            progress => Evaluation::Pending(Box::new(WaitingRequest::new(transaction, progress, self))),
+            progress => Evaluation::Pending(Box::pin(WaitingRequest::new(transaction, progress, self))),
         }
     }
 

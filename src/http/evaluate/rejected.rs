@@ -5,32 +5,17 @@ use std::time::Duration;
 
 use http::Response;
 
-use super::Evaluation;
 use super::annotations::{PlainDecision, verdict_of};
 use super::entry::PolicyEntry;
 use super::scope::Scope;
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
-use crate::http::headers::{LONGEST_ADVERTISED, ResponseFields, append_server_timing};
+use crate::http::headers::{LONGEST_ADVERTISED, append_server_timing};
+use crate::http::outcome::{Evaluation, Rejected};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reject::{Rejection, ShedResponses, Wait};
 use crate::http::reload::LayerState;
 use crate::values::{LimiterError, PartitionKey};
-
-/// The reason why a request is rejected, and the fields of its response.
-pub(crate) struct Rejected {
-    rejection: Rejection,
-    fields: Option<ResponseFields>,
-    /// The time that the request waited for its turn.
-    waited: Option<Duration>,
-}
-
-/// A rejection before any policy has decided.
-impl From<Rejection> for Rejected {
-    fn from(rejection: Rejection) -> Self {
-        Self { rejection, fields: None, waited: None }
-    }
-}
 
 impl Rejected {
     /// Makes the response.

@@ -4,15 +4,14 @@
 
 use smallvec::SmallVec;
 
-use super::Evaluation;
 use super::annotations::PlainDecision;
 use super::entry::{self, AskContext, NoKey, PolicyEntry, Progress};
-use super::rejected::Rejected;
 use super::scope::Scope;
 #[cfg(doc)]
 use super::transaction;
 use super::transaction::Transaction;
 use crate::http::head::RequestHead;
+use crate::http::outcome::{Evaluation, Rejected};
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Quota};
 

@@ -8,6 +8,7 @@ use http::Response;
 
 use super::RateLimitLayer;
 use crate::http::body::RejectionBody;
+use crate::http::evaluate::evaluate_longer;
 use crate::http::grpc::GrpcStatus;
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
@@ -61,7 +62,9 @@ impl RateLimitLayerBuilder {
     /// lists the mistakes.
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
-        Enforceable::new(policies).map(|policies| RateLimitLayer { state: LayerState::new(policies, settings) })
+        let state = LayerState::new(Enforceable::new(policies)?, settings);
+        state.install(evaluate_longer);
+        Ok(RateLimitLayer { state })
     }
 
     /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, all responses

@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
@@ -19,9 +20,11 @@ use http::Extensions;
 pub use self::key_of::KeyOf;
 pub use self::look_and_act::KeyStatus;
 pub use self::policy_status::PolicyStatus;
+use crate::http::head::RequestHead;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::key::MarkIndex;
 use crate::http::mounting::{self, Mounting};
+use crate::http::outcome::Evaluation;
 use crate::http::policy::{Hook, IntoPolicies, Policies, Policy, PolicyError, Replaced};
 use crate::http::preflight::PreflightExemption;
 use crate::http::reject::{Responder, ShedResponses};
@@ -29,7 +32,7 @@ use crate::limiter::Limiter;
 use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
 use crate::util::order::sort_by_key;
-use crate::values::Formula;
+use crate::values::{Answer, Formula, PartitionKey, Quota};
 
 /// Replaces the policies of a layer at run time, shows them, and shows, resets, bans and allows single keys; made by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
@@ -206,6 +209,24 @@ pub(crate) struct LayerState {
     /// between two.
     past: Lock<PastPolicies>,
     mounting: Mounting,
+    longer_path: OnceLock<LongerPath>,
+}
+
+/// Evaluates the requests that the shortest path leaves: it takes only those that a single plain limiter decides on at
+/// once. Their `Option` is the answer of that limiter, if it was asked before something else turned out to be needed.
+///
+/// A pointer, and not a call, so that a program is linked with the transactions, and all that they can do, only if it
+/// names something that may need them: policies with options, several of them, a handle, a snapshot. For one
+/// [bucket per client](crate::RateLimitLayer::per_client), that halves what the crate adds to the program.
+pub(crate) type LongerPath = fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>, Option<AskedOnce>) -> Evaluation;
+
+/// A request whose only policy was asked already.
+pub(crate) struct AskedOnce {
+    pub(crate) key: PartitionKey,
+    pub(crate) cost: u64,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) patience: Option<Duration>,
+    pub(crate) answer: Answer,
 }
 
 /// The limiters that were in force before.
@@ -365,7 +386,23 @@ impl Drop for LayerState {
 impl LayerState {
     pub(crate) fn new(policies: Enforceable, settings: LayerSettings) -> Arc<Self> {
         let in_force = ArcSwap::new(InForce::new(policies, &settings));
-        Arc::new(Self { in_force, settings, past: Lock::default(), mounting: Mounting::new() })
+        let longer_path = OnceLock::new();
+        Arc::new(Self { in_force, settings, past: Lock::default(), mounting: Mounting::new(), longer_path })
+    }
+
+    /// Lets requests take a longer path. Before the first request that may need it; a second call does nothing.
+    pub(crate) fn install(&self, longer_path: LongerPath) {
+        self.longer_path.get_or_init(|| longer_path);
+    }
+
+    /// The longer path.
+    ///
+    /// # Panics
+    ///
+    /// If none was installed.
+    #[inline]
+    pub(crate) fn longer_path(&self) -> LongerPath {
+        *self.longer_path.get().expect("installed with whatever makes a request need it")
     }
 
     /// Loads the policies in force. `arc-swap` marks the pointer in a slot of this thread, and changes the shared

@@ -25,7 +25,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         }
         self.set_takes_quotas();
         let mut made = self.made.lock();
-        if let Some(tables) = self.in_use() {
+        if let Some(tables) = self.whole_in_use(algorithm) {
             drop(made);
             if let Some(past) = self.quota_table(algorithm, tables).inherited() {
                 past.copy_all();
@@ -77,6 +77,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         tables: &Arc<Tables<S>>,
         ask: &Ask<'_>,
     ) -> Decision {
+        tables.complete(algorithm);
         if ask.is_suspended() {
             return Decision::suspended();
         }

@@ -66,6 +66,24 @@ impl<S: Copy + Send + 'static> KeyTable<S> {
         }
     }
 
+    pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
+        match self {
+            Self::Bucket(ledger) => &ledger.table().occupancy,
+            Self::Fixed(ledger) => &ledger.table().occupancy,
+            Self::Sliding(ledger) => &ledger.table().occupancy,
+            Self::Locked(states) => states.occupancy(),
+        }
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        match self {
+            Self::Bucket(ledger) => ledger.table().size_in_bytes(),
+            Self::Fixed(ledger) => ledger.table().size_in_bytes(),
+            Self::Sliding(ledger) => ledger.table().size_in_bytes(),
+            Self::Locked(states) => states.size_in_bytes(),
+        }
+    }
+
     pub(super) fn words_mut(&mut self) -> Option<&mut dyn WordTable> {
         match self {
             Self::Bucket(ledger) => Some(ledger.as_words_mut()),
@@ -182,6 +200,24 @@ impl HeirTerms {
 
 impl<S: Copy + Send + 'static> Tables<S> {
     pub(super) fn new<A: Algorithm<State = S>>(algorithm: &A, settings: &Settings, capacity: usize) -> Self {
+        let tables = Self::deciding(algorithm, settings, capacity);
+        tables.complete(algorithm);
+        tables
+    }
+
+    /// Adds the operations beside decisions. Inlined, as `key_table_of` is.
+    #[inline(always)]
+    pub(super) fn complete<A: Algorithm<State = S>>(&self, algorithm: &A) {
+        match (&self.key_table, algorithm.kind()) {
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.complete(),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.complete(),
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.complete(),
+            _ => {}
+        }
+    }
+
+    /// Makes tables that only decide until they are [completed](Self::complete).
+    pub(super) fn deciding<A: Algorithm<State = S>>(algorithm: &A, settings: &Settings, capacity: usize) -> Self {
         let terms = HeirTerms::new(algorithm, settings.clock_type);
         let key_table = Self::key_table_of(algorithm.kind(), settings, capacity)
             .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, settings.when_full)));
@@ -228,12 +264,12 @@ impl<S: Copy + Send + 'static> Tables<S> {
     }
 
     pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
-        self.current().occupancy()
+        self.quota_table.get().map_or_else(|| self.key_table.occupancy(), AnyTable::occupancy)
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
         let quotas = self.quota_table.get().map_or(0, AnyTable::size_in_bytes);
-        self.key_table.as_table().size_in_bytes() + quotas
+        self.key_table.size_in_bytes() + quotas
     }
 }
 
