@@ -45,7 +45,7 @@ const HTTP: Picture = &[
     ("settled_names", &["log"]),
     ("settlement", &["settled_names"]),
     ("grpc", &["head"]),
-    ("headers", &["text"]),
+    ("headers", &["head", "text"]),
     ("key", &["first_requests", "head", "text"]),
     ("policy", &["head", "key", "settled_names"]),
     ("verdict", &["policy"]),

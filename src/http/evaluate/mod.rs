@@ -58,12 +58,11 @@ use self::transaction::{Transaction, TransactionProgress};
 use self::waiting::WaitingRequest;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
+use crate::http::key::MarkIndex;
 use crate::http::outcome::{Evaluation, Rejected};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reject::Rejection;
-#[cfg(doc)]
-use crate::http::reload::LongerPath;
-use crate::http::reload::{AskedOnce, InForce, LayerState};
+use crate::http::reload::{AskedOnce, InForce, LayerState, LongerPath};
 use crate::values::{Answer, Ask, Mode};
 
 /// Evaluates a request by the policies in force. `has_no_body` returns whether the request certainly has no body, which
@@ -76,17 +75,17 @@ pub(crate) fn evaluate(
     layer: &Arc<LayerState>,
     in_force: &Arc<InForce>,
     head: &RequestHead<'_>,
-    has_no_body: impl FnOnce() -> bool,
+    has_no_body: impl Fn() -> bool,
 ) -> Evaluation {
     let scope = Scope { layer, in_force };
-    if let Some(exemption) = &layer.settings.preflight_exemption {
-        if exemption.try_exempt(&in_force.policies, head, has_no_body) {
+    if let Some(exempts) = &layer.settings.preflight_exemption {
+        if exempts(&in_force.policies, head, &has_no_body) {
             return scope.admit_exempt();
         }
     }
     let policy = match &*in_force.policies {
         [policy] if in_force.is_plain() => policy,
-        _ => return layer.longer_path()(layer, in_force, head, None),
+        _ => return (layer.longer_path().evaluate)(layer, in_force, head, None),
     };
     // The key and the decision are borrowed, not moved, since each is as large as a cache line.
     if !policy.applies_to(head) {
@@ -127,12 +126,18 @@ pub(crate) fn evaluate(
     }
     // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.
     let asked = AskedOnce { key: key.clone(), cost, quota, patience, answer };
-    layer.longer_path()(layer, in_force, head, Some(asked))
+    (layer.longer_path().evaluate)(layer, in_force, head, Some(asked))
 }
 
-/// The longer path: evaluates a request by any policies. If the only policy, a plain one, was `asked` already, goes on
-/// from there.
-pub(crate) fn evaluate_longer(
+/// The longer path of all layers that have one.
+pub(crate) static LONGER_PATH: LongerPath = LongerPath {
+    evaluate: evaluate_longer,
+    note_offender: observe::note_offender,
+    index_marks: |policies| MarkIndex::new(policies.iter().map(|policy| &*policy.selector.key)),
+};
+
+/// Evaluates a request by any policies. If the only policy, a plain one, was `asked` already, goes on from there.
+fn evaluate_longer(
     layer: &Arc<LayerState>,
     in_force: &Arc<InForce>,
     head: &RequestHead<'_>,
@@ -203,7 +208,7 @@ impl Scope<'_> {
     #[inline]
     fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
         self.in_force.look_for_overrides();
-        if let Some(concerned) = self.in_force.by_marks.as_ref().and_then(|by_marks| by_marks.of_request(head)) {
+        if let Some(concerned) = self.in_force.by_marks(&LONGER_PATH).and_then(|by_marks| by_marks.of_request(head)) {
             return concerned.into_iter().try_for_each(|index| self.prepare_policy(entries, index, head));
         }
         (0..).zip(&self.in_force.policies).try_for_each(|(index, _)| self.prepare_policy(entries, index, head))

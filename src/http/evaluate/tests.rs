@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 
-use super::{evaluate, evaluate_longer};
+use super::{LONGER_PATH, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::outcome::{Evaluated, Evaluation, Waiting};
-use crate::http::policy::{IntoPolicies, Policy};
+use crate::http::policy::{Hook, IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
 use crate::limiter::Limiter;
 use crate::util::captured_log;
@@ -79,7 +79,7 @@ fn layer(policies: impl IntoPolicies) -> Arc<LayerState> {
 }
 
 fn with_longer_path(layer: Arc<LayerState>) -> Arc<LayerState> {
-    layer.install(evaluate_longer);
+    layer.install(&LONGER_PATH);
     layer
 }
 
@@ -464,8 +464,12 @@ fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> Strin
     let events = Arc::new(Mutex::new(Vec::new()));
     let reported = Arc::clone(&events);
     let hook = move |event: &crate::policy::Event<'_>| reported.lock().unwrap().push(format!("{event:?}"));
-    let settings =
-        LayerSettings { adds_verdict: true, adds_timing: true, hook: Some(Arc::new(hook)), ..LayerSettings::default() };
+    let settings = LayerSettings {
+        adds_verdict: true,
+        adds_timing: true,
+        hook: Some(Hook::new(hook)),
+        ..LayerSettings::default()
+    };
     let layer = with_longer_path(LayerState::new(enforceable(policy), settings));
     let in_force = layer.load();
     assert!(in_force.is_held());

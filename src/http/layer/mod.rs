@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use tower_layer::Layer;
 
 pub use self::builder::RateLimitLayerBuilder;
-use crate::http::evaluate::evaluate_longer;
+use crate::http::evaluate::LONGER_PATH;
 use crate::http::key::PeerIp;
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
 #[cfg(doc)]
@@ -145,10 +145,10 @@ impl RateLimitLayer {
     #[track_caller]
     fn of_clients<L: IntoLimiter>(limiter: L) -> Self {
         let policy = Policy::new("per-client", limiter.into_deciding()).key(PeerIp::new());
-        let policies = Enforceable::new(policy).unwrap_or_else(|error| panic!("{error}"));
+        let policies = Enforceable::one(policy).unwrap_or_else(|error| panic!("{error}"));
         let state = LayerState::new(policies, LayerSettings::default());
         if !L::ALWAYS_DECIDES {
-            state.install(evaluate_longer);
+            state.install(&LONGER_PATH);
         }
         Self { state }
     }
@@ -221,7 +221,7 @@ impl RateLimitLayer {
 
     /// Returns the state, for those who may do more with it than to evaluate requests.
     pub(crate) fn complete(&self) -> &Arc<LayerState> {
-        self.state.install(evaluate_longer);
+        self.state.install(&LONGER_PATH);
         self.state.load().policies.iter().for_each(|policy| DecidingBucket::complete(&*policy.limiter));
         &self.state
     }

@@ -29,7 +29,7 @@ pub(super) struct Tables<S> {
     pub(super) resets: Resets,
     pub(super) terms: HeirTerms,
     /// Frees large tables on a thread of their own.
-    free: fn(&mut Self),
+    free: OnceLock<fn(&mut Self)>,
 }
 
 /// The table of keys with quotas of their own.
@@ -208,6 +208,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
     /// Adds the operations beside decisions. Inlined, as `key_table_of` is.
     #[inline(always)]
     pub(super) fn complete<A: Algorithm<State = S>>(&self, algorithm: &A) {
+        self.free.get_or_init(|| free);
         match (&self.key_table, algorithm.kind()) {
             (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.complete(),
             (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.complete(),
@@ -230,7 +231,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
             quota_table,
             resets: Resets::default(),
             terms,
-            free,
+            free: OnceLock::new(),
         }
     }
 
@@ -295,7 +296,9 @@ const LARGE: usize = 16 << 20;
 
 impl<S> Drop for Tables<S> {
     fn drop(&mut self) {
-        (self.free)(self);
+        if let Some(free) = self.free.get().copied() {
+            free(self);
+        }
     }
 }
 
