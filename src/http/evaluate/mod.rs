@@ -69,7 +69,7 @@ use crate::values::{Answer, Ask, Mode};
 /// is asked of preflights only.
 ///
 /// This is the hot path: a single plain policy, as most layers have. Its charge needs no transaction. All other requests
-/// take the [longer path](evaluate_longer) of the layer. This function must not name it: see [`LongerPath`].
+/// take the [longer path](LONGER_PATH) of the layer. This function must not name it: see [`LongerPath`].
 #[inline]
 pub(crate) fn evaluate(
     layer: &Arc<LayerState>,
@@ -85,7 +85,9 @@ pub(crate) fn evaluate(
     }
     let policy = match &*in_force.policies {
         [policy] if in_force.is_plain() => policy,
-        _ => return (layer.longer_path().evaluate)(layer, in_force, head, None),
+        policies if in_force.is_plain() => return (layer.longer_path().several)(layer, in_force, policies, head),
+        [policy] if in_force.is_held() => return (layer.longer_path().held)(layer, in_force, policy, head),
+        _ => return (layer.longer_path().transaction)(layer, in_force, head, None),
     };
     // The key and the decision are borrowed, not moved, since each is as large as a cache line.
     if !policy.applies_to(head) {
@@ -126,35 +128,25 @@ pub(crate) fn evaluate(
     }
     // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.
     let asked = AskedOnce { key: key.clone(), cost, quota, patience, answer };
-    (layer.longer_path().evaluate)(layer, in_force, head, Some(asked))
+    (layer.longer_path().transaction)(layer, in_force, head, Some(asked))
 }
 
 /// The longer path of all layers that have one.
 pub(crate) static LONGER_PATH: LongerPath = LongerPath {
-    evaluate: evaluate_longer,
+    several: |layer, in_force, policies, head| Scope { layer, in_force }.evaluate_several(policies, head),
+    held: |layer, in_force, policy, head| Scope { layer, in_force }.evaluate_held(policy, head),
+    transaction: |layer, in_force, head, asked| {
+        let scope = Scope { layer, in_force };
+        let Some(AskedOnce { key, cost, quota, patience, answer }) = asked else {
+            return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head);
+        };
+        let mut transaction = Transaction::with_patience(patience);
+        transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
+        scope.evaluate_transaction(transaction, Some(answer), head)
+    },
     note_offender: observe::note_offender,
     index_marks: |policies| MarkIndex::new(policies.iter().map(|policy| &*policy.selector.key)),
 };
-
-/// Evaluates a request by any policies. If the only policy, a plain one, was `asked` already, goes on from there.
-fn evaluate_longer(
-    layer: &Arc<LayerState>,
-    in_force: &Arc<InForce>,
-    head: &RequestHead<'_>,
-    asked: Option<AskedOnce>,
-) -> Evaluation {
-    let scope = Scope { layer, in_force };
-    if let Some(AskedOnce { key, cost, quota, patience, answer }) = asked {
-        let mut transaction = Transaction::with_patience(patience);
-        transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
-        return scope.evaluate_transaction(transaction, Some(answer), head);
-    }
-    match &*in_force.policies {
-        policies if in_force.is_plain() => scope.evaluate_several(policies, head),
-        [policy] if in_force.is_held() => scope.evaluate_held(policy, head),
-        _ => scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
-    }
-}
 
 impl Scope<'_> {
     /// Admits a preflight that the layer exempts from all policies.

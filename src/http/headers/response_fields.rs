@@ -53,6 +53,7 @@ impl ResponseFields {
     }
 
     /// Adds the fields to a response of this status, unless the status excludes them.
+    #[inline]
     pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
         match self {
             Self::Deferred(deferred) => deferred.write(status, headers),

@@ -225,9 +225,13 @@ pub(crate) struct LayerState {
 /// names something that may need them: policies with options, several of them, a handle, a snapshot. A program with one
 /// [bucket per client](crate::RateLimitLayer::per_client) is far smaller so.
 pub(crate) struct LongerPath {
-    /// Evaluates the other requests. The `Option` is the answer of the plain limiter, if it was asked before something
-    /// else turned out to be needed.
-    pub(crate) evaluate: fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>, Option<AskedOnce>) -> Evaluation,
+    /// Evaluates a request by several plain policies.
+    pub(crate) several: fn(&Arc<LayerState>, &Arc<InForce>, &[Policy], &RequestHead<'_>) -> Evaluation,
+    /// Evaluates a request by one policy, whose units it holds.
+    pub(crate) held: fn(&Arc<LayerState>, &Arc<InForce>, &Policy, &RequestHead<'_>) -> Evaluation,
+    /// Evaluates any other request. The `Option` is the answer of the only policy, if it is plain and was asked before
+    /// something else turned out to be needed.
+    pub(crate) transaction: fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>, Option<AskedOnce>) -> Evaluation,
     /// Notes the key of a rejected request, if the policy tracks its offenders.
     pub(crate) note_offender: fn(&Arc<LayerState>, &Policy, &PartitionKey),
     /// Finds the policies of a request, if some have [marks](crate::key::Mark).

@@ -164,9 +164,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides, and charges the key if the request is admitted.
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
-        self.charge_or_else(algorithm, ask, || {
-            T::from(self.shared.charge_seldom(algorithm, self.tables(algorithm), ask))
-        })
+        self.charge_with(algorithm, ask, |tables| T::from(self.shared.charge_seldom(algorithm, tables, ask)))
     }
 
     /// Decides, and charges the key if the request is admitted. `seldom` decides if keys have quotas of their own, or
@@ -178,11 +176,21 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         ask: &Ask<'_>,
         seldom: impl FnOnce() -> T,
     ) -> T {
+        self.charge_with(algorithm, ask, |_| seldom())
+    }
+
+    #[inline(always)]
+    fn charge_with<A: Algorithm<State = S>, T: From<Decision>>(
+        &self,
+        algorithm: &A,
+        ask: &Ask<'_>,
+        seldom: impl FnOnce(&Arc<Tables<S>>) -> T,
+    ) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
         // One branch for all three rare cases.
         if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
-            return seldom();
+            return seldom(tables);
         }
         self.charge_own(algorithm, tables, ask, hash)
     }
@@ -287,6 +295,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         hash: u64,
     ) -> Decision {
         let clock = &*self.settings.clock;
+        tables.complete(algorithm);
         match &tables.key_table {
             KeyTable::Locked(states) => charge_locked(states, algorithm, ask, hash, clock),
             table => table.words().map_or_else(|| another_kind(), |words| words.decide(ask, hash, clock)),

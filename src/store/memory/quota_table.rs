@@ -50,6 +50,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         algorithm: &A,
         tables: &'a Arc<Tables<S>>,
     ) -> &'a QuotaTable<S> {
+        tables.complete(algorithm);
         let mut is_made = false;
         let quota_table = tables.quota_table.get_or_init(|| {
             is_made = true;
@@ -77,7 +78,6 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         tables: &Arc<Tables<S>>,
         ask: &Ask<'_>,
     ) -> Decision {
-        tables.complete(algorithm);
         if ask.is_suspended() {
             return Decision::suspended();
         }

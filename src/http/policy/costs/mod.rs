@@ -11,27 +11,15 @@ use crate::values::{Description, PartitionKey, Quota, Shape};
 pub(crate) struct Costs {
     pub(super) cost: Cost,
     /// The quotas of keys, unless all keys have the limiter's quota.
-    pub(super) quota: Option<Box<dyn FindsQuota>>,
+    pub(super) quota: Option<QuotaFn>,
 }
 
-/// Finds the quota of a key, if it has one of its own. A trait object, so that a program without such quotas is not linked
-/// with their check.
-pub(super) trait FindsQuota: Send + Sync {
-    /// `named` is the quota that the extractor of the key has named.
-    fn find(
-        &self,
-        policy: &str,
-        limiter: &Description,
-        head: &RequestHead<'_>,
-        key: &PartitionKey,
-        named: Option<Quota>,
-    ) -> Option<Quota>;
-}
-
-/// The quotas that a function finds.
-struct QuotaFn<F> {
-    quota_of: F,
+/// The quotas of keys.
+pub(super) struct QuotaFn {
+    quota_of: Box<dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync>,
     check: QuotaCheck,
+    /// A pointer, so that a program without such quotas is not linked with the comparison.
+    compare: fn(&QuotaCheck, &PartitionKey, Option<Quota>) -> bool,
 }
 
 pub(super) enum Cost {
@@ -72,35 +60,19 @@ impl Costs {
         key: &PartitionKey,
         named: Option<Quota>,
     ) -> Option<Quota> {
-        self.quota.as_ref()?.find(policy, limiter, head, key, named)
-    }
-}
-
-impl Costs {
-    pub(super) fn set_quota_fn(
-        &mut self,
-        quota_of: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static,
-    ) {
-        self.quota = Some(Box::new(QuotaFn { quota_of, check: QuotaCheck::new() }));
-    }
-}
-
-impl<F: Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync> FindsQuota for QuotaFn<F> {
-    fn find(
-        &self,
-        policy: &str,
-        limiter: &Description,
-        head: &RequestHead<'_>,
-        key: &PartitionKey,
-        named: Option<Quota>,
-    ) -> Option<Quota> {
-        let quota = as_limited(limiter, named.or_else(|| (self.quota_of)(head)));
+        let QuotaFn { quota_of, check, compare } = self.quota.as_ref()?;
+        let quota = as_limited(limiter, named.or_else(|| quota_of(head)));
         // A plan may be paused and resumed at any time.
         let is_suspended = quota.is_some_and(|quota| quota.is_suspended());
-        if !is_suspended && self.check.record(key, quota) {
+        if !is_suspended && !check.is_decided() && compare(check, key, quota) {
             log::quota_alternates(policy);
         }
         quota
+    }
+
+    pub(super) fn set_quota_fn(&mut self, quota_of: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) {
+        self.quota =
+            Some(QuotaFn { quota_of: Box::new(quota_of), check: QuotaCheck::new(), compare: QuotaCheck::compare });
     }
 }
 
