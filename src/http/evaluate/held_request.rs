@@ -17,7 +17,6 @@ use crate::values::{Answer, Ask, Priority};
 
 impl Scope<'_> {
     /// Evaluates a request by the only policy, whose requests hold units.
-    #[inline(never)]
     pub(super) fn evaluate_held(self, policy: &Policy, head: &RequestHead<'_>) -> Evaluation {
         if let Some(shed) = self.in_force.shed_responses.as_ref().and_then(ShedResponses::for_anybody) {
             match self.shed_anybody(shed, policy, head) {

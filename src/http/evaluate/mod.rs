@@ -83,11 +83,11 @@ pub(crate) fn evaluate(
             return scope.admit_exempt();
         }
     }
-    let policy = match &*in_force.policies {
-        [policy] if in_force.is_plain() => policy,
-        policies if in_force.is_plain() => return (layer.longer_path().several)(layer, in_force, policies, head),
-        [policy] if in_force.is_held() => return (layer.longer_path().held)(layer, in_force, policy, head),
-        _ => return (layer.longer_path().transaction)(layer, in_force, head, None),
+    let policy = match (&*in_force.policies, in_force.is_plain()) {
+        ([policy], true) => policy,
+        (policies, true) => return (layer.longer_path().several)(layer, in_force, policies, head),
+        ([policy], false) if in_force.is_held() => return (layer.longer_path().held)(layer, in_force, policy, head),
+        _ => return (layer.longer_path().transaction)(layer, in_force, head),
     };
     // The key and the decision are borrowed, not moved, since each is as large as a cache line.
     if !policy.applies_to(head) {
@@ -128,23 +128,27 @@ pub(crate) fn evaluate(
     }
     // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.
     let asked = AskedOnce { key: key.clone(), cost, quota, patience, answer };
-    (layer.longer_path().transaction)(layer, in_force, head, Some(asked))
+    (layer.longer_path().go_on)(layer, in_force, head, asked)
 }
 
 /// The longer path of all layers that have one.
 pub(crate) static LONGER_PATH: LongerPath = LongerPath {
     several: |layer, in_force, policies, head| Scope { layer, in_force }.evaluate_several(policies, head),
     held: |layer, in_force, policy, head| Scope { layer, in_force }.evaluate_held(policy, head),
-    transaction: |layer, in_force, head, asked| {
+    transaction: |layer, in_force, head| {
         let scope = Scope { layer, in_force };
-        let Some(AskedOnce { key, cost, quota, patience, answer }) = asked else {
-            return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head);
-        };
+        scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head)
+    },
+    go_on: |layer, in_force, head, AskedOnce { key, cost, quota, patience, answer }| {
         let mut transaction = Transaction::with_patience(patience);
         transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
-        scope.evaluate_transaction(transaction, Some(answer), head)
+        Scope { layer, in_force }.evaluate_transaction(transaction, Some(answer), head)
     },
     note_offender: observe::note_offender,
+    respond_alike: |layer, in_force, (key, quota, decision), head| {
+        let decided = PlainDecision { policy: 0, key, quota, decision };
+        Scope { layer, in_force }.respond_alike(decided, head)
+    },
     index_marks: |policies| MarkIndex::new(policies.iter().map(|policy| &*policy.selector.key)),
 };
 

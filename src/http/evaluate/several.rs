@@ -37,7 +37,6 @@ impl PlainEntry {
 
 impl Scope<'_> {
     /// Evaluates a request by several policies, which all are plain and decide at once.
-    #[inline(never)]
     pub(super) fn evaluate_several(self, policies: &[Policy], head: &RequestHead<'_>) -> Evaluation {
         // Prepare.
         let mut entries = SmallVec::<[PlainEntry; 2]>::new();

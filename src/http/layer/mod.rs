@@ -1,6 +1,8 @@
 //! `RateLimitLayer`: limits the requests to a service by one or more policies.
 
 mod builder;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

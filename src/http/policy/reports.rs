@@ -52,17 +52,29 @@ impl Policy {
         if let Some(error) = failure {
             self.report_failure(error);
         } else if self.lineage.record.health.worked(|| Monotonic.now()) {
-            log::limiter_recovered(&self.name);
-            self.tell_hook(Transition::Recovered, 0);
+            self.report_recovery();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_recovery(&self) {
+        log::limiter_recovered(&self.name);
+        self.tell_hook(Transition::Recovered, 0);
     }
 
     /// Records that a limiter that sheds has admitted a request.
     pub(crate) fn note_not_shed(&self) {
         if self.lineage.record.shedding.worked(|| Monotonic.now()) {
-            log::shedding_ended(&self.name, self.shadow);
-            self.tell_hook(Transition::SheddingEnded, 0);
+            self.report_end_of_shedding();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_end_of_shedding(&self) {
+        log::shedding_ended(&self.name, self.shadow);
+        self.tell_hook(Transition::SheddingEnded, 0);
     }
 
     #[cold]
@@ -128,9 +140,15 @@ impl Policy {
     #[inline]
     fn note_shed(&self) {
         if self.lineage.record.shedding.failed_often(|| Monotonic.now()) {
-            log::shedding(&self.name, self.shadow);
-            self.tell_hook(Transition::Shedding, 0);
+            self.report_shedding();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_shedding(&self) {
+        log::shedding(&self.name, self.shadow);
+        self.tell_hook(Transition::Shedding, 0);
     }
 
     /// Notes a rejection by the limiter: that it sheds, or, for the hook of the layer, the first rejection of a key.

@@ -32,7 +32,7 @@ use crate::limiter::Limiter;
 use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
 use crate::util::order::sort_by_key;
-use crate::values::{Answer, Formula, PartitionKey, Quota};
+use crate::values::{Answer, Decision, Formula, PartitionKey, Quota};
 
 /// Replaces the policies of a layer at run time, shows them, and shows, resets, bans and allows single keys; made by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
@@ -198,9 +198,9 @@ impl Enforceable {
         Ok(Self { policies: policies.into_iter().map(|(_, policy)| policy).collect(), formula })
     }
 
-    /// Enforces one policy alone: nothing has to be put in order or combined.
+    /// Enforces one policy of a valid name, without options and with one key per request: nothing has to be combined.
     pub(crate) fn one(policy: Policy) -> Result<Self, PolicyError> {
-        policy.validate()?;
+        policy.validate_numbers()?;
         Ok(Self { policies: vec![policy], formula: None })
     }
 }
@@ -229,11 +229,15 @@ pub(crate) struct LongerPath {
     pub(crate) several: fn(&Arc<LayerState>, &Arc<InForce>, &[Policy], &RequestHead<'_>) -> Evaluation,
     /// Evaluates a request by one policy, whose units it holds.
     pub(crate) held: fn(&Arc<LayerState>, &Arc<InForce>, &Policy, &RequestHead<'_>) -> Evaluation,
-    /// Evaluates any other request. The `Option` is the answer of the only policy, if it is plain and was asked before
-    /// something else turned out to be needed.
-    pub(crate) transaction: fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>, Option<AskedOnce>) -> Evaluation,
+    /// Evaluates any other request.
+    pub(crate) transaction: fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>) -> Evaluation,
+    /// Goes on from the answer of the only policy, a plain one, after which something else turned out to be needed.
+    pub(crate) go_on: fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>, AskedOnce) -> Evaluation,
     /// Notes the key of a rejected request, if the policy tracks its offenders.
     pub(crate) note_offender: fn(&Arc<LayerState>, &Policy, &PartitionKey),
+    /// Answers a request that the only policy sheds as another one with this wait was answered.
+    pub(crate) respond_alike:
+        fn(&Arc<LayerState>, &Arc<InForce>, (&PartitionKey, Option<Quota>, &Decision), &RequestHead<'_>) -> Evaluation,
     /// Finds the policies of a request, if some have [marks](crate::key::Mark).
     pub(crate) index_marks: fn(&[Policy]) -> Option<MarkIndex>,
 }

@@ -70,7 +70,10 @@ impl Costs {
         quota
     }
 
-    pub(super) fn set_quota_fn(&mut self, quota_of: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) {
+    pub(super) fn set_quota_fn(
+        &mut self,
+        quota_of: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static,
+    ) {
         self.quota =
             Some(QuotaFn { quota_of: Box::new(quota_of), check: QuotaCheck::new(), compare: QuotaCheck::compare });
     }

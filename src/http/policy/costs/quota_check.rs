@@ -79,7 +79,9 @@ mod tests {
     /// Returns the indices of the requests that find that the quota of a key alternates.
     fn reported(requests: impl IntoIterator<Item = (u32, Option<Quota>)>) -> Vec<usize> {
         let check = QuotaCheck::new();
-        let record = |(number, (key, quota)): (usize, (u32, _))| (!check.is_decided() && check.compare(&key.into(), quota)).then_some(number);
+        let record = |(number, (key, quota)): (usize, (u32, _))| {
+            (!check.is_decided() && check.compare(&key.into(), quota)).then_some(number)
+        };
         let found = requests.into_iter().enumerate().filter_map(record).collect();
         assert!(check.seen.lock().len() <= 1_000);
         found
