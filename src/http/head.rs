@@ -2,7 +2,7 @@
 
 use http::header::AsHeaderName;
 use http::request::Parts;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
 /// A request without its body, borrowed.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +164,20 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
     fn from(response: &'a Response<B>) -> Self {
         Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
     }
+}
+
+/// Sets a field. If the map is full, leaves the field out: that is no reason to fail a response.
+///
+/// Not inlined, as [`append_field`] is not: the functions of `http` have 2 KB each, and would be compiled into each place.
+#[inline(never)]
+pub(crate) fn set_field(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    let _ = fields.try_insert(name, value);
+}
+
+/// Adds a line to a field. Returns whether the field had one before. If the map is full, leaves the line out.
+#[inline(never)]
+pub(crate) fn append_field(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> bool {
+    fields.try_append(name, value).unwrap_or(false)
 }
 
 /// Returns the value of a field that occurs exactly once.

@@ -11,6 +11,7 @@ pub mod key;
 mod layer;
 mod log;
 mod mounting;
+mod outcome;
 mod permits;
 pub(crate) mod policy;
 mod preflight;

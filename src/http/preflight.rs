@@ -19,26 +19,31 @@ use crate::values::{Ask, PartitionKey, Quota};
 
 /// Exempts requests that can only be preflights, within a budget. All other requests count, and so do preflights
 /// beyond the budget and preflights of banned keys.
-pub(crate) struct PreflightExemption {
+struct PreflightExemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
     budget: Arc<dyn Limiter>,
 }
 
+/// Returns whether a request is an exempt preflight. The last argument is whether it certainly has no body. A closure, so
+/// that a program without the exemption is not linked with it.
+pub(crate) type ExemptsPreflight = Box<dyn Fn(&[Policy], &RequestHead<'_>, &dyn Fn() -> bool) -> bool + Send + Sync>;
+
+/// Exempts preflights within a budget.
+pub(crate) fn exempt_preflights(budget: Quota) -> ExemptsPreflight {
+    let exemption = PreflightExemption::new(budget);
+    Box::new(move |policies, head, has_no_body| exemption.try_exempt(policies, head, has_no_body))
+}
+
 impl PreflightExemption {
-    pub(crate) fn new(budget: Quota) -> Self {
+    fn new(budget: Quota) -> Self {
         Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)).into_limiter() }
     }
 
     /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether
     /// it was charged: then the request passes uncounted.
     #[cold]
-    pub(crate) fn try_exempt(
-        &self,
-        policies: &[Policy],
-        head: &RequestHead<'_>,
-        has_no_body: impl FnOnce() -> bool,
-    ) -> bool {
+    fn try_exempt(&self, policies: &[Policy], head: &RequestHead<'_>, has_no_body: &dyn Fn() -> bool) -> bool {
         let charge = || self.budget.decide(&Ask::charge(&PartitionKey::SHARED, 1)).at_once();
         is_preflight(head)
             && has_no_body()

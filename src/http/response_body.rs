@@ -9,7 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::{EndsWithBody, HeldRequest, OpenRequest};
+use crate::http::outcome::{EndsWithBody, HeldRequest, StaysOpen};
 
 pin_project! {
     /// The body of a response: the inner service's body, or the body of a rejection.
@@ -43,7 +43,7 @@ pin_project! {
         #[pin]
         body: B,
         // Taken once the body has ended.
-        request: Option<Box<OpenRequest>>,
+        request: Option<Box<dyn StaysOpen>>,
     }
 }
 
@@ -57,7 +57,7 @@ impl<B> ResponseBody<B> {
 
     /// The body of a request that is over when it has ended.
     #[cold]
-    pub(crate) fn open(body: B, request: Box<OpenRequest>) -> Self {
+    pub(crate) fn open(body: B, request: Box<dyn StaysOpen>) -> Self {
         Self { kind: BodyKind::Open { body: Box::pin(OpenBody { body, request: Some(request) }) } }
     }
 
@@ -110,7 +110,7 @@ fn poll_open<B: Body, R: EndsWithBody>(mut body: Pin<&mut B>, open: &mut Option<
 }
 
 /// Notes that a body has ended, if it has: servers ask, and drop such a body without a last poll.
-fn note_end(body: &impl Body, open: Option<&impl EndsWithBody>) {
+fn note_end(body: &impl Body, open: Option<&(impl EndsWithBody + ?Sized)>) {
     if let Some(request) = open.filter(|_| has_ended(body)) {
         request.note_end();
     }

@@ -13,9 +13,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::{Annotations, Evaluation, StillOpen, WaitingRequest, evaluate};
+use crate::http::evaluate::evaluate;
 use crate::http::head::RequestHead;
 use crate::http::log;
+use crate::http::outcome::{Annotations, Evaluation, StillOpen, Waiting};
 use crate::http::preflight::has_no_body;
 use crate::http::reload::LayerState;
 use crate::http::response_body::ResponseBody;
@@ -121,7 +122,7 @@ pin_project! {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
         // Boxed, so that the future of a service that never waits is not as large as a request.
-        Waiting { waiting: Box<WaitingRequest>, rest: Option<Box<RestOfRequest<S, B>>> },
+        Waiting { waiting: Waiting, rest: Option<Box<RestOfRequest<S, B>>> },
     }
 }
 
@@ -163,7 +164,7 @@ where
                 }
                 // -> Passing or Rejected, once the policies have decided
                 StateProj::Waiting { waiting, rest } => {
-                    let evaluated = ready!(Pin::new(waiting).poll(cx));
+                    let evaluated = ready!(waiting.as_mut().poll(cx));
                     let rest = rest.take().expect("taken only once, when the policies have decided");
                     let RestOfRequest { mut service, mut request, layer } = *rest;
                     let next = match evaluated {

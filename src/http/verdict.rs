@@ -73,7 +73,10 @@ impl Verdict {
     }
 
     pub(crate) fn new(policies: impl IntoIterator<Item = PolicyVerdict>) -> Self {
-        Self { policies: policies.into_iter().collect(), is_rejected: false }
+        let mut all = SmallVec::new();
+        // Pushed one by one: to collect into a `SmallVec` is a large function for each type of iterator.
+        policies.into_iter().for_each(|policy| all.push(policy));
+        Self { policies: all, is_rejected: false }
     }
 
     /// Marks the request as rejected, by policies or for another reason.

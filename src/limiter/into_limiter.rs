@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::deciding_bucket::DecidingBucket;
 use super::{Limiter, RateLimiter};
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::values::Quota;
@@ -16,11 +17,28 @@ use crate::values::Quota;
             clone an `Arc::new(RateLimiter::in_memory(...))`"
 )]
 pub trait IntoLimiter {
+    /// Whether each decision is made at once, and none fails, bans or holds units: true of algorithms in memory. A
+    /// program of such limiters is smaller.
+    #[doc(hidden)]
+    const ALWAYS_DECIDES: bool = false;
+
+    /// Converts into a limiter that can do more than decide only once it is completed, if there is one that does the
+    /// same.
+    #[doc(hidden)]
+    fn into_deciding(self) -> Arc<dyn Limiter>
+    where
+        Self: Sized,
+    {
+        self.into_limiter()
+    }
+
     /// Converts into a limiter.
     fn into_limiter(self) -> Arc<dyn Limiter>;
 }
 
 impl<A: Algorithm> IntoLimiter for A {
+    const ALWAYS_DECIDES: bool = true;
+
     fn into_limiter(self) -> Arc<dyn Limiter> {
         Arc::new(RateLimiter::in_memory(self))
     }
@@ -28,8 +46,14 @@ impl<A: Algorithm> IntoLimiter for A {
 
 /// A [`TokenBucket`] in memory.
 impl IntoLimiter for Quota {
+    const ALWAYS_DECIDES: bool = true;
+
     fn into_limiter(self) -> Arc<dyn Limiter> {
         TokenBucket::new(self).into_limiter()
+    }
+
+    fn into_deciding(self) -> Arc<dyn Limiter> {
+        Arc::new(DecidingBucket::new(self))
     }
 }
 

@@ -5,6 +5,8 @@
 //! own.
 
 mod acquire;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "layers use it"))]
+mod deciding_bucket;
 pub(crate) mod ext;
 pub(crate) mod health;
 pub(crate) mod hold;
@@ -23,6 +25,8 @@ pub use crate::values::{
     OverrideReasonError, Pending, Priority, QuotaError, Receipt, RequestEnd, Shape, Terms,
 };
 
+#[cfg(feature = "http")]
+pub(crate) use self::deciding_bucket::DecidingBucket;
 #[cfg(all(test, not(sluice_loom)))]
 pub(crate) use self::ext::LimiterExt;
 pub(crate) use self::rate_limiter::RateLimiter;

@@ -50,6 +50,12 @@ impl<A: Algorithm> RateLimiter<A> {
     pub fn in_memory(algorithm: A) -> Self {
         Self::new(algorithm, MemoryStore::default())
     }
+
+    /// The same, with a table that can do nothing else than decide until it is asked to.
+    pub(super) fn open_to_decide(algorithm: A) -> Self {
+        let table = MemoryStore::default().open_to_decide(&algorithm);
+        Self { algorithm: Arc::new(algorithm), table }
+    }
 }
 
 impl<A: Algorithm, T> RateLimiter<A, T> {
@@ -122,6 +128,20 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
     }
 }
 
+impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
+    /// Describes a limiter in memory, without its states.
+    pub(super) fn described_in_memory(&self) -> Description {
+        let clock = Arc::<C>::clone(self.table.clock());
+        self.described(Description::new().answering_all().deciding_by(clock))
+    }
+
+    /// Charges a key. `seldom` decides if keys have quotas of their own, or some were reset.
+    #[inline(always)]
+    pub(super) fn charge_or_else(&self, ask: &Ask<'_>, seldom: impl FnOnce() -> Answer) -> Answer {
+        self.table.charge_or_else(&*self.algorithm, ask, seldom)
+    }
+}
+
 impl<A: Algorithm, T> RateLimiter<A, T> {
     /// Describes the part that all tables share: the algorithm.
     fn described(&self, table: Description) -> Description {
@@ -143,9 +163,8 @@ impl<A: Algorithm, C: Clock> Limiter for RateLimiter<A, MemoryTable<A::State, C>
     }
 
     fn describe(&self) -> Description {
-        let clock = Arc::<C>::clone(self.table.clock());
         let states = StatesInMemory { algorithm: Arc::clone(&self.algorithm), table: Arc::clone(self.table.shared()) };
-        self.described(Description::new().answering_all().deciding_by(clock).keeping_states(states))
+        self.described_in_memory().keeping_states(states)
     }
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {

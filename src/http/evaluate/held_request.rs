@@ -1,39 +1,22 @@
 //! The hot path of one policy whose requests hold units, and await nothing else of their responses. If the request has
 //! to wait, or the limiter has failed, a transaction goes on from the answer.
-//!
-//! An [open request](OpenRequest) keeps the entries of its transaction. A held one keeps its units alone: one
-//! allocation for them, which it shares with the [`Permits`] in the extensions of the request, and one for these.
 
 use std::sync::Arc;
 
-use http::{Extensions, HeaderMap};
-
 use super::annotations::PlainDecision;
-use super::ending::Ending;
 use super::entry::{self, AskContext, Entries, NoKey, PolicyEntry};
-#[cfg(doc)]
-use super::open_request::OpenRequest;
-use super::rejected::Rejected;
 use super::scope::Scope;
 use super::transaction::Transaction;
-use super::{EndsWithBody, Evaluation};
-use crate::http::head::{RequestHead, ResponseHead};
-use crate::http::permits::{Held, Permits};
+use crate::http::head::RequestHead;
+use crate::http::outcome::{Evaluation, HeldRequest, Rejected};
+use crate::http::permits::Held;
 use crate::http::policy::{Fate, Policy, Precedence, has_decisions};
 use crate::http::reject::{ForAnybody, ShedResponses, is_usual};
 use crate::limiter::hold::Hold;
 use crate::values::{Answer, Ask, Priority};
 
-/// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
-/// until the client has disconnected or the service has failed.
-pub(crate) struct HeldRequest {
-    held: Arc<Held>,
-    ending: Ending,
-}
-
 impl Scope<'_> {
     /// Evaluates a request by the only policy, whose requests hold units.
-    #[inline(never)]
     pub(super) fn evaluate_held(self, policy: &Policy, head: &RequestHead<'_>) -> Evaluation {
         if let Some(shed) = self.in_force.shed_responses.as_ref().and_then(ShedResponses::for_anybody) {
             match self.shed_anybody(shed, policy, head) {
@@ -67,7 +50,7 @@ impl Scope<'_> {
                 policy.note(Fate::from_admission(decision), Some(hold.key()), Some(decision));
                 let decided = PlainDecision { policy: 0, key: hold.key(), quota, decision };
                 let known = self.annotate_plain(std::iter::once(decided));
-                Evaluation::Admitted(known.holding(HeldRequest::new(hold, policy)))
+                Evaluation::Admitted(known.holding(HeldRequest::new(held(hold, policy))))
             }
             Answer::Ready(Ok(decision)) if decision.ban().is_none() => {
                 policy.report_health(None);
@@ -114,52 +97,9 @@ impl Scope<'_> {
     }
 }
 
-impl HeldRequest {
-    #[inline(always)]
-    fn new(hold: Hold, policy: &Policy) -> Self {
-        let watcher = policy.description.watcher_of((*policy.limiter).as_any());
-        Self { held: Arc::new(Held::of_one(hold, watcher)), ending: Ending::default() }
-    }
-
-    /// Notes whether the method is `HEAD`. Lets the handler take the units.
-    pub(super) fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
-        self.ending.begin(is_head);
-        Permits::insert(&self.held, extensions);
-    }
-
-    /// Notes the head of the response.
-    pub(super) fn note_head(&mut self, response: &ResponseHead<'_>) {
-        self.ending.note_head(response);
-        self.held.begin_body();
-    }
-}
-
-impl EndsWithBody for HeldRequest {
-    fn note_poll(&self) {
-        self.held.resume();
-    }
-
-    fn note_bytes(&mut self, _: usize) {
-        self.held.hand_over();
-    }
-
-    fn note_trailers(&mut self, trailers: &HeaderMap) {
-        self.ending.note_trailers(trailers);
-    }
-
-    fn fail(&mut self) {
-        self.ending.fail();
-    }
-
-    fn note_end(&self) {
-        self.ending.note_end();
-    }
-}
-
-impl Drop for HeldRequest {
-    // Not inlined, so that requests that hold nothing do not pay for the registers.
-    #[inline(never)]
-    fn drop(&mut self) {
-        self.held.release(self.ending.request_end());
-    }
+/// The units of a request to the only policy.
+#[inline(always)]
+fn held(hold: Hold, policy: &Policy) -> Held {
+    let watcher = policy.description.watcher_of((*policy.limiter).as_any());
+    Held::of_one(hold, watcher)
 }

@@ -20,9 +20,12 @@
 //! only if there is no choice left, the transaction is rolled back.
 //!
 //! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
-//! takes the common cases: for one policy in [`evaluate`], for several in [`several`]. One for a single policy whose
+//! takes the common cases: for one policy in [`evaluate()`], for several in [`several`]. One for a single policy whose
 //! requests hold units is in [`held_request`]. In all other cases, the evaluation goes on as a transaction, from the
 //! answers that it has.
+//!
+//! All but [`evaluate()`] is the [longer path](LongerPath) of a layer. A program whose layers never take it is not
+//! linked with it.
 //!
 //! All entries are decided as of [one instant](crate::values::Now). After a wait, the next entries are decided as of a
 //! later one. Decisions are [counted](observe) in one place, and become [annotations] of the response in another; both
@@ -33,7 +36,6 @@
 
 mod alternatives;
 mod annotations;
-mod ending;
 mod entry;
 mod held_request;
 mod observe;
@@ -49,98 +51,45 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Response};
-
 use self::annotations::PlainDecision;
-pub(crate) use self::annotations::{Annotations, StillOpen};
 use self::entry::{Entries, NoKey, PolicyEntry};
-pub(crate) use self::held_request::HeldRequest;
-pub(crate) use self::open_request::OpenRequest;
-pub(crate) use self::rejected::Rejected;
 use self::scope::Scope;
 use self::transaction::{Transaction, TransactionProgress};
-pub(crate) use self::waiting::WaitingRequest;
-use crate::http::body::RejectionBody;
+use self::waiting::WaitingRequest;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
+use crate::http::key::MarkIndex;
+use crate::http::outcome::{Evaluation, Rejected};
 use crate::http::policy::{Fate, Policy};
 use crate::http::reject::Rejection;
-use crate::http::reload::{InForce, LayerState};
+use crate::http::reload::{AskedOnce, InForce, LayerState, LongerPath};
 use crate::values::{Answer, Ask, Mode};
-
-/// The result of an evaluation.
-pub(crate) enum Evaluation {
-    /// The inner service is called; the annotations go onto its response.
-    Admitted(Annotations),
-    /// The request is answered with this response.
-    Rejected(Response<RejectionBody>),
-    /// The request waits for its turn in a queue, or for a server.
-    Pending(Box<WaitingRequest>),
-}
-
-/// A request that is not over before the body of its response ends. Dropped, it ends.
-pub(crate) trait EndsWithBody {
-    /// Notes that the server asks for the next frame of the body.
-    fn note_poll(&self);
-
-    /// Counts the bytes of a frame of the body, which the server has now.
-    fn note_bytes(&mut self, bytes: usize);
-
-    /// Notes the trailers, in which gRPC has its status.
-    fn note_trailers(&mut self, trailers: &HeaderMap);
-
-    /// Notes an error of the body.
-    fn fail(&mut self);
-
-    /// Notes that the body has no more frames.
-    fn note_end(&self);
-}
-
-impl<R: EndsWithBody> EndsWithBody for Box<R> {
-    fn note_poll(&self) {
-        (**self).note_poll();
-    }
-
-    fn note_bytes(&mut self, bytes: usize) {
-        (**self).note_bytes(bytes);
-    }
-
-    fn note_trailers(&mut self, trailers: &HeaderMap) {
-        (**self).note_trailers(trailers);
-    }
-
-    fn fail(&mut self) {
-        (**self).fail();
-    }
-
-    fn note_end(&self) {
-        (**self).note_end();
-    }
-}
 
 /// Evaluates a request by the policies in force. `has_no_body` returns whether the request certainly has no body, which
 /// is asked of preflights only.
+///
+/// This is the hot path: a single plain policy, as most layers have. Its charge needs no transaction. All other requests
+/// take the [longer path](LONGER_PATH) of the layer. This function must not name it: see [`LongerPath`].
 #[inline]
 pub(crate) fn evaluate(
     layer: &Arc<LayerState>,
     in_force: &Arc<InForce>,
     head: &RequestHead<'_>,
-    has_no_body: impl FnOnce() -> bool,
+    has_no_body: impl Fn() -> bool,
 ) -> Evaluation {
     let scope = Scope { layer, in_force };
-    if let Some(exemption) = &layer.settings.preflight_exemption {
-        if exemption.try_exempt(&in_force.policies, head, has_no_body) {
+    if let Some(exempts) = &layer.settings.preflight_exemption {
+        if exempts(&in_force.policies, head, &has_no_body) {
             return scope.admit_exempt();
         }
     }
-    let policy = match &*in_force.policies {
-        [policy] if in_force.is_plain() => policy,
-        policies if in_force.is_plain() => return scope.evaluate_several(policies, head),
-        [policy] if in_force.is_held() => return scope.evaluate_held(policy, head),
-        _ => return scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head),
+    let policy = match (&*in_force.policies, in_force.is_plain()) {
+        ([policy], true) => policy,
+        (policies, true) => return (layer.longer_path().several)(layer, in_force, policies, head),
+        ([policy], false) if in_force.is_held() => return (layer.longer_path().held)(layer, in_force, policy, head),
+        _ => return (layer.longer_path().transaction)(layer, in_force, head),
     };
-    // The hot path: a single plain policy, as most layers have. Its charge needs no transaction. The key and the
-    // decision are borrowed, not moved, since each is as large as a cache line.
+    // The key and the decision are borrowed, not moved, since each is as large as a cache line.
     if !policy.applies_to(head) {
         return scope.admit_skipped(policy);
     }
@@ -178,10 +127,30 @@ pub(crate) fn evaluate(
         }
     }
     // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.
-    let mut transaction = Transaction::with_patience(patience);
-    transaction.entries.push(PolicyEntry::new(0, key.clone(), cost, quota));
-    scope.evaluate_transaction(transaction, Some(answer), head)
+    let asked = AskedOnce { key: key.clone(), cost, quota, patience, answer };
+    (layer.longer_path().go_on)(layer, in_force, head, asked)
 }
+
+/// The longer path of all layers that have one.
+pub(crate) static LONGER_PATH: LongerPath = LongerPath {
+    several: |layer, in_force, policies, head| Scope { layer, in_force }.evaluate_several(policies, head),
+    held: |layer, in_force, policy, head| Scope { layer, in_force }.evaluate_held(policy, head),
+    transaction: |layer, in_force, head| {
+        let scope = Scope { layer, in_force };
+        scope.evaluate_transaction(Transaction::with_patience(scope.patience(head)), None, head)
+    },
+    go_on: |layer, in_force, head, AskedOnce { key, cost, quota, patience, answer }| {
+        let mut transaction = Transaction::with_patience(patience);
+        transaction.entries.push(PolicyEntry::new(0, key, cost, quota));
+        Scope { layer, in_force }.evaluate_transaction(transaction, Some(answer), head)
+    },
+    note_offender: observe::note_offender,
+    respond_alike: |layer, in_force, (key, quota, decision), head| {
+        let decided = PlainDecision { policy: 0, key, quota, decision };
+        Scope { layer, in_force }.respond_alike(decided, head)
+    },
+    index_marks: |policies| MarkIndex::new(policies.iter().map(|policy| &*policy.selector.key)),
+};
 
 impl Scope<'_> {
     /// Admits a preflight that the layer exempts from all policies.
@@ -219,7 +188,7 @@ impl Scope<'_> {
         match transaction.reserve(self, answer) {
             TransactionProgress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             TransactionProgress::Done(Err(rejected)) => self.respond(*rejected, head),
-            progress => Evaluation::Pending(Box::new(WaitingRequest::new(transaction, progress, self))),
+            progress => Evaluation::Pending(Box::pin(WaitingRequest::new(transaction, progress, self))),
         }
     }
 
@@ -235,7 +204,7 @@ impl Scope<'_> {
     #[inline]
     fn prepare(self, entries: &mut Entries, head: &RequestHead<'_>) -> Result<(), Box<Rejection>> {
         self.in_force.look_for_overrides();
-        if let Some(concerned) = self.in_force.by_marks.as_ref().and_then(|by_marks| by_marks.of_request(head)) {
+        if let Some(concerned) = self.in_force.by_marks(&LONGER_PATH).and_then(|by_marks| by_marks.of_request(head)) {
             return concerned.into_iter().try_for_each(|index| self.prepare_policy(entries, index, head));
         }
         (0..).zip(&self.in_force.policies).try_for_each(|(index, _)| self.prepare_policy(entries, index, head))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::entry::{PolicyEntry, Progress};
 use super::scope::Scope;
 use crate::http::policy::{Fate, Policy, Share};
-use crate::http::reload::InForce;
+use crate::http::reload::{InForce, LayerState};
 use crate::util::spawn;
 use crate::values::{Decision, PartitionKey};
 
@@ -46,9 +46,16 @@ impl Scope<'_> {
     /// Records the rejection by a policy.
     pub(super) fn note_rejected(self, policy: &Policy, fate: Fate, key: &PartitionKey, decision: &Decision) {
         policy.note(fate, Some(key), Some(decision));
-        if let Some(scheduled) = policy.note_offender(key) {
-            self.layer.publish_offenders(policy, scheduled);
+        if policy.lineage.offenders.is_some() {
+            (self.layer.longer_path().note_offender)(self.layer, policy, key);
         }
+    }
+}
+
+/// Notes the key of a rejected request, and publishes this process's part, if a server has those of other processes.
+pub(super) fn note_offender(layer: &Arc<LayerState>, policy: &Policy, key: &PartitionKey) {
+    if let Some(scheduled) = policy.note_offender(key) {
+        layer.publish_offenders(policy, scheduled);
     }
 }
 

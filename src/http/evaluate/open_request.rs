@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use http::{Extensions, HeaderMap};
 
-use super::EndsWithBody;
-use super::annotations::Annotations;
-use super::ending::Ending;
 use super::entry::{Entries, PolicyEntry};
 use super::observe::{ChargeOf, note_crossings};
 use super::scope::Scope;
 use crate::http::grpc;
 use crate::http::head::{KeptHead, ResponseHead};
+use crate::http::outcome::{Annotations, Ending, EndsWithBody, StaysOpen};
 use crate::http::permits::{Held, Holds, Permits, release};
 use crate::http::policy::{NoteCharge, Policy};
 use crate::http::reload::{InForce, LayerState};
@@ -92,9 +90,42 @@ impl OpenRequest {
         }
     }
 
-    /// Notes whether the method is `HEAD`. Lets the handler settle costs, take the units that the request holds, and
-    /// see the verdict so far.
-    pub(super) fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
+    fn scope(&self) -> Scope<'_> {
+        Scope { layer: &self.layer, in_force: &self.in_force }
+    }
+
+    /// Settles the charges that depend on the head of the response, or on the status in its trailers.
+    fn settle_by_head(&mut self, response: &ResponseHead<'_>) {
+        let took = self.took();
+        let Self { layer, in_force, entries, .. } = self;
+        let scope = Scope { layer, in_force };
+        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
+            let policy = scope.policy(entry);
+            if let Some(cost) = policy.billing.cost_by_head(entry.cost, response) {
+                entry.settle(scope, cost);
+                entry.close(policy, Some(took));
+                if cost == 0 {
+                    entry.void_attempt();
+                }
+            }
+        }
+    }
+
+    fn took(&self) -> Duration {
+        Monotonic.now().saturating_since(self.since)
+    }
+
+    /// The cost of an entry that is settled at the end of the body. Without one, the first charge stays.
+    fn final_cost(&self, policy: &Policy) -> Option<u64> {
+        if policy.billing.is_charged_by_content() {
+            return self.bytes;
+        }
+        self.reports.as_ref()?.end(policy.name())
+    }
+}
+
+impl StaysOpen for OpenRequest {
+    fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
         self.ending.begin(is_head);
         if let Some(verdict) = self.scope().verdict(&self.entries) {
             verdict.extend_request(extensions);
@@ -107,13 +138,9 @@ impl OpenRequest {
         }
     }
 
-    fn scope(&self) -> Scope<'_> {
-        Scope { layer: &self.layer, in_force: &self.in_force }
-    }
-
     /// Settles the charges that depend on the head of the response, in reverse order: see
     /// [`Receipt`](crate::values::Receipt). Releases the units that are held until then.
-    pub(super) fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
+    fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
         self.ending.note_head(response);
         let end = self.ending.at_head();
         release(&mut self.until_head, end);
@@ -149,38 +176,8 @@ impl OpenRequest {
         annotations
     }
 
-    /// Settles the charges that depend on the head of the response, or on the status in its trailers.
-    fn settle_by_head(&mut self, response: &ResponseHead<'_>) {
-        let took = self.took();
-        let Self { layer, in_force, entries, .. } = self;
-        let scope = Scope { layer, in_force };
-        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
-            let policy = scope.policy(entry);
-            if let Some(cost) = policy.billing.cost_by_head(entry.cost, response) {
-                entry.settle(scope, cost);
-                entry.close(policy, Some(took));
-                if cost == 0 {
-                    entry.void_attempt();
-                }
-            }
-        }
-    }
-
-    /// Whether anything remains to end with the body.
-    pub(super) fn lasts(&self) -> bool {
+    fn lasts(&self) -> bool {
         self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
-    }
-
-    fn took(&self) -> Duration {
-        Monotonic.now().saturating_since(self.since)
-    }
-
-    /// The cost of an entry that is settled at the end of the body. Without one, the first charge stays.
-    fn final_cost(&self, policy: &Policy) -> Option<u64> {
-        if policy.billing.is_charged_by_content() {
-            return self.bytes;
-        }
-        self.reports.as_ref()?.end(policy.name())
     }
 }
 

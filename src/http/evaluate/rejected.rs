@@ -5,32 +5,17 @@ use std::time::Duration;
 
 use http::Response;
 
-use super::Evaluation;
 use super::annotations::{PlainDecision, verdict_of};
 use super::entry::PolicyEntry;
 use super::scope::Scope;
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
-use crate::http::headers::{LONGEST_ADVERTISED, ResponseFields, append_server_timing};
+use crate::http::headers::{LONGEST_ADVERTISED, append_server_timing};
+use crate::http::outcome::{Evaluation, Rejected};
 use crate::http::policy::{Fate, Policy};
-use crate::http::reject::{Rejection, ShedResponses, Wait};
+use crate::http::reject::{Rejection, Wait};
 use crate::http::reload::LayerState;
 use crate::values::{LimiterError, PartitionKey};
-
-/// The reason why a request is rejected, and the fields of its response.
-pub(crate) struct Rejected {
-    rejection: Rejection,
-    fields: Option<ResponseFields>,
-    /// The time that the request waited for its turn.
-    waited: Option<Duration>,
-}
-
-/// A rejection before any policy has decided.
-impl From<Rejection> for Rejected {
-    fn from(rejection: Rejection) -> Self {
-        Self { rejection, fields: None, waited: None }
-    }
-}
 
 impl Rejected {
     /// Makes the response.
@@ -118,22 +103,20 @@ impl Scope<'_> {
         head: &RequestHead<'_>,
     ) -> Evaluation {
         self.note_rejected(policy, Fate::Rejected, decided.key, decided.decision);
-        match &self.in_force.shed_responses {
-            Some(shed) if decided.decision.is_shed() => self.respond_alike(shed, policy, decided, head),
-            _ => self.respond(self.reject_plain(policy, decided), head),
+        if self.in_force.shed_responses.is_some() && decided.decision.is_shed() {
+            let PlainDecision { key, quota, decision, .. } = decided;
+            return (self.layer.longer_path().respond_alike)(self.layer, self.in_force, (key, quota, decision), head);
         }
+        self.respond(self.reject_plain(policy, decided), head)
     }
 
     /// Answers a request that was shed as another one with this wait was.
     #[cold]
-    #[inline(never)]
-    fn respond_alike(
-        self,
-        shed: &ShedResponses,
-        policy: &Policy,
-        decided: PlainDecision<'_>,
-        head: &RequestHead<'_>,
-    ) -> Evaluation {
+    pub(super) fn respond_alike(self, decided: PlainDecision<'_>, head: &RequestHead<'_>) -> Evaluation {
+        let policy = &self.in_force.policies[decided.policy];
+        let Some(shed) = &self.in_force.shed_responses else {
+            return self.respond(self.reject_plain(policy, decided), head);
+        };
         let respond = || self.reject_plain(policy, decided).respond(self.layer, head);
         let may_shed_anybody = self.in_force.sheds_anybody;
         let shedder = || policy.description.shedder_of((*policy.limiter).as_any()).filter(|_| may_shed_anybody);

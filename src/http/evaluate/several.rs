@@ -4,15 +4,14 @@
 
 use smallvec::SmallVec;
 
-use super::Evaluation;
 use super::annotations::PlainDecision;
 use super::entry::{self, AskContext, NoKey, PolicyEntry, Progress};
-use super::rejected::Rejected;
 use super::scope::Scope;
 #[cfg(doc)]
 use super::transaction;
 use super::transaction::Transaction;
 use crate::http::head::RequestHead;
+use crate::http::outcome::{Evaluation, Rejected};
 use crate::http::policy::{Fate, Policy};
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Quota};
 
@@ -38,7 +37,6 @@ impl PlainEntry {
 
 impl Scope<'_> {
     /// Evaluates a request by several policies, which all are plain and decide at once.
-    #[inline(never)]
     pub(super) fn evaluate_several(self, policies: &[Policy], head: &RequestHead<'_>) -> Evaluation {
         // Prepare.
         let mut entries = SmallVec::<[PlainEntry; 2]>::new();

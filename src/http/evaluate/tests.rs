@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 
-use super::transaction::Evaluated;
-use super::{Evaluation, WaitingRequest, evaluate};
+use super::{LONGER_PATH, evaluate};
 use crate::http::head::RequestHead;
-use crate::http::policy::{IntoPolicies, Policy};
+use crate::http::outcome::{Evaluated, Evaluation, Waiting};
+use crate::http::policy::{Hook, IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
 use crate::limiter::Limiter;
 use crate::util::captured_log;
@@ -75,7 +75,12 @@ fn enforceable(policies: impl IntoPolicies) -> Enforceable {
 fn layer(policies: impl IntoPolicies) -> Arc<LayerState> {
     // With the verdict and the timing, so that all annotations are rendered.
     let settings = LayerSettings { adds_verdict: true, adds_timing: true, ..LayerSettings::default() };
-    LayerState::new(enforceable(policies), settings)
+    with_longer_path(LayerState::new(enforceable(policies), settings))
+}
+
+fn with_longer_path(layer: Arc<LayerState>) -> Arc<LayerState> {
+    layer.install(&LONGER_PATH);
+    layer
 }
 
 /// The response to a request, without its body.
@@ -367,7 +372,7 @@ fn remote(log: &Log, policy: &'static str, limiter: &'static str, admits: [bool;
 }
 
 /// Begins a request that waits for a server.
-fn begin(layer: &Arc<LayerState>) -> Box<WaitingRequest> {
+fn begin(layer: &Arc<LayerState>) -> Waiting {
     match evaluate(layer, &layer.load(), &RequestHead::from(&Request::new(())), || true) {
         Evaluation::Pending(waiting) => waiting,
         Evaluation::Admitted(_) | Evaluation::Rejected(_) => panic!("the first policy answers later"),
@@ -375,8 +380,8 @@ fn begin(layer: &Arc<LayerState>) -> Box<WaitingRequest> {
 }
 
 /// Continues a request once all servers have answered.
-fn finish(mut waiting: Box<WaitingRequest>) -> Evaluated {
-    match Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())) {
+fn finish(mut waiting: Waiting) -> Evaluated {
+    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(evaluated) => evaluated,
         Poll::Pending => panic!("all servers have answered"),
     }
@@ -459,9 +464,13 @@ fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> Strin
     let events = Arc::new(Mutex::new(Vec::new()));
     let reported = Arc::clone(&events);
     let hook = move |event: &crate::policy::Event<'_>| reported.lock().unwrap().push(format!("{event:?}"));
-    let settings =
-        LayerSettings { adds_verdict: true, adds_timing: true, hook: Some(Arc::new(hook)), ..LayerSettings::default() };
-    let layer = LayerState::new(enforceable(policy), settings);
+    let settings = LayerSettings {
+        adds_verdict: true,
+        adds_timing: true,
+        hook: Some(Hook::new(hook)),
+        ..LayerSettings::default()
+    };
+    let layer = with_longer_path(LayerState::new(enforceable(policy), settings));
     let in_force = layer.load();
     assert!(in_force.is_held());
     let evaluate_one = || {

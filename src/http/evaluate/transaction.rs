@@ -6,16 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::alternatives::Choice;
-use super::annotations::Annotations;
 use super::entry::{AskContext, Entries, PolicyEntry, Progress};
 use super::open_request::OpenRequest;
-use super::rejected::Rejected;
 use super::scope::Scope;
+use crate::http::outcome::{Annotations, Evaluated, Rejected};
 use crate::http::policy::Fate;
 use crate::values::{Answer, Answers, Decision, FailureMode, LimiterError, MemberAnswers, Mode, Now, Pending};
-
-/// The decision of all policies together: the annotations of an admitted request, or the rejection.
-pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
 /// The entries of a request, charged up to `next`. If the transaction is dropped in between, they stay charged: a
 /// request that was cancelled while it waited is not refunded. The units that it holds are released.

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::entry::PolicyEntry;
 use super::scope::Scope;
-use super::transaction::{Evaluated, Transaction, TransactionProgress};
+use super::transaction::{Transaction, TransactionProgress};
+use crate::http::outcome::Evaluated;
 use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Answer, Decision, Now};
 
 /// A request that waits for the answer to its next entry. If it is dropped meanwhile, even before the first poll, the
 /// client has disconnected.
-pub(crate) struct WaitingRequest {
+pub(super) struct WaitingRequest {
     /// Dropped first, so that the request leaves its queue before its units are released.
     progress: TransactionProgress,
     transaction: Transaction,

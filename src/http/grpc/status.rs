@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::details::{self, Violation};
 use super::protocol::Protocol;
-use crate::http::head::trimmed;
+use crate::http::head::{set_field, trimmed};
 use crate::util::base64;
 
 /// The code that gRPC clients get if a limit is exceeded.
@@ -99,12 +99,12 @@ impl Status<'_> {
 
         let mut response = Response::new(());
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, content_type(protocol));
-        headers.insert(GRPC_STATUS, HeaderValue::from(self.code as u32));
-        headers.insert(GRPC_MESSAGE, percent_encoded(message));
-        headers.insert(GRPC_STATUS_DETAILS, binary(&details));
+        set_field(headers, CONTENT_TYPE, content_type(protocol));
+        set_field(headers, GRPC_STATUS, HeaderValue::from(self.code as u32));
+        set_field(headers, GRPC_MESSAGE, percent_encoded(message));
+        set_field(headers, GRPC_STATUS_DETAILS, binary(&details));
         if let Some(pushback) = pushback_ms(self.retry) {
-            headers.insert(GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback));
+            set_field(headers, GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback));
         }
         response
     }

@@ -1,5 +1,6 @@
 //! Decimal numbers in header fields: writing, parsing and rounding.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -22,36 +23,27 @@ pub(super) fn seconds_ceil(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// The values of smaller numbers are static, so that most responses allocate nothing for them: 40 KB, and each value
-/// reads four bytes of it.
+/// The values of smaller numbers are slices of [`DIGITS`], so that most responses allocate nothing for them.
 const FEW: usize = 10_000;
 
-/// 0000 to 9999.
-static DIGITS: &str = {
-    static DIGITS: [u8; 4 * FEW] = {
-        let (mut digits, mut number) = ([0; 4 * FEW], 0);
-        while number < FEW {
-            let [thousands, hundreds, tens] = [number / 1_000, number / 100 % 10, number / 10 % 10];
-            digits[4 * number] = b"0123456789"[thousands];
-            digits[4 * number + 1] = b"0123456789"[hundreds];
-            digits[4 * number + 2] = b"0123456789"[tens];
-            digits[4 * number + 3] = b"0123456789"[number % 10];
-            number += 1;
+/// 0000 to 9999. Made by the first value, in some 20 µs, since a program would be larger by these 40 KB.
+static DIGITS: LazyLock<&'static str> = LazyLock::new(|| {
+    let mut digits = String::with_capacity(4 * FEW);
+    for number in 0..FEW {
+        for power in [1_000, 100, 10, 1] {
+            digits.push(char::from(b"0123456789"[number / power % 10]));
         }
-        digits
-    };
-    match std::str::from_utf8(&DIGITS) {
-        Ok(digits) => digits,
-        Err(_) => panic!("digits are ASCII"),
     }
-};
+    digits.leak()
+});
 
 /// Makes a value of `number`. Below [`FEW`], it allocates nothing.
 pub(super) fn value(number: u64) -> HeaderValue {
     match usize::try_from(number) {
         Ok(few @ ..FEW) => {
             let zeros = usize::from(few < 10) + usize::from(few < 100) + usize::from(few < 1_000);
-            HeaderValue::from_static(&DIGITS[4 * few + zeros..4 * few + 4])
+            let digits: &'static str = *DIGITS;
+            HeaderValue::from_static(&digits[4 * few + zeros..4 * few + 4])
         }
         _ => {
             let mut out = Scratch::new();

@@ -5,8 +5,9 @@ use http::{HeaderMap, HeaderValue};
 
 use super::decimal::{Scratch, value_of};
 use super::measure::Advertised;
-use super::merge::{is_stricter, set};
+use super::merge::is_stricter;
 use super::{RATELIMIT, RATELIMIT_POLICY};
+use crate::http::head::set_field;
 
 /// The values of the fields for the policy that they describe.
 pub(super) struct PolicyStanding<'a> {
@@ -32,11 +33,11 @@ pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
 pub(super) fn write(headers: &mut HeaderMap, standing: &PolicyStanding<'_>) {
     if !is_stricter(headers, &RATELIMIT, standing.remaining) {
         match standing.policy {
-            Some(policy) => set(headers, RATELIMIT_POLICY, policy.clone()),
+            Some(policy) => set_field(headers, RATELIMIT_POLICY, policy.clone()),
             // One that is set describes another policy.
             None => drop(headers.remove(RATELIMIT_POLICY)),
         }
-        set(headers, RATELIMIT, ratelimit(standing));
+        set_field(headers, RATELIMIT, ratelimit(standing));
     }
 }
 

@@ -8,6 +8,7 @@ use super::measure::{Advertised, Level};
 use super::merge::merge_draft11;
 use super::partition::Mark;
 use super::{RATELIMIT, RATELIMIT_POLICY};
+use crate::http::head::append_field;
 
 /// Adds both fields to a response, and merges them with those that are set. `state` is the value of `RateLimit`; `None`
 /// if only the policies are advertised.
@@ -49,7 +50,7 @@ fn take_back(headers: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> 
     headers.remove(name);
     for line in lines {
         // There is room: the line was there before.
-        let _ = headers.try_append(name, line);
+        append_field(headers, name.clone(), line);
     }
     last
 }

@@ -1,7 +1,5 @@
 //! Interned values: texts of fields and bodies that are the same on all responses.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use http::HeaderValue;
 
 use super::decimal::value_of;
@@ -24,17 +22,19 @@ pub(super) fn intern(value: &[u8]) -> HeaderValue {
 
 /// Leaks a copy of these bytes, unless there is one already; `None` if too many are leaked.
 pub(crate) fn leaked(bytes: &[u8]) -> Option<&'static [u8]> {
-    static ALL: Lock<BTreeSet<&'static [u8]>> = Lock::new(BTreeSet::new());
-    // If a thread panicked with the lock, the set is still valid: bytes are leaked before they are inserted.
+    // In order. A sorted list, and no tree: there are few values, which are interned when policies are put in force.
+    static ALL: Lock<Vec<&'static [u8]>> = Lock::new(Vec::new());
+    // If a thread panicked with the lock, the list is still valid: bytes are leaked before they are inserted.
     let mut all = ALL.lock();
-    if let Some(kept) = all.get(bytes) {
-        return Some(kept);
+    match all.binary_search(&bytes) {
+        Ok(index) => Some(all[index]),
+        Err(_) if all.len() >= MAX_LEAKED => None,
+        Err(index) => {
+            let new: &'static [u8] = Box::leak(bytes.into());
+            all.insert(index, new);
+            Some(new)
+        }
     }
-    (all.len() < MAX_LEAKED).then(|| {
-        let new: &'static [u8] = Box::leak(bytes.into());
-        all.insert(new);
-        new
-    })
 }
 
 /// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word
@@ -50,15 +50,18 @@ pub(crate) struct Constants {
 impl Constants {
     /// Interns the constants of a policy; `None` if too many are leaked already.
     pub(super) fn intern(prefix: &[u8], policies: &HeaderValue) -> Option<&'static Self> {
-        type Known = BTreeMap<[Box<[u8]>; 2], &'static Constants>;
-        static ALL: Lock<Known> = Lock::new(Known::new());
-        let key = [prefix, policies.as_bytes()].map(Box::from);
-        // As above: the constants are leaked before they are inserted.
+        static ALL: Lock<Vec<&'static Constants>> = Lock::new(Vec::new());
+        // As above: in order, and leaked before they are inserted.
         let mut all = ALL.lock();
-        if all.len() < MAX_LEAKED {
-            let new = || &*Box::leak(Box::new(Self { prefix: prefix.into(), policies: policies.clone() }));
-            return Some(all.entry(key).or_insert_with(new));
+        let key = (prefix, policies.as_bytes());
+        match all.binary_search_by(|known| (&*known.prefix, known.policies.as_bytes()).cmp(&key)) {
+            Ok(index) => Some(all[index]),
+            Err(_) if all.len() >= MAX_LEAKED => None,
+            Err(index) => {
+                let new = &*Box::leak(Box::new(Self { prefix: prefix.into(), policies: policies.clone() }));
+                all.insert(index, new);
+                Some(new)
+            }
         }
-        all.get(&key).copied()
     }
 }

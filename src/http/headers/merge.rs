@@ -1,15 +1,10 @@
 //! Merges fields with those that an inner service or layer has set, so that no limit looks larger than it is.
 
-use http::header::IntoHeaderName;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
+use crate::http::head::set_field;
 use crate::http::text::string_end;
-
-/// Sets a field. If the map is full, leaves the field out: that is no reason to fail a response.
-pub(super) fn set(headers: &mut HeaderMap, name: impl IntoHeaderName, value: HeaderValue) {
-    let _ = headers.try_insert(name, value);
-}
 
 /// Whether a field with one number of remaining units is set and must stay: it has at most `left`, or cannot be read.
 pub(super) fn is_stricter(headers: &HeaderMap, name: &HeaderName, left: u64) -> bool {
@@ -90,7 +85,7 @@ fn set_list(headers: &mut HeaderMap, name: HeaderName, members: &[MergedMember<'
     let members: Vec<_> = members.iter().map(|member| [member.name, member.parameters].concat()).collect();
     // Each byte is one of a field value.
     if let Ok(value) = HeaderValue::from_bytes(&members.join(b", ".as_slice())) {
-        set(headers, name, value);
+        set_field(headers, name.clone(), value);
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct FieldsOfQuota {
 /// The quotas that the keys of a policy have had, as far as there is room. A quota stays: most services have a few
 /// plans, and with a quota negotiated for each customer the first ones are served faster, until the next live change.
 #[derive(Debug, Default)]
-pub(super) struct Plans(OnceLock<Box<[OnceLock<FieldsOfQuota>; SLOTS]>>);
+pub(super) struct Plans(OnceLock<Box<[OnceLock<FieldsOfQuota>]>>);
 
 /// The most quotas of a policy: some 20 KiB with their texts.
 const SLOTS: usize = 64;
@@ -35,7 +35,7 @@ impl Plans {
         terms: Terms,
         constants: impl Fn(&Measure) -> Option<&'static Constants>,
     ) -> Option<&FieldsOfQuota> {
-        let slots = self.0.get_or_init(|| Box::new(std::array::from_fn(|_| OnceLock::new())));
+        let slots = self.0.get_or_init(|| (0..SLOTS).map(|_| OnceLock::new()).collect());
         let first = slot_of(quota);
         (first..first + PROBES).map(|slot| &slots[slot % SLOTS]).find_map(|slot| {
             let make = || {

@@ -5,13 +5,14 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::decimal::{Scratch, value_of};
+use crate::http::head::append_field;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Appends `Server-Timing: ratelimit;dur=1234.567` (W3C Server Timing; milliseconds).
 pub(crate) fn append_server_timing(headers: &mut HeaderMap, waited: Duration) {
     // If the map is full, the field is left out: that is no reason to fail a response.
-    let _ = headers.try_append(SERVER_TIMING, value(waited));
+    append_field(headers, SERVER_TIMING, value(waited));
 }
 
 /// Rounds up to microseconds, which are written as thousandths of a millisecond.

@@ -7,7 +7,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::decimal::{self, Scratch, seconds_ceil, value_of};
-use super::merge::set;
+use crate::http::head::{append_field, set_field};
 
 /// The field with the exact wait, in decimal seconds to the microsecond, rounded up. After the field of M. Perham, "The
 /// Leaky Bucket rate limiter", 2020.
@@ -83,10 +83,10 @@ impl WaitFields {
     pub(crate) fn write(&self, headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
         merge_retry_after(headers, wait, now);
         if let Some(name) = &self.exact {
-            set(headers, name, self.exact_value(wait));
+            set_field(headers, name.clone(), self.exact_value(wait));
         }
         if self.millis {
-            set(headers, RETRY_AFTER_MS, millis(wait));
+            set_field(headers, RETRY_AFTER_MS, millis(wait));
         }
     }
 
@@ -123,7 +123,7 @@ pub(super) fn millis(wait: Duration) -> HeaderValue {
 pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
     // One look-up: nearly always nothing is set yet. If the map is full, the field is left out: that is no reason to
     // fail a response.
-    if headers.try_append(RETRY_AFTER, retry_after(wait)).unwrap_or(false) {
+    if append_field(headers, RETRY_AFTER, retry_after(wait)) {
         unite_retry_after(headers, now);
     }
 }
@@ -133,7 +133,7 @@ pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: im
 fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
     let now = LazyCell::new(now);
     let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, || *now)).max();
-    set(headers, RETRY_AFTER, decimal::value(seconds.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
+    set_field(headers, RETRY_AFTER, decimal::value(seconds.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
 /// Reads a `Retry-After`: whole seconds, or those until a date, rounded up.

@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderName};
 
 use super::decimal::{self, seconds_ceil};
 use super::fields::ResetForm;
-use super::merge::{is_stricter, set};
+use super::merge::is_stricter;
+use crate::http::head::set_field;
 use crate::values::Decision;
 
 /// The field with the limit of the policy that is the closest to its end, as many APIs have it.
@@ -31,9 +32,9 @@ pub(super) fn write(
         return;
     }
     let reset = reset_seconds(form, decision.reset_after(), now);
-    set(headers, LIMIT, decimal::value(decision.limit()));
-    set(headers, REMAINING, decimal::value(remaining));
-    set(headers, RESET, decimal::value(reset));
+    set_field(headers, LIMIT, decimal::value(decision.limit()));
+    set_field(headers, REMAINING, decimal::value(remaining));
+    set_field(headers, RESET, decimal::value(reset));
 }
 
 /// Returns `X-RateLimit-Reset` of a key that has its full quota again after `span`, in whole seconds, rounded up.

@@ -8,11 +8,12 @@ use http::Response;
 
 use super::RateLimitLayer;
 use crate::http::body::RejectionBody;
+use crate::http::evaluate::LONGER_PATH;
 use crate::http::grpc::GrpcStatus;
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
-use crate::http::policy::{Event, IntoPolicies, Policies, PolicyError};
-use crate::http::preflight::PreflightExemption;
+use crate::http::policy::{Event, Hook, IntoPolicies, Policies, PolicyError};
+use crate::http::preflight::exempt_preflights;
 use crate::http::reject::{Rejection, RejectionFormat};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
 use crate::values::Quota;
@@ -61,7 +62,9 @@ impl RateLimitLayerBuilder {
     /// lists the mistakes.
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
-        Enforceable::new(policies).map(|policies| RateLimitLayer { state: LayerState::new(policies, settings) })
+        let state = LayerState::new(Enforceable::new(policies)?, settings);
+        state.install(&LONGER_PATH);
+        Ok(RateLimitLayer { state })
     }
 
     /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, all responses
@@ -168,7 +171,7 @@ impl RateLimitLayerBuilder {
     /// ```
     #[doc(alias("cors", "options"))]
     pub fn exempt_preflights(mut self, budget: Quota) -> Self {
-        self.settings.preflight_exemption = Some(PreflightExemption::new(budget));
+        self.settings.preflight_exemption = Some(exempt_preflights(budget));
         self
     }
 
@@ -286,7 +289,7 @@ impl RateLimitLayerBuilder {
     /// Transitions are logged with a keyed hash of the key: that a key is limited at `info`, if there is a hook; all
     /// others at `warn`. The end of a ban is no event: its length was reported when it began.
     pub fn on_transition(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.settings.hook = Some(Arc::new(hook));
+        self.settings.hook = Some(Hook::new(hook));
         self
     }
 

@@ -1,6 +1,8 @@
 //! `RateLimitLayer`: limits the requests to a service by one or more policies.
 
 mod builder;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +11,14 @@ use std::sync::atomic::Ordering;
 use tower_layer::Layer;
 
 pub use self::builder::RateLimitLayerBuilder;
+use crate::http::evaluate::LONGER_PATH;
 use crate::http::key::PeerIp;
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
-use crate::http::reload::{LayerState, LimitsHandle};
+#[cfg(doc)]
+use crate::http::reload::LongerPath;
+use crate::http::reload::{Enforceable, LayerSettings, LayerState, LimitsHandle};
 use crate::http::service::RateLimit;
-use crate::limiter::IntoLimiter;
+use crate::limiter::{DecidingBucket, IntoLimiter};
 use crate::values::Backlog;
 
 /// Limits the requests to a service by one or more policies.
@@ -134,7 +139,20 @@ impl RateLimitLayer {
     #[track_caller]
     #[doc(alias("per ip", "ip address"))]
     pub fn per_client(limiter: impl IntoLimiter) -> Self {
-        Self::new(Policy::new("per-client", limiter).key(PeerIp::new()))
+        Self::of_clients(limiter)
+    }
+
+    /// The only layer that may need no [longer path](LongerPath): its policy has no options, and the limiter may be of a
+    /// type that always decides.
+    #[track_caller]
+    fn of_clients<L: IntoLimiter>(limiter: L) -> Self {
+        let policy = Policy::new("per-client", limiter.into_deciding()).key(PeerIp::new());
+        let policies = Enforceable::one(policy).unwrap_or_else(|error| panic!("{error}"));
+        let state = LayerState::new(policies, LayerSettings::default());
+        if !L::ALWAYS_DECIDES {
+            state.install(&LONGER_PATH);
+        }
+        Self { state }
     }
 
     /// Makes a layer that enforces policies that were read at run time.
@@ -155,7 +173,7 @@ impl RateLimitLayer {
     #[must_use]
     #[doc(alias("hot reload", "reload"))]
     pub fn handle(&self) -> LimitsHandle {
-        LimitsHandle::new(Arc::clone(&self.state))
+        LimitsHandle::new(Arc::clone(self.complete()))
     }
 
     /// Rejects, with 503, all waiters in the queues of this layer, and all requests to these queues from now on: see
@@ -169,7 +187,7 @@ impl RateLimitLayer {
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
-        for policy in &*self.state.load().policies {
+        for policy in &*self.complete().load().policies {
             policy.observe();
         }
     }
@@ -200,10 +218,13 @@ impl RateLimitLayer {
     /// `None` if there is no policy of this name, or if its limiter never delays requests.
     #[must_use]
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
-        self.state.load().policy(policy)?.limiter.stats().backlog
+        self.complete().load().policy(policy)?.limiter.stats().backlog
     }
 
-    pub(crate) const fn state(&self) -> &Arc<LayerState> {
+    /// Returns the state, for those who may do more with it than to evaluate requests.
+    pub(crate) fn complete(&self) -> &Arc<LayerState> {
+        self.state.install(&LONGER_PATH);
+        self.state.load().policies.iter().for_each(|policy| DecidingBucket::complete(&*policy.limiter));
         &self.state
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::http::policy::definition::Policy;
 use crate::http::policy::facts::Fact;
 use crate::http::policy::shares::{Crossing, Share};
-use crate::http::policy::transitions::Transition;
 use crate::values::{Decision, PartitionKey};
 
 impl Policy {
@@ -128,7 +127,7 @@ impl Policy {
             Crossing { policy: &self.name, shadow: self.shadow, selector: &self.selector, key, share, decision };
         self.lineage.meter.crossed(share);
         // The request is admitted and charged, whatever a function of the program does.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.report_limited(Transition::Crossed { crossing })));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.report_crossed(&crossing)));
         if let Some(hook) = self.watched.hook_of(share) {
             let _ = catch_unwind(AssertUnwindSafe(|| hook(&crossing)));
         }

@@ -10,7 +10,7 @@ use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{KeyCharge, KeyExtractor};
 use crate::http::policy::bans::Penalty;
 use crate::http::policy::billing::{Bill, Billing};
-use crate::http::policy::costs::{Cost, Costs, QuotaOf};
+use crate::http::policy::costs::{Cost, Costs};
 use crate::http::policy::facts::{Fact, Options};
 use crate::http::policy::lineage::Lineage;
 use crate::http::policy::offender_record::{OffenderRecord, ShowKey, TrackedOffenders};
@@ -72,7 +72,7 @@ pub struct Policy {
     /// The state that the next policy of the same name takes over: counts, metrics, bans.
     pub(crate) lineage: Lineage,
     /// The hook of the layer, once the policy is in one.
-    pub(crate) hook: Option<Hook>,
+    pub(crate) hook: Option<Hook<Self>>,
     /// The shares of its limits at which it reports crossings.
     pub(super) watched: WatchedShares,
     /// The options that were set, for the rules about their combinations.
@@ -192,7 +192,7 @@ impl Policy {
     /// policy, some 20 KiB; for further quotas, they are made for each response.
     #[doc(alias("plan", "tier", "per user"))]
     pub fn quota_fn(self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
-        self.with_quotas(Fact::QuotaFn, Box::new(quota))
+        self.with_quotas(Fact::QuotaFn, quota)
     }
 
     /// Gives each key windows of its own, with their limit: 10,000 a month from the 17th, by the clocks of the
@@ -231,7 +231,7 @@ impl Policy {
         self,
         window: impl Fn(&RequestHead<'_>) -> Option<crate::CalendarWindow> + Send + Sync + 'static,
     ) -> Self {
-        self.with_quotas(Fact::WindowFn, Box::new(move |head| window(head).map(|window| window.own_quota())))
+        self.with_quotas(Fact::WindowFn, move |head| window(head).map(|window| window.own_quota()))
     }
 
     /// Gives each key a limit of its own on what it has in flight: the number of the customer's plan, say. `None`
@@ -262,13 +262,17 @@ impl Policy {
     /// [`Concurrency`](crate::Concurrency) or a `RedisConcurrency`.
     #[doc(alias("plan", "concurrency", "seats"))]
     pub fn limit_fn(self, limit: impl Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
-        self.with_quotas(Fact::LimitFn, Box::new(move |head| limit(head).map(Quota::in_flight)))
+        self.with_quotas(Fact::LimitFn, move |head| limit(head).map(Quota::in_flight))
     }
 
     /// Gives keys quotas of their own. An option of this kind excludes the others.
-    fn with_quotas(mut self, option: Fact, quota: QuotaOf) -> Self {
+    fn with_quotas(
+        mut self,
+        option: Fact,
+        quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static,
+    ) -> Self {
         self.options.set(option);
-        self.costs.quota = Some(quota);
+        self.costs.set_quota_fn(quota);
         self.description.prepare_for_quotas();
         // `charge_once` does the same if it is called after this.
         if let Some(retries) = &self.billing.retries {
@@ -597,7 +601,8 @@ impl Policy {
     /// no forged header makes a request exempt: see [`Exemptions`].
     #[doc(alias("allowlist", "whitelist", "bypass"))]
     pub fn exempt(mut self, exemptions: Exemptions) -> Self {
-        self.selector.except = Some(Except::new(exemptions));
+        let except = Except::new(exemptions);
+        self.selector.except = Some(Box::new(move |policy, head| except.exempts(policy, head)));
         self
     }
 

@@ -1,5 +1,6 @@
 //! The metrics, the logs and the events of a policy.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::http::key::KeyError;
@@ -9,7 +10,8 @@ use crate::http::policy::limited_keys::LimitedKeys;
 use crate::http::policy::log;
 use crate::http::policy::metrics::Fate;
 use crate::http::policy::overrides::Overrides;
-use crate::http::policy::transitions::{Event, Transition};
+use crate::http::policy::shares::Crossing;
+use crate::http::policy::transitions::{Event, Hook, Transition};
 use crate::store::Stats;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, Exception, FailureMode, LimiterError, Mode, Override, PartitionKey};
@@ -50,15 +52,29 @@ impl Policy {
         if let Some(error) = failure {
             self.report_failure(error);
         } else if self.lineage.record.health.worked(|| Monotonic.now()) {
-            self.report(Transition::Recovered, 0);
+            self.report_recovery();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_recovery(&self) {
+        log::limiter_recovered(&self.name);
+        self.tell_hook(Transition::Recovered, 0);
     }
 
     /// Records that a limiter that sheds has admitted a request.
     pub(crate) fn note_not_shed(&self) {
         if self.lineage.record.shedding.worked(|| Monotonic.now()) {
-            self.report(Transition::SheddingEnded, 0);
+            self.report_end_of_shedding();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_end_of_shedding(&self) {
+        log::shedding_ended(&self.name, self.shadow);
+        self.tell_hook(Transition::SheddingEnded, 0);
     }
 
     #[cold]
@@ -66,7 +82,8 @@ impl Policy {
         self.lineage.record.failures.fetch_add(1, Ordering::Relaxed);
         self.lineage.meter.failed();
         if self.lineage.record.health.failed(Monotonic.now()) {
-            self.report(Transition::Failing { error }, 0);
+            log::limiter_failed(&self.name, error, self.fate_on_failure());
+            self.tell_hook(Transition::Failing { error }, 0);
         }
     }
 
@@ -123,8 +140,15 @@ impl Policy {
     #[inline]
     fn note_shed(&self) {
         if self.lineage.record.shedding.failed_often(|| Monotonic.now()) {
-            self.report(Transition::Shedding, 0);
+            self.report_shedding();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_shedding(&self) {
+        log::shedding(&self.name, self.shadow);
+        self.tell_hook(Transition::Shedding, 0);
     }
 
     /// Notes a rejection by the limiter: that it sheds, or, for the hook of the layer, the first rejection of a key.
@@ -135,80 +159,95 @@ impl Policy {
             return;
         }
         // A ban has an event of its own, and a suspended quota is the operator's doing.
-        if self.hook.is_none() || decision.ban().is_some() || decision.is_suspended() {
+        if decision.ban().is_some() || decision.is_suspended() {
             return;
         }
+        if let Some(hook) = &self.hook {
+            (hook.note_limited)(self, key, decision);
+        }
+    }
+
+    /// Reports the first rejection of a key.
+    fn report_limited(&self, key: &PartitionKey, decision: &Decision) {
         let record = self.limited_keys();
-        if record.begins(key, decision.reset_after().max(decision.retry_after().unwrap_or_default())) {
-            self.report_some(Transition::Limited { key, decision }, record);
+        if !record.begins(key, decision.reset_after().max(decision.retry_after().unwrap_or_default())) {
+            return;
+        }
+        if let Some(left_out) = record.admit() {
+            log::key_limited(self.line(key, left_out), self.shadow, decision.retry_after());
+            self.tell_hook(Transition::Limited { key, decision }, left_out);
         }
     }
 
     /// Notes that a penalty has banned a key.
     #[cold]
     pub(super) fn note_banned(&self, key: &PartitionKey, ban: Exception) {
-        self.report_some(Transition::Banned { key, ban }, self.limited_keys());
+        if let Some(left_out) = self.limited_keys().admit() {
+            log::key_banned(self.line(key, left_out), &ban);
+            self.tell_hook(Transition::Banned { key, ban }, left_out);
+        }
     }
 
     /// Reports that the use of a key has crossed a share of its limit, unless there are too many such events.
-    pub(super) fn report_limited(&self, transition: Transition<'_>) {
-        self.report_some(transition, self.limited_keys());
-    }
-
-    /// Reports an event that clients can cause, unless there are too many.
-    fn report_some(&self, transition: Transition<'_>, record: &LimitedKeys) {
-        if let Some(left_out) = record.admit() {
-            self.report(transition, left_out);
+    pub(super) fn report_crossed(&self, crossing: &Crossing<'_>) {
+        if let Some(left_out) = self.limited_keys().admit() {
+            log::share_crossed(self.line(crossing.key(), left_out), self.shadow, &crossing.share());
+            self.tell_hook(Transition::Crossed { crossing: *crossing }, left_out);
         }
     }
 
     /// Reports what an operator has done to a key.
     pub(crate) fn report_override(&self, key: &PartitionKey, by_hand: Override) {
+        let line = self.line(key, 0);
         let transition = match by_hand.exception() {
-            Some(ban) if ban.is_ban => Transition::Banned { key, ban },
-            Some(allowance) => Transition::Allowed { key, allowance },
-            None => Transition::Lifted { key },
+            Some(ban) if ban.is_ban => {
+                log::key_banned(line, &ban);
+                Transition::Banned { key, ban }
+            }
+            Some(allowance) => {
+                log::key_allowed(line, &allowance);
+                Transition::Allowed { key, allowance }
+            }
+            None => {
+                log::key_let_in(line);
+                Transition::Lifted { key }
+            }
         };
-        self.report(transition, 0);
+        self.tell_hook(transition, 0);
     }
 
     /// Reports that an operator resets a key.
     pub(crate) fn report_reset(&self, key: &PartitionKey) {
-        self.report(Transition::Reset { key }, 0);
+        log::key_reset(self.line(key, 0));
+        self.tell_hook(Transition::Reset { key }, 0);
     }
 
-    /// Logs a transition, and reports it to the hook of the layer.
-    pub(super) fn report(&self, transition: Transition<'_>, left_out: u64) {
-        let event = Event {
+    fn line<'a>(&'a self, key: &'a PartitionKey, left_out: u64) -> log::KeyLine<'a> {
+        log::KeyLine { policy: &self.name, route: self.lineage.meter.route().map(AsRef::as_ref), key, left_out }
+    }
+
+    /// Reports a transition to the hook of the layer. Its callers log it: a program is linked with the lines of those
+    /// that can happen to it.
+    fn tell_hook(&self, transition: Transition<'_>, left_out: u64) {
+        let Some(hook) = &self.hook else { return };
+        (hook.tell)(&Event {
             policy: &self.name,
             route: self.lineage.meter.route().map(AsRef::as_ref),
             shadow: self.shadow,
             selector: &self.selector,
             transition,
             left_out,
-        };
-        let line = |key| log::KeyLine { policy: event.policy, route: event.route, key, left_out };
-        match transition {
-            Transition::Limited { key, decision } => log::key_limited(line(key), self.shadow, decision.retry_after()),
-            Transition::Crossed { crossing } => {
-                log::share_crossed(line(crossing.key()), self.shadow, &crossing.share());
-            }
-            Transition::Banned { key, ban } => log::key_banned(line(key), &ban),
-            Transition::Allowed { key, allowance } => log::key_allowed(line(key), &allowance),
-            Transition::Lifted { key } => log::key_let_in(line(key)),
-            Transition::Reset { key } => log::key_reset(line(key)),
-            Transition::Failing { error } => log::limiter_failed(&self.name, error, self.fate_on_failure()),
-            Transition::Recovered => log::limiter_recovered(&self.name),
-            Transition::Shedding => log::shedding(&self.name, self.shadow),
-            Transition::SheddingEnded => log::shedding_ended(&self.name, self.shadow),
-        }
-        if let Some(hook) = &self.hook {
-            hook(&event);
-        }
+        });
     }
 
     fn limited_keys(&self) -> &LimitedKeys {
         self.lineage.record.limited_keys_by(|| self.clock())
+    }
+}
+
+impl Hook<Policy> {
+    pub(crate) fn new(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        Self { tell: Arc::new(tell), note_limited: Policy::report_limited }
     }
 }
 
@@ -269,7 +308,7 @@ mod tests {
         let events = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&events);
         let mut policy = Policy::new("p", Quota::per_second(1));
-        policy.hook = Some(Arc::new(move |event| noted.lock().unwrap().push(format!("{event:?}"))));
+        policy.hook = Some(Hook::new(move |event| noted.lock().unwrap().push(format!("{event:?}"))));
         policy.report_health(None);
         // Long ago.
         assert!(policy.lineage.record.health.failed(Timestamp::from_nanos(1)));

@@ -187,6 +187,13 @@ impl Policy {
         {
             return Err(PolicyError::Conflict { name: name(), option: option.name(), other: other.name(), problem });
         }
+        self.validate_numbers()
+    }
+
+    /// Checks what [`validate`](Self::validate) does beside the name and the pairs of options: all that can be wrong
+    /// with a policy that has no options, and one key per request.
+    pub(crate) fn validate_numbers(&self) -> Result<(), PolicyError> {
+        let name = || self.name.to_string();
         match (self.costs.fixed_cost(), self.description.max_cost()) {
             (Some(0), _) => return Err(PolicyError::CostOfZero { name: name() }),
             (Some(cost), Some(burst)) if cost > burst => {

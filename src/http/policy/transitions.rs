@@ -152,5 +152,15 @@ impl fmt::Debug for Event<'_> {
     }
 }
 
-/// The hook of a layer.
-pub(crate) type Hook = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+/// The hook of a layer, whose policies are of type `P`.
+pub(crate) struct Hook<P> {
+    pub(super) tell: Arc<dyn Fn(&Event<'_>) + Send + Sync>,
+    /// Notes a rejection of a key, for the event of the first one. Only hooks need the keys that are limited.
+    pub(super) note_limited: fn(&P, &PartitionKey, &Decision),
+}
+
+impl<P> Clone for Hook<P> {
+    fn clone(&self) -> Self {
+        Self { tell: Arc::clone(&self.tell), note_limited: self.note_limited }
+    }
+}

@@ -10,7 +10,7 @@ use super::problem::{self, Problem};
 use super::rejection::Rejection;
 use crate::http::body::RejectionBody;
 use crate::http::grpc::{GrpcStatus, Protocol};
-use crate::http::head::RequestHead;
+use crate::http::head::{RequestHead, append_field, set_field};
 use crate::http::headers::{Jitter, PreparedFields, ResponseFields, WaitFields, merge_retry_after};
 
 /// The format of the body of a rejection, for plain HTTP clients.
@@ -112,7 +112,7 @@ impl Responder {
                 return response;
             }
             if let Some(content_type) = self.content.content_type() {
-                response.headers_mut().append(header::CONTENT_TYPE, content_type);
+                append_field(response.headers_mut(), header::CONTENT_TYPE, content_type);
             }
         }
         if is_head {
@@ -129,7 +129,7 @@ impl Responder {
         }
         // RFC 6585, section 4: a 429 must not be stored, even if an outer layer adds other fields. If the map of a
         // custom response is full, the field is left out: that is no reason to panic.
-        let _ = headers.try_insert(header::CACHE_CONTROL, NO_STORE);
+        set_field(headers, header::CACHE_CONTROL, NO_STORE);
         if let Some(quota) = quota {
             quota.write(status, headers);
         }
@@ -192,7 +192,7 @@ fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody>
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.content_length() {
         if !parts.headers.contains_key(header::CONTENT_LENGTH) {
-            let _ = parts.headers.try_insert(header::CONTENT_LENGTH, length.into());
+            set_field(&mut parts.headers, header::CONTENT_LENGTH, length.into());
         }
     }
     Response::from_parts(parts, RejectionBody::from(()))

@@ -1,8 +1,8 @@
 //! [`ShedResponses`]: the responses to requests that an overloaded server sheds, each put together once.
 
+use std::mem;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use std::{array, mem};
 
 use http::{HeaderMap, Method, Response, StatusCode};
 
@@ -17,7 +17,7 @@ use crate::values::ShedsAnybody;
 #[derive(Default)]
 pub(crate) struct ShedResponses {
     /// By the seconds of `Retry-After`; without the field at zero. Made for the first one.
-    by_seconds: OnceLock<Box<[OnceLock<Kept>; PLACES]>>,
+    by_seconds: OnceLock<Box<[OnceLock<Kept>]>>,
     /// Made for the first one without the field, if the limiter sheds requests whoever has sent them.
     for_anybody: OnceLock<ForAnybody>,
 }
@@ -60,7 +60,7 @@ impl ShedResponses {
             if let Some(shedder) = if place == 0 { shedder() } else { None } {
                 self.for_anybody.get_or_init(|| ForAnybody { shedder, kept: kept.clone() });
             }
-            let by_seconds = self.by_seconds.get_or_init(|| Box::new(array::from_fn(|_| OnceLock::new())));
+            let by_seconds = self.by_seconds.get_or_init(|| (0..PLACES).map(|_| OnceLock::new()).collect());
             by_seconds[place].get_or_init(|| kept);
         }
         response

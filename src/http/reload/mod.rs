@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
@@ -19,17 +20,19 @@ use http::Extensions;
 pub use self::key_of::KeyOf;
 pub use self::look_and_act::KeyStatus;
 pub use self::policy_status::PolicyStatus;
+use crate::http::head::RequestHead;
 use crate::http::headers::{Described, QuotaUnit, RateLimitFields, Writer};
 use crate::http::key::MarkIndex;
 use crate::http::mounting::{self, Mounting};
+use crate::http::outcome::Evaluation;
 use crate::http::policy::{Hook, IntoPolicies, Policies, Policy, PolicyError, Replaced};
-use crate::http::preflight::PreflightExemption;
+use crate::http::preflight::ExemptsPreflight;
 use crate::http::reject::{Responder, ShedResponses};
 use crate::limiter::Limiter;
 use crate::util::idle_flag::IdleFlag;
 use crate::util::lock::Lock;
 use crate::util::order::sort_by_key;
-use crate::values::Formula;
+use crate::values::{Answer, Decision, Formula, PartitionKey, Quota};
 
 /// Replaces the policies of a layer at run time, shows them, and shows, resets, bans and allows single keys; made by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
@@ -170,10 +173,10 @@ pub(crate) struct LayerSettings {
     /// Whether responses report the time that their requests waited.
     pub(crate) adds_timing: bool,
     /// The exemption of CORS preflights, if any.
-    pub(crate) preflight_exemption: Option<PreflightExemption>,
+    pub(crate) preflight_exemption: Option<ExemptsPreflight>,
     pub(crate) route: Option<Arc<str>>,
     /// Learns of the transitions of all policies.
-    pub(crate) hook: Option<Hook>,
+    pub(crate) hook: Option<Hook<Policy>>,
 }
 
 /// Validated policies that can be enforced together, in the order in which they are charged.
@@ -194,6 +197,12 @@ impl Enforceable {
         let formula = formula.has_choices().then(|| formula.renumbered(&place));
         Ok(Self { policies: policies.into_iter().map(|(_, policy)| policy).collect(), formula })
     }
+
+    /// Enforces one policy of a valid name, without options and with one key per request: nothing has to be combined.
+    pub(crate) fn one(policy: Policy) -> Result<Self, PolicyError> {
+        policy.validate_numbers()?;
+        Ok(Self { policies: vec![policy], formula: None })
+    }
 }
 
 /// The state that a layer, its clones and all their services share by one pointer: the settings, which never change,
@@ -206,6 +215,40 @@ pub(crate) struct LayerState {
     /// between two.
     past: Lock<PastPolicies>,
     mounting: Mounting,
+    longer_path: OnceLock<&'static LongerPath>,
+}
+
+/// What an evaluation does beside the shortest path, which takes the requests that a single plain limiter decides on at
+/// once.
+///
+/// Pointers, and not calls, so that a program is linked with the transactions, and all that they can do, only if it
+/// names something that may need them: policies with options, several of them, a handle, a snapshot. A program with one
+/// [bucket per client](crate::RateLimitLayer::per_client) is far smaller so.
+pub(crate) struct LongerPath {
+    /// Evaluates a request by several plain policies.
+    pub(crate) several: fn(&Arc<LayerState>, &Arc<InForce>, &[Policy], &RequestHead<'_>) -> Evaluation,
+    /// Evaluates a request by one policy, whose units it holds.
+    pub(crate) held: fn(&Arc<LayerState>, &Arc<InForce>, &Policy, &RequestHead<'_>) -> Evaluation,
+    /// Evaluates any other request.
+    pub(crate) transaction: fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>) -> Evaluation,
+    /// Goes on from the answer of the only policy, a plain one, after which something else turned out to be needed.
+    pub(crate) go_on: fn(&Arc<LayerState>, &Arc<InForce>, &RequestHead<'_>, AskedOnce) -> Evaluation,
+    /// Notes the key of a rejected request, if the policy tracks its offenders.
+    pub(crate) note_offender: fn(&Arc<LayerState>, &Policy, &PartitionKey),
+    /// Answers a request that the only policy sheds as another one with this wait was answered.
+    pub(crate) respond_alike:
+        fn(&Arc<LayerState>, &Arc<InForce>, (&PartitionKey, Option<Quota>, &Decision), &RequestHead<'_>) -> Evaluation,
+    /// Finds the policies of a request, if some have [marks](crate::key::Mark).
+    pub(crate) index_marks: fn(&[Policy]) -> Option<MarkIndex>,
+}
+
+/// A request whose only policy was asked already.
+pub(crate) struct AskedOnce {
+    pub(crate) key: PartitionKey,
+    pub(crate) cost: u64,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) patience: Option<Duration>,
+    pub(crate) answer: Answer,
 }
 
 /// The limiters that were in force before.
@@ -243,10 +286,10 @@ pub(crate) struct InForce {
     may_be_held: bool,
     /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
     is_held: IdleFlag,
-    /// Finds the policies of a request, if some have [marks](crate::key::Mark).
-    pub(crate) by_marks: Option<MarkIndex>,
-    /// The indices of the policies, by their names.
-    by_name: HashMap<Arc<str>, usize>,
+    /// See [`LongerPath::index_marks`]. Made for the first request that takes the longer path.
+    by_marks: OnceLock<Option<MarkIndex>>,
+    /// The indices of the policies, by their names, once one is asked for.
+    by_name: OnceLock<HashMap<Arc<str>, usize>>,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
     /// Whether an enforced policy keeps units that expire.
@@ -285,8 +328,6 @@ impl InForce {
         let may_be_plain = formula.is_none() && policies.iter().all(is_plain);
         let delays = policies.iter().any(|policy| policy.description.delays());
         let keeps_credits = policies.iter().any(|policy| !policy.shadow && policy.description.keeps_credits());
-        let by_marks = MarkIndex::new(policies.iter().map(|policy| &*policy.selector.key));
-        let by_name = policies.iter().enumerate().map(|(index, policy)| (Arc::clone(&policy.name), index)).collect();
         let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
         let may_be_held = formula.is_none() && is_one && policies.iter().all(Policy::is_plainly_held);
         let is_shed_alike = writer.is_none() && !settings.adds_verdict && settings.responder.is_constant();
@@ -299,8 +340,8 @@ impl InForce {
             is_plain: IdleFlag::new(),
             may_be_held,
             is_held: IdleFlag::new(),
-            by_marks,
-            by_name,
+            by_marks: OnceLock::new(),
+            by_name: OnceLock::new(),
             delays,
             keeps_credits,
             is_open_ended,
@@ -320,7 +361,14 @@ impl InForce {
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
-        self.by_name.get(name).map(|index| &self.policies[*index])
+        let by_name = || self.policies.iter().map(|policy| Arc::clone(&policy.name)).zip(0..).collect();
+        self.by_name.get_or_init(by_name).get(name).map(|index| &self.policies[*index])
+    }
+
+    /// The index of marks, if some policies have marks.
+    #[inline]
+    pub(crate) fn by_marks(&self, longer_path: &LongerPath) -> Option<&MarkIndex> {
+        self.by_marks.get_or_init(|| (longer_path.index_marks)(&self.policies)).as_ref()
     }
 }
 
@@ -365,7 +413,23 @@ impl Drop for LayerState {
 impl LayerState {
     pub(crate) fn new(policies: Enforceable, settings: LayerSettings) -> Arc<Self> {
         let in_force = ArcSwap::new(InForce::new(policies, &settings));
-        Arc::new(Self { in_force, settings, past: Lock::default(), mounting: Mounting::new() })
+        let longer_path = OnceLock::new();
+        Arc::new(Self { in_force, settings, past: Lock::default(), mounting: Mounting::new(), longer_path })
+    }
+
+    /// Lets requests take a longer path. Before the first request that may need it; a second call does nothing.
+    pub(crate) fn install(&self, longer_path: &'static LongerPath) {
+        self.longer_path.get_or_init(|| longer_path);
+    }
+
+    /// The longer path.
+    ///
+    /// # Panics
+    ///
+    /// If none was installed.
+    #[inline]
+    pub(crate) fn longer_path(&self) -> &'static LongerPath {
+        self.longer_path.get().expect("installed with whatever makes a request need it")
     }
 
     /// Loads the policies in force. `arc-swap` marks the pointer in a slot of this thread, and changes the shared

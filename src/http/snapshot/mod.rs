@@ -131,7 +131,7 @@ impl Snapshots {
     pub fn layer(mut self, name: impl Into<String>, layer: &RateLimitLayer) -> Self {
         let name = name.into();
         assert!(self.layers.iter().all(|(other, _)| *other != name), "two layers have the name `{name}`");
-        self.layers.push((name, Arc::clone(layer.state())));
+        self.layers.push((name, Arc::clone(layer.complete())));
         self
     }
 

@@ -168,6 +168,29 @@ pub(super) trait PastDebts: Send + Sync {
     fn copy_pages_of(&self, hash: u64);
 }
 
+/// The same, for the heir itself, which knows the form of its debts (`T`). A pointer to a trait, so that a program without
+/// live changes is not linked with the copies.
+pub(super) trait CopiedDebts<T>: PastDebts {
+    /// Returns whether all inherited debts are paid at `now`.
+    fn has_ended(&self, now: u64) -> bool;
+
+    /// Returns a key's debt at the instant of the change, unless it was cleared. `size` compares debts.
+    fn get(&self, hash: u64, now: u64, size: &dyn Fn(&T) -> u64) -> Option<T>;
+
+    /// Replaces a key's debt at the instant of the change. For a key that has one.
+    fn set(&self, hash: u64, debt: Option<T>);
+
+    /// Returns the heirs of this heir that have begun to copy, but have not copied all pages that a key may be in.
+    fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>>;
+
+    /// Calls `act` with the set in the page, the tag and the debt of each key that is left in a page, for an heir of
+    /// this heir.
+    fn each_left(&self, geometry: Geometry, page: usize, act: &mut dyn FnMut(usize, Tag, T));
+
+    /// Returns the copies, as heirs of this heir see them.
+    fn as_past(self: Arc<Self>) -> Arc<dyn PastDebts>;
+}
+
 /// Copies of the debts of an heir's keys in its predecessor's tables.
 pub(super) struct DebtCopies<T, D> {
     this: Weak<Self>,
@@ -241,37 +264,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         })
     }
 
-    /// Returns whether all inherited debts are paid at `now`.
-    pub(super) fn has_ended(&self, now: u64) -> bool {
-        // Relaxed: a thread that reads an old value only searches the copies once more.
-        now >= self.ends.load(Ordering::Relaxed)
-    }
-
-    /// Returns a key's debt at the instant of the change, unless it was cleared. `size` compares debts.
-    pub(super) fn get(&self, hash: u64, now: u64, size: &dyn Fn(&T) -> u64) -> Option<T> {
-        if self.has_ended(now) {
-            self.drop_some();
-            return None;
-        }
-        let mut found = None;
-        // A key that was inserted into the predecessor's table while that was copied may have two debts here. The last
-        // one found is not always the greatest: the table may be copied to pages that are visited before the pages with
-        // the old debt.
-        self.visit(hash, &mut |page, index| {
-            if let Some((_, inherited)) = page.debts.get(index) {
-                let is_greatest = found.as_ref().is_none_or(|found| size(found) <= size(&inherited));
-                found = if is_greatest { Some(inherited) } else { found };
-            }
-        });
-        found
-    }
-
-    /// Replaces a key's debt at the instant of the change. For a key that has one.
-    pub(super) fn set(&self, hash: u64, debt: Option<T>) {
-        let mut left = debt;
-        self.visit(hash, &mut |page, index| page.debts.set(index, left.take()));
-    }
-
     /// Calls `act` with the pages in which a key is, and its index there.
     fn visit(&self, hash: u64, act: &mut dyn FnMut(&PageCopy<D>, usize)) {
         for copy in &self.copies {
@@ -284,23 +276,6 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
                     }
                 }
             }
-        }
-    }
-
-    /// Returns the heirs of this heir that have begun to copy, but have not copied all pages that a key may be in.
-    pub(super) fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
-        let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        heirs.iter().filter_map(Weak::upgrade).filter(|heir| !heir.has_copied(hash)).collect()
-    }
-
-    /// Calls `act` with the set in the page, the tag and the debt of each key that is left in a page, for an heir of
-    /// this heir.
-    pub(super) fn each_left(&self, geometry: Geometry, page: usize, act: &mut dyn FnMut(usize, Tag, T)) {
-        let Some(copy) = self.copies.iter().find(|copy| copy.geometry == geometry) else { return };
-        let page = self.page(copy, page);
-        for set in 0..SETS_PER_PAGE {
-            let left = page.set(set).filter_map(|index| page.debts.get(index));
-            left.for_each(|(tag, debt)| act(set, tag, debt));
         }
     }
 
@@ -366,6 +341,54 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
         if count > 0 {
             self.dropped.fetch_max(begin + count, Ordering::Relaxed);
         }
+    }
+}
+
+impl<T: Copy + 'static, D: PageDebts<Debt = T>> CopiedDebts<T> for DebtCopies<T, D> {
+    fn has_ended(&self, now: u64) -> bool {
+        // Relaxed: a thread that reads an old value only searches the copies once more.
+        now >= self.ends.load(Ordering::Relaxed)
+    }
+
+    fn get(&self, hash: u64, now: u64, size: &dyn Fn(&T) -> u64) -> Option<T> {
+        if self.has_ended(now) {
+            self.drop_some();
+            return None;
+        }
+        let mut found = None;
+        // A key that was inserted into the predecessor's table while that was copied may have two debts here. The last
+        // one found is not always the greatest: the table may be copied to pages that are visited before the pages with
+        // the old debt.
+        self.visit(hash, &mut |page, index| {
+            if let Some((_, inherited)) = page.debts.get(index) {
+                let is_greatest = found.as_ref().is_none_or(|found| size(found) <= size(&inherited));
+                found = if is_greatest { Some(inherited) } else { found };
+            }
+        });
+        found
+    }
+
+    fn set(&self, hash: u64, debt: Option<T>) {
+        let mut left = debt;
+        self.visit(hash, &mut |page, index| page.debts.set(index, left.take()));
+    }
+
+    fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
+        let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        heirs.iter().filter_map(Weak::upgrade).filter(|heir| !heir.has_copied(hash)).collect()
+    }
+
+    fn each_left(&self, geometry: Geometry, page: usize, act: &mut dyn FnMut(usize, Tag, T)) {
+        let Some(copy) = self.copies.iter().find(|copy| copy.geometry == geometry) else { return };
+        let page = self.page(copy, page);
+        for set in 0..SETS_PER_PAGE {
+            let left = page.set(set).filter_map(|index| page.debts.get(index));
+            left.for_each(|(tag, debt)| act(set, tag, debt));
+        }
+    }
+
+    fn as_past(self: Arc<Self>) -> Arc<dyn PastDebts> {
+        self
     }
 }
 

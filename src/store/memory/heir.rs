@@ -34,7 +34,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         heritage: &Heritage,
     ) -> Option<Inheritance<Self>> {
         let predecessor: Arc<Tables<S>> = heritage.downcast()?;
-        if let Some(own) = self.in_use() {
+        if let Some(own) = self.whole_in_use(&**algorithm) {
             if Arc::ptr_eq(own, &predecessor) {
                 return Some(Inheritance::in_place());
             }
@@ -93,6 +93,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let with_capacity = |keys| Tables::new(&**algorithm, &self.settings, keys);
         let made = self.made.lock().take();
         let mut heir = made.unwrap_or_else(|| with_capacity(self.settings.capacity));
+        heir.complete(&**algorithm);
         let geometries = origin.table().geometries(origin.at);
         if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
             // With another capacity, the heir of this heir would have to inherit from more tables than it can.

@@ -4,9 +4,9 @@
 //! window has the window's number.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::debt_copies::{CopiedStamps, DebtCopies, DebtSource, PastDebts};
+use super::debt_copies::{CopiedDebts, CopiedStamps, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::Occupancy;
 use super::quota_state::StateType;
 use super::read_states::{ActOnAny, AnyTable, TablePart};
@@ -29,13 +29,18 @@ pub(super) struct Ledger<R> {
     /// A bucket's earlier rules, if charges under them may still be owed, each with the time until which it was in
     /// force; the oldest first.
     before: Vec<(R, Timestamp)>,
-    as_words: fn(&Self) -> &dyn WordTable,
-    as_words_mut: fn(&mut Self) -> &mut dyn WordTable,
+    rarer: OnceLock<RarerOperations<R>>,
+}
+
+/// The operations of a ledger beside decisions: pointers, so that a program that only decides is not linked with them.
+struct RarerOperations<R> {
+    as_words: fn(&Ledger<R>) -> &dyn WordTable,
+    as_words_mut: fn(&mut Ledger<R>) -> &mut dyn WordTable,
 }
 
 /// The keys' debts at the instant of a change, as stamps.
 struct InheritedStamps {
-    debts: Arc<DebtCopies<u64, CopiedStamps>>,
+    debts: Arc<dyn CopiedDebts<u64>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
 }
@@ -44,33 +49,40 @@ struct InheritedStamps {
 /// at each change, and takes 16 KiB at most.
 const MOST_BEFORE: usize = 256;
 
-impl<R: WordHeir> Ledger<R> {
-    /// Only this names the rarer operations of a ledger of this rule. So a program has them for the rules of the
-    /// algorithms that it names.
+impl<R: Codec> Ledger<R> {
+    /// Makes a ledger that only decides.
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
         let table = SetAssociativeTable::new(keys, when_full);
         let (rule, wall_time) = (rule.numbered(table.occupancy.number()), WallTime::default());
-        Self {
-            rule,
-            table,
-            wall_time,
-            inherited: None,
-            before: Vec::new(),
-            as_words: |own| own,
-            as_words_mut: |own| own,
-        }
+        Self { rule, table, wall_time, inherited: None, before: Vec::new(), rarer: OnceLock::new() }
+    }
+}
+
+impl<R: WordHeir> Ledger<R> {
+    /// Adds the rarer operations. Only this names them for a ledger of this rule, so a program has them for the rules of
+    /// the algorithms that it names.
+    pub(super) fn complete(&self) {
+        self.rarer.get_or_init(|| RarerOperations { as_words: |own| own, as_words_mut: |own| own });
     }
 }
 
 impl<R> Ledger<R> {
-    pub(super) fn as_words(&self) -> &dyn WordTable {
-        (self.as_words)(self)
+    pub(super) const fn table(&self) -> &SetAssociativeTable {
+        &self.table
     }
 
+    /// For a [complete](Self::complete) ledger.
+    pub(super) fn as_words(&self) -> &dyn WordTable {
+        (self.rarer.get().expect(COMPLETE).as_words)(self)
+    }
+
+    /// For a [complete](Self::complete) ledger.
     pub(super) fn as_words_mut(&mut self) -> &mut dyn WordTable {
-        (self.as_words_mut)(self)
+        (self.rarer.get().expect(COMPLETE).as_words_mut)(self)
     }
 }
+
+const COMPLETE: &str = "`SharedTable` completes its tables before it does more than decide";
 
 /// The form in which an heir keeps its keys' debts.
 ///
@@ -254,7 +266,7 @@ impl<R: Codec> Ledger<R> {
     ) {
         self.rule = rule.numbered(self.table.occupancy.number());
         let base = base_of(&rule, now);
-        let debts = DebtCopies::new(geometries, &self.table.occupancy, source);
+        let debts = DebtCopies::<_, CopiedStamps>::new(geometries, &self.table.occupancy, source);
         let inherited = Arc::new(InheritedStamps { debts, base });
         self.table.inherited = Some(Arc::clone(&inherited) as _);
         self.inherited = Some(inherited);
@@ -322,7 +334,7 @@ impl<R: Codec> AnyTable for Ledger<R> {
     }
 
     fn inherited(&self) -> Option<Arc<dyn PastDebts>> {
-        self.inherited.as_ref().map(|past| Arc::clone(&past.debts) as _)
+        self.inherited.as_ref().map(|past| Arc::clone(&past.debts).as_past())
     }
 
     fn has_past(&self, now: Timestamp) -> bool {

@@ -84,8 +84,22 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
 
     /// Makes the table at once, so that a limiter whose memory cannot be allocated fails when it is created.
     fn open(self, algorithm: &A) -> Self::Table {
+        self.open_with(|settings, capacity| Tables::new(algorithm, settings, capacity))
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// As `open`. Until the table is asked for more, it has no other operations than decisions.
+    pub(crate) fn open_to_decide<A: Algorithm>(self, algorithm: &A) -> MemoryTable<A::State, C> {
+        self.open_with(|settings, capacity| Tables::deciding(algorithm, settings, capacity))
+    }
+
+    fn open_with<S: Copy + Send + 'static>(
+        self,
+        make: impl FnOnce(&settings::Settings, usize) -> Tables<S>,
+    ) -> MemoryTable<S, C> {
         let table = self.table();
-        *table.shared.made.lock() = Some(Tables::new(algorithm, &table.shared.settings, table.store.capacity));
+        *table.shared.made.lock() = Some(make(&table.shared.settings, table.store.capacity));
         table
     }
 }
@@ -150,11 +164,33 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Decides, and charges the key if the request is admitted.
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>, T: From<Decision>>(&self, algorithm: &A, ask: &Ask<'_>) -> T {
+        self.charge_with(algorithm, ask, |tables| T::from(self.shared.charge_seldom(algorithm, tables, ask)))
+    }
+
+    /// Decides, and charges the key if the request is admitted. `seldom` decides if keys have quotas of their own, or
+    /// some were reset.
+    #[inline(always)]
+    pub(crate) fn charge_or_else<A: Algorithm<State = S>, T: From<Decision>>(
+        &self,
+        algorithm: &A,
+        ask: &Ask<'_>,
+        seldom: impl FnOnce() -> T,
+    ) -> T {
+        self.charge_with(algorithm, ask, |_| seldom())
+    }
+
+    #[inline(always)]
+    fn charge_with<A: Algorithm<State = S>, T: From<Decision>>(
+        &self,
+        algorithm: &A,
+        ask: &Ask<'_>,
+        seldom: impl FnOnce(&Arc<Tables<S>>) -> T,
+    ) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
         // One branch for all three rare cases.
         if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
-            return T::from(self.shared.charge_seldom(algorithm, tables, ask));
+            return seldom(tables);
         }
         self.charge_own(algorithm, tables, ask, hash)
     }
@@ -259,6 +295,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         hash: u64,
     ) -> Decision {
         let clock = &*self.settings.clock;
+        tables.complete(algorithm);
         match &tables.key_table {
             KeyTable::Locked(states) => charge_locked(states, algorithm, ask, hash, clock),
             table => table.words().map_or_else(|| another_kind(), |words| words.decide(ask, hash, clock)),
@@ -270,7 +307,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     #[cold]
     #[inline(never)]
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
-        let tables = self.tables(algorithm);
+        let tables = self.whole_tables(algorithm);
         let hash = tables.hash(ask.key());
         tables.resets.run(hash, || tables.current().reset(hash, self.settings.time(algorithm)));
         self.charge_seldom(algorithm, tables, &Ask::charge(ask.key(), 0).under(ask.quota()))
@@ -283,7 +320,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         receipt: Receipt,
         units: u64,
     ) {
-        let tables = self.tables(algorithm);
+        let tables = self.whole_tables(algorithm);
         let hash = tables.hash(charged.key());
         let Some(receipt) = tables.resets.open(hash, receipt) else { return };
         if charged.quota().is_some() | tables.quota_table.get().is_some() {
@@ -307,7 +344,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
         // Reading the gauges does not put the table into use: it may still inherit.
         let now = self.settings.time(algorithm);
-        let live = self.in_use().map_or(0, |tables| match tables.quota_table.get() {
+        let live = self.whole_in_use(algorithm).map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),
             None => match &tables.key_table {
                 KeyTable::Locked(states) => states.live(algorithm, now),
@@ -319,7 +356,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
 
     /// Returns a handle to its tables, for [heirs](Self::inherit).
     pub(crate) fn heritage<A: Algorithm<State = S>>(&self, algorithm: &A) -> Heritage {
-        Heritage::new(Arc::clone(self.tables(algorithm)))
+        Heritage::new(Arc::clone(self.whole_tables(algorithm)))
     }
 }
 

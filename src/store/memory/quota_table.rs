@@ -25,7 +25,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         }
         self.set_takes_quotas();
         let mut made = self.made.lock();
-        if let Some(tables) = self.in_use() {
+        if let Some(tables) = self.whole_in_use(algorithm) {
             drop(made);
             if let Some(past) = self.quota_table(algorithm, tables).inherited() {
                 past.copy_all();
@@ -50,6 +50,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         algorithm: &A,
         tables: &'a Arc<Tables<S>>,
     ) -> &'a QuotaTable<S> {
+        tables.complete(algorithm);
         let mut is_made = false;
         let quota_table = tables.quota_table.get_or_init(|| {
             is_made = true;

@@ -115,7 +115,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         sink: &mut dyn TableSink,
     ) -> io::Result<Result<(), Unfit>> {
         let Some(letter) = letter_of(algorithm) else { return Ok(Err(custom())) };
-        let Some(tables) = self.in_use() else { return Ok(Ok(())) };
+        let Some(tables) = self.whole_in_use(algorithm) else { return Ok(Ok(())) };
         let phase_of = |tag: Tag| crate::values::time::nanos_of(algorithm.phase(tag.phase_draw()));
         save(&**tables, &|| self.settings.time(algorithm), letter, StateType::of::<S>(), &phase_of, sink)
     }

@@ -95,7 +95,19 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     pub(super) fn tables<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {
         self.in_use.get_or_init(|| {
             let made = self.made.lock().take();
-            Arc::new(made.unwrap_or_else(|| Tables::new(algorithm, &self.settings, self.settings.capacity)))
+            Arc::new(made.unwrap_or_else(|| Tables::deciding(algorithm, &self.settings, self.settings.capacity)))
         })
+    }
+
+    /// Puts the made tables into use, for more than decisions.
+    pub(super) fn whole_tables<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Tables<S>> {
+        let tables = self.tables(algorithm);
+        tables.complete(algorithm);
+        tables
+    }
+
+    /// Returns the tables in use, for more than decisions.
+    pub(super) fn whole_in_use<A: Algorithm<State = S>>(&self, algorithm: &A) -> Option<&Arc<Tables<S>>> {
+        self.in_use().inspect(|tables| tables.complete(algorithm))
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Tables<S> {
     pub(super) resets: Resets,
     pub(super) terms: HeirTerms,
     /// Frees large tables on a thread of their own.
-    free: fn(&mut Self),
+    free: OnceLock<fn(&mut Self)>,
 }
 
 /// The table of keys with quotas of their own.
@@ -63,6 +63,24 @@ impl<S: Copy + Send + 'static> KeyTable<S> {
             Self::Fixed(ledger) => Some(ledger.as_words()),
             Self::Sliding(ledger) => Some(ledger.as_words()),
             Self::Locked(_) => None,
+        }
+    }
+
+    pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
+        match self {
+            Self::Bucket(ledger) => &ledger.table().occupancy,
+            Self::Fixed(ledger) => &ledger.table().occupancy,
+            Self::Sliding(ledger) => &ledger.table().occupancy,
+            Self::Locked(states) => states.occupancy(),
+        }
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        match self {
+            Self::Bucket(ledger) => ledger.table().size_in_bytes(),
+            Self::Fixed(ledger) => ledger.table().size_in_bytes(),
+            Self::Sliding(ledger) => ledger.table().size_in_bytes(),
+            Self::Locked(states) => states.size_in_bytes(),
         }
     }
 
@@ -182,6 +200,25 @@ impl HeirTerms {
 
 impl<S: Copy + Send + 'static> Tables<S> {
     pub(super) fn new<A: Algorithm<State = S>>(algorithm: &A, settings: &Settings, capacity: usize) -> Self {
+        let tables = Self::deciding(algorithm, settings, capacity);
+        tables.complete(algorithm);
+        tables
+    }
+
+    /// Adds the operations beside decisions. Inlined, as `key_table_of` is.
+    #[inline(always)]
+    pub(super) fn complete<A: Algorithm<State = S>>(&self, algorithm: &A) {
+        self.free.get_or_init(|| free);
+        match (&self.key_table, algorithm.kind()) {
+            (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.complete(),
+            (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.complete(),
+            (KeyTable::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.complete(),
+            _ => {}
+        }
+    }
+
+    /// Makes tables that only decide until they are [completed](Self::complete).
+    pub(super) fn deciding<A: Algorithm<State = S>>(algorithm: &A, settings: &Settings, capacity: usize) -> Self {
         let terms = HeirTerms::new(algorithm, settings.clock_type);
         let key_table = Self::key_table_of(algorithm.kind(), settings, capacity)
             .unwrap_or_else(|| KeyTable::Locked(LockedTable::new(capacity, settings.when_full)));
@@ -194,7 +231,7 @@ impl<S: Copy + Send + 'static> Tables<S> {
             quota_table,
             resets: Resets::default(),
             terms,
-            free,
+            free: OnceLock::new(),
         }
     }
 
@@ -228,12 +265,12 @@ impl<S: Copy + Send + 'static> Tables<S> {
     }
 
     pub(super) fn occupancy(&self) -> &Arc<Occupancy> {
-        self.current().occupancy()
+        self.quota_table.get().map_or_else(|| self.key_table.occupancy(), AnyTable::occupancy)
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
         let quotas = self.quota_table.get().map_or(0, AnyTable::size_in_bytes);
-        self.key_table.as_table().size_in_bytes() + quotas
+        self.key_table.size_in_bytes() + quotas
     }
 }
 
@@ -259,7 +296,9 @@ const LARGE: usize = 16 << 20;
 
 impl<S> Drop for Tables<S> {
     fn drop(&mut self) {
-        (self.free)(self);
+        if let Some(free) = self.free.get().copied() {
+            free(self);
+        }
     }
 }
 

@@ -11,11 +11,16 @@ use crate::values::{Description, PartitionKey, Quota, Shape};
 pub(crate) struct Costs {
     pub(super) cost: Cost,
     /// The quotas of keys, unless all keys have the limiter's quota.
-    pub(super) quota: Option<QuotaOf>,
-    quota_check: QuotaCheck,
+    pub(super) quota: Option<QuotaFn>,
 }
 
-pub(super) type QuotaOf = Box<dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync>;
+/// The quotas of keys.
+pub(super) struct QuotaFn {
+    quota_of: Box<dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync>,
+    check: QuotaCheck,
+    /// A pointer, so that a program without such quotas is not linked with the comparison.
+    compare: fn(&QuotaCheck, &PartitionKey, Option<Quota>) -> bool,
+}
 
 pub(super) enum Cost {
     Fixed(u64),
@@ -24,7 +29,7 @@ pub(super) enum Cost {
 
 impl Costs {
     pub(super) fn new() -> Self {
-        Self { cost: Cost::Fixed(1), quota: None, quota_check: QuotaCheck::new() }
+        Self { cost: Cost::Fixed(1), quota: None }
     }
 
     #[inline]
@@ -55,14 +60,22 @@ impl Costs {
         key: &PartitionKey,
         named: Option<Quota>,
     ) -> Option<Quota> {
-        let quota_of = self.quota.as_ref()?;
+        let QuotaFn { quota_of, check, compare } = self.quota.as_ref()?;
         let quota = as_limited(limiter, named.or_else(|| quota_of(head)));
         // A plan may be paused and resumed at any time.
         let is_suspended = quota.is_some_and(|quota| quota.is_suspended());
-        if !is_suspended && self.quota_check.record(key, quota) {
+        if !is_suspended && !check.is_decided() && compare(check, key, quota) {
             log::quota_alternates(policy);
         }
         quota
+    }
+
+    pub(super) fn set_quota_fn(
+        &mut self,
+        quota_of: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static,
+    ) {
+        self.quota =
+            Some(QuotaFn { quota_of: Box::new(quota_of), check: QuotaCheck::new(), compare: QuotaCheck::compare });
     }
 }
 

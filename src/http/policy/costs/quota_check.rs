@@ -29,15 +29,16 @@ impl QuotaCheck {
         Self { seen: Lock::default(), streak: Streak::new() }
     }
 
-    /// Records the quota of a request. Returns `true` once, for the first request whose key is back at the quota
-    /// before its last change.
+    /// Whether the first thousand requests are over, or an alternating quota was found.
     #[inline]
-    pub(super) fn record(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
-        !self.streak.is_decided() && self.compare(key, quota)
+    pub(super) fn is_decided(&self) -> bool {
+        self.streak.is_decided()
     }
 
+    /// Records the quota of a request, unless it [is decided](Self::is_decided). Returns `true` once, for the first
+    /// request whose key is back at the quota before its last change.
     #[cold]
-    fn compare(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
+    pub(super) fn compare(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
         // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
         let mut seen = self.seen.lock();
         if self.streak.is_decided() {
@@ -78,7 +79,9 @@ mod tests {
     /// Returns the indices of the requests that find that the quota of a key alternates.
     fn reported(requests: impl IntoIterator<Item = (u32, Option<Quota>)>) -> Vec<usize> {
         let check = QuotaCheck::new();
-        let record = |(number, (key, quota)): (usize, (u32, _))| check.record(&key.into(), quota).then_some(number);
+        let record = |(number, (key, quota)): (usize, (u32, _))| {
+            (!check.is_decided() && check.compare(&key.into(), quota)).then_some(number)
+        };
         let found = requests.into_iter().enumerate().filter_map(record).collect();
         assert!(check.seen.lock().len() <= 1_000);
         found

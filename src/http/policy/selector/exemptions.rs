@@ -223,13 +223,13 @@ pub(in crate::http::policy) struct Except {
 }
 
 impl Except {
-    pub(in crate::http::policy) fn new(exemptions: Exemptions) -> Box<Self> {
-        Box::new(Self { exemptions, warning: Once::new() })
+    pub(in crate::http::policy) const fn new(exemptions: Exemptions) -> Self {
+        Self { exemptions, warning: Once::new() }
     }
 
     /// Returns whether a request is exempt from this policy. If the server does not provide the peer's address, the
     /// request is not exempt, and the mistake is logged once.
-    pub(super) fn exempts(&self, policy: &str, head: &RequestHead<'_>) -> bool {
+    pub(in crate::http::policy) fn exempts(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         self.exemptions.match_any(head).unwrap_or_else(|error| {
             self.warning.call_once(|| log::networks_unknown(policy, &error));
             false

@@ -21,7 +21,7 @@ pub(crate) struct Selector {
     /// Whether a request may have several keys.
     pub(crate) has_several_keys: bool,
     pub(super) when: Option<Condition>,
-    pub(super) except: Option<Box<Except>>,
+    pub(super) except: Option<Exception>,
     same_key: SameKeyCheck,
     /// The requests without a key, until one has a key.
     without_key: Streak<100>,
@@ -31,6 +31,10 @@ pub(crate) struct Selector {
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+/// Returns whether a request is exempt from the policy of this name. A closure, so that a program without exemptions is
+/// not linked with them.
+type Exception = Box<dyn Fn(&str, &RequestHead<'_>) -> bool + Send + Sync>;
 
 /// How a policy treats a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -95,7 +99,7 @@ impl Selector {
     #[inline]
     fn meets_conditions(&self, policy: &str, head: &RequestHead<'_>) -> bool {
         let is_included = self.when.as_ref().is_none_or(|condition| condition(head))
-            && !self.except.as_ref().is_some_and(|except| except.exempts(policy, head));
+            && !self.except.as_ref().is_some_and(|exempts| exempts(policy, head));
         if !self.left_out.is_decided() {
             if is_included {
                 self.left_out.interrupt();

@@ -33,7 +33,7 @@ fn snapshot() -> Vec<u8> {
         let _ = (charge(&layer, "bucket", key, 2), charge(&layer, "fixed", key, 3));
         let _ = asks(&layer, "sliding", key, 1, Some(Quota::per_minute(key + 1)));
     }
-    let state = layer.state().load();
+    let state = layer.complete().load();
     let penalty = state.policy("bucket").unwrap().lineage.penalty.as_ref().unwrap();
     (0..5_u64).for_each(|key| penalty.advise(&key.into(), Duration::from_secs(60)));
     drop(state);

@@ -35,7 +35,7 @@ fn store(clock: &ManualClock) -> MemoryStore<ManualClock> {
 
 /// Asks the limiter of a policy.
 fn asks(layer: &RateLimitLayer, name: &str, key: u64, cost: u64, quota: Option<Quota>) -> Decision {
-    let in_force = layer.state().load();
+    let in_force = layer.complete().load();
     let policy = in_force.policy(name).expect("the layer has this policy");
     match policy.limiter.decide(&Ask::charge(&key.into(), cost).under(quota)) {
         Answer::Ready(Ok(decision)) => decision,

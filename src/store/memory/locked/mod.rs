@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use self::overflow::{charge_overflow, shared_tag, sum};
 use self::set::{SLOTS, StateSet, Tag64};
-use super::debt_copies::{CopiedStates, DebtCopies, DebtSource, PastDebts};
+use super::debt_copies::{CopiedDebts, CopiedStates, DebtCopies, DebtSource, PastDebts};
 use super::occupancy::{self, Occupancy};
 use super::quota_state::StateType;
 use super::read_states::{ActOnAny, AnyTable, TablePart};
@@ -35,7 +35,7 @@ pub(super) struct LockedTable<S> {
     when_full: WhenFull,
     /// Shared with the copies of the inherited states.
     occupancy: Arc<Occupancy>,
-    inherited: Option<Arc<DebtCopies<S, CopiedStates<S>>>>,
+    inherited: Option<Arc<dyn CopiedDebts<S>>>,
 }
 
 /// Returns the time by which a key is judged.
@@ -67,7 +67,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
 
     /// Lets the table begin with the states that `source` copies. For an unused table.
     pub(super) fn inherit(&mut self, geometries: &[Geometry], source: Box<dyn DebtSource<S>>) {
-        self.inherited = Some(DebtCopies::new(geometries, &self.occupancy, source));
+        self.inherited = Some(DebtCopies::<_, CopiedStates<_>>::new(geometries, &self.occupancy, source));
     }
 
     /// Returns a key's two candidate sets, the lower one first. It is locked first, so that two threads with the same
@@ -308,7 +308,7 @@ impl<S: Copy + Send + 'static> AnyTable for LockedTable<S> {
     }
 
     fn inherited(&self) -> Option<Arc<dyn PastDebts>> {
-        self.inherited.as_ref().map(|past| Arc::clone(past) as _)
+        self.inherited.as_ref().map(|past| Arc::clone(past).as_past())
     }
 
     fn has_past(&self, now: Timestamp) -> bool {

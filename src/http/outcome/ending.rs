@@ -10,7 +10,7 @@ use crate::values::RequestEnd;
 
 /// How far the response to a request has come.
 #[derive(Debug, Default)]
-pub(super) struct Ending {
+pub(crate) struct Ending {
     has_head: bool,
     /// Whether the response has no content, as any response to `HEAD`, so that its head is its end.
     has_no_content: bool,
@@ -23,40 +23,40 @@ pub(super) struct Ending {
 
 impl Ending {
     /// Notes whether the method is `HEAD`.
-    pub(super) const fn begin(&mut self, is_head: bool) {
+    pub(crate) const fn begin(&mut self, is_head: bool) {
         self.has_no_content = is_head;
     }
 
     /// Notes the head of the response.
-    pub(super) fn note_head(&mut self, response: &ResponseHead<'_>) {
+    pub(crate) fn note_head(&mut self, response: &ResponseHead<'_>) {
         self.has_head = true;
         self.has_failed = response.status().is_server_error() || grpc::is_server_error(response.headers());
         self.has_no_content |= matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     }
 
     /// How the request is over, if the head is its end.
-    pub(super) const fn at_head(&self) -> RequestEnd {
+    pub(crate) const fn at_head(&self) -> RequestEnd {
         if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served }
     }
 
     /// Notes an error of the inner service, or of the body.
-    pub(super) const fn fail(&mut self) {
+    pub(crate) const fn fail(&mut self) {
         self.has_failed = true;
     }
 
     /// Notes the trailers, in which gRPC has its status.
-    pub(super) fn note_trailers(&mut self, trailers: &HeaderMap) {
+    pub(crate) fn note_trailers(&mut self, trailers: &HeaderMap) {
         self.has_failed |= grpc::is_server_error(trailers);
     }
 
     /// Notes that the body has no more frames.
-    pub(super) fn note_end(&self) {
+    pub(crate) fn note_end(&self) {
         // A body is polled and dropped by one task at a time.
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// How the request is over, if it is dropped now.
-    pub(super) fn request_end(&self) -> RequestEnd {
+    pub(crate) fn request_end(&self) -> RequestEnd {
         if self.has_failed {
             RequestEnd::Failed
         } else if self.has_ended.load(Ordering::Relaxed) || (self.has_no_content && self.has_head) {

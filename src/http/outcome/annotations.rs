@@ -1,0 +1,152 @@
+//! Annotations: the response fields and extensions that report the decisions on a request.
+
+use std::time::Duration;
+
+use http::{Extensions, Method, Request, Response};
+
+use super::held_request::HeldRequest;
+use super::{EndsWithBody, StaysOpen};
+use crate::http::headers::{self, ResponseFields};
+use crate::http::verdict::Verdict;
+
+/// Response fields and extensions, computed at decision time and applied when the response arrives. Every response
+/// future holds them, so the rare parts are boxed.
+pub(crate) enum Annotations {
+    Known {
+        fields: Option<ResponseFields>,
+        rare: Option<Box<Rare>>,
+    },
+    /// The request holds units until its response ends.
+    Held {
+        request: HeldRequest,
+        known: Option<Box<Self>>,
+    },
+    /// The request ends with its response, or its accounts depend on the response.
+    Open(Box<dyn StaysOpen>),
+}
+
+const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
+
+/// The annotations that few layers use.
+pub(crate) struct Rare {
+    /// The time that the request waited for its turn.
+    waited: Option<Duration>,
+    verdict: Option<Verdict>,
+}
+
+impl Annotations {
+    /// Adds to the extensions of the request, before the inner service is called.
+    #[inline(always)]
+    pub(crate) fn extend_request<B>(&mut self, request: &mut Request<B>) {
+        if !matches!(self, Self::Known { rare: None, .. }) {
+            let is_head = *request.method() == Method::HEAD;
+            self.extend(is_head, request.extensions_mut());
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn extend(&mut self, is_head: bool, extensions: &mut Extensions) {
+        match self {
+            Self::Known { rare, .. } => {
+                if let Some(rare) = rare {
+                    rare.extend_request(extensions);
+                }
+            }
+            Self::Held { request, known } => {
+                if let Some(known) = known {
+                    known.extend(is_head, extensions);
+                }
+                request.begin(is_head, extensions);
+            }
+            Self::Open(open) => open.begin(is_head, extensions),
+        }
+    }
+
+    /// The annotations of a request that holds units, if these are the others.
+    #[inline(always)]
+    pub(crate) fn holding(self, request: HeldRequest) -> Self {
+        let is_bare = matches!(self, Self::Known { fields: None, rare: None });
+        Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
+    }
+
+    /// Ends a request to which the inner service has no response but an error.
+    #[cold]
+    pub(crate) fn fail(self) {
+        match self {
+            Self::Open(mut open) => open.fail(),
+            Self::Held { mut request, .. } => request.fail(),
+            Self::Known { .. } => {}
+        }
+    }
+
+    /// Annotates the response. Returns the annotations of a request that is [still open](Self::settle).
+    #[inline(always)]
+    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Self> {
+        match self {
+            Self::Known { fields, rare } => {
+                if let Some(fields) = fields {
+                    fields.write(response.status(), response.headers_mut());
+                }
+                if let Some(rare) = rare {
+                    rare.write(response);
+                }
+                None
+            }
+            open => Some(open),
+        }
+    }
+
+    /// Annotates the response to a request that was open until now. Returns the request, if it ends with the body.
+    #[inline(always)]
+    pub(crate) fn settle<B>(self, response: &mut Response<B>) -> Option<StillOpen> {
+        match self {
+            Self::Known { .. } => {
+                self.write(response);
+                None
+            }
+            Self::Held { mut request, known } => {
+                request.note_head(&(&*response).into());
+                if let Some(known) = known {
+                    known.write(response);
+                }
+                Some(StillOpen::Held(request))
+            }
+            Self::Open(mut open) => {
+                open.settle_head(&(&*response).into()).write(response);
+                open.lasts().then_some(StillOpen::Open(open))
+            }
+        }
+    }
+}
+
+/// A request that ends with the body of its response.
+pub(crate) enum StillOpen {
+    Held(HeldRequest),
+    Open(Box<dyn StaysOpen>),
+}
+
+impl Rare {
+    /// Boxes the rare annotations of a request, if there are any.
+    pub(crate) fn new(waited: Option<Duration>, verdict: Option<Verdict>) -> Option<Box<Self>> {
+        (waited.is_some() || verdict.is_some()).then(|| Box::new(Self { waited, verdict }))
+    }
+
+    #[cold]
+    fn extend_request(&self, extensions: &mut Extensions) {
+        if let Some(verdict) = &self.verdict {
+            verdict.extend_request(extensions);
+        }
+    }
+
+    #[cold]
+    #[allow(clippy::boxed_local, reason = "the hot path passes a pointer on")]
+    fn write<B>(self: Box<Self>, response: &mut Response<B>) {
+        if let Some(waited) = self.waited {
+            headers::append_server_timing(response.headers_mut(), waited);
+        }
+        if let Some(verdict) = self.verdict {
+            verdict.insert_into(response.extensions_mut());
+        }
+    }
+}

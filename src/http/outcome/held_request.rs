@@ -1,0 +1,69 @@
+//! Requests that hold units, and await nothing else of their responses.
+//!
+//! An [open request](super::StaysOpen) keeps the entries of its transaction. A held one keeps its units alone: one
+//! allocation for them, which it shares with the [`Permits`] in the extensions of the request, and one for these.
+
+use std::sync::Arc;
+
+use http::{Extensions, HeaderMap};
+
+use super::EndsWithBody;
+use super::ending::Ending;
+use crate::http::head::ResponseHead;
+use crate::http::permits::{Held, Permits};
+
+/// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
+/// until the client has disconnected or the service has failed.
+pub(crate) struct HeldRequest {
+    held: Arc<Held>,
+    ending: Ending,
+}
+
+impl HeldRequest {
+    #[inline(always)]
+    pub(crate) fn new(held: Held) -> Self {
+        Self { held: Arc::new(held), ending: Ending::default() }
+    }
+
+    /// Notes whether the method is `HEAD`. Lets the handler take the units.
+    pub(crate) fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
+        self.ending.begin(is_head);
+        Permits::insert(&self.held, extensions);
+    }
+
+    /// Notes the head of the response.
+    pub(crate) fn note_head(&mut self, response: &ResponseHead<'_>) {
+        self.ending.note_head(response);
+        self.held.begin_body();
+    }
+}
+
+impl EndsWithBody for HeldRequest {
+    fn note_poll(&self) {
+        self.held.resume();
+    }
+
+    fn note_bytes(&mut self, _: usize) {
+        self.held.hand_over();
+    }
+
+    fn note_trailers(&mut self, trailers: &HeaderMap) {
+        self.ending.note_trailers(trailers);
+    }
+
+    fn fail(&mut self) {
+        self.ending.fail();
+    }
+
+    fn note_end(&self) {
+        self.ending.note_end();
+    }
+}
+
+impl Drop for HeldRequest {
+    // Not inlined, so that requests that hold nothing do not pay for the registers.
+    #[inline(never)]
+    fn drop(&mut self) {
+        self.held.release(self.ending.request_end());
+    }
+}
