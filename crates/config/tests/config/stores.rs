@@ -7,7 +7,7 @@ use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{LeakyQueue, Limiter};
 use tower_sluice_config::store::{NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
-use tower_sluice_config::{Config, ConfigError, ConfigReader};
+use tower_sluice_config::{ConfigError, ConfigReader};
 
 /// What was asked of the stores of the kind `noted`.
 #[derive(Clone, Default)]
