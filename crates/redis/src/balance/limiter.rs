@@ -33,8 +33,8 @@ use crate::undo::complete_or_undo;
 ///
 /// ```no_run
 /// use tower_sluice::key::User;
-/// use tower_sluice_redis::Redis;
-/// use tower_sluice::{Policy, RedisBalance};
+/// use tower_sluice::Policy;
+/// use tower_sluice_redis::{Redis, RedisBalance};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
 /// let policy = Policy::new("bought", RedisBalance::new(&redis, "bought")).key(User::key());

@@ -35,8 +35,8 @@ use crate::store::RedisReports;
 ///
 /// ```no_run
 /// use tower_sluice::key::HeaderKey;
-/// use tower_sluice_redis::Redis;
-/// use tower_sluice::{Policy, RedisConcurrency};
+/// use tower_sluice::Policy;
+/// use tower_sluice_redis::{Redis, RedisConcurrency};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
 /// // Four at once for each customer, on all servers together.

@@ -40,8 +40,8 @@ use crate::store::{RedisReports, in_background};
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tower_sluice_redis::Redis;
 /// use tower_sluice::{Policy, Quota};
+/// use tower_sluice_redis::{Redis, RedisQueue};
 /// use tower_sluice_redis::RedisQueue;
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
