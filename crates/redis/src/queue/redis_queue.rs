@@ -42,7 +42,6 @@ use crate::store::{RedisReports, in_background};
 /// use std::time::Duration;
 /// use tower_sluice::{Policy, Quota};
 /// use tower_sluice_redis::{Redis, RedisQueue};
-/// use tower_sluice_redis::RedisQueue;
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
 /// // All servers together call the partner ten times per second.

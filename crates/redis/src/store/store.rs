@@ -25,8 +25,8 @@ use crate::script::Scripted;
 ///
 /// ```no_run
 /// use tower_sluice::algorithm::TokenBucket;
-/// use tower_sluice_redis::{Redis, RedisStore};
 /// use tower_sluice::{Policy, Quota, RateLimiter};
+/// use tower_sluice_redis::{Redis, RedisStore};
 ///
 /// let redis = Redis::open("redis://10.0.0.7:6379")?;
 /// let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
