@@ -102,7 +102,7 @@ impl Accounts {
             self.sweep();
             self.begin(key, has_room, |account, _| step(account))
         });
-        Ok(done.ok_or_else(|| self.full())??)
+        done.ok_or_else(|| self.full())?.map_err(Unfit::error)
     }
 
     pub(super) fn charge(&self, key: &PartitionKey, cost: u64, shortfall: Shortfall) -> Decision {

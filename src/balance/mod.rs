@@ -101,17 +101,19 @@ pub enum Unfit {
     Expired,
 }
 
-impl From<Unfit> for LimiterError {
-    fn from(unfit: Unfit) -> Self {
-        Self::cannot(match unfit {
-            Unfit::TooManyUnits => {
+impl Unfit {
+    /// The error that says so.
+    #[must_use]
+    pub fn error(self) -> LimiterError {
+        LimiterError::cannot(match self {
+            Self::TooManyUnits => {
                 format!("a key has, or owes, at most {} units; count in greater units, such as cents", Quota::MAX_UNITS)
             }
-            Unfit::TooManyLots => format!(
+            Self::TooManyLots => format!(
                 "the key has {MOST_LOTS} lots that expire at different times; let credits expire at the end of a day or \
                  of a month, so that they become one lot"
             ),
-            Unfit::Expired => "the credit has expired already; choose a later time".to_owned(),
+            Self::Expired => "the credit has expired already; choose a later time".to_owned(),
         })
     }
 }

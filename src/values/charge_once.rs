@@ -27,7 +27,7 @@ pub struct Retry {
 /// that share the limit share them, too.
 pub trait ChargingOnce: Send + Sync + 'static {
     /// Decides on a request: a free retry is admitted and charges the budget of its key, and all others are charged as
-    /// ever. The decision on a free retry has a [receipt](Receipt::is_free_retry) for [`put_back`](Self::put_back), and
+    /// ever. The decision on a free retry has a receipt that says so, for [`put_back`](Self::put_back), and
     /// the numbers of a key that was not charged.
     ///
     /// If it fails, nothing is known of the request, and the limiter that decides in its place charges it.

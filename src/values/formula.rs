@@ -9,7 +9,7 @@
 ///
 /// A member that has room at one instant has room at each later one, if nothing is charged meanwhile. So it has room
 /// exactly from its wait on. All parts have room from the longest of their waits on, and any part has from the
-/// shortest on: by induction, [`greatest`](Self::greatest) finds the wait of a tree. `proofs/` has both steps.
+/// shortest on: by induction, `greatest` finds the wait of a tree. `proofs/` has both steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum Formula {

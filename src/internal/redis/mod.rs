@@ -29,8 +29,8 @@ pub use crate::store::remote::query::KeyQuery;
 pub use crate::store::remote::tag::{KeyTag, Tags};
 pub use crate::util::random::identity;
 pub use crate::values::{
-    Adjusted, Adjusting, Batching, ChargingOnce, CreditExpiry, Expiry, PendingAdjustment, REFERENCE_KEPT, Report,
-    Retry, SharesReports,
+    Adjusted, Adjusting, Batching, ChargingOnce, Claim, CreditExpiry, Expiry, Formula, MemberDecision,
+    PendingAdjustment, REFERENCE_KEPT, Report, Retry, Room, SharesReports,
 };
 
 /// The abilities of limiters that share more than their decisions.

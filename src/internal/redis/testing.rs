@@ -12,7 +12,7 @@ use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing, T
 use crate::values::time::Timestamp;
 use crate::values::{Batching, Decision, Quota};
 
-pub use crate::values::{Claim, Formula, MemberDecision, Room};
+pub use super::{Claim, Formula, MemberDecision, Room};
 
 use super::KeyTag;
 

@@ -15,16 +15,16 @@ use crate::values::time::Timestamp;
 /// # Staleness
 ///
 /// A refund or a reset by another process may free units that this process does not know of: until it does, it rejects
-/// requests that the server would admit. So the first request that finds an entry older than [`VERIFY_EVERY`] verifies
+/// requests that the server would admit. So the first request that finds an entry older than `VERIFY_EVERY` verifies
 /// it by a call, while the others are still rejected. A key with steady requests is thus rejected wrongly for up to
-/// [`VERIFY_EVERY`] and the time of one call. If verifying calls fail, one is made every [`VERIFY_EVERY`], and the
-/// entry is ignored from [`MAX_AGE`] on.
+/// `VERIFY_EVERY` and the time of one call. If verifying calls fail, one is made every `VERIFY_EVERY`, and the
+/// entry is ignored from `MAX_AGE` on.
 ///
 /// # Clocks
 ///
 /// Two clocks matter: the server's wall clock, by which a state says when units are free, and our monotonic clock,
 /// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
-/// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
+/// `DRIFT_DIVISOR`, which also says what a greater difference costs. If the server's clock is stepped, or this
 /// machine is suspended, entries may be wrong for the time under *Staleness*.
 #[allow(missing_debug_implementations, reason = "it is internal")]
 pub struct NegativeCache<S> {
@@ -44,7 +44,7 @@ const VERIFY_EVERY: Duration = Duration::from_millis(500);
 /// Two clocks drift apart by at most one part in this number, if each is off by at most 500 parts per million. This is
 /// the slew rate of `adjtime`, by which `ntpd -x` corrects an offset. Other daemons slew faster, `chronyd` by up to
 /// 83,333 parts per million unless it is configured (`maxslewrate`). While it does, a key may be rejected for too long,
-/// or a wait be too short, by the same part of the entry's age: by 42 ms at [`VERIFY_EVERY`]. The server decides as
+/// or a wait be too short, by the same part of the entry's age: by 42 ms at `VERIFY_EVERY`. The server decides as
 /// ever.
 const DRIFT_DIVISOR: u32 = 1_000;
 

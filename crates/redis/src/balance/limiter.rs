@@ -163,7 +163,7 @@ impl RedisAccounts {
             let reply = accounts.call(call).await?;
             let is_repeated = reply.done == Done::Repeated;
             match reply.done {
-                Done::Unfit(unfit) => Err(unfit.into()),
+                Done::Unfit(unfit) => Err(unfit.error()),
                 Done::Nothing | Done::Step | Done::Repeated => {
                     Ok(Adjusted { decision: judged(0, reply.left), is_repeated })
                 }

@@ -69,7 +69,7 @@ use crate::script::Scripted;
 ///
 /// Up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS) units, such as a month of 10 TB in bytes, are counted to the
 /// unit. The scripts compute with whole microseconds and numbers below 2^53, and some quotas do not fit these.
-/// [`Scripted::fits`] reports such a quota as an [`UnfitQuota`](super::UnfitQuota), and creating a limiter with it
+/// [`Scripted::fits`] reports such a quota as an [`UnfitQuota`](crate::UnfitQuota), and creating a limiter with it
 /// panics:
 ///
 /// - a window whose period is no whole number of microseconds, or 2^50 of them (35 years) or longer;
@@ -130,7 +130,7 @@ use crate::script::Scripted;
 ///
 /// # When Redis is out of reach
 ///
-/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a
+/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](crate::RedisBuilder::timeout), also if it shares a
 /// call, refunds a lease first, or needs several nodes: one deadline holds for all calls of a decision. While the
 /// circuit breaker of the node is open it fails at once. Then the [policy](tower_sluice::FailureMode) decides about the
 /// request. For the [local fallback](tower_sluice::FailureMode::LocalFallback) this store also counts the units that Redis
