@@ -133,7 +133,7 @@ impl fmt::Debug for Calls {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use std::convert::Infallible;
     use std::future::{pending, ready};

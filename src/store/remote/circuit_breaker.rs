@@ -288,7 +288,7 @@ impl FailureWindow {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
     use crate::util::random::seeded;

@@ -126,7 +126,7 @@ impl<K: KindOfFault> fmt::Debug for Fault<K> {
 
 impl<K: KindOfFault> Error for Fault<K> {}
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
 

@@ -154,7 +154,7 @@ impl Drop for Watch {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
 

@@ -226,7 +226,7 @@ impl Lease {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, TokenBucket};

@@ -27,7 +27,7 @@ pub(crate) mod backend;
 pub(crate) mod backoff;
 mod calls;
 pub(crate) mod circuit_breaker;
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod contention;
 mod fault;
 mod free_retries;

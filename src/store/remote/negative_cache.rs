@@ -176,7 +176,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, GcraState, SlidingWindowState, TokenBucket};

@@ -378,7 +378,7 @@ pub(crate) struct Group<T> {
     pub(crate) followers: Vec<PendingFollower<T>>,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
     use crate::store::remote::tag::Tags;

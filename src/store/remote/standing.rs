@@ -212,7 +212,7 @@ impl Standing {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
     use crate::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};

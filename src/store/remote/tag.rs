@@ -75,7 +75,7 @@ pub(super) fn known_keys<V: Copy>() -> KnownKeys<V> {
 
 pub(super) const SETS: usize = 2_048;
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
 
