@@ -20,6 +20,7 @@
 //!
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
+pub mod accounts;
 mod alternatives;
 mod any_records;
 mod attempts;
@@ -46,6 +47,7 @@ mod store;
 mod table;
 pub(crate) mod tag;
 
+pub use self::accounts::Accounts;
 pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
