@@ -188,7 +188,7 @@ impl fmt::Debug for AccountKey<'_> {
 
 /// The reference of a credit or of a charge by hand: a hash, which differs for credits and charges, and which is known
 /// for one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reference(KeyTag);
 
 impl Reference {
