@@ -96,7 +96,7 @@ pub struct SharedBalance<S>(Arc<Inner<S>>);
 
 /// The accounts of one name on the server.
 struct Inner<S> {
-    store: S,
+    store: Arc<S>,
     keys: AccountKeys,
 }
 
@@ -105,7 +105,7 @@ impl<S: Accounts> SharedBalance<S> {
     /// need other names.
     pub fn new(store: S, name: &str) -> Self {
         let keys = AccountKeys::new(name, store.secret());
-        Self(Arc::new(Inner { store, keys }))
+        Self(Arc::new(Inner { store: Arc::new(store), keys }))
     }
 }
 

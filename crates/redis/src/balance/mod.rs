@@ -2,6 +2,7 @@
 
 mod script;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::LimiterError;
@@ -65,7 +66,7 @@ impl Accounts for Redis {
         failed(reason)
     }
 
-    fn describe(&self, limiter: &str, description: Description) -> Description {
+    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
         let names = KeyNames::new(self.prefix(), limiter, Self::secret(self));
         description.sharing_reports(RedisReports::new(self, &names))
     }

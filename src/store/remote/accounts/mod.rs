@@ -10,6 +10,7 @@ mod tests;
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::{CallLimits, GaveUp};
@@ -75,7 +76,10 @@ pub trait Accounts: Send + Sync + 'static {
 
     /// Adds the abilities of this workspace's own stores: to pass on the reports of processes.
     #[doc(hidden)]
-    fn describe(&self, limiter: &str, description: Description) -> Description {
+    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description
+    where
+        Self: Sized,
+    {
         let _ = limiter;
         description
     }

@@ -15,6 +15,7 @@
 //!
 //! The test `tests::interleavings` tries all orders of the calls of two entries, with crashes and answers that are lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout_at;
@@ -22,11 +23,13 @@ use tokio::time::timeout_at;
 use super::record::{AccountRecord, MOST_OPEN, Open};
 use super::{AccountDone, AccountKey, AccountReply, AccountStep, Accounts, Reference, text};
 use crate::store::NodeHealth;
+use crate::store::remote::any_records::AnyRecords;
 use crate::store::remote::attempts::Attempts;
 use crate::store::remote::backend::{CallLimits, GaveUp};
-use crate::store::remote::records::{Record, Records};
+use crate::store::remote::records::{LimiterRecords, Record, Records};
+use crate::store::remote::shared_reports::SharedReports;
 use crate::values::time::Timestamp;
-use crate::values::{Expiry, LimiterError};
+use crate::values::{Description, Expiry, LimiterError};
 
 /// How many open references an entry finishes if there are [`MOST_OPEN`].
 const FINISHED: usize = 2;
@@ -66,6 +69,11 @@ impl<R: Records> Accounts for R {
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         Records::gave_up(self, reason)
+    }
+
+    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
+        let records = LimiterRecords::new(AnyRecords::shared(Arc::clone(self)), limiter);
+        description.sharing_reports(SharedReports::new(Arc::new(records)))
     }
 }
 
