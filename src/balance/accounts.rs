@@ -9,11 +9,9 @@ use crate::store::{TableStats, next_table_number};
 use crate::util::keyed_hash::Secret;
 use crate::util::lock::Shards;
 use crate::util::references::References;
-use crate::values::time::{Clock, Timestamp};
 use crate::values::account::Account;
-use crate::values::{
-    Adjusted, Credit, Decision, LimiterError, Paid, PartitionKey, REFERENCE_KEPT, Shortfall, Unfit,
-};
+use crate::values::time::{Clock, Timestamp};
+use crate::values::{Adjusted, Credit, Decision, LimiterError, Paid, PartitionKey, REFERENCE_KEPT, Shortfall, Unfit};
 
 /// The accounts of keys, in maps with a lock each. A step on a key is done under the lock of its map, so steps follow
 /// one another, and there is no other order to explore.

@@ -11,8 +11,8 @@ use futures_util::FutureExt;
 use super::*;
 use crate::limiter::{Limiter, LimiterExt};
 use crate::util::effort;
-use crate::values::time::{ManualClock, Timestamp};
 use crate::values::account::MOST_LOTS;
+use crate::values::time::{ManualClock, Timestamp};
 use crate::values::{Adjusted, Ask, Credit, LimiterError, Mode, PartitionKey, Quota};
 
 #[cfg(feature = "test-util")]

@@ -96,9 +96,7 @@ async fn check_trace<A: Accounts>(accounts: &Arc<A>, random: &mut Random) {
         let name = format!("reference-{}", random.below(60));
         let reference = (random.below(2) == 0).then_some(&*name);
         let context = format!("step {step}: {units} units of key {key}, {reference:?}");
-        let mut enters = |reference: Option<Reference>| {
-            reference.is_none_or(|reference| done.insert((key, reference)))
-        };
+        let mut enters = |reference: Option<Reference>| reference.is_none_or(|reference| done.insert((key, reference)));
         let reply = match random.below(8) {
             0 | 1 => {
                 let expires = now + HOUR * (1 + random.below(5));
@@ -144,7 +142,8 @@ async fn check_trace<A: Accounts>(accounts: &Arc<A>, random: &mut Random) {
             }
             _ => {
                 let reply = process.take(0).await;
-                let last = ledger.state().0.last_key_value().map_or(Expiry::NEVER, |(end, _)| Expiry::from_millis(*end));
+                let last =
+                    ledger.state().0.last_key_value().map_or(Expiry::NEVER, |(end, _)| Expiry::from_millis(*end));
                 assert_eq!(reply.suffices_until, last, "{context}");
                 reply
             }

@@ -18,8 +18,7 @@ use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
 use tower_sluice::policy::ShowKey;
 use tower_sluice::{
     Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
-    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SharedBalance,
-    SlowDown,
+    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SharedBalance, SlowDown,
 };
 use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
 

@@ -87,7 +87,11 @@ async fn left(balance: &SharedBalance<MapRecords>, key: &PartitionKey) -> u64 {
     charge(balance, key, 0).await.remaining()
 }
 
-async fn debit(balance: &SharedBalance<MapRecords>, key: &PartitionKey, debit: Debit) -> Result<Adjusted, LimiterError> {
+async fn debit(
+    balance: &SharedBalance<MapRecords>,
+    key: &PartitionKey,
+    debit: Debit,
+) -> Result<Adjusted, LimiterError> {
     let description = balance.describe();
     let ask = Ask::charge(key, debit.units);
     description.adjusts().unwrap().charge(&ask, debit.reference.as_deref()).await

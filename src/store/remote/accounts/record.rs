@@ -153,14 +153,8 @@ fn opens(step: AccountStep, now: Timestamp) -> Option<Open> {
 
 /// Does a step on an account without lots that have expired.
 fn step_on(account: &mut Account, step: AccountStep, now: Timestamp) -> AccountReply {
-    let mut reply = AccountReply {
-        done: AccountDone::Step,
-        left: 0,
-        taken: 0,
-        paid: None,
-        suffices_until: Expiry::NEVER,
-        now,
-    };
+    let mut reply =
+        AccountReply { done: AccountDone::Step, left: 0, taken: 0, paid: None, suffices_until: Expiry::NEVER, now };
     match step {
         AccountStep::Take { units, shortfall, .. } => {
             reply.suffices_until = account.suffices_until(units);

@@ -211,7 +211,13 @@ impl Search {
             if depth == path.len() {
                 let waits: Vec<_> = processes
                     .iter()
-                    .map(|process| (process.waiting.lock().unwrap().as_ref().map(|(call, _)| call.clone()), &process.answers, process.is_killed))
+                    .map(|process| {
+                        (
+                            process.waiting.lock().unwrap().as_ref().map(|(call, _)| call.clone()),
+                            &process.answers,
+                            process.is_killed,
+                        )
+                    })
                     .collect();
                 if !self.seen.insert(format!("{values:?} {on_their_way:?} {waits:?} {kills} {losses}")) {
                     return;
