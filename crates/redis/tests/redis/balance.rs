@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tower_sluice::key::User;
 use tower_sluice::limiter::{Ask, Credit, Debit, Mode};
-use tower_sluice::testing::{Random, check_modes, seeds};
+use tower_sluice::testing::{Random, check_accounts, check_modes, seed_of, seeds};
 use tower_sluice::{
     Decision, FixedWindow, Limiter, LimiterExt, LimitsHandle, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
     SharedBalance, TokenBucket,
@@ -48,6 +48,12 @@ fn state(server: &RedisServer) -> (BTreeMap<u64, u64>, u64) {
     let mut fields = server.run::<BTreeMap<String, u64>>(&["HGETALL", &name]);
     let owed = fields.remove("owed").unwrap_or(0);
     (fields.into_iter().map(|(expires, units)| (expires.parse().unwrap(), units)).collect(), owed)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_keep_accounts() {
+    let server = RedisServer::start();
+    check_accounts(redis(&server), seed_of(31)).await;
 }
 
 /// Two processes take turns. Lots expire hours apart, and not during the test.
