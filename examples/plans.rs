@@ -31,11 +31,11 @@ use tower_sluice::limiter::{Credit, IntoLimiter};
 use tower_sluice::policy::Crossing;
 use tower_sluice::{
     Balance, CalendarWindow, Concurrency, Limiter, LimiterError, LimiterExt, LimitsHandle, MissingKey, PartitionKey,
-    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, RequestHead, Settlement, SlidingWindow,
-    TokenBucket, Verdict,
+    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, RequestHead, Settlement, SharedBalance,
+    SlidingWindow, TokenBucket, Verdict,
 };
 use tower_sluice_postgres::{Kept, Postgres, PostgresStore};
-use tower_sluice_redis::{Redis, RedisBalance, RedisStore, Scripted};
+use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
 /// What a plan allows. A row that is read is a unit.
 #[derive(Clone, Copy)]
@@ -189,11 +189,12 @@ impl Budgets {
         }
     }
 
-    /// Units that customers buy: on Redis alone, processes share them.
+    /// Units that customers buy.
     fn balance(&self, name: &'static str) -> Policy {
         match self {
-            Self::Redis(redis) => Policy::new(name, RedisBalance::new(redis, name)),
-            Self::Memory | Self::Postgres(_) => Policy::new(name, Balance::new()),
+            Self::Memory => Policy::new(name, Balance::new()),
+            Self::Redis(redis) => Policy::new(name, SharedBalance::new(redis.clone(), name)),
+            Self::Postgres(postgres) => Policy::new(name, SharedBalance::new(postgres.records(), name)),
         }
     }
 }

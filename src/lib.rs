@@ -179,7 +179,7 @@ pub mod snapshot {
 #[cfg(feature = "calendar")]
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-pub use self::balance::Balance;
+pub use self::balance::{Balance, SharedBalance};
 pub use self::concurrency::Concurrency;
 #[cfg(feature = "http")]
 pub use self::http::{

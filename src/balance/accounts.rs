@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use super::account::{Account, Shortfall};
-use super::{Paid, Unfit, UnitsLeft, admitted, judged};
+use super::{UnitsLeft, admitted, judged};
 use crate::store::{TableStats, next_table_number};
 use crate::util::keyed_hash::Secret;
 use crate::util::lock::Shards;
 use crate::util::references::References;
+use crate::values::account::Account;
 use crate::values::time::{Clock, Timestamp};
-use crate::values::{Adjusted, Credit, CreditExpiry, Decision, LimiterError, PartitionKey, REFERENCE_KEPT};
+use crate::values::{Adjusted, Credit, Decision, LimiterError, Paid, PartitionKey, REFERENCE_KEPT, Shortfall, Unfit};
 
 /// The accounts of keys, in maps with a lock each. A step on a key is done under the lock of its map, so steps follow
 /// one another, and there is no other order to explore.
@@ -102,7 +102,7 @@ impl Accounts {
             self.sweep();
             self.begin(key, has_room, |account, _| step(account))
         });
-        done.ok_or_else(|| self.full())?.map_err(Unfit::error)
+        Ok(done.ok_or_else(|| self.full())??)
     }
 
     pub(super) fn charge(&self, key: &PartitionKey, cost: u64, shortfall: Shortfall) -> Decision {
@@ -139,9 +139,7 @@ impl Accounts {
         credit.check()?;
         let now = self.clock.now();
         let expiry = credit.expiry.from(now);
-        let until = now.saturating_add(REFERENCE_KEPT);
-        // Of units that never expire, the reference need not be known for ever.
-        let until = if credit.expiry == CreditExpiry::Never { until } else { until.max(expiry.instant()) };
+        let until = credit.expiry.reference_until(now);
         let step = || self.adjust(key, |account| account.credit(credit.units, expiry, self.clock.now()));
         let done = self.credits.once(key, credit.reference.as_deref(), now, until, step)?;
         Ok(Adjusted { decision: self.peek(key, 0), is_repeated: done.is_none() })
@@ -177,8 +175,8 @@ impl Accounts {
     #[cold]
     fn full(&self) -> LimiterError {
         LimiterError::new(format!(
-            "as many keys have a balance as this `Balance` has room for: {}; raise `max_keys`, or keep balances on Redis \
-             (`RedisBalance`)",
+            "as many keys have a balance as this `Balance` has room for: {}; raise `max_keys`, or keep balances on a \
+             server (`SharedBalance`)",
             self.max_keys
         ))
     }

@@ -4,22 +4,20 @@ use std::fmt;
 use std::future::ready;
 use std::sync::{Arc, OnceLock};
 
-use super::Paid;
-use super::account::Shortfall;
 use super::accounts::Accounts;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Adjusting, Answer, Ask, Credit, Description, Inheritance, LimiterError, Mode, PartitionKey, PendingAdjustment,
-    Receipt,
+    Adjusting, Answer, Ask, Credit, Description, Inheritance, LimiterError, Mode, Paid, PartitionKey,
+    PendingAdjustment, Receipt, Shortfall,
 };
 
 /// Admits the requests of a key as long as it has units that were [credited](crate::limiter::Credit) to it: units that
 /// a customer has bought, beyond the included quota. Nothing is restored by time.
 ///
-/// In this process; `RedisBalance` of `tower-sluice-redis` keeps balances on a server. Bought units are money, so keep
-/// them there: a balance in memory is gone when its process ends, and is in no [snapshot](crate::snapshot).
+/// In this process; a [`SharedBalance`](crate::SharedBalance) keeps balances on a server. Bought units are money, so
+/// keep them there: a balance in memory is gone when its process ends, and is in no [snapshot](crate::snapshot).
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]

@@ -11,12 +11,13 @@ use futures_util::FutureExt;
 use super::*;
 use crate::limiter::{Limiter, LimiterExt};
 use crate::util::effort;
+use crate::values::account::MOST_LOTS;
 use crate::values::time::{ManualClock, Timestamp};
-use crate::values::{Adjusted, Ask, Credit, Mode, PartitionKey};
+use crate::values::{Adjusted, Ask, Credit, LimiterError, Mode, PartitionKey, Quota};
 
 #[cfg(feature = "test-util")]
 mod against_ledger;
-#[path = "../../tests/support/ledger.rs"]
+#[path = "../testing/ledger.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod ledger;
 

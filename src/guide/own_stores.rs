@@ -132,6 +132,10 @@
 //! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are;
 //! `testing::check_records` tests yours.
 //!
+//! Units that customers [buy](super::top_ups) are a [`SharedBalance`](crate::SharedBalance) over any records. A server
+//! that can do more in one call than compare and swap implements [`Accounts`](crate::store::remote::Accounts) in place
+//! of that, which `testing::check_accounts` tests.
+//!
 //! The file [`whole_face.rs`](https://github.com/tower-sluice/tower-sluice/blob/main/tests/store/whole_face.rs)
 //! implements all three over a map behind a mutex, in 270 lines, and passes the suites.
 //!

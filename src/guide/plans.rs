@@ -265,15 +265,14 @@
 //! | what is in flight | [`Concurrency`](crate::Concurrency), the number from the plan by [`limit_fn`](crate::Policy::limit_fn) | [in flight](super::in_flight#a-limit-per-customer) |
 //! | units beyond the included ones, at a price | a second month, by [`or_else`](crate::Policy::or_else) | [overage](super::overage) |
 //! | units that a team shares | the team's month, by `or_else` | [a pool for a team](super::pool) |
-//! | units that are bought once | [`Balance`](crate::Balance), by `or_else` | [top-ups](super::top_ups) |
+//! | units that are bought once | [`Balance`](crate::Balance), or [`SharedBalance`](crate::SharedBalance) on a server, by `or_else` | [top-ups](super::top_ups) |
 //! | a mail at 80 % | [`on_crossing`](crate::Policy::on_crossing) | [warnings](super::warnings) |
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! The program [`plans`](https://github.com/tower-sluice/tower-sluice/blob/main/examples/plans.rs) sells all of this at
 //! once, on Redis or [PostgreSQL](super::postgres): three plans with included units, a pool for teams, overage, bought
 //! units, months by the customer's billing day and zone, and a warning at 80 %. A test runs two processes of it through
-//! a year of random requests, on each of both servers, and compares each answer, to the unit, with a naive ledger. On
-//! PostgreSQL, bought units are in the memory of each process.
+//! a year of random requests, on each of both servers, and compares each answer, to the unit, with a naive ledger.
 //!
 //! # What happens
 //!

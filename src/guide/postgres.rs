@@ -39,11 +39,10 @@
 //! it, on Redis and on PostgreSQL, with the clocks of the server and of both processes moved. Each answer agrees, to
 //! the unit, with a naive ledger.
 //!
-//! Some limiters exist on Redis and not on PostgreSQL: bought units ([`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html)), requests
+//! Units that customers buy are a [`SharedBalance`](crate::SharedBalance) on either: over `redis.clone()`, or over
+//! `postgres.records()`, a second table, which is logged. Some limiters exist on Redis and not on PostgreSQL: requests
 //! in flight on all machines ([`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html)) and a shared queue
-//! ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html)). Beside PostgreSQL, each process has its own: units that a customer has bought
-//! are in the memory of one process, and another one does not know them. So do not sell units by a
-//! [`Balance`](crate::Balance) in a service of several processes.
+//! ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html)). Beside PostgreSQL, each process has its own.
 //!
 //! # When to take it, and when not
 //!
@@ -54,7 +53,7 @@
 //! | a primary that is busy already | [Redis](super::machines): each decision is a transaction that writes |
 //! | tens of thousands of decisions per second | Redis: PostgreSQL takes 15 times as much processor time and more |
 //! | a key with thousands of requests per second | Redis, or [leases](#a-busy-key) |
-//! | a shared queue, requests in flight on all machines, bought units | Redis |
+//! | a shared queue, requests in flight on all machines | Redis |
 //! | functions that start and stop, each with a connection of its own | Redis or [DynamoDB](super::dynamodb), or a pooler in front |
 //!
 //! # What it costs
@@ -335,9 +334,8 @@
 //! # What is shared
 //!
 //! Used units, debts, bans (also their number, if they [grow](crate::Penalty::growing)), and bans and allowances by
-//! hand, free retries, and the list of who is rejected most are shared by all processes that use the same table and the
-//! same names. Queues, requests in flight, bought units, metrics and changes at run time are each process's own. The
-//! whole table: [which processes share
-//! what](super::sharing).
+//! hand, bought units, free retries, and the list of who is rejected most are shared by all processes that use the same
+//! table and the same names. Queues, requests in flight, metrics and changes at run time are each process's own. The
+//! whole table: [which processes share what](super::sharing).
 //!
 //! Next: [share limits on DynamoDB](super::dynamodb).

@@ -52,8 +52,9 @@
 //! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | shared | each |
 //! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) | each: use `Concurrency` | each: use `Concurrency` |
 //! | their waiters ([`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue)) | each | each | each | each |
-//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html) | each: use `Balance` | each: use `Balance` |
-//! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each | each |
+//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`SharedBalance`](crate::SharedBalance) | shared: `SharedBalance` | each: use `Balance` |
+//! | references of credits and charges by hand to them | each | shared | shared | each |
+//! | references of [charges](crate::LimitsHandle::charge) by hand to buckets and windows | each | shared | each | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html). A waiter is in the process that has the request | each: use `LeakyQueue` | each: use `LeakyQueue` |
 //! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each | each |
 //! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each | each |
@@ -67,7 +68,7 @@
 //!
 //! [Another remote store](super::own_stores) is like DynamoDB; [with
 //! records](crate::store::remote::RemoteStore::records), its processes also share free retries, reported shares and
-//! who is rejected most. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans and
+//! who is rejected most, and a [`SharedBalance`](crate::SharedBalance) keeps bought units there. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans and
 //! debts to each process.
 //!
 //! # How exact a shared limit is

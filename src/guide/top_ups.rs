@@ -35,7 +35,8 @@
 //! }
 //!
 //! fn bought() -> Policy {
-//!     // On several machines, and to outlive a restart: `RedisBalance::new(&redis, "bought")`.
+//!     // On several machines, and to outlive a restart: `SharedBalance::new(postgres.records(), "bought")`, or
+//!     // `SharedBalance::new(redis.clone(), "bought")`.
 //!     Policy::new("bought", Balance::new()).key(User::key())
 //! }
 //!
@@ -126,30 +127,42 @@
 //! | | balances | references | after a restart |
 //! |---|---|---|---|
 //! | `Balance` | exact between threads | in this process | gone; in no [snapshot](super::restarts) |
-//! | `RedisBalance` | exact between processes | on the server | there, as far as the server keeps its data |
+//! | [`SharedBalance`](crate::SharedBalance) | exact between processes | on the server | there, as far as the server keeps its data |
 //! | a charge by hand, in memory | exact between threads | in this process | the debt is in a snapshot, the reference is not |
 //! | a charge by hand, on Redis | exact between processes | on the server | there |
 //! | a charge by hand, on [PostgreSQL](super::postgres) or [a store of your own](super::own_stores) | exact between processes | in this process | the debt is there |
 //!
-//! **Bought units are money: keep them on Redis** (on other servers there is no balance), with `maxmemory-policy
-//! noeviction` and `appendfsync always`, and keep the payments themselves in your database. While Redis is out of
-//! reach, nobody knows what is left: requests that need bought units are answered 503, whatever local fallback other
-//! policies have, unless the policy is [`FailureMode::Allow`](crate::FailureMode).
+//! **Bought units are money: keep them on a server**, and keep the payments themselves in your database. What the
+//! server loses is lost:
 //!
-//! A credit or a charge that fails may have been entered nevertheless. Repeat it with its reference.
+//! | on | so that nothing is lost |
+//! |---|---|
+//! | PostgreSQL, in the [records](https://docs.rs/tower-sluice-postgres/latest/tower_sluice_postgres/struct.PostgresRecords.html) beside its table | nothing to do: that table is logged. Leave `synchronous_commit` on for the role |
+//! | Redis | `maxmemory-policy noeviction` and `appendfsync always` |
+//! | [a store of your own](super::own_stores), by [`KeyValueRecords`](crate::store::remote::KeyValueRecords) | what it needs |
+//!
+//! While the server is out of reach, nobody knows what is left: requests that need bought units are answered 503,
+//! whatever local fallback other policies have, unless the policy is [`FailureMode::Allow`](crate::FailureMode).
+//!
+//! A credit or a charge that fails may have been entered nevertheless. Repeat it with its reference: it is entered
+//! once, also if a process was killed in the middle of it. A test explores all orders of the calls of two processes
+//! that enter one reference, each killed after any call, or without an answer to any; another one kills processes that
+//! enter payments on PostgreSQL.
 //!
 //! # Costs
 //!
-//! | | `Balance` | `RedisBalance` |
-//! |---|---|---|
-//! | a decision | a lock, of 64 | one round trip |
-//! | a credit, or a charge by hand | two locks | one round trip |
-//! | a charge by hand to a bucket or a window | as two decisions | two round trips or more |
-//! | memory per key with one lot | some 220 bytes | 120 bytes, as `MEMORY USAGE` counts them |
-//! | each further lot | 16 bytes | 15 bytes |
-//! | a reference | some 200 bytes | 140 bytes |
+//! | | `Balance` | `SharedBalance` on Redis | on PostgreSQL, or on other records |
+//! |---|---|---|---|
+//! | a decision | a lock, of 64 | one round trip | two: it reads, and swaps |
+//! | a rejection | a lock, of 64 | one round trip | one |
+//! | a credit, or a charge by hand | two locks | one round trip | two; five with a reference |
+//! | a charge by hand to a bucket or a window | as two decisions | two round trips or more | two |
+//! | memory per key with one lot | some 220 bytes | 120 bytes, as `MEMORY USAGE` counts them | 36 bytes, and the name |
+//! | each further lot | 16 bytes | 15 bytes | 16 bytes |
+//! | a reference | some 200 bytes | 140 bytes | the name |
 //!
-//! A rejected request takes a round trip, too: where clients may send many, put a bucket per client before it.
+//! A rejected request takes a round trip, too: where clients may send many, put a bucket per client before it. On
+//! records, a key changes once in two round trips at most. Requests of one process for one key take turns.
 //!
 //! Next: the [list of all pages](super).
 //!

@@ -95,7 +95,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// | a [`SlowDown`](crate::SlowDown) without levels of its own | any other | all waiters with their turns, and what was spent |
     /// | a [`Concurrency`](crate::Concurrency) that was not used yet | any other | what is in flight, and all waiters |
     /// | a [`Balance`](crate::Balance) that was not used yet | any other | the lots of every key, and what it owes |
-    /// | a `RedisBalance` | one of the same name on the same `Redis` | the lots on the server |
+    /// | a [`SharedBalance`](crate::SharedBalance) | one of the same name on the same store | the lots on the server |
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](crate::algorithm::Algorithm::can_inherit) | the states that it converts |
     /// | a `RedisStore` | one of the same name on the same `Redis`: a bucket from any bucket, a window from one of the same type | the state on the server; a bucket's debt in tokens, to a microsecond of the new rate |
     /// | a `RedisQueue` | one of the same name on the same `Redis` | the reservations on the server; requests that wait depart as scheduled |

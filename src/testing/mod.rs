@@ -15,14 +15,18 @@
 //! });
 //! ```
 
+mod accounts;
 mod algorithm;
 mod backend;
 mod interval;
 mod joint;
+#[allow(unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
+mod ledger;
 mod limiter;
 mod random;
 mod records;
 
+pub use self::accounts::check_accounts;
 pub use self::algorithm::check_algorithm;
 pub use self::backend::check_backend;
 #[doc(hidden)]

@@ -24,13 +24,13 @@ pub struct Credit {
 
 /// When the units of a credit expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "each is matched")]
+#[allow(clippy::exhaustive_enums, reason = "a store knows all of them")]
 pub enum CreditExpiry {
     /// They do not.
     Never,
-    /// After this time.
+    /// After this time, by the store's clock, rounded up to a millisecond.
     In(Duration),
-    /// At this instant.
+    /// At this instant, rounded up to a millisecond.
     At(SystemTime),
 }
 
@@ -146,12 +146,13 @@ impl Expiry {
         Self::from_millis(instant.as_nanos().div_ceil(NANOS_PER_MILLI))
     }
 
-    /// The end of a lot in these milliseconds, cut at [`NEVER`](Self::NEVER).
+    /// That millisecond since the Unix epoch. [`NEVER`](Self::NEVER) if it is later than the year 2248.
     pub fn from_millis(millis: u64) -> Self {
         Self(millis.min(Self::NEVER.0))
     }
 
-    /// The milliseconds.
+    /// The milliseconds since the Unix epoch; `2^43 - 1` for [`NEVER`](Self::NEVER).
+    #[must_use]
     pub const fn millis(self) -> u64 {
         self.0
     }
@@ -177,6 +178,14 @@ impl CreditExpiry {
                 Expiry::at(Timestamp::ZERO.saturating_add(at.duration_since(UNIX_EPOCH).unwrap_or_default()))
             }
         }
+    }
+
+    /// Until when the reference of units that are added at `now` is known: as long as they can be used, and
+    /// [`REFERENCE_KEPT`] at least.
+    pub(crate) fn reference_until(self, now: Timestamp) -> Timestamp {
+        let until = now.saturating_add(REFERENCE_KEPT);
+        // Of units that never expire, the reference need not be known for ever.
+        if self == Self::Never { until } else { until.max(self.from(now).instant()) }
     }
 }
 

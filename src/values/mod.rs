@@ -1,6 +1,7 @@
 //! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No I/O, and
 //! no locks but the one of the texts of `OverrideReason`.
 
+pub(crate) mod account;
 mod adjusting;
 mod answer;
 mod ask;
@@ -30,6 +31,7 @@ mod terms;
 pub mod time;
 mod watches_bodies;
 
+pub use self::account::{Paid, Shortfall, Unfit};
 pub use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
 pub use self::answer::{Answer, LimiterError, Pending};
 #[cfg(feature = "http")]

@@ -18,9 +18,9 @@ use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
 use tower_sluice::policy::ShowKey;
 use tower_sluice::{
     Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
-    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SlowDown,
+    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SharedBalance, SlowDown,
 };
-use tower_sluice_redis::{Redis, RedisBalance, RedisConcurrency, RedisQueue, RedisStore};
+use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,8 +157,8 @@ const KINDS: &[Kind] = &[
     ("`Overload`", || Overload::new().into_limiter(), Some("algorithm = \"overload\"")),
     ("`Balance`", || Balance::new().into_limiter(), Some("algorithm = \"balance\"")),
     (
-        "`RedisBalance`",
-        || RedisBalance::new(&redis(), "p").into_limiter(),
+        "`SharedBalance`",
+        || SharedBalance::new(redis(), "p").into_limiter(),
         Some("algorithm = \"balance\"\nstore = \"redis\""),
     ),
     ("custom", || Arc::new(Custom), None),

@@ -13,7 +13,7 @@ use tower_sluice::store::remote::{
     Alternatives, Applied, Backend, CallLimits, Joint, JointAnswer, JointBackend, JointCharge, Record, Records,
     Standing, Target, Transition,
 };
-use tower_sluice::testing::{check_backend, check_joint_backend, check_records, seed_of};
+use tower_sluice::testing::{check_accounts, check_backend, check_joint_backend, check_records, seed_of};
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
 
@@ -268,6 +268,8 @@ async fn limits_over_time_pass_the_suites() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_pass_the_suite() {
-    check_records(MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60))), seed_of(44)).await;
+async fn records_pass_the_suites() {
+    let server = || MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60)));
+    check_records(server(), seed_of(44)).await;
+    check_accounts(server(), seed_of(45)).await;
 }

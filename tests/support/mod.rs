@@ -4,7 +4,6 @@
 pub mod busy;
 pub mod cases;
 pub mod effort;
-pub mod ledger;
 pub mod log;
 #[cfg(feature = "metrics")]
 pub mod metrics;

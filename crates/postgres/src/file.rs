@@ -10,8 +10,8 @@
 //! secret = "..."          # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out. The policies of such a store are limits over time: it has no queues, no limits of
-//! requests in flight and no balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
+//! All but `url` may be left out. The policies of such a store are limits over time, or balances. It has no queues
+//! and no limits of requests in flight. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
 //! the reader [its limiters](limiters).
 //!
 //! Create the table first: [`Config::migrations`](tower_sluice_config::Config::migrations) returns the statement.
@@ -43,7 +43,7 @@ use serde::Deserialize;
 use tokio_postgres::NoTls;
 use tokio_postgres::config::SslMode;
 use tower_sluice::limiter::IntoLimiter;
-use tower_sluice::{Limiter, RateLimiter};
+use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
 use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
 
@@ -125,13 +125,18 @@ pub fn limiters(postgres: Postgres) -> Arc<dyn Store> {
 struct PostgresLimiters(Postgres);
 
 impl PostgresLimiters {
+    fn check_name(name: &str) -> Result<(), NoLimiter> {
+        if name.len() > 255 {
+            return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
+        }
+        Ok(())
+    }
+
     fn limiter<A: Kept>(&self, name: &str, algorithm: A) -> Result<Arc<dyn Limiter>, NoLimiter> {
         algorithm.fits().map_err(|_| {
             NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")
         })?;
-        if name.len() > 255 {
-            return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
-        }
+        Self::check_name(name)?;
         Ok(RateLimiter::new(algorithm, PostgresStore::new(&self.0, name)).into_limiter())
     }
 }
@@ -147,6 +152,11 @@ impl Store for PostgresLimiters {
             RateSpec::CalendarWindow(window) => self.limiter(name, window),
             _ => Err(NoLimiter::Unsupported),
         }
+    }
+
+    fn balance(&self, name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Self::check_name(name)?;
+        Ok(SharedBalance::new(self.0.records(), name).into_limiter())
     }
 
     fn migration(&self) -> Option<String> {

@@ -35,11 +35,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use tower_sluice::limiter::IntoLimiter;
-use tower_sluice::{Limiter, RateLimiter};
+use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
 use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
 
-use crate::{Redis, RedisBalance, RedisConcurrency, RedisQueue, RedisStore, Scripted};
+use crate::{Redis, RedisConcurrency, RedisQueue, RedisStore, Scripted};
 
 /// The keys of the table.
 #[derive(Deserialize)]
@@ -163,6 +163,6 @@ impl Store for RedisLimiters {
     }
 
     fn balance(&self, name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
-        Ok(RedisBalance::new(&self.0, name).into_limiter())
+        Ok(SharedBalance::new(self.0.clone(), name).into_limiter())
     }
 }

@@ -20,7 +20,6 @@ mod store;
 mod support;
 mod undo;
 
-pub use self::balance::RedisBalance;
 pub use self::connection::{Fault, FaultKind, Redis, RedisBuilder};
 pub use self::in_flight::RedisConcurrency;
 pub use self::queue::RedisQueue;

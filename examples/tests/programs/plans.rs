@@ -74,6 +74,10 @@ fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
     // Included units, and then the overage: 10,000 and 5,000, in requests of 250 rows. Nothing is left, to the row.
     assert_eq!(processes.request("ada", 250, 80), 60);
     assert_eq!(processes.request("ada", 1, 2), 0);
+    // Units that she buys. The payment is reported to both processes.
+    let paid = processes.0.each_ref().map(|program| send(program, "POST", "/paid/ada/1000/invoice-1", "").1);
+    assert_eq!(paid, ["bought", "was bought before"]);
+    assert_eq!(processes.request("ada", 50, 40), 20);
 
     // A team: 2,000 included for each member, and a pool of 6,000, of which one takes 4,000 at most.
     assert_eq!(processes.request("cyd", 100, 80), 20 + 40);

@@ -103,7 +103,7 @@ impl KeyStatus {
 /// again after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
 ///
 /// Otherwise (in memory, a queue, a limit of requests in flight, or a balance), each call acts in this process; a
-/// credit or a charge of a `RedisBalance` acts on the server.
+/// credit or a charge of a `SharedBalance` acts on the server.
 ///
 /// # Errors
 ///

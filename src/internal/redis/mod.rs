@@ -10,14 +10,12 @@ use crate::algorithm::gcra::Tat;
 #[cfg(feature = "calendar")]
 use crate::algorithm::{CalendarWindow, CalendarWindowState};
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
-use crate::limiter::{Credit, Description, Receipt};
+use crate::limiter::{Description, Receipt};
 use crate::store::remote::Target;
 use crate::values::LimiterError;
 #[cfg(feature = "calendar")]
 use crate::values::time::Timestamp;
 
-pub use crate::balance::account::Shortfall;
-pub use crate::balance::{Paid, Unfit, UnitsLeft, admitted, judged};
 pub use crate::limiter::wait_bounds::WaitBounds;
 pub use crate::store::quota_change::has_units_of;
 pub use crate::store::remote::backoff::pause as pause_after;
@@ -29,8 +27,8 @@ pub use crate::store::remote::query::KeyQuery;
 pub use crate::store::remote::tag::{KeyTag, Tags};
 pub use crate::util::random::identity;
 pub use crate::values::{
-    Adjusted, Adjusting, Batching, ChargingOnce, Claim, CreditExpiry, Expiry, Formula, MemberDecision,
-    PendingAdjustment, REFERENCE_KEPT, Report, Retry, Room, SharesReports,
+    Adjusted, Adjusting, Batching, ChargingOnce, Claim, Formula, MemberDecision, PendingAdjustment, REFERENCE_KEPT,
+    Report, Retry, Room, SharesReports,
 };
 
 /// The abilities of limiters that share more than their decisions.
@@ -190,22 +188,6 @@ pub fn paid_at(receipt: Receipt) -> u128 {
 #[must_use]
 pub fn window_of(receipt: Receipt) -> Option<u64> {
     ChargedIn::read(receipt)
-}
-
-/// Returns the lots that have paid a charge to a balance, from its receipt.
-#[must_use]
-pub fn paid_by(receipt: Receipt) -> Option<Paid> {
-    receipt.read()
-}
-
-/// Returns the units of a credit, when they expire, and its reference.
-///
-/// # Errors
-///
-/// If there are too many units, or none, or if the reference is too long or empty.
-pub fn parts_of_credit(credit: &Credit) -> Result<(u64, CreditExpiry, Option<&str>), LimiterError> {
-    credit.check()?;
-    Ok((credit.units, credit.expiry, credit.reference.as_deref()))
 }
 
 /// The error of a charge by hand to a key that an operator allows.

@@ -17,7 +17,11 @@ pub(crate) struct AnyRecords(Arc<dyn DynRecords>);
 
 impl AnyRecords {
     pub(crate) fn new(records: impl Records) -> Self {
-        Self(Arc::new(records))
+        Self::shared(Arc::new(records))
+    }
+
+    pub(crate) fn shared(records: Arc<impl Records>) -> Self {
+        Self(records)
     }
 }
 

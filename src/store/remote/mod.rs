@@ -4,7 +4,8 @@
 //! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement
 //!   [`Backend`].
 //!
-//! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`].
+//! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`]. Balances are
+//! kept by a server's own [`Accounts`], too.
 //!
 //! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html). The path of a
 //! request:
@@ -20,6 +21,7 @@
 //!
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
+pub mod accounts;
 mod alternatives;
 mod any_records;
 mod attempts;
@@ -46,6 +48,7 @@ mod store;
 mod table;
 pub(crate) mod tag;
 
+pub use self::accounts::Accounts;
 pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};

@@ -226,12 +226,12 @@ impl<R: Records> LimiterRecords<R> {
 
 /// The records that requests of this process change now, by their names.
 #[derive(Default)]
-struct Turns(Arc<Changing>);
+pub(crate) struct Turns(Arc<Changing>);
 
 type Changing = Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>;
 
 /// The turn of a request, which ends with this.
-struct Turn {
+pub(crate) struct Turn {
     all: Arc<Changing>,
     name: Arc<str>,
     held: Option<OwnedMutexGuard<()>>,
@@ -239,7 +239,7 @@ struct Turn {
 
 impl Turns {
     /// Waits behind the requests that came earlier for this record.
-    async fn take(&self, name: &str) -> Turn {
+    pub(crate) async fn take(&self, name: &str) -> Turn {
         // Made before the wait, so that a request that gives up leaves no entry either.
         let mut turn = Turn { all: Arc::clone(&self.0), name: name.into(), held: None };
         let mutex = Arc::clone(self.0.lock().entry(Arc::clone(&turn.name)).or_default());

@@ -1,5 +1,6 @@
 //! Tests against a server.
 
+mod accounts;
 mod conformance;
 #[path = "../../../../src/values/counterexamples.rs"]
 mod counterexamples;

@@ -1,6 +1,7 @@
 //! Several processes on one table, and servers that are killed, stand still, or are set up wrongly.
 #![cfg(feature = "deadpool")]
 
+mod accounts;
 mod clocks;
 mod crashes;
 mod faults;

@@ -91,6 +91,13 @@ impl KeyNames {
 }
 
 impl Key {
+    /// Makes the name of a key that another package has named: by the text of its tag, 22 characters of base64url, and the
+    /// name of its limiter.
+    pub(crate) fn new(prefix: &str, tag: &str, limiter: &str, kind: &str) -> Self {
+        let text = [prefix, ":{", tag, "}:", limiter, ":", kind].concat();
+        Self { slot: crc16(tag.as_bytes()) % SLOTS, text: text.into() }
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
@@ -127,6 +134,14 @@ mod tests {
     #[test]
     fn slots_follow_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
+    }
+
+    #[test]
+    fn a_key_has_one_name_by_its_tag_and_by_its_text() {
+        let names = KeyNames::new("sluice", "api", b"secret");
+        let tag = names.tag(&PartitionKey::from("alice"));
+        let text = String::from_utf8(tag.text().to_vec()).unwrap();
+        assert_eq!(Key::new("sluice", &text, "api", "l"), names.key(tag, 'l'));
     }
 
     #[test]

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tower_sluice::key::User;
 use tower_sluice::limiter::{Ask, Credit, Debit, Mode};
-use tower_sluice::testing::{Random, check_modes, seeds};
+use tower_sluice::testing::{Random, check_accounts, check_modes, seed_of, seeds};
 use tower_sluice::{
     Decision, FixedWindow, Limiter, LimiterExt, LimitsHandle, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
-    TokenBucket,
+    SharedBalance, TokenBucket,
 };
-use tower_sluice_redis::{Redis, RedisBalance, RedisStore};
+use tower_sluice_redis::{Redis, RedisStore};
 
 use crate::support::clients::PLENTY;
 use crate::support::effort::rounds;
@@ -26,19 +26,19 @@ fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn balance(server: &RedisServer) -> RedisBalance {
-    RedisBalance::new(&redis(server), "bought")
+fn balance(server: &RedisServer) -> SharedBalance<Redis> {
+    SharedBalance::new(redis(server), "bought")
 }
 
 fn process(server: &RedisServer) -> LimitsHandle {
     RateLimitLayer::new(Policy::new("bought", balance(server)).key(User::key())).handle()
 }
 
-async fn charge(balance: &RedisBalance, key: &PartitionKey, cost: u64) -> Decision {
+async fn charge(balance: &SharedBalance<Redis>, key: &PartitionKey, cost: u64) -> Decision {
     balance.decide(&Ask::charge(key, cost)).decided().await.unwrap()
 }
 
-async fn left(balance: &RedisBalance, key: &PartitionKey) -> u64 {
+async fn left(balance: &SharedBalance<Redis>, key: &PartitionKey) -> u64 {
     charge(balance, key, 0).await.remaining()
 }
 
@@ -48,6 +48,12 @@ fn state(server: &RedisServer) -> (BTreeMap<u64, u64>, u64) {
     let mut fields = server.run::<BTreeMap<String, u64>>(&["HGETALL", &name]);
     let owed = fields.remove("owed").unwrap_or(0);
     (fields.into_iter().map(|(expires, units)| (expires.parse().unwrap(), units)).collect(), owed)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_keep_accounts() {
+    let server = RedisServer::start();
+    check_accounts(redis(&server), seed_of(31)).await;
 }
 
 /// Two processes take turns. Lots expire hours apart, and not during the test.
@@ -284,5 +290,5 @@ async fn its_modes_are_those_that_it_describes() {
     }
     check_modes(&balance).await;
     assert!(balance.peek(&"alice".into(), 1).await.unwrap_err().is_unsupported());
-    assert!(balance.inherit(&RedisBalance::new(&redis(&server), "bought")).is_none(), "another connection");
+    assert!(balance.inherit(&SharedBalance::new(redis(&server), "bought")).is_none(), "another connection");
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::HeaderName;
 use tower_sluice::limiter::{Ask, Credit, Debit, Permit};
 use tower_sluice::policy::ShowKey;
-use tower_sluice::{ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter};
-use tower_sluice_redis::{Redis, RedisBalance, RedisConcurrency, RedisQueue, RedisStore};
+use tower_sluice::{ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, SharedBalance};
+use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
 
 use crate::support::clients::{PLENTY, at_most, charged, is_decided, key, per_client, send};
 use crate::support::redis::RedisServer;
@@ -71,7 +71,7 @@ async fn the_documented_permissions_are_enough() {
     queue.refund(&Ask::charge(&key("a"), 1), middle.receipt(), 1);
     let left = async || queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining();
     eventually("it is refunded", async || left().await == 4).await;
-    let balance = RedisBalance::new(&redis, "bought");
+    let balance = SharedBalance::new(redis.clone(), "bought");
     let _ = balance.credit(&key("a"), Credit::units(5).expires_in(PLENTY).reference("invoice-17")).await.unwrap();
     let _ = balance.credit(&key("a"), Credit::units(5)).await.unwrap();
     let receipt = balance.decide(&Ask::charge(&key("a"), 7)).decided().await.unwrap().receipt();

@@ -6,7 +6,7 @@ pub mod cases;
 pub mod clients;
 #[path = "../../../../tests/support/effort.rs"]
 pub mod effort;
-#[path = "../../../../tests/support/ledger.rs"]
+#[path = "../../../../src/testing/ledger.rs"]
 pub mod ledger;
 #[path = "../../../../tests/support/log.rs"]
 pub mod log;

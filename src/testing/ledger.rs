@@ -20,7 +20,7 @@ impl Ledger {
 
     /// Returns the units that were taken.
     pub fn charge(&mut self, cost: u64) -> Option<Vec<u64>> {
-        (cost <= self.left()).then(|| self.units.drain(..usize::try_from(cost).unwrap()).collect())
+        (cost <= self.left()).then(|| self.units.drain(..usize::try_from(cost).expect("few")).collect())
     }
 
     pub fn debit(&mut self, units: u64) {
@@ -40,7 +40,7 @@ impl Ledger {
 
     /// Gives back the last of these units; those that are not of the last lot count as of the first one.
     pub fn refund(&mut self, taken: &[u64], units: u64, now: u64) {
-        for unit in taken.iter().rev().take(usize::try_from(units).unwrap()) {
+        for unit in taken.iter().rev().take(usize::try_from(units).expect("few")) {
             self.add(if Some(unit) == taken.last() { *unit } else { taken[0] }, now);
         }
     }

@@ -1,27 +1,31 @@
 //! [`Account`]: the units of one key.
 
-use super::{MOST_LOTS, Paid, Unfit};
-use crate::values::time::Timestamp;
-use crate::values::{Expiry, Quota};
+use super::receipt::{Issuer, Proof};
+use super::time::Timestamp;
+use super::{Expiry, LimiterError, Quota};
 
 /// The lots of a key, and what it owes. It owes something only if it has no lots.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Account {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
     /// None is empty. In the order in which they are used: those that expire first are first, and no two expire at the
     /// same time.
     lots: Vec<Lot>,
     owed: u64,
 }
 
+/// Units that expire at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lot {
-    expiry: Expiry,
-    units: u64,
+pub(crate) struct Lot {
+    pub(crate) expiry: Expiry,
+    pub(crate) units: u64,
 }
+
+/// The most lots of a key: the work of a decision is bounded.
+pub(crate) const MOST_LOTS: usize = 64;
 
 /// What a charge takes if there are not enough units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "a script knows each by its number")]
+#[allow(clippy::exhaustive_enums, reason = "a store does one of these")]
 pub enum Shortfall {
     /// Nothing.
     Rejected = 0,
@@ -31,27 +35,106 @@ pub enum Shortfall {
     Owed = 2,
 }
 
+/// The lots that have paid a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "a store writes all of it")]
+pub struct Paid {
+    /// The end of the lot that was charged first.
+    pub first: Expiry,
+    /// The end of the lot that was charged last.
+    pub last: Expiry,
+    /// The units that the last lot has paid; the largest number that a receipt holds if there are more.
+    pub by_last: u64,
+}
+
+/// The bits of a receipt that two expiries leave for a number of units: 4 × 10^12.
+const BITS_OF_UNITS: u32 = u128::BITS - 2 * Expiry::BITS;
+
+impl Proof for Paid {
+    const ISSUER: Issuer = Issuer::Balance;
+
+    fn into_value(self) -> u128 {
+        let by_last = self.by_last.min((1 << BITS_OF_UNITS) - 1);
+        (u128::from(self.first.millis()) << Expiry::BITS | u128::from(self.last.millis())) << BITS_OF_UNITS
+            | u128::from(by_last)
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "each part is cut to its bits")]
+    fn from_value(value: u128) -> Self {
+        let bits = |value: u128, count: u32| value as u64 & ((1 << count) - 1);
+        let expiries = value >> BITS_OF_UNITS;
+        Self {
+            first: Expiry::from_millis(bits(expiries >> Expiry::BITS, Expiry::BITS)),
+            last: Expiry::from_millis(bits(expiries, Expiry::BITS)),
+            by_last: bits(value, BITS_OF_UNITS),
+        }
+    }
+}
+
+/// Why units cannot be added or charged by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a store says one of these")]
+pub enum Unfit {
+    /// The balance would be above, or the debt, [`Quota::MAX_UNITS`].
+    TooManyUnits,
+    /// The key has 64 lots, and none that expires when these units do.
+    TooManyLots,
+    /// The units have expired already.
+    Expired,
+}
+
+impl From<Unfit> for LimiterError {
+    fn from(unfit: Unfit) -> Self {
+        Self::cannot(match unfit {
+            Unfit::TooManyUnits => {
+                format!("a key has, or owes, at most {} units; count in greater units, such as cents", Quota::MAX_UNITS)
+            }
+            Unfit::TooManyLots => format!(
+                "the key has {MOST_LOTS} lots that expire at different times; let credits expire at the end of a day or \
+                 of a month, so that they become one lot"
+            ),
+            Unfit::Expired => "the credit has expired already; choose a later time".to_owned(),
+        })
+    }
+}
+
 impl Account {
+    /// Makes an account of its parts; `None` if no account has them.
+    pub(crate) fn from_parts(lots: Vec<Lot>, owed: u64) -> Option<Self> {
+        let is_ordered = lots.windows(2).all(|pair| pair[0].expiry < pair[1].expiry);
+        let is_one = is_ordered && lots.iter().all(|lot| lot.units > 0) && (owed == 0 || lots.is_empty());
+        is_one.then_some(Self { lots, owed })
+    }
+
+    /// The lots, in the order in which they are used.
+    pub(crate) fn lots(&self) -> &[Lot] {
+        &self.lots
+    }
+
+    pub(crate) const fn owed(&self) -> u64 {
+        self.owed
+    }
+
     /// Removes the lots that have expired. Called before any other step.
-    pub(super) fn expire(&mut self, now: Timestamp) {
+    pub(crate) fn expire(&mut self, now: Timestamp) {
         let expired = self.lots.iter().take_while(|lot| lot.expiry.is_over(now)).count();
         self.lots.drain(..expired);
     }
 
     /// Whether nothing is lost if it is removed.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lots.is_empty() && self.owed == 0
     }
 
     /// The units that are left; zero if it owes something.
-    pub(super) fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         // At most the maximum of a balance, and what is refunded beyond it.
         self.lots.iter().fold(0, |sum, lot| lot.units.saturating_add(sum))
     }
 
     /// Returns the end of the time for which the lots suffice for `units`, if they do now. Later lots pay for those
     /// that expire before.
-    pub(super) fn suffices_until(&self, units: u64) -> Expiry {
+    pub(crate) fn suffices_until(&self, units: u64) -> Expiry {
         let mut later = 0_u64;
         let enough = self.lots.iter().rev().find(|lot| {
             later = later.saturating_add(lot.units);
@@ -61,7 +144,7 @@ impl Account {
     }
 
     /// Takes units from the lots in their order. Returns how many were taken, and from where.
-    pub(super) fn take(&mut self, units: u64, shortfall: Shortfall) -> Result<(u64, Option<Paid>), Unfit> {
+    pub(crate) fn take(&mut self, units: u64, shortfall: Shortfall) -> Result<(u64, Option<Paid>), Unfit> {
         let left = self.left();
         let rest = units.saturating_sub(left);
         match shortfall {
@@ -92,7 +175,7 @@ impl Account {
 
     /// Gives back units of a charge: first to the lot that was charged last, up to what it has paid, and the others to
     /// the lot that was charged first. The units of lots that have expired meanwhile are gone.
-    pub(super) fn give_back(&mut self, units: u64, paid: Paid, now: Timestamp) {
+    pub(crate) fn give_back(&mut self, units: u64, paid: Paid, now: Timestamp) {
         let to_last = units.min(paid.by_last);
         for (units, expiry) in [(to_last, paid.last), (units - to_last, paid.first)] {
             if !expiry.is_over(now) {
@@ -102,7 +185,7 @@ impl Account {
     }
 
     /// Adds a lot. What the key owes is paid by it first.
-    pub(super) fn credit(&mut self, units: u64, expiry: Expiry, now: Timestamp) -> Result<(), Unfit> {
+    pub(crate) fn credit(&mut self, units: u64, expiry: Expiry, now: Timestamp) -> Result<(), Unfit> {
         if expiry.is_over(now) {
             return Err(Unfit::Expired);
         }
@@ -136,7 +219,7 @@ impl Account {
     }
 
     /// Forgives what the key owes. Lots stay.
-    pub(super) fn forgive(&mut self) {
+    pub(crate) fn forgive(&mut self) {
         self.owed = 0;
     }
 }

@@ -1,0 +1,185 @@
+//! Accounts over [`Records`], which are swapped one at a time.
+//!
+//! A step without a reference reads the record of the account, and swaps it. A step with one must be done once, also if
+//! a process is killed between two calls, and two records cannot be swapped at once. So an entry does this:
+//!
+//! 1. It reads the account.
+//! 2. It reads the record of the reference, after the account. If either knows the reference, nothing is done.
+//! 3. It swaps the account: for one with the units of the step and the reference, in the same value.
+//! 4. It writes the record of the reference.
+//! 5. It swaps the account once more, for one without the reference. If that fails, a later entry does it.
+//!
+//! A reference is entered once, since of two entries the second swap of step 3 fails, unless it has read the account
+//! after the first: and then it finds the reference in the account, or it was taken out, and its record was written
+//! before, which step 2 reads. This needs that no value of an account ever comes back, for which it has a number.
+//!
+//! The test `tests::interleavings` tries all orders of the calls of two entries, with crashes and answers that are lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout_at;
+
+use super::record::{AccountRecord, MOST_OPEN, Open};
+use super::{AccountDone, AccountKey, AccountReply, AccountStep, Accounts, Reference, text};
+use crate::store::NodeHealth;
+use crate::store::remote::any_records::AnyRecords;
+use crate::store::remote::attempts::Attempts;
+use crate::store::remote::backend::{CallLimits, GaveUp};
+use crate::store::remote::records::{LimiterRecords, Record, Records};
+use crate::store::remote::shared_reports::SharedReports;
+use crate::values::time::Timestamp;
+use crate::values::{Description, Expiry, LimiterError};
+
+/// How many open references an entry finishes if there are [`MOST_OPEN`].
+const FINISHED: usize = 2;
+
+/// The value of a reference's record, which has no content.
+const KNOWN: &[u8] = &[1];
+
+impl<R: Records> Accounts for R {
+    async fn apply(
+        &self,
+        account: &AccountKey<'_>,
+        step: AccountStep,
+        limits: CallLimits,
+    ) -> Result<AccountReply, LimiterError> {
+        let names = Names { limiter: account.limiter, tag: text(account.tag) };
+        // Requests of this process for one key would only be faster than each other.
+        let turn = timeout_at(limits.deadline, account.turns.take(&names.account())).await;
+        let _turn = turn.map_err(|_| Records::gave_up(self, GaveUp::TimedOut))?;
+        Entering { records: self, names, limits }.apply(step).await
+    }
+
+    fn timeout(&self) -> Duration {
+        Records::timeout(self)
+    }
+
+    fn shares_accounts_with(&self, other: &Self) -> bool {
+        self.shares_records_with(other)
+    }
+
+    fn secret(&self) -> &[u8] {
+        Records::secret(self)
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        Records::health(self)
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        Records::gave_up(self, reason)
+    }
+
+    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
+        let records = LimiterRecords::new(AnyRecords::shared(Arc::clone(self)), limiter);
+        description.sharing_reports(SharedReports::new(Arc::new(records)))
+    }
+}
+
+/// The names of the records of a key.
+struct Names<'a> {
+    limiter: &'a str,
+    tag: String,
+}
+
+impl Names<'_> {
+    fn account(&self) -> String {
+        format!("{}:{}:l", self.limiter, self.tag)
+    }
+
+    fn reference(&self, reference: Reference) -> String {
+        format!("{}:{}:h{}", self.limiter, self.tag, reference.name())
+    }
+}
+
+/// A step that is being done.
+struct Entering<'a, R> {
+    records: &'a R,
+    names: Names<'a>,
+    limits: CallLimits,
+}
+
+impl<R: Records> Entering<'_, R> {
+    async fn apply(&self, step: AccountStep) -> Result<AccountReply, LimiterError> {
+        let name = self.names.account();
+        let mut attempts = Attempts::new(self.limits.deadline);
+        loop {
+            let Record { value, now } = self.records.read(&name, self.limits).await?;
+            let mut record = AccountRecord::read(value.as_deref(), now).ok_or_else(no_account)?;
+            if let Some(reference) = step.reference() {
+                if self.is_known(&record, reference).await? {
+                    let left = record.left();
+                    if let Some(open) = record.find(reference) {
+                        self.settle(&name, value, record, open, now).await;
+                    }
+                    return Ok(repeated(left, now));
+                }
+                self.make_room(&mut record, now).await?;
+            }
+            let (reply, is_changed) = record.apply(step, now);
+            if !is_changed {
+                return Ok(reply);
+            }
+            let (new, lifetime) = record.next(now);
+            if self.records.swap(&name, value.as_deref(), Some(&new), lifetime, self.limits).await? {
+                if let Some(open) = step.reference().and_then(|reference| record.find(reference)) {
+                    self.settle(&name, Some(new), record, open, now).await;
+                }
+                return Ok(reply);
+            }
+            attempts.lost().await.map_err(|reason| Records::gave_up(self.records, reason))?;
+        }
+    }
+
+    /// Whether a reference was entered. The account was read before.
+    async fn is_known(&self, record: &AccountRecord, reference: Reference) -> Result<bool, LimiterError> {
+        if record.find(reference).is_some() {
+            return Ok(true);
+        }
+        Ok(self.records.read(&self.names.reference(reference), self.limits).await?.value.is_some())
+    }
+
+    /// Finishes the oldest references of an account that has as many open ones as it may. They are taken out of the
+    /// value that is written next.
+    async fn make_room(&self, record: &mut AccountRecord, now: Timestamp) -> Result<(), LimiterError> {
+        if record.open().len() < MOST_OPEN {
+            return Ok(());
+        }
+        let oldest: Vec<_> = record.open().iter().copied().take(FINISHED).collect();
+        for open in oldest {
+            self.write_reference(open, now).await?;
+            record.finish(open.reference);
+        }
+        Ok(())
+    }
+
+    /// Writes the record of a reference that is in the account.
+    async fn write_reference(&self, open: Open, now: Timestamp) -> Result<(), LimiterError> {
+        let lifetime =
+            if open.until == Expiry::NEVER.instant() { Duration::MAX } else { open.until.saturating_since(now) };
+        let name = self.names.reference(open.reference);
+        // If there is one, another entry has finished this one.
+        self.records.swap(&name, None, Some(KNOWN), lifetime, self.limits).await.map(drop)
+    }
+
+    /// Writes the record of a reference that is in the account, whose value is this, and takes it out of the account. A
+    /// failure is no error: the reference stays in the account, where each entry finds it.
+    async fn settle(&self, name: &str, value: Option<Vec<u8>>, mut record: AccountRecord, open: Open, now: Timestamp) {
+        if self.write_reference(open, now).await.is_err() {
+            return;
+        }
+        record.finish(open.reference);
+        let (new, lifetime) = record.next(now);
+        let _ = self.records.swap(name, value.as_deref(), Some(&new), lifetime, self.limits).await;
+    }
+}
+
+fn repeated(left: u64, now: Timestamp) -> AccountReply {
+    AccountReply { done: AccountDone::Repeated, left, taken: 0, paid: None, suffices_until: Expiry::NEVER, now }
+}
+
+#[cold]
+fn no_account() -> LimiterError {
+    LimiterError::new("the record of the key holds no balance; another program writes to the same names")
+}

@@ -1,0 +1,4 @@
+//! Accounts over records.
+
+mod bytes;
+mod interleavings;
