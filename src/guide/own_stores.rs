@@ -132,6 +132,10 @@
 //! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are;
 //! `testing::check_records` tests yours.
 //!
+//! A [`SharedConcurrency`](crate::SharedConcurrency) counts requests in flight over the same records. A server that can
+//! take units by itself, as a script does, implements [`InFlight`](crate::store::remote::InFlight) for it, and
+//! `testing::check_in_flight` tests that.
+//!
 //! The file [`whole_face.rs`](https://github.com/tower-sluice/tower-sluice/blob/main/tests/store/whole_face.rs)
 //! implements all three over a map behind a mutex, in 270 lines, and passes the suites.
 //!

@@ -39,11 +39,16 @@
 //! it, on Redis and on PostgreSQL, with the clocks of the server and of both processes moved. Each answer agrees, to
 //! the unit, with a naive ledger.
 //!
-//! Some limiters exist on Redis and not on PostgreSQL: bought units ([`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html)), requests
-//! in flight on all machines ([`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html)) and a shared queue
-//! ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html)). Beside PostgreSQL, each process has its own: units that a customer has bought
-//! are in the memory of one process, and another one does not know them. So do not sell units by a
-//! [`Balance`](crate::Balance) in a service of several processes.
+//! Requests in flight on all machines are counted on either, by a [`SharedConcurrency`](crate::SharedConcurrency) over
+//! the `Redis` or over `Postgres::records`. On PostgreSQL a request takes two statements, of which one writes, and the
+//! write waits for the disk: it is for requests that last, such as downloads, exports and calls to a language model.
+//!
+//! Some limiters exist on Redis and not on PostgreSQL: bought units
+//! ([`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html)) and a
+//! shared queue ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html)).
+//! Beside PostgreSQL, each process has its own: units that a customer has bought are in the memory of one process, and
+//! another one does not know them. So do not sell units by a [`Balance`](crate::Balance) in a service of several
+//! processes.
 //!
 //! # When to take it, and when not
 //!
@@ -54,7 +59,8 @@
 //! | a primary that is busy already | [Redis](super::machines): each decision is a transaction that writes |
 //! | tens of thousands of decisions per second | Redis: PostgreSQL takes 15 times as much processor time and more |
 //! | a key with thousands of requests per second | Redis, or [leases](#a-busy-key) |
-//! | a shared queue, requests in flight on all machines, bought units | Redis |
+//! | a shared queue, bought units | Redis |
+//! | requests in flight on all machines, hundreds of them per second and key | Redis; below that, either |
 //! | functions that start and stop, each with a connection of its own | Redis or [DynamoDB](super::dynamodb), or a pooler in front |
 //!
 //! # What it costs
@@ -328,7 +334,8 @@
 //! pool-size = 8
 //! ```
 //!
-//! A program [registers](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store)
+//! A program
+//! [registers](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store)
 //! it: `Config::reader().store("postgres", tower_sluice_postgres::file::open)`. The program `sluice` has it already,
 //! and prints the statements that create the tables: `sluice migration limits.toml`.
 //!

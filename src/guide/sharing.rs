@@ -50,8 +50,8 @@
 //! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared | shared |
 //! | early retries, which are counted for a ban | each | each | each | each |
 //! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | shared | each |
-//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) | each: use `Concurrency` | each: use `Concurrency` |
-//! | their waiters ([`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue)) | each | each | each | each |
+//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`SharedConcurrency`](crate::SharedConcurrency) | shared: `SharedConcurrency` | each: use `Concurrency` |
+//! | their waiters ([`max_queue`](crate::SharedConcurrency::max_queue)) | each | each | each | each |
 //! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html) | each: use `Balance` | each: use `Balance` |
 //! | references of [credits](crate::LimitsHandle::credit) and [charges](crate::LimitsHandle::charge) by hand | each | shared | each | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html). A waiter is in the process that has the request | each: use `LeakyQueue` | each: use `LeakyQueue` |
@@ -67,8 +67,8 @@
 //!
 //! [Another remote store](super::own_stores) is like DynamoDB; [with
 //! records](crate::store::remote::RemoteStore::records), its processes also share free retries, reported shares and
-//! who is rejected most. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans and
-//! debts to each process.
+//! who is rejected most, and by a `SharedConcurrency` over them what is in flight. One that [keeps no
+//! standing](crate::store::remote::Backend::keeps_standing) leaves bans and debts to each process.
 //!
 //! # How exact a shared limit is
 //!

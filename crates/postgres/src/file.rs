@@ -10,8 +10,8 @@
 //! secret = "..."          # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out. The policies of such a store are limits over time: it has no queues, no limits of
-//! requests in flight and no balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
+//! All but `url` may be left out. The policies of such a store are limits over time and of requests in flight: it has
+//! no queues and no balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
 //! the reader [its limiters](limiters).
 //!
 //! Create the table first: [`Config::migrations`](tower_sluice_config::Config::migrations) returns the statement.
@@ -45,7 +45,7 @@ use tokio_postgres::config::SslMode;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::{Limiter, RateLimiter};
 use tower_sluice_config::ConfigError;
-use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
+use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, RateSpec, Store, StoreTable};
 
 use crate::{Kept, Postgres, PostgresStore};
 
@@ -129,11 +129,16 @@ impl PostgresLimiters {
         algorithm.fits().map_err(|_| {
             NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")
         })?;
-        if name.len() > 255 {
-            return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
-        }
+        check_name(name)?;
         Ok(RateLimiter::new(algorithm, PostgresStore::new(&self.0, name)).into_limiter())
     }
+}
+
+fn check_name(name: &str) -> Result<(), NoLimiter> {
+    if name.len() > 255 {
+        return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
+    }
+    Ok(())
 }
 
 impl Store for PostgresLimiters {
@@ -147,6 +152,11 @@ impl Store for PostgresLimiters {
             RateSpec::CalendarWindow(window) => self.limiter(name, window),
             _ => Err(NoLimiter::Unsupported),
         }
+    }
+
+    fn concurrency(&self, name: &str, spec: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        check_name(name)?;
+        Ok(spec.shared(self.0.records(), name))
     }
 
     fn migration(&self) -> Option<String> {

@@ -16,7 +16,7 @@ use super::script::{self, BalanceReply, Done};
 use crate::connection::{FaultKind, Redis};
 use crate::script::{Key, KeyNames, ScriptCall};
 use crate::store::{RedisReports, ScriptCaller, failed, in_background};
-use crate::undo::complete_or_undo;
+use tower_sluice::internal::redis::complete_or_undo;
 
 /// A [`Balance`](tower_sluice::Balance) that many processes share, on Redis (6.2 or later) or Valkey.
 ///

@@ -76,21 +76,25 @@ impl KeyNames {
         self.with_kind(self.tag(&PartitionKey::SHARED), &["offenders"])
     }
 
-    /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
     fn with_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
-        let digits = tag.text();
-        let slot = crc16(&digits) % SLOTS;
-        let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
-        let parts = [&*self.prefix, ":{", digits, "}:", &*self.name, ":"];
-        // Without `format!`, since every decision does this.
-        let parts = || parts.iter().chain(kind);
-        let mut text = String::with_capacity(parts().map(|part| part.len()).sum());
-        parts().for_each(|part| text.push_str(part));
-        Key { slot, text: text.into() }
+        Key::new(&self.prefix, &self.name, tag, kind)
     }
 }
 
 impl Key {
+    /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
+    pub(crate) fn new(prefix: &str, name: &str, tag: KeyTag, kind: &[&str]) -> Self {
+        let digits = tag.text();
+        let slot = crc16(&digits) % SLOTS;
+        let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
+        let parts = [prefix, ":{", digits, "}:", name, ":"];
+        // Without `format!`, since every decision does this.
+        let parts = || parts.iter().chain(kind);
+        let mut text = String::with_capacity(parts().map(|part| part.len()).sum());
+        parts().for_each(|part| text.push_str(part));
+        Self { slot, text: text.into() }
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }

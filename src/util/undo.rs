@@ -1,20 +1,22 @@
 //! Undoes or completes work that is dropped before its end.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
 use tokio::runtime::Handle;
 
 /// Runs when it is dropped, unless the work that it stands for has ended.
-pub(crate) struct OnDrop<F: FnOnce()>(Option<F>);
+pub struct OnDrop<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> OnDrop<F> {
-    pub(crate) const fn new(undo: F) -> Self {
+    /// Begins the work.
+    pub const fn new(undo: F) -> Self {
         Self(Some(undo))
     }
 
     /// Ends the work.
-    pub(crate) fn end(mut self) {
+    pub fn end(mut self) {
         self.0 = None;
     }
 }
@@ -24,6 +26,12 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
         if let Some(undo) = self.0.take() {
             undo();
         }
+    }
+}
+
+impl<F: FnOnce()> fmt::Debug for OnDrop<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnDrop").field("has_ended", &self.0.is_none()).finish_non_exhaustive()
     }
 }
 
@@ -43,7 +51,7 @@ where
 
 /// Awaits a call. If this is dropped meanwhile, the call goes on in the background on `runtime`, and `undo` gives back
 /// its result.
-pub(crate) fn complete_or_undo<T: 'static, F, U>(
+pub fn complete_or_undo<T: 'static, F, U>(
     runtime: Handle,
     call: impl Future<Output = T> + Send + 'static,
     undo: F,
