@@ -77,7 +77,7 @@
 //! | the same, thinking in how full the bucket is | [`LeakyBucket`] (identical decisions) |
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
 //! | requests to wait longer the more a client sends | [`SlowDown`] |
-//! | at most *n* of a client at once, however long they take | [`Concurrency`] |
+//! | at most *n* of a client at once, however long they take | [`Concurrency`]; on all machines together, [`SharedConcurrency`] |
 //! | no more than the server can do, whoever asks | [`Overload`] |
 //! | only what was credited, such as bought units | [`Balance`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`] |
@@ -180,7 +180,7 @@ pub mod snapshot {
 pub use self::algorithm::CalendarWindow;
 pub use self::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 pub use self::balance::{Balance, SharedBalance};
-pub use self::concurrency::Concurrency;
+pub use self::concurrency::{Concurrency, SharedConcurrency};
 #[cfg(feature = "http")]
 pub use self::http::{
     ChargeOnce, Exemptions, LimitsHandle, MissingKey, Penalty, Permits, Policy, RateLimitLayer, Rejection, RequestHead,

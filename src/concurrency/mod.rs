@@ -3,13 +3,14 @@
 //! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without
 //! a lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
 //! `waiting`. Requests hold units by their receipt: in a layer by a `limiter::Hold`, and without one by a
-//! `limiter::Permit`. `redis` counts units in flight over many processes.
+//! `limiter::Permit`. `shared` counts units in flight over many processes.
 
 mod counts;
 mod limiter;
 mod log;
 #[cfg(all(test, sluice_loom))]
 mod models;
+mod shared;
 mod slots;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
@@ -18,6 +19,7 @@ mod waiting;
 mod word;
 
 pub use self::limiter::Concurrency;
+pub use self::shared::SharedConcurrency;
 
 use crate::values::LimiterError;
 use crate::values::{Decision, Issuer, Proof, Receipt};

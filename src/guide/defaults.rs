@@ -144,8 +144,8 @@
 //! | [`RedisStore::leasing`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.leasing) | none: each request asks |
 //! | [`RedisStore::without_coalescing`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.without_coalescing) | no: requests of a key share calls |
 //! | [`RedisQueue::max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_queue), [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_wait), [`max_waiters`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_waiters) | as of `LeakyQueue` |
-//! | [`RedisConcurrency::lease`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.lease) | 10 s |
-//! | [`RedisConcurrency::max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue), [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_wait), [`max_waiters`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_waiters) | as of `Concurrency` |
+//! | [`SharedConcurrency::lease`](crate::SharedConcurrency::lease) | 10 s |
+//! | [`SharedConcurrency::max_queue`](crate::SharedConcurrency::max_queue), [`max_wait`](crate::SharedConcurrency::max_wait), [`max_waiters`](crate::SharedConcurrency::max_waiters) | as of `Concurrency` |
 //! | [`RemoteStore::secret`](crate::store::remote::RemoteStore::secret), [`leasing`](crate::store::remote::RemoteStore::leasing), [`without_coalescing`](crate::store::remote::RemoteStore::without_coalescing) | as of `RedisStore` |
 //! | [`RemoteStore::records`](crate::store::remote::RemoteStore::records) | none: each process has its own; a `PostgresStore` has them |
 //! | [`KeyValueBackend::bounded`](crate::store::remote::KeyValueBackend::bounded) | 100 ms, and 1,024 calls in flight |

@@ -32,9 +32,9 @@
 //!   gets the quota of each process that it reaches, as any client does: with *n* processes, up to *n* times.
 //! - **Fallbacks do not report to Redis.** Redis never learns of the requests that they admitted, so after the recovery
 //!   it grants its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
-//! - **Requests in flight are reported.** During an outage, a [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) admits its
-//!   limit per process, including requests that Redis had admitted before. After the recovery, its leases report the
-//!   requests that are in flight by then.
+//! - **Requests in flight are reported.** During an outage, a [`SharedConcurrency`](crate::SharedConcurrency) admits
+//!   its limit per process, including requests that the server had admitted before. After the recovery, its leases
+//!   report the requests that are in flight by then.
 //! - **A slow server counts as failed.** A decision takes at most [50 ms](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
 //!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of

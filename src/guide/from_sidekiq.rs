@@ -51,7 +51,7 @@
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
 //! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
 //! | `points(…)` | a bucket, with a [cost](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.cost_fn) | the same |
-//! | `concurrent(name, 50, …)` | [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) | [`Concurrency`](crate::Concurrency) |
+//! | `concurrent(name, 50, …)` | [`SharedConcurrency`](crate::SharedConcurrency) | [`Concurrency`](crate::Concurrency) |
 //! | `unlimited` | no layer | |
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |

@@ -162,15 +162,16 @@
 //!
 //! A plan may change at any time. Requests in flight stay; under a lowered limit, none is admitted until enough of them
 //! are over. A limit of 0 [suspends](crate::Quota::suspended) the customer. In a queue, each request is judged by the
-//! limit that it came with, and none overtakes another, whatever their limits. It works on Redis in the same way; while
-//! processes have different numbers for a customer, each judges by its own.
+//! limit that it came with, and none overtakes another, whatever their limits. It works on a server in the same way;
+//! while processes have different numbers for a customer, each judges by its own.
 //!
 //! # On several machines
 //!
-//! A `Concurrency` counts one process. A [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) counts [all
-//! processes](super::machines#what-is-in-flight-on-all-machines). Its [`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue)
-//! is a line in each process, first come, first served; [between processes](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#waiting), chance
-//! decides. In a file with `[redis]`, `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which
+//! A `Concurrency` counts one process. A [`SharedConcurrency`](crate::SharedConcurrency) counts [all
+//! processes](super::machines#what-is-in-flight-on-all-machines), on Redis, on [PostgreSQL](super::postgres), or on a
+//! [store of your own](super::own_stores). Its [`max_queue`](crate::SharedConcurrency::max_queue) is a line in each
+//! process, first come, first served; [between processes](crate::SharedConcurrency#waiting), chance decides. In a file
+//! with `[redis]` or `[store.postgres]`, `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which
 //! time the units of a process that has died are free; `store = "memory"` keeps a policy in the process.
 //!
 //! # Jobs, tasks, calls

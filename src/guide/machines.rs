@@ -153,31 +153,32 @@
 //!
 //! # What is in flight on all machines
 //!
-//! A [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) limits how many requests of a client are in flight at once, over all
-//! machines:
+//! A [`SharedConcurrency`](crate::SharedConcurrency) limits how many requests of a client are in flight at once, over
+//! all machines:
 //!
 //! ```no_run
 //! use tower_sluice::key::HeaderKey;
-//! use tower_sluice_redis::{Redis, RedisConcurrency};
-//! use tower_sluice::{Policy, RateLimitLayer};
+//! use tower_sluice_redis::Redis;
+//! use tower_sluice::{Policy, RateLimitLayer, SharedConcurrency};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! let downloads = RedisConcurrency::new(&redis, "downloads", 4);
+//! let downloads = SharedConcurrency::new(redis, "downloads", 4);
 //! let layer = RateLimitLayer::new(Policy::new("downloads", downloads).key(HeaderKey::from_static("x-api-key")));
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Each process has a lease of the units of its requests, and renews it while they last. The units of a process that is
-//! killed are free when its [lease](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.lease) ends, 10 seconds later at most. A request takes one
-//! round trip when it comes, and does not wait for one when it is over. With
-//! [`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue), requests that do not fit wait in their process, and a line of
-//! them costs a bounded number of [calls](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#waiting).
+//! killed are free when its [lease](crate::SharedConcurrency::lease) ends, 10 seconds later at most. A request takes
+//! one round trip when it comes, and does not wait for one when it is over. With
+//! [`max_queue`](crate::SharedConcurrency::max_queue), requests that do not fit wait in their process, and a line of
+//! them costs a bounded number of [calls](crate::SharedConcurrency#waiting).
 //!
 //! # Without Redis
 //!
 //! [PostgreSQL](super::postgres) does as well, at one statement per decision, and [DynamoDB](super::dynamodb), at one
 //! conditional write. So does any key-value store that can compare and swap, at two calls per decision: [stores of your
-//! own](super::own_stores).
+//! own](super::own_stores). Requests in flight on all machines take [two round
+//! trips](crate::SharedConcurrency#memory-and-cost) on PostgreSQL and on a key-value store, and one to be rejected.
 //!
 //! # By configuration
 //!

@@ -40,9 +40,13 @@
 //! the unit, with a naive ledger.
 //!
 //! Units that customers buy are a [`SharedBalance`](crate::SharedBalance) on either: over `redis.clone()`, or over
-//! `postgres.records()`, a second table, which is logged. Some limiters exist on Redis and not on PostgreSQL: requests
-//! in flight on all machines ([`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html)) and a shared queue
-//! ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html)). Beside PostgreSQL, each process has its own.
+//! `postgres.records()`, a second table, which is logged. Requests in flight on all machines are counted on either, by a
+//! [`SharedConcurrency`](crate::SharedConcurrency). On PostgreSQL a request takes two statements for each, of which one
+//! writes, and the write waits for the disk: it is for requests that last, such as downloads, exports and calls to a
+//! language model.
+//!
+//! A shared queue ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html))
+//! exists on Redis and not on PostgreSQL. Beside PostgreSQL, each process has its own.
 //!
 //! # When to take it, and when not
 //!
@@ -53,7 +57,8 @@
 //! | a primary that is busy already | [Redis](super::machines): each decision is a transaction that writes |
 //! | tens of thousands of decisions per second | Redis: PostgreSQL takes 15 times as much processor time and more |
 //! | a key with thousands of requests per second | Redis, or [leases](#a-busy-key) |
-//! | a shared queue, requests in flight on all machines | Redis |
+//! | a shared queue | Redis |
+//! | requests in flight on all machines, hundreds of them per second and key | Redis; below that, either |
 //! | functions that start and stop, each with a connection of its own | Redis or [DynamoDB](super::dynamodb), or a pooler in front |
 //!
 //! # What it costs
@@ -327,7 +332,8 @@
 //! pool-size = 8
 //! ```
 //!
-//! A program [registers](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store)
+//! A program
+//! [registers](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.ConfigReader.html#method.store)
 //! it: `Config::reader().store("postgres", tower_sluice_postgres::file::open)`. The program `sluice` has it already,
 //! and prints the statements that create the tables: `sluice migration limits.toml`.
 //!

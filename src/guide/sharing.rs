@@ -50,8 +50,8 @@
 //! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared | shared |
 //! | early retries, which are counted for a ban | each | each | each | each |
 //! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | shared | each |
-//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html) | each: use `Concurrency` | each: use `Concurrency` |
-//! | their waiters ([`max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.max_queue)) | each | each | each | each |
+//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`SharedConcurrency`](crate::SharedConcurrency) | shared: `SharedConcurrency` | each: use `Concurrency` |
+//! | their waiters ([`max_queue`](crate::SharedConcurrency::max_queue)) | each | each | each | each |
 //! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`SharedBalance`](crate::SharedBalance) | shared: `SharedBalance` | each: use `Balance` |
 //! | references of credits and charges by hand to them | each | shared | shared | each |
 //! | references of [charges](crate::LimitsHandle::charge) by hand to buckets and windows | each | shared | each | each |
@@ -68,8 +68,9 @@
 //!
 //! [Another remote store](super::own_stores) is like DynamoDB; [with
 //! records](crate::store::remote::RemoteStore::records), its processes also share free retries, reported shares and
-//! who is rejected most, and a [`SharedBalance`](crate::SharedBalance) keeps bought units there. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans and
-//! debts to each process.
+//! who is rejected most; a [`SharedBalance`](crate::SharedBalance) and a `SharedConcurrency` over them share bought
+//! units and what is in flight. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans
+//! and debts to each process.
 //!
 //! # How exact a shared limit is
 //!

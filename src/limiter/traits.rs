@@ -99,7 +99,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](crate::algorithm::Algorithm::can_inherit) | the states that it converts |
     /// | a `RedisStore` | one of the same name on the same `Redis`: a bucket from any bucket, a window from one of the same type | the state on the server; a bucket's debt in tokens, to a microsecond of the new rate |
     /// | a `RedisQueue` | one of the same name on the same `Redis` | the reservations on the server; requests that wait depart as scheduled |
-    /// | a `RedisConcurrency` that was not used yet | one of the same name on the same `Redis` | what is in flight, and all waiters |
+    /// | a [`SharedConcurrency`](crate::SharedConcurrency) that was not used yet | one of the same name on the same server | what is in flight, and all waiters |
     ///
     /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of the units used at the instant of
     /// the change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.

@@ -18,6 +18,7 @@
 mod accounts;
 mod algorithm;
 mod backend;
+mod in_flight;
 mod interval;
 mod joint;
 #[allow(unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
@@ -29,6 +30,7 @@ mod records;
 pub use self::accounts::check_accounts;
 pub use self::algorithm::check_algorithm;
 pub use self::backend::check_backend;
+pub use self::in_flight::check_in_flight;
 #[doc(hidden)]
 pub use self::interval::IntervalChecker;
 pub use self::joint::check_joint_backend;

@@ -18,9 +18,10 @@ use tower_sluice::limiter::{Answer, Ask, IntoLimiter, Priority};
 use tower_sluice::policy::ShowKey;
 use tower_sluice::{
     Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
-    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SharedBalance, SlowDown,
+    MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SharedBalance,
+    SharedConcurrency, SlowDown,
 };
-use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
+use tower_sluice_redis::{Redis, RedisQueue, RedisStore};
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,8 +151,8 @@ const KINDS: &[Kind] = &[
     ),
     ("`Concurrency`", || Concurrency::new(9).into_limiter(), Some("algorithm = \"concurrency\"")),
     (
-        "`RedisConcurrency`",
-        || RedisConcurrency::new(&redis(), "p", 9).into_limiter(),
+        "`SharedConcurrency`",
+        || SharedConcurrency::new(redis(), "p", 9).into_limiter(),
         Some("algorithm = \"concurrency\"\nstore = \"redis\""),
     ),
     ("`Overload`", || Overload::new().into_limiter(), Some("algorithm = \"overload\"")),

@@ -54,9 +54,9 @@ fn the_guide_has_the_defaults_of_the_source() {
         ("`RedisBuilder::max_in_flight`", "4,096", "crates/redis/src/connection/builder.rs", "max_in_flight: 4_096,"),
         ("`RedisBuilder::prefix`", "`sluice`", "crates/redis/src/connection/builder.rs", "prefix: \"sluice\""),
         (
-            "`RedisConcurrency::lease`",
+            "`SharedConcurrency::lease`",
             "10 s",
-            "crates/redis/src/in_flight/limiter.rs",
+            "src/concurrency/shared/limiter.rs",
             "const DEFAULT_LEASE: Duration = Duration::from_secs(10);",
         ),
         (
@@ -117,7 +117,7 @@ fn the_guide_has_every_setting() {
         "src/algorithm/sliding_window.rs",
         "src/balance/limiter.rs",
         "src/concurrency/limiter.rs",
-        "crates/redis/src/in_flight/limiter.rs",
+        "src/concurrency/shared/limiter.rs",
         "src/http/headers/fields.rs",
         "src/http/headers/wait.rs",
         "src/http/key/client_ip.rs",

@@ -208,13 +208,12 @@ const MEMORY: Picture = &[
 
 /// The rooms of `tower-sluice-redis`.
 const REDIS: Picture = &[
-    ("undo", &[]),
     ("script", &[]),
-    ("connection", &["script", "undo"]),
+    ("connection", &["script"]),
     ("store", &["connection", "script"]),
-    ("queue", &["connection", "script", "store", "undo"]),
-    ("in_flight", &["connection", "script", "store", "undo"]),
-    ("balance", &["connection", "script", "store", "undo"]),
+    ("queue", &["connection", "script", "store"]),
+    ("in_flight", &["connection", "script", "store"]),
+    ("balance", &["connection", "script", "store"]),
     ("shared_state", &["connection", "script", "store"]),
     ("file", &["balance", "connection", "in_flight", "queue", "script", "store"]),
 ];

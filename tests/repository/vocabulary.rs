@@ -173,7 +173,7 @@ const SET_UP: [&str; 29] = [
     "RateLimitFields",
     "RateLimitLayerBuilder",
     "RedisBuilder",
-    "RedisConcurrency",
+    "SharedConcurrency",
     "RedisQueue",
     "RedisStore",
     "RemoteStore",

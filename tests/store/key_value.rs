@@ -15,7 +15,7 @@ use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, Portable, 
 use tower_sluice::key::User;
 use tower_sluice::limiter::Ask;
 use tower_sluice::store::remote::{KeyValue, KeyValueBackend, KeyValueRecords, RemoteStore, RemoteTable};
-use tower_sluice::testing::{check_backend, check_records, seed_of};
+use tower_sluice::testing::{check_backend, check_in_flight, check_records, seed_of};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
     Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
@@ -590,4 +590,10 @@ fn a_staggered_window_is_refused() {
 async fn its_keys_are_records_as_a_plain_map() {
     let records = KeyValueRecords::new(Arc::<Map>::default(), "test").bounded(Duration::from_secs(10), 1_000);
     check_records(records, seed_of(3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_keys_count_units_in_flight() {
+    let records = KeyValueRecords::new(Arc::<Map>::default(), "test").bounded(Duration::from_secs(60), 1_000);
+    check_in_flight(records, seed_of(58)).await;
 }

@@ -485,7 +485,7 @@ tables! {
         burst: Option<Spanned<i64>> = number(UNITS, "20",
             "Units at once; not for windows. Left out: the limit, or 1 for leaky-queue.");
         max_queue: Option<Spanned<i64>> = number(KeyKind::Number(0, u32::MAX as u64), "50",
-            "leaky-queue and concurrency: the most requests of a key that wait; of concurrency on Redis, in each process. \
+            "leaky-queue and concurrency: the most requests of a key that wait; of concurrency on a server, in each process. \
              overload: of all keys. Left out: leaky-queue, the limit; concurrency, 0; overload, 1024.").aside();
         max_wait: Option<Spanned<String>> = time("\"5s\"",
             "leaky-queue: requests that would wait longer are rejected. concurrency and overload: those that have waited so \
@@ -519,7 +519,7 @@ tables! {
              concurrency: with requests in flight. balance: with a balance. Not for overload. Left out: 65536, or 1048576 for \
              balance.").aside();
         lease: Option<Spanned<String>> = time("\"10s\"",
-            "concurrency on Redis: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
+            "concurrency on a server: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
              restart.").default("\"10s\"").aside();
         when_full: Option<Spanned<NamedValue<WhenFull>>> = word::<WhenFull>("\"overflow\"",
             "leaky-queue in memory, slow-down: how requests of further keys are handled.").default("\"reject\"").aside();

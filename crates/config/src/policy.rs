@@ -336,7 +336,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
             is_slow_down || (!is_overload && store.is_memory()),
             "policies in memory, except for overload",
         ),
-        ("lease", span_of(lease), is_concurrency, "concurrency on Redis"),
+        ("lease", span_of(lease), is_concurrency, "concurrency on a server"),
         ("when-full", span_of(when_full), has_queues, "leaky-queue in memory and slow-down"),
         ("staggered", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
@@ -517,7 +517,7 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
 /// The limits of [`Overload::new`].
 const DEFAULT_LIMITS: RangeInclusive<u64> = 2..=1_024;
 
-/// See [`RedisConcurrency::lease`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html#method.lease).
+/// See [`SharedConcurrency::lease`](tower_sluice::SharedConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
 /// How many characters of a key `track-offenders = "prefix"` shows.

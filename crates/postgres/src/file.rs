@@ -10,8 +10,8 @@
 //! secret = "..."          # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out. The policies of such a store are limits over time, or balances. It has no queues
-//! and no limits of requests in flight. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
+//! All but `url` may be left out. The policies of such a store are limits over time, limits of requests in flight, or
+//! balances. It has no queues. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
 //! the reader [its limiters](limiters).
 //!
 //! Create the table first: [`Config::migrations`](tower_sluice_config::Config::migrations) returns the statement.
@@ -45,7 +45,7 @@ use tokio_postgres::config::SslMode;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
-use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
+use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, RateSpec, Store, StoreTable};
 
 use crate::{Kept, Postgres, PostgresStore};
 
@@ -136,9 +136,16 @@ impl PostgresLimiters {
         algorithm.fits().map_err(|_| {
             NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")
         })?;
-        Self::check_name(name)?;
+        check_name(name)?;
         Ok(RateLimiter::new(algorithm, PostgresStore::new(&self.0, name)).into_limiter())
     }
+}
+
+fn check_name(name: &str) -> Result<(), NoLimiter> {
+    if name.len() > 255 {
+        return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
+    }
+    Ok(())
 }
 
 impl Store for PostgresLimiters {
@@ -155,8 +162,13 @@ impl Store for PostgresLimiters {
     }
 
     fn balance(&self, name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
-        Self::check_name(name)?;
+        check_name(name)?;
         Ok(SharedBalance::new(self.0.records(), name).into_limiter())
+    }
+
+    fn concurrency(&self, name: &str, spec: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        check_name(name)?;
+        Ok(spec.shared(self.0.records(), name))
     }
 
     fn migration(&self) -> Option<String> {

@@ -39,7 +39,7 @@ use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
 use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
 
-use crate::{Redis, RedisConcurrency, RedisQueue, RedisStore, Scripted};
+use crate::{Redis, RedisQueue, RedisStore, Scripted};
 
 /// The keys of the table.
 #[derive(Deserialize)]
@@ -149,17 +149,7 @@ impl Store for RedisLimiters {
     }
 
     fn concurrency(&self, name: &str, spec: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
-        let mut concurrency = RedisConcurrency::new(&self.0, name, spec.limit);
-        if let Some(lease) = spec.lease {
-            concurrency = concurrency.lease(lease);
-        }
-        if let Some(max_queue) = spec.max_queue {
-            concurrency = concurrency.max_queue(max_queue);
-        }
-        if let Some(max_wait) = spec.max_wait {
-            concurrency = concurrency.max_wait(max_wait);
-        }
-        Ok(concurrency.into_limiter())
+        Ok(spec.shared(self.0.clone(), name))
     }
 
     fn balance(&self, name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {

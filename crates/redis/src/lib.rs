@@ -18,10 +18,8 @@ mod store;
 #[cfg(test)]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod support;
-mod undo;
 
 pub use self::connection::{Fault, FaultKind, Redis, RedisBuilder};
-pub use self::in_flight::RedisConcurrency;
 pub use self::queue::RedisQueue;
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::{RedisStore, RedisTable};

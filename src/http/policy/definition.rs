@@ -259,7 +259,7 @@ impl Policy {
     /// the greatest.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter other than a
-    /// [`Concurrency`](crate::Concurrency) or a `RedisConcurrency`.
+    /// [`Concurrency`](crate::Concurrency) or a [`SharedConcurrency`](crate::SharedConcurrency).
     #[doc(alias("plan", "concurrency", "seats"))]
     pub fn limit_fn(self, limit: impl Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
         self.with_quotas(Fact::LimitFn, move |head| limit(head).map(Quota::in_flight))

@@ -26,6 +26,7 @@ pub use crate::store::remote::negative_cache::{NegativeCache, Observation};
 pub use crate::store::remote::query::KeyQuery;
 pub use crate::store::remote::tag::{KeyTag, Tags};
 pub use crate::util::random::identity;
+pub use crate::util::undo::{OnDrop, complete_or_undo};
 pub use crate::values::{
     Adjusted, Adjusting, Batching, ChargingOnce, Claim, Formula, MemberDecision, PendingAdjustment, REFERENCE_KEPT,
     Report, Retry, Room, SharesReports,

@@ -4,10 +4,11 @@
 //! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement
 //!   [`Backend`].
 //!
-//! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`]. Balances are
-//! kept by a server's own [`Accounts`], too.
+//! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`]. A server
+//! that can make their steps by itself implements [`InFlight`] and [`Accounts`].
 //!
-//! In either case [`RemoteStore`] does the rest, as it does for [`RedisStore`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html). The path of a
+//! In either case [`RemoteStore`] does the rest, as it does for
+//! [`RedisStore`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html). The path of a
 //! request:
 //!
 //! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the
@@ -34,9 +35,11 @@ mod contention;
 mod fault;
 mod free_retries;
 pub(crate) mod gate;
+mod in_flight;
 pub(crate) mod joint;
 mod key_value;
 mod leases;
+pub(crate) mod limiter_keys;
 mod log;
 pub(crate) mod negative_cache;
 pub(crate) mod query;
@@ -54,11 +57,13 @@ pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;
 pub use self::fault::{Fault, KindOfFault};
+pub use self::in_flight::{InFlight, ProcessField, TakenUnits};
 pub use self::joint::{Joint, JointAnswer, JointBackend, JointCharge};
 pub use self::key_value::{KeyValue, KeyValueBackend, KeyValueRecords};
+pub use self::limiter_keys::RemoteKey;
 #[doc(hidden)]
 pub use self::query::StoreInner;
-pub use self::records::{Record, Records};
+pub use self::records::{Record, Records, Unchanged};
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 pub use self::table::RemoteTable;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::attempts::Attempts;
 use super::backend::{CallLimits, GaveUp};
@@ -79,6 +79,44 @@ pub trait Records: Send + Sync + 'static {
     }
 }
 
+/// Shares the server.
+impl<R: Records> Records for Arc<R> {
+    fn read(&self, name: &str, limits: CallLimits) -> impl Future<Output = Result<Record, LimiterError>> + Send {
+        R::read(self, name, limits)
+    }
+
+    fn swap(
+        &self,
+        name: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        lifetime: Duration,
+        limits: CallLimits,
+    ) -> impl Future<Output = Result<bool, LimiterError>> + Send {
+        R::swap(self, name, old, new, lifetime, limits)
+    }
+
+    fn timeout(&self) -> Duration {
+        R::timeout(self)
+    }
+
+    fn shares_records_with(&self, other: &Self) -> bool {
+        R::shares_records_with(self, other)
+    }
+
+    fn secret(&self) -> &[u8] {
+        R::secret(self)
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        R::health(self)
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        R::gave_up(self, reason)
+    }
+}
+
 /// A record as it was read.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
@@ -104,11 +142,13 @@ pub(crate) enum Step<T> {
     Write(T, Option<Vec<u8>>, Duration),
 }
 
-/// Why a [change](LimiterRecords::change) was not made.
-pub(crate) enum Unchanged {
-    /// Nothing was written.
+/// Why a step on the server was not made, as far as this process knows.
+#[derive(Debug)]
+#[allow(clippy::exhaustive_enums, reason = "a step either may have been made, or has not")]
+pub enum Unchanged {
+    /// Certainly not: nothing was written.
     NotWritten(LimiterError),
-    /// It is not known whether it was.
+    /// It may have been, or may yet be: the answer did not come, or cannot be read.
     Unknown(LimiterError),
 }
 
@@ -201,26 +241,43 @@ impl<R: Records> LimiterRecords<R> {
         &self,
         name: String,
         deadline: Instant,
-        mut step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
+        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
     ) -> Result<Changed<T>, Unchanged> {
-        let limits = CallLimits { deadline, requests: 1 };
-        let gave_up = |reason| Unchanged::NotWritten(self.records.gave_up(reason));
-        let turn = tokio::time::timeout_at(deadline, self.turns.take(&name));
-        let _turn = turn.await.map_err(|_| gave_up(GaveUp::TimedOut))?;
-        let mut attempts = Attempts::new(deadline);
-        loop {
-            let Record { value, now } = self.records.read(&name, limits).await.map_err(Unchanged::NotWritten)?;
-            let (result, new, lifetime) = match step(value.as_deref(), now).map_err(Unchanged::NotWritten)? {
-                Step::Leave(result) => return Ok(Changed { result, now }),
-                Step::Write(result, new, lifetime) => (result, new, lifetime),
-            };
-            let is_same = value == new && value.is_none();
-            let swapped = async { self.records.swap(&name, value.as_deref(), new.as_deref(), lifetime, limits).await };
-            if is_same || swapped.await.map_err(Unchanged::Unknown)? {
-                return Ok(Changed { result, now });
-            }
-            attempts.lost().await.map_err(gave_up)?;
+        change(&self.records, Some(&self.turns), &name, deadline, step).await
+    }
+}
+
+/// Makes a [change](LimiterRecords::change) of the record with this name: in its turn, or without one, before all that
+/// wait for theirs. A turn is waited for during half of the time, so that those who get one have time for their calls.
+pub(crate) async fn change<R: Records, T>(
+    records: &R,
+    turns: Option<&Turns>,
+    name: &str,
+    deadline: Instant,
+    mut step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
+) -> Result<Changed<T>, Unchanged> {
+    let limits = CallLimits { deadline, requests: 1 };
+    let gave_up = |reason| Unchanged::NotWritten(records.gave_up(reason));
+    let _turn = match turns {
+        Some(turns) => {
+            let longest = deadline.saturating_duration_since(Instant::now()) / 2;
+            Some(timeout(longest, turns.take(name)).await.map_err(|_| gave_up(GaveUp::TimedOut))?)
         }
+        None => None,
+    };
+    let mut attempts = Attempts::new(deadline);
+    loop {
+        let Record { value, now } = records.read(name, limits).await.map_err(Unchanged::NotWritten)?;
+        let (result, new, lifetime) = match step(value.as_deref(), now).map_err(Unchanged::NotWritten)? {
+            Step::Leave(result) => return Ok(Changed { result, now }),
+            Step::Write(result, new, lifetime) => (result, new, lifetime),
+        };
+        let is_same = value == new && value.is_none();
+        let swapped = async { records.swap(name, value.as_deref(), new.as_deref(), lifetime, limits).await };
+        if is_same || swapped.await.map_err(Unchanged::Unknown)? {
+            return Ok(Changed { result, now });
+        }
+        attempts.lost().await.map_err(gave_up)?;
     }
 }
 

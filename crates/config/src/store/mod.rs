@@ -38,9 +38,12 @@ use std::time::Duration;
 #[cfg(feature = "calendar")]
 use tower_sluice::CalendarWindow;
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use tower_sluice::{Limiter, Quota};
+use tower_sluice::limiter::IntoLimiter;
+use tower_sluice::store::remote::InFlight;
+use tower_sluice::{Limiter, Quota, SharedConcurrency};
 
 use super::error::ConfigError;
+use super::value::set_if_some;
 
 pub(crate) use self::choice::{Kinds, NamedStores, ReplayClock, StoreMode, StoreSpec, Stores};
 pub(crate) use self::memory::{MemorySettings, checked_limiter, checked_queue};
@@ -160,6 +163,18 @@ pub struct ConcurrencySpec {
     pub max_wait: Option<Duration>,
     /// `lease`, if the file sets it: after this time, the units of a process that has died are free.
     pub lease: Option<Duration>,
+}
+
+impl ConcurrencySpec {
+    /// Makes the limit on a server that counts the units of all processes.
+    #[must_use]
+    pub fn shared(&self, store: impl InFlight, name: &str) -> Arc<dyn Limiter> {
+        let Self { limit, max_queue, max_wait, lease } = *self;
+        let limiter = SharedConcurrency::new(store, name, limit);
+        let limiter = set_if_some(limiter, max_queue, SharedConcurrency::max_queue);
+        let limiter = set_if_some(limiter, max_wait, SharedConcurrency::max_wait);
+        set_if_some(limiter, lease, SharedConcurrency::lease).into_limiter()
+    }
 }
 
 /// Opens the store of a table, without a connection.

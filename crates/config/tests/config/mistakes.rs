@@ -503,7 +503,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         ),
         (
             policy("algorithm = \"fixed-window\"\nper = \"1s\"\nlease = \"10s\""),
-            "f.toml:10: lease is for concurrency on Redis; remove it or choose that algorithm",
+            "f.toml:10: lease is for concurrency on a server; remove it or choose that algorithm",
         ),
         (
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),

@@ -10,6 +10,7 @@ mod drivers;
 pub(crate) mod effort;
 mod exact;
 mod faults;
+mod in_flight;
 mod joint;
 mod layer;
 mod network;

@@ -5,6 +5,7 @@ mod accounts;
 mod clocks;
 mod crashes;
 mod faults;
+mod in_flight;
 mod processes;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]

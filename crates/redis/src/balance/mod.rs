@@ -36,9 +36,9 @@ impl Accounts for Redis {
         step: AccountStep,
         limits: CallLimits,
     ) -> Result<AccountReply, LimiterError> {
-        let key = Key::new(self.prefix(), &account.name(), account.limiter(), "l");
+        let key = Key::of_text(self.prefix(), account.limiter(), &account.name(), &["l"]);
         let call = script::call(key, step, |reference| {
-            Key::new(self.prefix(), &account.name(), account.limiter(), &format!("h{}", reference.name()))
+            Key::of_text(self.prefix(), account.limiter(), &account.name(), &["h", &reference.name()])
         });
         let call = call.ok_or_else(|| failed(FaultKind::Unintelligible))?;
         let value = self.call_by(&call, limits).await.map_err(failed)?;

@@ -1,30 +1,55 @@
-//! Requests in flight that many processes count together, on Redis: each process has a lease on its units.
-//!
-//! - `script` has the scripts that the server runs.
-//! - `local_counts` has the units that this process holds of each key, and computes when to renew and which units to
-//!   release.
-//! - `process` makes the calls, and `renewers` are the tasks that renew.
-//! - `lines` has the requests that wait. `waiting` is the wait of each, and `pace` computes when the first waiter of a
-//!   line asks.
+//! The scripts that count requests in flight on the server, and how to read their replies: the steps of
+//! [`InFlight`](tower_sluice::store::remote::InFlight), which `steps` calls.
 
-mod limiter;
-mod lines;
-mod local_counts;
-mod pace;
-mod process;
-mod renewers;
-mod script;
-mod waiting;
+mod steps;
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
+mod tests;
 
-pub use self::limiter::RedisConcurrency;
+use smallvec::smallvec;
+use tower_sluice::Quota;
+use tower_sluice::store::remote::{ProcessField, TakenUnits};
 
-use tower_sluice::{Decision, LimiterError};
+use crate::script::{BadReply, Key, Script, ScriptCall, ScriptReply, whole};
 
-/// The decision on a request whose cost exceeds the `remaining` units of its key.
-const fn rejected(limit: u64, remaining: u64) -> Decision {
-    Decision::reject_until_released(limit, remaining)
+macro_rules! in_flight_script {
+    ($block:literal) => {
+        Script::new(concat!(
+            include_str!("lua/open.lua"),
+            include_str!(concat!("lua/", $block, ".lua")),
+            include_str!("lua/close.lua")
+        ))
+    };
 }
 
-fn closed() -> LimiterError {
-    LimiterError::closed("the limiter was closed, and no request waits any more")
+static TAKE: Script = in_flight_script!("take");
+
+static RENEW: Script = in_flight_script!("renew");
+
+static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
+
+/// The call that takes units, if at most `limit` are in flight afterwards, and lets the lease of the field end `lease`
+/// microseconds from now. Zero units only read.
+fn take(key: Key, field: ProcessField, units: u64, limit: u64, lease: u64) -> ScriptCall {
+    let args = smallvec![field.process, field.number, units, lease, limit];
+    ScriptCall { script: &TAKE, keys: smallvec![key], args, texts: Vec::new() }
+}
+
+/// Reads the answer to a [`take`].
+fn taken(answer: &ScriptReply) -> Result<TakenUnits, BadReply> {
+    let before = answer.old(0)?.and_then(whole).ok_or(BadReply::Shape)?;
+    Ok(TakenUnits { is_taken: answer.admitted == 1, before })
+}
+
+/// The call that adds `units` to a field, and deletes all fields of the process with lower numbers. More units than any
+/// limit are counted as [that many](Quota::MAX_UNITS): no other request fits beside them either.
+fn renew(key: Key, field: ProcessField, units: u64, lease: u64) -> ScriptCall {
+    let args = smallvec![field.process, field.number, units.min(Quota::MAX_UNITS), lease];
+    ScriptCall { script: &RENEW, keys: smallvec![key], args, texts: Vec::new() }
+}
+
+/// The call that releases units of a field. Its reply has `admitted` 0 if the field lacks them.
+fn release(key: Key, field: ProcessField, units: u64) -> ScriptCall {
+    let args = smallvec![field.process, field.number, units];
+    ScriptCall { script: &RELEASE, keys: smallvec![key], args, texts: Vec::new() }
 }

@@ -21,7 +21,7 @@ use super::{closed, no_runtime};
 use crate::connection::Redis;
 use crate::script::{Key, KeyNames};
 use crate::store::{ScriptCaller, failed};
-use crate::undo::{OnDrop, complete_or_undo};
+use tower_sluice::internal::redis::{OnDrop, complete_or_undo};
 
 /// The state that the waiters of one process share. The server keeps the schedules.
 pub(super) struct ProcessQueue {

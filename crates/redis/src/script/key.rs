@@ -76,26 +76,27 @@ impl KeyNames {
         self.with_kind(self.tag(&PartitionKey::SHARED), &["offenders"])
     }
 
-    /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
     fn with_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
-        let digits = tag.text();
-        let slot = crc16(&digits) % SLOTS;
-        let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
-        let parts = [&*self.prefix, ":{", digits, "}:", &*self.name, ":"];
-        // Without `format!`, since every decision does this.
-        let parts = || parts.iter().chain(kind);
-        let mut text = String::with_capacity(parts().map(|part| part.len()).sum());
-        parts().for_each(|part| text.push_str(part));
-        Key { slot, text: text.into() }
+        Key::new(&self.prefix, &self.name, tag, kind)
     }
 }
 
 impl Key {
-    /// Makes the name of a key that another package has named: by the text of its tag, 22 characters of base64url, and the
-    /// name of its limiter.
-    pub(crate) fn new(prefix: &str, tag: &str, limiter: &str, kind: &str) -> Self {
-        let text = [prefix, ":{", tag, "}:", limiter, ":", kind].concat();
-        Self { slot: crc16(tag.as_bytes()) % SLOTS, text: text.into() }
+    /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
+    pub(crate) fn new(prefix: &str, name: &str, tag: KeyTag, kind: &[&str]) -> Self {
+        let digits = tag.text();
+        Self::of_text(prefix, name, std::str::from_utf8(&digits).expect("base64 is ASCII"), kind)
+    }
+
+    /// The same by the text of the tag: 22 characters of base64url.
+    pub(crate) fn of_text(prefix: &str, name: &str, tag: &str, kind: &[&str]) -> Self {
+        let slot = crc16(tag.as_bytes()) % SLOTS;
+        let parts = [prefix, ":{", tag, "}:", name, ":"];
+        // Without `format!`, since every decision does this.
+        let parts = || parts.iter().chain(kind);
+        let mut text = String::with_capacity(parts().map(|part| part.len()).sum());
+        parts().for_each(|part| text.push_str(part));
+        Self { slot, text: text.into() }
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -141,7 +142,7 @@ mod tests {
         let names = KeyNames::new("sluice", "api", b"secret");
         let tag = names.tag(&PartitionKey::from("alice"));
         let text = String::from_utf8(tag.text().to_vec()).unwrap();
-        assert_eq!(Key::new("sluice", &text, "api", "l"), names.key(tag, 'l'));
+        assert_eq!(Key::of_text("sluice", "api", &text, &["l"]), names.key(tag, 'l'));
     }
 
     #[test]

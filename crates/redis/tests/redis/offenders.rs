@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tower_sluice::policy::{Offenders, ShowKey};
-use tower_sluice::{FailureMode, Penalty, Policy, Quota, RateLimitLayer};
-use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
+use tower_sluice::{FailureMode, Penalty, Policy, Quota, RateLimitLayer, SharedConcurrency};
+use tower_sluice_redis::{Redis, RedisQueue, RedisStore};
 
 use crate::support::clients::{PLENTY, at_most, per_client, send};
 use crate::support::redis::{RedisCluster, RedisServer};
@@ -144,7 +144,7 @@ async fn a_cluster_a_queue_and_a_limit_in_flight_share_them_too() {
         |redis| {
             Policy::new("api", RedisQueue::new(redis, "queue", Quota::per(1, Duration::from_secs(86_400))).max_queue(1))
         },
-        |redis| Policy::new("api", RedisConcurrency::new(redis, "in-flight", 1)).cost_fn(|_| 2),
+        |redis| Policy::new("api", SharedConcurrency::new(redis.clone(), "in-flight", 1)).cost_fn(|_| 2),
     ];
     for policy in policies {
         let [one, other] = [(); 2].map(|()| layer(policy(&redis()).key(key())));

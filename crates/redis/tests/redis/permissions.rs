@@ -5,8 +5,10 @@ use std::time::Duration;
 use http::HeaderName;
 use tower_sluice::limiter::{Ask, Credit, Debit, Permit};
 use tower_sluice::policy::ShowKey;
-use tower_sluice::{ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, SharedBalance};
-use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
+use tower_sluice::{
+    ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, SharedBalance, SharedConcurrency,
+};
+use tower_sluice_redis::{Redis, RedisQueue, RedisStore};
 
 use crate::support::clients::{PLENTY, at_most, charged, is_decided, key, per_client, send};
 use crate::support::redis::RedisServer;
@@ -80,7 +82,7 @@ async fn the_documented_permissions_are_enough() {
     eventually("it is given back", async || left().await == 10).await;
     let hand = RateLimitLayer::new(per_client(&redis, "hand", at_most(5))).handle();
     assert!(!hand.charge("hand", &key("a"), Debit::units(9).reference("job-1")).await.unwrap().is_repeated());
-    let in_flight = RedisConcurrency::new(&redis, "in-flight", 1).lease(Duration::from_secs(1));
+    let in_flight = SharedConcurrency::new(redis.clone(), "in-flight", 1).lease(Duration::from_secs(1));
     let mut permit = None;
     // In such a short lease, a call may take a quarter of a second.
     eventually("it is admitted", async || {

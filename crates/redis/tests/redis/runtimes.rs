@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tower_sluice::limiter::{Ask, Permit};
-use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, RateLimiter};
-use tower_sluice_redis::{Fault, FaultKind, Redis, RedisConcurrency, RedisQueue, RedisStore};
+use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, RateLimiter, SharedConcurrency};
+use tower_sluice_redis::{Fault, FaultKind, Redis, RedisQueue, RedisStore};
 
 use super::deadlines::{DISTANCES, ms};
 use crate::support::clients::{PLENTY, at_most, key};
@@ -160,7 +160,7 @@ async fn turns_come_on_time(case: &str) -> Result<(), String> {
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &Arc<RedisConcurrency>, units: u64) -> Permit<Arc<RedisConcurrency>> {
+async fn take_in_the_end(limiter: &Arc<SharedConcurrency<Redis>>, units: u64) -> Permit<Arc<SharedConcurrency<Redis>>> {
     let mut permit = None;
     eventually("it is admitted", async || {
         permit = limiter.acquire_owned(&key("a"), units).await.ok().and_then(Permit::admitted);
@@ -177,7 +177,7 @@ async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
         let lease = SECOND * 2;
         let server = RedisServer::start();
         let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-        let limiter = Arc::new(RedisConcurrency::new(&redis, "in-flight", 9).lease(lease));
+        let limiter = Arc::new(SharedConcurrency::new(redis.clone(), "in-flight", 9).lease(lease));
         let theirs = Arc::clone(&limiter);
         let blocked = Blocked::after(move || async move {
             let permit = take_in_the_end(&theirs, 2).await;
@@ -193,7 +193,7 @@ async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
             let units = |field: &String| field[1..].split(':').next().unwrap().parse::<u32>().unwrap();
             names.iter().flat_map(fields).map(|field| units(&field)).sum()
         };
-        let other = RedisConcurrency::new(&redis, "in-flight", 9);
+        let other = SharedConcurrency::new(redis.clone(), "in-flight", 9);
         let began = Instant::now();
         let mut is_lost = false;
         // Without a renewal, the lease would have ended.
@@ -217,8 +217,8 @@ async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked(
     // A call of the blocked runtime is given up after this time.
     let open = || Redis::single(server.url()).timeout(SECOND).connect_timeout(PLENTY).open().unwrap();
     some_attempt_async("no call takes a second", async || {
-        let limiter = Arc::new(RedisConcurrency::new(&open(), "in-flight", 1).max_queue(9).max_wait(PLENTY * 6));
-        let other = RedisConcurrency::new(&open(), "in-flight", 1);
+        let limiter = Arc::new(SharedConcurrency::new(open(), "in-flight", 1).max_queue(9).max_wait(PLENTY * 6));
+        let other = SharedConcurrency::new(open(), "in-flight", 1);
         let permit = other.acquire(&key("a"), 1).await.map_err(|error| error.to_string())?.admitted().unwrap();
         let theirs = Arc::clone(&limiter);
         let blocked = Blocked::after(move || async move {

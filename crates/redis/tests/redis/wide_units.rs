@@ -13,8 +13,10 @@ use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::{Ask, Mode, Permit};
-use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
-use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore, Scripted};
+use tower_sluice::{
+    Decision, Limiter, LimiterExt, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, SharedConcurrency,
+};
+use tower_sluice_redis::{Redis, RedisQueue, RedisStore, Scripted};
 
 use crate::calendar::monthly;
 use crate::support::clients::PLENTY;
@@ -192,9 +194,9 @@ async fn a_queue_spaces_requests_that_cost_more_than_32_bits_hold() {
 #[tokio::test]
 async fn bytes_in_flight_are_counted_by_two_processes() {
     let server = RedisServer::start();
-    let [here, there] = [(); 2].map(|()| RedisConcurrency::new(&redis(&server), "bytes", LIMIT));
+    let [here, there] = [(); 2].map(|()| SharedConcurrency::new(redis(&server), "bytes", LIMIT));
     let key = PartitionKey::from("a");
-    let take = async |limiter, units| -> Option<Permit<&RedisConcurrency>> {
+    let take = async |limiter, units| -> Option<Permit<&SharedConcurrency<Redis>>> {
         LimiterExt::acquire(limiter, &key, units).await.unwrap().admitted()
     };
     let first = take(&here, 6_000_000_000_001).await.unwrap();
@@ -204,9 +206,9 @@ async fn bytes_in_flight_are_counted_by_two_processes() {
     drop(first);
     eventually("the units are released", async || take(&there, 6_000_000_000_001).await.is_some()).await;
     drop(second);
-    let most = RedisConcurrency::new(&redis(&server), "most", Quota::MAX_UNITS);
+    let most = SharedConcurrency::new(redis(&server), "most", Quota::MAX_UNITS);
     assert!(take(&most, Quota::MAX_UNITS).await.is_some());
-    let more = panic::catch_unwind(|| RedisConcurrency::new(&redis(&server), "more", Quota::MAX_UNITS + 1));
+    let more = panic::catch_unwind(|| SharedConcurrency::new(redis(&server), "more", Quota::MAX_UNITS + 1));
     assert_eq!(
         *more.unwrap_err().downcast::<&str>().unwrap(),
         "the units in flight of a key are at most 999999999999999; count in greater units, such as KiB in place of bytes"

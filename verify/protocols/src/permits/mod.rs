@@ -1,7 +1,8 @@
-//! Requests in flight: a server with scripts, processes with counts of their own, and a network between them.
+//! Requests in flight: a server with scripts or with records, processes with counts of their own, and a network between
+//! them.
 //!
-//! A process's counts are [`LocalEntry`], the file of the crate. The scripts are in [`server`]. The rest of the
-//! transitions, here, name what they stand for.
+//! A process's counts are [`LocalEntry`], the file of the crate. The scripts, and the steps on records, are in
+//! [`server`]. The rest of the transitions, here, name what they stand for.
 //!
 //! # Time
 //!
@@ -16,7 +17,7 @@
 //! (`PendingTake::drop`): for the counts, that is a request that ends at once. Costs are one unit. The runtimes of a
 //! process are one.
 
-#[path = "../../../../crates/redis/src/in_flight/local_counts/entry.rs"]
+#[path = "../../../../src/concurrency/shared/local_counts/entry.rs"]
 mod entry;
 mod properties;
 mod server;

@@ -1,9 +1,10 @@
-//! The scripts in `crates/redis/src/in_flight/script/lua`, on one key.
+//! The steps of `InFlight` on one key: the scripts in `crates/redis/src/in_flight/lua`, and the functions in
+//! `src/store/remote/in_flight/record.rs`.
 
 use std::collections::BTreeMap;
 
 use super::entry::Renewal;
-use super::world::{Flaw, LEASE};
+use super::world::{Config, Flaw, LEASE};
 
 /// The fields of the key's hash, by process and number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,18 +54,26 @@ impl Server {
         }
     }
 
-    /// Runs a script at once, as the server does. Returns whether its reply says `admitted` or `released`.
-    pub(super) fn run(&mut self, process: u8, number: u64, script: Script, limit: u64, flaw: Option<Flaw>) -> bool {
+    /// Runs a step at once, as the server does. Returns whether its reply says that units were taken or released. `ago`
+    /// is how many ticks have passed since the step has read the time.
+    pub(super) fn run(&mut self, process: u8, number: u64, script: Script, ago: u8, config: &Config) -> bool {
+        let Config { limit, flaw, .. } = *config;
         let key = (process, if flaw == Some(Flaw::OneFieldPerProcess) { 0 } else { number });
         match script {
-            Script::Release(units) => self.release(key, units, flaw),
+            Script::Release(units) => {
+                // A script leaves it to the next one that counts.
+                if config.reads_and_swaps {
+                    self.open();
+                }
+                self.release(key, units, flaw)
+            }
             Script::Take => {
                 self.open();
                 // take.lua
                 let limit = limit + u64::from(flaw == Some(Flaw::LimitIsHigher));
                 let fits = self.total() < i8::try_from(limit).unwrap();
                 if fits {
-                    self.close(key, 1, flaw);
+                    self.close(key, 1, ago, flaw);
                 }
                 fits
             }
@@ -78,7 +87,7 @@ impl Server {
                     self.0.remove(&key);
                 }
                 if units > 0 || self.0.contains_key(&key) {
-                    self.close(key, i8::try_from(units).unwrap(), flaw);
+                    self.close(key, i8::try_from(units).unwrap(), ago, flaw);
                 }
                 true
             }
@@ -91,12 +100,12 @@ impl Server {
     }
 
     /// `close.lua`: adds to a field, whose lease begins anew.
-    fn close(&mut self, key: (u8, u64), units: i8, flaw: Option<Flaw>) {
+    fn close(&mut self, key: (u8, u64), units: i8, ago: u8, flaw: Option<Flaw>) {
         let field = self.0.entry(key).or_insert(Field { units: 0, left: 0 });
         field.units += units;
         // The clock of the first process is behind the server's.
         let behind = if flaw == Some(Flaw::LeaseDatedByProcess) && key.0 == 0 { LEASE - 1 } else { 0 };
-        field.left = LEASE - behind;
+        field.left = LEASE.saturating_sub(behind + ago);
     }
 
     /// `release.lua`.

@@ -12,6 +12,7 @@ const ONE: Config = Config {
     requests: 1,
     has_fallback: false,
     calls_are_instant: false,
+    reads_and_swaps: false,
     waiter: None,
     faults: NO_FAULTS,
     flaw: None,
@@ -80,6 +81,15 @@ fn one_late_call_admits_nothing_beyond_the_limit() {
 fn two_calls_in_a_row_that_fail_slowly_are_an_outage_as_long_as_a_lease() {
     let faults = Faults { losses: 2, ..NO_FAULTS };
     breaks(&with(faults, &ONE), LIMIT_HOLDS);
+}
+
+/// On records, a step reads the time before it swaps, and the swap may be late.
+#[test]
+fn a_lease_dated_by_its_read_is_long_enough() {
+    let on_records = Config { reads_and_swaps: true, ..ONE };
+    for faults in [ONE_DELAY, ONE_LOSS, ONE_CRASH] {
+        holds(&with(faults, &on_records));
+    }
 }
 
 #[test]

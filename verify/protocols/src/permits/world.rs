@@ -30,6 +30,9 @@ pub(super) struct Config {
     pub(super) has_fallback: bool,
     /// Whether the calls of running processes take no time: far fewer states.
     pub(super) calls_are_instant: bool,
+    /// Whether a step reads and swaps, as on records: what a late swap writes is dated by its read. Otherwise it is a
+    /// script.
+    pub(super) reads_and_swaps: bool,
     /// Whether the second process asks in every tick while it has nothing in flight. The others begin so many requests.
     pub(super) waiter: Option<u8>,
     pub(super) faults: Faults,
@@ -164,8 +167,8 @@ pub(super) enum Step {
     End(usize),
     /// The renewer looks at the key.
     Look(usize),
-    /// The server runs a call.
-    Run(usize),
+    /// The server runs a call, whose read was so many ticks ago.
+    Run(usize, u8),
     /// The answer to a call arrives.
     Answer(usize),
     /// The caller gives up.
@@ -231,7 +234,7 @@ impl World {
         self.calls.iter().any(is_renewal)
     }
 
-    /// `Process::rejection` in `crates/redis/src/in_flight/process.rs`: what the process alone holds leaves room.
+    /// `Process::rejection` in `src/concurrency/shared/process.rs`: what the process alone holds leaves room.
     fn asks(&self, config: &Config, index: usize) -> bool {
         let process = &self.processes[index];
         let may_begin = match config.waiter {
@@ -276,7 +279,8 @@ impl World {
         for (index, call) in self.calls.iter().enumerate() {
             let is_awake = self.is_awake(call);
             if call.stage == Stage::Sent {
-                steps.push(Step::Run(index));
+                let longest = if config.reads_and_swaps { call.age } else { 0 };
+                steps.extend((0..=longest).map(|ago| Step::Run(index, ago)));
             }
             if let Stage::Ran(_) = call.stage {
                 if is_awake {
@@ -332,7 +336,7 @@ impl World {
         let awake = |world: &Self| world.calls.iter().position(|call| config.calls_are_instant && world.is_awake(call));
         while let Some(index) = awake(&next) {
             let has_run = matches!(next.calls[index].stage, Stage::Ran(_));
-            next.step(config, &if has_run { Step::Answer(index) } else { Step::Run(index) });
+            next.step(config, &if has_run { Step::Answer(index) } else { Step::Run(index, 0) });
         }
         next.normalise(config);
         next
@@ -343,7 +347,7 @@ impl World {
             Step::Ask(index) => self.ask(config, index),
             Step::End(index) => self.end(index),
             Step::Look(index) => self.look(config, index),
-            Step::Run(index) => self.run(config, index),
+            Step::Run(index, ago) => self.run(config, index, ago),
             Step::Answer(index) => {
                 let call = self.calls.remove(index);
                 let Stage::Ran(answer) = call.stage else { unreachable!("it has not run") };
@@ -451,9 +455,9 @@ impl World {
         }
     }
 
-    fn run(&mut self, config: &Config, index: usize) {
+    fn run(&mut self, config: &Config, index: usize, ago: u8) {
         let Call { process, number, script, is_awaited, .. } = self.calls[index];
-        let answer = self.server.run(process, number, script, config.limit, config.flaw);
+        let answer = self.server.run(process, number, script, ago, config);
         if is_awaited {
             self.calls[index].stage = Stage::Ran(answer);
         } else {
@@ -487,7 +491,7 @@ impl World {
                 } else {
                     process.change(|entry| entry.took_none(number, end));
                 }
-                // `RedisConcurrency::fall_back`, `LocalCounts::take_here`
+                // `SharedConcurrency::fall_back`, `LocalCounts::take_here`
                 if answer.is_none() && config.has_fallback && process.units() < config.limit {
                     process.entry().units += 1;
                 }
@@ -546,10 +550,14 @@ impl World {
                 process.grow_older();
             }
         }
-        for call in self.calls.iter_mut().filter(|call| call.is_awaited) {
-            call.age = (call.age + 1).min(2);
+        for call in &mut self.calls {
+            // Of a call that nobody awaits, only the date of its read counts.
+            if call.is_awaited || config.reads_and_swaps {
+                call.age = (call.age + 1).min(if config.reads_and_swaps { LEASE } else { 2 });
+            }
             if let Script::Renew(moved) = &mut call.script {
-                moved.age = (moved.age + u8::from(!sleeping.contains(&call.process))).min(6);
+                let is_counted = call.is_awaited && !sleeping.contains(&call.process);
+                moved.age = (moved.age + u8::from(is_counted)).min(6);
             }
         }
     }

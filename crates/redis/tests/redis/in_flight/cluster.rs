@@ -3,10 +3,10 @@
 use super::*;
 use crate::support::redis::RedisCluster;
 
-fn processes(cluster: &RedisCluster, limit: u64) -> [Arc<RedisConcurrency>; 2] {
+fn processes(cluster: &RedisCluster, limit: u64) -> [Arc<SharedConcurrency<Redis>>; 2] {
     [0, 1].map(|_| {
         let redis = connect(Redis::cluster(cluster.urls()));
-        Arc::new(RedisConcurrency::new(&redis, "test", limit).lease(HOUR).max_queue(100).max_wait(60 * SECOND))
+        Arc::new(SharedConcurrency::new(redis.clone(), "test", limit).lease(HOUR).max_queue(100).max_wait(60 * SECOND))
     })
 }
 
@@ -23,7 +23,7 @@ fn counted_on(node: &RedisServer) -> u64 {
     node.run::<Vec<String>>(&["KEYS", "sluice:*:test:n"]).iter().map(of_key).sum()
 }
 
-fn is_idle(limiter: &Arc<RedisConcurrency>) -> bool {
+fn is_idle(limiter: &Arc<SharedConcurrency<Redis>>) -> bool {
     let stats = limiter.stats();
     stats.in_flight == Some(0) && stats.backlog.unwrap().waiting() == 0
 }

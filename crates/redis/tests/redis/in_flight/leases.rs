@@ -52,7 +52,7 @@ impl Drop for Holder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn this_process_holds_units() {
     let Ok(url) = std::env::var(URL) else { return };
-    let limiter = RedisConcurrency::new(&connect(Redis::single(url)), "test", LIMIT).lease(LEASE);
+    let limiter = SharedConcurrency::new(connect(Redis::single(url)), "test", LIMIT).lease(LEASE);
     let _permit = take_in_the_end(&limiter, 3).await;
     println!("\nholds three");
     tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin())).await.unwrap().unwrap();
@@ -60,7 +60,7 @@ async fn this_process_holds_units() {
 
 /// Takes all units as soon as the server hands them out: not before the lease of the process that holds three has
 /// ended, and at the first attempt after that.
-async fn take_all_after_the_lease<'a>(server: &RedisServer, limiter: &'a RedisConcurrency) -> Taken<'a> {
+async fn take_all_after_the_lease<'a>(server: &RedisServer, limiter: &'a SharedConcurrency<Redis>) -> Taken<'a> {
     loop {
         let (end, began) = (fields(server).iter().map(|(_, end)| *end).max(), server_time(server));
         if let Some(permit) = take(limiter, LIMIT).await {

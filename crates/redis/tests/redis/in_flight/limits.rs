@@ -4,11 +4,11 @@ use tower_sluice::Decision;
 
 use super::*;
 
-async fn charge(limiter: &RedisConcurrency, units: u64, limit: Option<u64>) -> Decision {
+async fn charge(limiter: &SharedConcurrency<Redis>, units: u64, limit: Option<u64>) -> Decision {
     limiter.decide(&Ask::charge(&key("a"), units).limited_to(limit)).decided().await.unwrap()
 }
 
-fn release(limiter: &RedisConcurrency, decision: &Decision, units: u64) {
+fn release(limiter: &SharedConcurrency<Redis>, decision: &Decision, units: u64) {
     limiter.refund(&Ask::charge(&key("a"), units), decision.receipt(), units);
 }
 
@@ -53,10 +53,11 @@ async fn some(ask: impl AsyncFn() -> Decision) -> Decision {
 async fn a_request_waits_under_the_limit_that_it_came_with() {
     let server = RedisServer::start();
     let redis = connect(Redis::single(server.url()));
-    let of = |limit| Arc::new(RedisConcurrency::new(&redis, "test", limit).lease(HOUR).max_queue(9).max_wait(HOUR));
+    let of =
+        |limit| Arc::new(SharedConcurrency::new(redis.clone(), "test", limit).lease(HOUR).max_queue(9).max_wait(HOUR));
     let limiter = of(2);
     let held = [charge(&limiter, 1, Some(5)).await, charge(&limiter, 1, Some(5)).await];
-    let wait = |limiter: &Arc<RedisConcurrency>, limit| {
+    let wait = |limiter: &Arc<SharedConcurrency<Redis>>, limit| {
         let limiter = Arc::clone(limiter);
         tokio::spawn(async move { charge(&limiter, 1, limit).await })
     };

@@ -17,9 +17,9 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::limiter::{Ask, Mode, Permit};
-use tower_sluice::testing::Random;
-use tower_sluice::{Limiter, LimiterExt, PartitionKey, Policy, RateLimitLayer};
-use tower_sluice_redis::{Redis, RedisBuilder, RedisConcurrency};
+use tower_sluice::testing::{Random, check_in_flight, seed_of};
+use tower_sluice::{Limiter, LimiterExt, PartitionKey, Policy, RateLimitLayer, SharedConcurrency};
+use tower_sluice_redis::{Redis, RedisBuilder};
 
 use crate::support::clients::PLENTY;
 use crate::support::proxy::{Mode as Fault, Proxy};
@@ -36,28 +36,28 @@ fn connect(builder: RedisBuilder) -> Redis {
     builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn process(server: &RedisServer, limit: u64, lease: Duration) -> RedisConcurrency {
-    RedisConcurrency::new(&connect(Redis::single(server.url())), "test", limit).lease(lease)
+fn process(server: &RedisServer, limit: u64, lease: Duration) -> SharedConcurrency<Redis> {
+    SharedConcurrency::new(connect(Redis::single(server.url())), "test", limit).lease(lease)
 }
 
 fn key(name: &str) -> PartitionKey {
     PartitionKey::from(name)
 }
 
-type Taken<'a> = Permit<&'a RedisConcurrency>;
+type Taken<'a> = Permit<&'a SharedConcurrency<Redis>>;
 
-type Owned = Permit<Arc<RedisConcurrency>>;
+type Owned = Permit<Arc<SharedConcurrency<Redis>>>;
 
-async fn take(limiter: &RedisConcurrency, units: u64) -> Option<Taken<'_>> {
+async fn take(limiter: &SharedConcurrency<Redis>, units: u64) -> Option<Taken<'_>> {
     limiter.acquire(&key("a"), units).await.unwrap().admitted()
 }
 
-async fn take_owned(limiter: Arc<RedisConcurrency>, units: u64) -> Option<Owned> {
+async fn take_owned(limiter: Arc<SharedConcurrency<Redis>>, units: u64) -> Option<Owned> {
     limiter.acquire_owned(&key("a"), units).await.unwrap().admitted()
 }
 
 /// Takes units, if need be at a further attempt: in a short lease, calls have short timeouts.
-async fn take_in_the_end(limiter: &RedisConcurrency, units: u64) -> Taken<'_> {
+async fn take_in_the_end(limiter: &SharedConcurrency<Redis>, units: u64) -> Taken<'_> {
     let mut permit = None;
     eventually("the units are free", async || {
         permit = limiter.acquire(&key("a"), units).await.ok().and_then(Permit::admitted);
@@ -100,6 +100,12 @@ fn calls(server: &RedisServer) -> u64 {
     let stats = server.info("cmdstat_evalsha");
     let count = stats.split(&['=', ','][..]).nth(1);
     count.map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_pass_the_conformance_suite() {
+    let server = RedisServer::start();
+    check_in_flight(connect(Redis::single(server.url())), seed_of(58)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -179,7 +185,7 @@ async fn random_requests_are_decided_as_a_model_does() {
 async fn a_request_takes_one_round_trip_and_waits_for_none_when_it_is_over() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let limiter = RedisConcurrency::new(&connect(Redis::single(proxy.url())), "test", 10).lease(HOUR);
+    let limiter = SharedConcurrency::new(connect(Redis::single(proxy.url())), "test", 10).lease(HOUR);
     // Brings the scripts there.
     drop(take(&limiter, 1).await);
     until("it is released", || counted(&server) == 0).await;
@@ -206,7 +212,7 @@ async fn a_request_takes_one_round_trip_and_waits_for_none_when_it_is_over() {
 async fn a_request_that_is_cancelled_while_redis_is_asked_keeps_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::at(server.address(), SECOND / 4);
-    let limiter = RedisConcurrency::new(&connect(Redis::single(proxy.url())), "test", 50).lease(HOUR);
+    let limiter = SharedConcurrency::new(connect(Redis::single(proxy.url())), "test", 50).lease(HOUR);
     drop(take(&limiter, 1).await);
     until("it is released", || counted(&server) == 0).await;
     let before = calls(&server);
@@ -239,9 +245,9 @@ async fn units_are_released_from_a_thread_without_a_runtime() {
 async fn an_heir_shares_what_is_in_flight() {
     let server = RedisServer::start();
     let redis = connect(Redis::single(server.url()));
-    let before = RedisConcurrency::new(&redis, "test", 2).lease(HOUR);
+    let before = SharedConcurrency::new(redis.clone(), "test", 2).lease(HOUR);
     let (one, two) = (take(&before, 1).await.unwrap(), take(&before, 1).await.unwrap());
-    let heir = RedisConcurrency::new(&redis, "test", 3).lease(HOUR);
+    let heir = SharedConcurrency::new(redis.clone(), "test", 3).lease(HOUR);
     heir.inherit(&before).unwrap().finish();
     assert_eq!(heir.stats().in_flight, Some(2));
     let three = take(&heir, 1).await.unwrap();
@@ -250,7 +256,7 @@ async fn an_heir_shares_what_is_in_flight() {
     assert_eq!(heir.stats().in_flight, Some(2));
     drop((two, three));
     until("all are released", || counted(&server) == 0).await;
-    for stranger in [RedisConcurrency::new(&redis, "other", 3), process(&server, 3, HOUR)] {
+    for stranger in [SharedConcurrency::new(redis.clone(), "other", 3), process(&server, 3, HOUR)] {
         assert!(stranger.inherit(&before).is_none(), "another name, or another connection");
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 /// Half of it is not long, and a busy machine does not miss its end.
 const LEASE: Duration = Duration::from_secs(4);
 
-fn limiter(server: &RedisServer, limit: u64) -> RedisConcurrency {
+fn limiter(server: &RedisServer, limit: u64) -> SharedConcurrency<Redis> {
     process(server, limit, LEASE)
 }
 
@@ -62,7 +62,7 @@ async fn a_call_whose_answer_is_lost_is_repaired_by_a_renewal() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = Redis::single(proxy.url()).timeout(SECOND).open().unwrap();
-    let limiter = RedisConcurrency::new(&redis, "test", 5).lease(LEASE);
+    let limiter = SharedConcurrency::new(redis.clone(), "test", 5).lease(LEASE);
     let (kept, released) = (take_in_the_end(&limiter, 1).await, take_in_the_end(&limiter, 1).await);
     proxy.set(Fault::Swallow);
     let taken = tokio::join!(limiter.acquire(&key("a"), 2), until("the call has run", || counted(&server) == 4)).0;

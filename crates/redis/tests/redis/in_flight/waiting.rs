@@ -6,16 +6,16 @@ use tower_sluice::{Decision, LimiterError};
 
 use super::*;
 
-fn queueing(server: &RedisServer, limit: u64) -> Arc<RedisConcurrency> {
+fn queueing(server: &RedisServer, limit: u64) -> Arc<SharedConcurrency<Redis>> {
     Arc::new(process(server, limit, HOUR).max_queue(100).max_wait(HOUR))
 }
 
-fn waiting(limiter: &RedisConcurrency) -> usize {
+fn waiting(limiter: &SharedConcurrency<Redis>) -> usize {
     limiter.stats().backlog.expect("it has a queue").waiting()
 }
 
 /// Begins to wait for units, behind those that wait already.
-async fn line_up(limiter: &Arc<RedisConcurrency>, units: u64) -> JoinHandle<Option<Owned>> {
+async fn line_up(limiter: &Arc<SharedConcurrency<Redis>>, units: u64) -> JoinHandle<Option<Owned>> {
     let before = waiting(limiter);
     let theirs = Arc::clone(limiter);
     let waiter = tokio::spawn(take_owned(theirs, units));
@@ -23,7 +23,7 @@ async fn line_up(limiter: &Arc<RedisConcurrency>, units: u64) -> JoinHandle<Opti
     waiter
 }
 
-async fn decided(limiter: &RedisConcurrency, ask: Ask<'_>) -> Result<Decision, LimiterError> {
+async fn decided(limiter: &SharedConcurrency<Redis>, ask: Ask<'_>) -> Result<Decision, LimiterError> {
     limiter.decide(&ask).decided().await
 }
 
@@ -90,7 +90,7 @@ async fn units_of_another_process_are_asked_for_in_growing_intervals() {
 async fn a_waiter_that_is_dropped_leaves_at_once() {
     let server = RedisServer::start();
     let proxy = Proxy::at(server.address(), Duration::from_millis(30));
-    let limiter = RedisConcurrency::new(&connect(Redis::single(proxy.url())), "test", 1).lease(HOUR);
+    let limiter = SharedConcurrency::new(connect(Redis::single(proxy.url())), "test", 1).lease(HOUR);
     let limiter = Arc::new(limiter.max_queue(100).max_wait(HOUR));
     let other = process(&server, 1, HOUR);
     for leaving in [&[0][..], &[1], &[0, 1], &[3, 2, 0], &[0, 1, 2, 3]] {
@@ -128,7 +128,7 @@ async fn a_first_waiter_that_is_dropped_while_it_is_admitted_releases_its_units(
     some_attempt_async("the answer is on its way for 100 ms", async || {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), SECOND / 10);
-        let limiter = RedisConcurrency::new(&connect(Redis::single(proxy.url())), "test", 1).lease(HOUR);
+        let limiter = SharedConcurrency::new(connect(Redis::single(proxy.url())), "test", 1).lease(HOUR);
         let limiter = Arc::new(limiter.max_queue(100).max_wait(HOUR));
         let other = process(&server, 1, HOUR);
         let permit = take(&other, 1).await.unwrap();
@@ -225,17 +225,17 @@ async fn a_shadow_takes_nothing_that_others_wait_for() {
 async fn waiters_are_asked_for_anew_under_the_limit_of_an_heir() {
     let server = RedisServer::start();
     let redis = connect(Redis::single(server.url()));
-    let before = Arc::new(RedisConcurrency::new(&redis, "test", 3).lease(HOUR).max_queue(9));
+    let before = Arc::new(SharedConcurrency::new(redis.clone(), "test", 3).lease(HOUR).max_queue(9));
     let permit = take(&before, 3).await.unwrap();
     let (first, second) = (line_up(&before, 1).await, line_up(&before, 3).await);
-    let heir = Arc::new(RedisConcurrency::new(&redis, "test", 4).max_queue(3));
+    let heir = Arc::new(SharedConcurrency::new(redis.clone(), "test", 4).max_queue(3));
     heir.inherit(&*before).unwrap().finish();
     let first = first.await.unwrap().expect("it fits under the new limit");
     assert_eq!((waiting(&heir), heir.stats().in_flight), (1, Some(4)));
     let third = line_up(&heir, 1).await;
     assert_eq!(waiting(&before), 2, "they share the line");
     // Under a limit that is less than its cost, a waiter passes when it is alone.
-    let small = Arc::new(RedisConcurrency::new(&redis, "test", 2).max_queue(9));
+    let small = Arc::new(SharedConcurrency::new(redis.clone(), "test", 2).max_queue(9));
     small.inherit(&*heir).unwrap().finish();
     drop(permit);
     until("the three are released", || counted(&server) == 1).await;

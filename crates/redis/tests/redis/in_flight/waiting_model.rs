@@ -36,7 +36,7 @@ impl Model {
 /// A process, as far as this one can have several: with a runtime and connections of its own. It has one thread, so
 /// that it reports its requests in the order in which they were served.
 struct Process {
-    limiter: Arc<RedisConcurrency>,
+    limiter: Arc<SharedConcurrency<Redis>>,
     runtime: Runtime,
     /// What the names of its fields on the server begin with.
     id: String,

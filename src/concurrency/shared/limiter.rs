@@ -1,48 +1,51 @@
-//! [`RedisConcurrency`], the limiter.
+//! [`SharedConcurrency`], the limiter.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tower_sluice::internal::redis::Abilities as _;
-use tower_sluice::internal::redis::{KeyTag, WaitBounds};
-use tower_sluice::limiter::{Answer, Ask, Backlog, Description, Inheritance, IntoLimiter, Mode, Receipt, Terms};
-use tower_sluice::store::Stats;
-use tower_sluice::time::{Clock, Monotonic};
-use tower_sluice::{Decision, Limiter, LimiterError, Quota};
+use super::super::rejected;
+use super::process::{Process, RemoteWanted};
+use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
+use crate::store::Stats;
+use crate::store::remote::InFlight;
+use crate::store::remote::tag::KeyTag;
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{
+    Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms,
+};
 
-use super::process::{Process, RedisWanted};
-use super::rejected;
-use crate::connection::Redis;
-use crate::script::KeyNames;
-use crate::store::RedisReports;
-
-/// A [`Concurrency`](tower_sluice::Concurrency) that many processes share, on Redis (6.2 or later) or Valkey: it limits how
-/// many requests of a key are in flight at once, over all of them.
+/// A [`Concurrency`](crate::Concurrency) that many processes share, on a server: it limits how many requests of a key
+/// are in flight at once, over all of them.
+///
+/// The server is Redis or Valkey (`Redis` of `tower-sluice-redis`), PostgreSQL (`Postgres::records` of
+/// `tower-sluice-postgres`), any key-value store that can compare and swap
+/// ([`KeyValueRecords`](crate::store::remote::KeyValueRecords)), or [one of your own](InFlight).
 ///
 /// The documentation of `Concurrency` applies here, too: when a request is over, which fields a response carries, and
 /// how a policy charges and releases. The differences:
 ///
-/// | | `Concurrency` | `RedisConcurrency` |
+/// | | `Concurrency` | `SharedConcurrency` |
 /// |---|---|---|
-/// | the limit holds for | a process | all processes with this name on this Redis |
+/// | the limit holds for | a process | all processes with this name on this server |
 /// | a request that does not fit | is rejected, or waits | the same; it [waits](Self#waiting) in its process |
 /// | waiters are served | first come, first served | first come, first served in a process; between processes, by chance |
-/// | a request takes | one compare-and-swap | one round trip; its release is not waited for |
+/// | a request takes | one compare-and-swap | [one round trip, or two](Self#memory-and-cost); its release is not waited for |
 /// | a process that dies | | its units are free at most one [lease](Self::lease) later |
 /// | the greatest limit | 2,147,483,647 | 999,999,999,999,999 |
 /// | [peek](Mode::Peek) | yes | no |
 ///
-/// ```no_run
+#[cfg_attr(feature = "http", doc = "```")]
+#[cfg_attr(not(feature = "http"), doc = "```ignore")]
 /// use tower_sluice::key::HeaderKey;
-/// use tower_sluice::Policy;
-/// use tower_sluice_redis::{Redis, RedisConcurrency};
+/// use tower_sluice::store::remote::InFlight;
+/// use tower_sluice::{Policy, SharedConcurrency};
 ///
-/// let redis = Redis::open("redis://10.0.0.7:6379")?;
-/// // Four at once for each customer, on all servers together.
-/// let limiter = RedisConcurrency::new(&redis, "in-flight", 4);
-/// let policy = Policy::new("in-flight", limiter).key(HeaderKey::from_static("x-api-key"));
-/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// /// Four at once for each customer, on all machines together.
+/// fn in_flight(store: impl InFlight) -> Policy {
+///     let limiter = SharedConcurrency::new(store, "in-flight", 4);
+///     Policy::new("in-flight", limiter).key(HeaderKey::from_static("x-api-key"))
+/// }
 /// ```
 ///
 /// # Waiting
@@ -51,22 +54,22 @@ use crate::store::RedisReports;
 /// come, first served. A request that arrives while others of its key wait lines up behind them without a call, so no
 /// request overtakes another. The first waiter of a line asks the server at once when a request of this process has
 /// released units of the key. Otherwise it asks at intervals that grow from 10 to 250 milliseconds, half of each
-/// random, for units that other processes release. So a line costs, in each process
+/// random, for units that other processes release. So a line asks, in each process
 ///
-/// - up to 12 calls in its first second and up to 8 in each further one, for any number of requests that wait in it,
-///   while other processes hold units that it needs; the intervals start again when a waiter was served;
-/// - one more call for each release by this process;
-/// - no call while this process alone holds too many units.
+/// - up to 12 times in its first second and up to 8 times in each further one, for any number of requests that wait in
+///   it, while other processes hold units that it needs; the intervals start again when a waiter was served;
+/// - once more for each release by this process;
+/// - not at all while this process alone holds too many units.
 ///
-/// **Between processes, chance decides**, and it favours the process that releases: that process asks one round trip
-/// after its release, and the others at the end of their intervals. So that the others get their share under a lasting
-/// overload, too, a line leaves one release in five seconds to them, for 250 milliseconds. In that time, each of their
-/// lines finds the free units, if they are enough for its first waiter. If no other process waits, the units are idle
-/// for that time.
+/// **Between processes, chance decides**, and it favours the process that releases: that process asks right after its
+/// release, and the others at the end of their intervals. So that the others get their share under a lasting overload,
+/// too, a line leaves one release in five seconds to them, for 250 milliseconds. In that time, each of their lines
+/// finds the free units, if they are enough for its first waiter. If no other process waits, the units are idle for
+/// that time.
 ///
 /// A waiter that gives up (`max_wait`, the [patience](Ask::within) of its request, a client that disconnects) leaves at
 /// once, and the next one is the first. If it is asking the server at that moment, the units that it gets are released.
-/// A waiter whose call fails ends with that error, and the policy's [failure mode](tower_sluice::FailureMode) decides on it.
+/// A waiter whose call fails ends with that error, and the policy's [failure mode](crate::FailureMode) decides on it.
 /// The fallback itself lets nothing wait. If the first of a line is not polled for more than a second, because its
 /// runtime is blocked, another waiter asks in its place.
 ///
@@ -79,73 +82,85 @@ use crate::store::RedisReports;
 ///
 /// A renewal does not add to the server's count. It replaces the count by the units that the process holds at that
 /// moment. So it also repairs earlier errors: a release that was lost with its connection; a call that took units and
-/// whose answer never came; all counts after Redis was restarted without its data. That takes half a lease at most, if
-/// Redis answers.
+/// whose answer never came; all counts after the server was restarted without its data. That takes half a lease at
+/// most, if the server answers.
 ///
 /// # Accuracy
 ///
-/// Exact, if leases are renewed and Redis keeps its data: with any number of processes and requests, at most `limit`
-/// units of a key are in flight. A request is rejected only while it would exceed the limit, or while a release is on
-/// its way. More units may be in flight
+/// Exact on every store, if leases are renewed and the server keeps its data: with any number of processes and
+/// requests, at most `limit` units of a key are in flight. A request is rejected only while it would exceed the limit,
+/// or while a release is on its way. More units may be in flight
 ///
 /// - after a process stood still for longer than its lease (`SIGSTOP`, a suspended machine, all its runtimes blocked)
-///   or could not reach Redis for that long: its requests are in flight in truth, and others may have their units by
-///   then. It overruns by its own units at most, and reports them with its next renewal.
-/// - after Redis has lost data (a restart, an eviction, a replica that took over before it had all data): until all
-///   processes have renewed, half a lease later.
+///   or could not reach the server for that long: its requests are in flight in truth, and others may have their units
+///   by then. It overruns by its own units at most, and reports them with its next renewal.
+/// - after the server has lost data (a restart, an eviction, a replica that took over before it had all data): until
+///   all processes have renewed, half a lease later.
 /// - when the server's clock is set forward by more than half a lease: its leases end. When it is set back, the leases
-///   of processes that died before last longer, by a lease at most.
+///   of processes that died before last longer, by a lease at most. A key-value store has no clock: its processes count
+///   by [theirs](crate::store::remote::KeyValueRecords#time), which must agree to within half a lease.
 ///
 /// Units of requests that were admitted but are not in flight any more are counted for a short time only. A request
-/// that is cancelled while Redis is asked releases its units as soon as the answer comes. If no answer comes, the next
-/// renewal releases them, or the end of the lease.
+/// that is cancelled while the server is asked releases its units as soon as the answer comes. If no answer comes, the
+/// next renewal releases them, or the end of the lease.
 ///
-/// # When Redis is out of reach
+/// # When the server is out of reach
 ///
-/// A call fails within the [timeout](crate::RedisBuilder::timeout), or within a quarter of the lease if
-/// that is less, and at once while the circuit breaker is open. The policy [decides](tower_sluice::FailureMode) on the request
-/// then. The [local fallback](tower_sluice::FailureMode::LocalFallback) admits up to `limit` units of a key in this process
-/// alone. It also counts the units that Redis has admitted before: an outage does not give a process a second limit. So
-/// *n* processes have up to *n* × `limit` units of a key in flight during an outage. The first renewal after the outage
-/// reports to Redis the units that they admitted.
+/// A request fails within the timeout of the server, or within a quarter of the lease if that is less, and at once
+/// while the circuit breaker is open. The policy [decides](crate::FailureMode) on the request then. The [local
+/// fallback](crate::FailureMode::LocalFallback) admits up to `limit` units of a key in this process alone. It also
+/// counts the units that the server has admitted before: an outage does not give a process a second limit. So *n*
+/// processes have up to *n* × `limit` units of a key in flight during an outage. The first renewal after the outage
+/// reports to the server the units that they admitted.
 ///
 /// # Memory and cost
 ///
-/// One round trip to take units: one script, whose time grows with the processes that have requests of this key in
-/// flight, and not with the requests: 8 µs of the server with one, 15 with eight, 35 with thirty-two. A release is a
-/// call in the background. A key with requests that last takes one more call per process and half a lease. If this
-/// process alone holds all units of a key, further requests are rejected without a call; while other processes hold
-/// them, each takes one, unless it joins [a line](Self#waiting). Where clients may send many, put a
-/// [bucket](tower_sluice::algorithm::TokenBucket) per client before it.
+/// | | Redis | records: PostgreSQL, a key-value store |
+/// |---|---|---|
+/// | to take units | one round trip, one script | two: it reads and swaps; again if another process was faster |
+/// | a rejection | one round trip | one: it reads |
+/// | a release, a renewal | one, in the background | two, in the background |
+/// | a hot key | as fast as the server runs scripts | one change per two round trips and process; its requests take turns |
+/// | on the server | some 100 bytes, and 55 for each process | 9 bytes and the name, and 40 for each process |
 ///
-/// On the server, a key with requests in flight takes some 100 bytes, and 55 for each process that has any. In this
-/// process, it takes some 150 bytes; the memory for the largest number of keys at a time is kept. A request that waits
-/// takes less than 1,200 bytes, in addition to its connection.
+/// On Redis, the time of the script grows with the processes that have requests of this key in flight, and not with the
+/// requests: 8 µs of the server with one, 15 with eight, 35 with thirty-two. On records, requests of a hot key that
+/// find no turn in half of the timeout fail, as if the server were out of reach; renewals wait for no turn. Where a key
+/// has more requests per second than fit, take Redis. There, up to 4,096 fields share a key, of which each process has
+/// one, and two while it renews.
+///
+/// A key with requests that last takes one more renewal per process and half a lease. If this process alone holds all
+/// units of a key, further requests are rejected without a call; while other processes hold them, each takes one,
+/// unless it joins [a line](Self#waiting). Where clients may send many, put a [bucket](crate::algorithm::TokenBucket)
+/// per client before it.
+///
+/// In this process, a key with requests in flight takes some 150 bytes; the memory for the largest number of keys at a
+/// time is kept. A request that waits takes less than 1,200 bytes, in addition to its connection.
 ///
 /// # Live change
 ///
 /// A changed limit holds from the next request on. Units in flight stay counted, here and on the server. The heir must
-/// have the same name on the same [`Redis`]. Requests that wait ask again under the new limit, and share their lines
+/// have the same name on the same server. Requests that wait ask again under the new limit, and share their lines
 /// with later requests. Processes with different limits may share a name, for example while a change is rolled out:
-/// each judges by its own limit. So may processes whose [`limit_fn`](tower_sluice::Policy::limit_fn) has two limits for a key,
+/// each judges by its own limit. So may processes whose [`limit_fn`](crate::Policy::limit_fn) has two limits for a key,
 /// as long as a change of its plan is on its way to them; a request that waits keeps the limit of its key that it came
 /// with. The [lease](Self::lease) of the first limiter stays in force, since a renewer already
 /// counts on it.
 ///
 /// # Errors
 ///
-/// A [`LimiterError`] whose source is the [`Fault`](crate::Fault), if Redis gives no answer, or if a
-/// request is decided outside of a tokio runtime. A [`LimiterError`] without a source, if a request would have to wait,
-/// and the limiter was [closed](Limiter::close).
+/// A [`LimiterError`] whose source is the fault of the server, if it gives no answer, or if a request is decided
+/// outside of a tokio runtime. A [`LimiterError`] without a source, if the key holds something else on the server, or
+/// if a request would have to wait and the limiter was [closed](Limiter::close).
 #[doc(alias("distributed semaphore", "concurrency limit"))]
-pub struct RedisConcurrency {
-    redis: Redis,
+pub struct SharedConcurrency<S> {
+    store: Arc<S>,
     name: Box<str>,
     limit: u64,
     lease: Duration,
     queue: Option<WaitBounds>,
     /// Made on first use: a limiter that inherits shares its predecessor's instead.
-    process: OnceLock<Arc<Process>>,
+    process: OnceLock<Arc<Process<S>>>,
 }
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(10);
@@ -154,8 +169,8 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
 const LONGEST_LEASE: Duration = Duration::from_secs(3_600);
 
-impl RedisConcurrency {
-    /// Admits up to `limit` units of a key at once, over all processes that use this `name`; other limiters on `redis`
+impl<S: InFlight> SharedConcurrency<S> {
+    /// Admits up to `limit` units of a key at once, over all processes that use this `name`; other limiters on `store`
     /// need other names. More are rejected, or wait in a [`max_queue`](Self::max_queue).
     ///
     /// # Panics
@@ -163,14 +178,14 @@ impl RedisConcurrency {
     /// If `limit` is zero: nothing would ever pass. If it is above [`Quota::MAX_UNITS`], 999,999,999,999,999.
     #[must_use]
     #[track_caller]
-    pub fn new(redis: &Redis, name: &str, limit: u64) -> Self {
+    pub fn new(store: S, name: &str, limit: u64) -> Self {
         assert!(limit > 0, "a limit of zero would admit nothing");
         assert!(
             limit <= Quota::MAX_UNITS,
             "the units in flight of a key are at most 999999999999999; count in greater units, such as KiB in place of bytes"
         );
         Self {
-            redis: redis.clone(),
+            store: Arc::new(store),
             name: name.into(),
             limit,
             lease: DEFAULT_LEASE,
@@ -190,7 +205,7 @@ impl RedisConcurrency {
     }
 
     /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking
-    /// Redis at that moment awaits the answer, for one timeout of Redis at most. Has no effect without
+    /// the server at that moment awaits the answer, for one timeout of it at most. Has no effect without
     /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -207,8 +222,8 @@ impl RedisConcurrency {
     /// Sets for how long the units of a process count without a renewal; 10 seconds unless set. It bounds how long the
     /// units of a process that died are lost, and how long a process may stand still without an overrun.
     ///
-    /// Must be much longer than the [timeout](crate::RedisBuilder::timeout) of Redis, since a call takes
-    /// no longer than a quarter of it. The processes need not agree.
+    /// Must be much longer than the timeout of the server, since a call takes no longer than a quarter of it. The
+    /// processes need not agree.
     ///
     /// # Panics
     ///
@@ -228,8 +243,8 @@ impl RedisConcurrency {
         self
     }
 
-    fn process(&self) -> &Arc<Process> {
-        self.process.get_or_init(|| Arc::new(Process::new(&self.redis, &self.name, self.lease)))
+    pub(super) fn process(&self) -> &Arc<Process<S>> {
+        self.process.get_or_init(|| Arc::new(Process::new(Arc::clone(&self.store), &self.name, self.lease)))
     }
 
     /// Takes units, or waits for them.
@@ -246,9 +261,9 @@ impl RedisConcurrency {
     }
 
     /// Takes units that are free, and for which no other request of this process waits.
-    fn take_at_once(&self, wanted: RedisWanted) -> Answer {
+    fn take_at_once(&self, wanted: RemoteWanted) -> Answer {
         let process = Arc::clone(self.process());
-        let RedisWanted { tag, cost, limit } = wanted;
+        let RemoteWanted { tag, cost, limit } = wanted;
         if let Some(rejection) = process.rejection(wanted) {
             return rejection.into();
         }
@@ -259,13 +274,13 @@ impl RedisConcurrency {
     }
 
     /// Under the limit of the key, or the limiter's.
-    fn wanted(&self, ask: &Ask<'_>) -> RedisWanted {
+    fn wanted(&self, ask: &Ask<'_>) -> RemoteWanted {
         let tag = self.process().tag(ask.key());
-        RedisWanted { tag, cost: ask.cost(), limit: ask.limit().unwrap_or(self.limit) }
+        RemoteWanted { tag, cost: ask.cost(), limit: ask.limit().unwrap_or(self.limit) }
     }
 
     /// Decides in this process alone.
-    fn fall_back(&self, RedisWanted { tag, cost, limit }: RedisWanted) -> Decision {
+    fn fall_back(&self, RemoteWanted { tag, cost, limit }: RemoteWanted) -> Decision {
         let process = self.process();
         match process.counts.take_here(tag, cost, limit, Monotonic.now()) {
             Ok(before) => {
@@ -280,13 +295,13 @@ impl RedisConcurrency {
     }
 }
 
-/// The decision with a receipt, if something was taken: the tag of its key, which releases the units without hashing the
-/// key again.
+/// The decision with a receipt, if something was taken: the tag of its key, which releases the units without hashing
+/// the key again.
 fn receipted(decision: Decision, tag: KeyTag, cost: u64) -> Decision {
     if cost > 0 && decision.is_allowed() { decision.with_receipt(Receipt::new(tag.to_bits())) } else { decision }
 }
 
-impl Limiter for RedisConcurrency {
+impl<S: InFlight> Limiter for SharedConcurrency<S> {
     /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
     /// A [shadow](Mode::Shadow) takes units that are free, and never waits. The [fallback](Mode::Fallback) decides in
@@ -310,22 +325,21 @@ impl Limiter for RedisConcurrency {
     }
 
     fn describe(&self) -> Description {
-        let names = KeyNames::new(self.redis.prefix(), &self.name, self.redis.secret());
         let description = Description::new()
             .advertising(Terms::concurrency(self.limit))
             .admitting_at_most(self.limit)
             .holding()
             .taking_quotas()
             .answering(Mode::Shadow)
-            .answering(Mode::Fallback)
-            .sharing_reports(RedisReports::new(&self.redis, &names));
+            .answering(Mode::Fallback);
+        let description = self.store.describe(&self.name, description);
         if self.queue.is_some() { description.delaying() } else { description }
     }
 
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.process());
-        if !theirs.is_named(&self.redis, &self.name) {
+        if theirs.name() != &*self.name || !theirs.store().shares_counts_with(&self.store) {
             return None;
         }
         // A limiter that was used has counts of its own, unless they are the predecessor's: it was in force before.
@@ -340,11 +354,12 @@ impl Limiter for RedisConcurrency {
     /// the servers.
     fn stats(&self) -> Stats {
         let process = self.process();
-        let mut stats = Stats::default();
-        stats.backlog = self.queue.map(|_| Backlog::new(process.lines.waiting(), None));
-        stats.in_flight = Some(process.counts.total());
-        stats.nodes = self.redis.health();
-        stats
+        Stats {
+            backlog: self.queue.map(|_| Backlog::new(process.lines.waiting(), None)),
+            in_flight: Some(process.counts.total()),
+            nodes: self.store.health(),
+            ..Stats::default()
+        }
     }
 
     /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need not wait still
@@ -354,17 +369,16 @@ impl Limiter for RedisConcurrency {
     }
 }
 
-impl IntoLimiter for RedisConcurrency {
+impl<S: InFlight> IntoLimiter for SharedConcurrency<S> {
     fn into_limiter(self) -> Arc<dyn Limiter> {
         Arc::new(self)
     }
 }
 
-impl fmt::Debug for RedisConcurrency {
+impl<S> fmt::Debug for SharedConcurrency<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { redis, name, limit, lease, queue, process: _ } = self;
-        f.debug_struct("RedisConcurrency")
-            .field("redis", redis)
+        let Self { store: _, name, limit, lease, queue, process: _ } = self;
+        f.debug_struct("SharedConcurrency")
             .field("name", name)
             .field("limit", limit)
             .field("lease", lease)

@@ -4,21 +4,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
-use tower_sluice::internal::redis::WaitBounds;
-use tower_sluice::{Decision, LimiterError};
 
+use super::super::{closed, rejected};
 use super::lines::{CountedWaiter, KeyLine, LineChange, NoPlace};
 use super::pace::{AskingPace, OVERDUE};
-use super::process::{Process, RedisWanted};
-use super::{closed, rejected};
-use crate::connection::FaultKind;
-use crate::store::failed;
+use super::process::{Process, RemoteWanted};
+use crate::limiter::WaitBounds;
+use crate::store::remote::InFlight;
+use crate::values::{Decision, LimiterError};
 
-impl Process {
+impl<S: InFlight> Process<S> {
     /// Takes units of a key, and waits for them if `bounds` allow it. `is_own_limit` says whether the limit is that of
     /// the key, which a change of the limiter's does not change.
     ///
@@ -26,13 +24,13 @@ impl Process {
     /// call goes on in the background, and the units that it takes are released.
     pub(super) async fn take_or_wait(
         self: Arc<Self>,
-        wanted: RedisWanted,
+        wanted: RemoteWanted,
         is_own_limit: bool,
         bounds: WaitBounds,
     ) -> Result<Decision, LimiterError> {
         // Checked first, since tokio's timer panics outside of a runtime.
-        Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
-        let RedisWanted { tag, cost, limit } = wanted;
+        self.runtime()?;
+        let RemoteWanted { tag, cost, limit } = wanted;
         let since = Instant::now();
         let (pace, left) = if cost > 0 && cost <= limit && self.lines.has(tag) {
             // It overtakes no waiter.
@@ -57,10 +55,10 @@ impl Process {
     }
 
     /// Waits in line, and then asks until the units are there or the time is over.
-    async fn wait(
+    pub(super) async fn wait(
         self: &Arc<Self>,
         mut place: CountedWaiter,
-        mut wanted: RedisWanted,
+        mut wanted: RemoteWanted,
         is_own_limit: bool,
         longest: Duration,
     ) -> Result<Decision, LimiterError> {
@@ -106,7 +104,7 @@ impl Process {
     }
 
     /// Asks for the units once. Returns a decision if they were free.
-    async fn ask(self: &Arc<Self>, line: &KeyLine, wanted: RedisWanted) -> Result<Option<Decision>, LimiterError> {
+    async fn ask(self: &Arc<Self>, line: &KeyLine, wanted: RemoteWanted) -> Result<Option<Decision>, LimiterError> {
         line.pace().ask(Instant::now());
         match self.take(wanted).await {
             Ok(decision) if decision.is_allowed() => {
@@ -126,7 +124,7 @@ impl Process {
     }
 }
 
-impl RedisWanted {
+impl RemoteWanted {
     /// Asks under another limit from now on, unless it asks under that of its key.
     fn adopt(&mut self, change: LineChange, is_own_limit: bool) -> Result<(), LimiterError> {
         if change.is_closed {
@@ -143,27 +141,4 @@ impl RedisWanted {
 async fn next_change(changes: &mut watch::Receiver<LineChange>) -> LineChange {
     changes.changed().await.expect("the sender is in the process, which the waiter keeps");
     *changes.borrow_and_update()
-}
-
-#[cfg(test)]
-mod tests {
-    use tower_sluice::PartitionKey;
-
-    use super::*;
-    use crate::connection::Redis;
-
-    /// Without the memory of the layer and the connection.
-    #[test]
-    fn a_request_that_waits_takes_less_than_1200_bytes() {
-        let redis = Redis::open("redis://127.0.0.1:1").unwrap();
-        let process = Arc::new(Process::new(&redis, "test", Duration::from_secs(10)));
-        let wanted = RedisWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
-        let bounds = WaitBounds::new(1);
-        let Ok(place) = process.lines.join(wanted.tag, &bounds, AskingPace::unknown(Instant::now())) else { panic!() };
-        let first = size_of_val(&Arc::clone(&process).take_or_wait(wanted, false, bounds));
-        let then = size_of_val(&process.wait(place, wanted, false, Duration::ZERO));
-        println!("{first} and {then} bytes");
-        assert!(first + then < 1_200, "{first} and {then}");
-        assert_eq!(process.lines.waiting(), 0);
-    }
 }

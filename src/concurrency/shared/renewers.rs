@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::util::lock::Lock;
+use crate::util::wake::let_others_take;
+use crate::values::time::{Clock, Monotonic};
 use tokio::runtime::{Handle, Id};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tower_sluice::internal::{Lock, let_others_take};
-use tower_sluice::time::{Clock, Monotonic};
 
 use super::process::Process;
+use crate::store::remote::InFlight;
 
 /// The runtimes that renew: one task on each runtime on which requests were admitted, until nothing is in flight. A
 /// runtime that is blocked leaves the work to the others.
@@ -24,7 +26,7 @@ const AT_A_TIME: usize = 32;
 
 impl Renewers {
     /// Starts a task on this runtime, unless it has one.
-    pub(super) fn start(process: &Arc<Process>, runtime: &Handle) {
+    pub(super) fn start<S: InFlight>(process: &Arc<Process<S>>, runtime: &Handle) {
         let mut runtimes = process.renewers.0.lock();
         if runtimes.iter().all(|(id, _)| *id != runtime.id()) {
             runtimes.push((runtime.id(), runtime.clone()));
@@ -41,13 +43,13 @@ impl Renewers {
 }
 
 /// The task of one runtime.
-struct Renewer {
-    process: Arc<Process>,
+struct Renewer<S: InFlight> {
+    process: Arc<Process<S>>,
     /// Taken when it leaves the list.
     runtime: Option<Id>,
 }
 
-impl Renewer {
+impl<S: InFlight> Renewer<S> {
     async fn run(mut self) {
         loop {
             sleep(self.process.lease() / LOOKS_PER_LEASE).await;
@@ -89,7 +91,7 @@ impl Renewer {
     }
 }
 
-impl Drop for Renewer {
+impl<S: InFlight> Drop for Renewer<S> {
     fn drop(&mut self) {
         // Its runtime was shut down.
         if let Some(id) = self.runtime.take() {

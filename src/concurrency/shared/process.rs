@@ -5,25 +5,22 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use tower_sluice::internal::redis::{KeyTag, identity};
-use tower_sluice::store::remote::CallLimits;
-use tower_sluice::time::{Clock, Monotonic};
-use tower_sluice::{Decision, LimiterError, PartitionKey};
 
+use super::super::rejected;
 use super::lines::KeyLines;
 use super::local_counts::{CallEnd, LocalCounts, PATIENCE_DIVISOR, Release, Renewal};
-use super::rejected;
 use super::renewers::Renewers;
-use super::script::{self, ProcessField};
-use crate::connection::RedisFault as _;
-use crate::connection::{Fault, FaultKind, Redis};
-use crate::script::{Key, KeyNames, ScriptCall, ScriptReply};
-use crate::store::{ScriptCaller, failed};
-use crate::undo::{OnDrop, complete_or_undo};
+use crate::store::remote::limiter_keys::LimiterKeys;
+use crate::store::remote::tag::KeyTag;
+use crate::store::remote::{CallLimits, GaveUp, InFlight, ProcessField, RemoteKey, TakenUnits, Unchanged};
+use crate::util::random::identity;
+use crate::util::undo::{OnDrop, complete_or_undo};
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Decision, LimiterError, PartitionKey};
 
 /// The units that a request asks for.
 #[derive(Clone, Copy)]
-pub(super) struct RedisWanted {
+pub(super) struct RemoteWanted {
     pub(super) tag: KeyTag,
     pub(super) cost: u64,
     pub(super) limit: u64,
@@ -31,11 +28,9 @@ pub(super) struct RedisWanted {
 
 /// The units that one process has in flight under one name, and its calls for them. Shared by a limiter and its heirs,
 /// its permits and its tasks.
-pub(super) struct Process {
-    redis: Redis,
-    scripts: ScriptCaller,
-    names: KeyNames,
-    name: Box<str>,
+pub(super) struct Process<S> {
+    store: Arc<S>,
+    keys: LimiterKeys,
     /// Distinguishes it from the other processes.
     id: u64,
     /// An heir may have been set another, which has no effect.
@@ -45,15 +40,13 @@ pub(super) struct Process {
     pub(super) lines: Arc<KeyLines>,
 }
 
-impl Process {
-    pub(super) fn new(redis: &Redis, name: &str, lease: Duration) -> Self {
+impl<S: InFlight> Process<S> {
+    pub(super) fn new(store: Arc<S>, name: &str, lease: Duration) -> Self {
         // 52 bits, which a script reads exactly: of a thousand processes, two have the same once in 10^10 times.
         let id = identity() >> 12;
         Self {
-            redis: redis.clone(),
-            scripts: ScriptCaller::new(redis),
-            names: KeyNames::new(redis.prefix(), name, redis.secret()),
-            name: name.into(),
+            keys: LimiterKeys::new(store.secret(), name),
+            store,
             id,
             lease,
             counts: LocalCounts::new(),
@@ -62,9 +55,12 @@ impl Process {
         }
     }
 
-    /// Whether it counts for limiters with this name on this server.
-    pub(super) fn is_named(&self, redis: &Redis, name: &str) -> bool {
-        self.redis.id() == redis.id() && *self.name == *name
+    pub(super) fn store(&self) -> &S {
+        &self.store
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.keys.limiter()
     }
 
     pub(super) fn lease(&self) -> Duration {
@@ -72,12 +68,17 @@ impl Process {
     }
 
     pub(super) fn tag(&self, key: &PartitionKey) -> KeyTag {
-        self.names.tag(key)
+        self.keys.tag(key)
+    }
+
+    /// Returns the runtime of the caller, on which its calls are made.
+    pub(super) fn runtime(&self) -> Result<Handle, LimiterError> {
+        Handle::try_current().map_err(|_| self.store.gave_up(GaveUp::NoRuntime))
     }
 
     /// Rejects a request without a call, if the units of this process alone leave no room for it. These are in flight
     /// for certain, so no answer of the server could admit it.
-    pub(super) fn rejection(&self, RedisWanted { tag, cost, limit }: RedisWanted) -> Option<Decision> {
+    pub(super) fn rejection(&self, RemoteWanted { tag, cost, limit }: RemoteWanted) -> Option<Decision> {
         let here = self.counts.units(tag);
         let is_full = cost > 0 && cost <= limit && here.saturating_add(cost) > limit;
         is_full.then(|| rejected(limit, limit.saturating_sub(here)))
@@ -85,12 +86,12 @@ impl Process {
 
     /// Takes units of a key, if the server has them. If this is dropped before the server has answered, the call goes
     /// on in the background, and the units that it took are released.
-    pub(super) async fn take(self: &Arc<Self>, wanted: RedisWanted) -> Result<Decision, LimiterError> {
+    pub(super) async fn take(self: &Arc<Self>, wanted: RemoteWanted) -> Result<Decision, LimiterError> {
         if let Some(rejection) = self.rejection(wanted) {
             return Ok(rejection);
         }
-        let RedisWanted { tag, cost, limit } = wanted;
-        let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
+        let RemoteWanted { tag, cost, limit } = wanted;
+        let runtime = self.runtime()?;
         let process = Arc::clone(self);
         complete_or_undo(runtime, Arc::clone(self).call_take(tag, cost, limit), move |answer| {
             if answer.is_ok_and(|decision| decision.is_allowed()) {
@@ -103,33 +104,43 @@ impl Process {
 
     async fn call_take(self: Arc<Self>, tag: KeyTag, cost: u64, limit: u64) -> Result<Decision, LimiterError> {
         if cost == 0 || cost > limit {
-            let call = script::take(self.key(tag), self.field(0), cost, limit, self.lease_micros());
-            let answer = self.call(call).await.map_err(failed)?;
-            return script::decision(&answer, cost, limit).map_err(failed);
+            return Ok(self.ask_server(tag, 0, cost, limit).await?);
         }
         let number = self.counts.begin(tag, Monotonic.now());
         // A call that is dropped before its end, because its runtime was shut down, may or may not have run.
         let under_way = OnDrop::new(|| self.counts.took_none(tag, number, CallEnd::Unknown));
-        let call = script::take(self.key(tag), self.field(number), cost, limit, self.lease_micros());
-        let answer = self.call(call).await;
+        let answer = self.ask_server(tag, number, cost, limit).await;
         under_way.end();
-        let decision = match answer {
-            Ok(answer) => script::decision(&answer, cost, limit).map_err(Fault::from),
-            Err(fault) => Err(fault),
-        };
-        match &decision {
-            Ok(decision) if decision.is_allowed() => self.counts.took(tag, number, cost),
-            Ok(_) => return decision.map_err(failed),
-            Err(fault) => {
-                let end = end_of(fault);
-                self.counts.took_none(tag, number, end);
-                if end == CallEnd::NotRun {
-                    return decision.map_err(failed);
-                }
+        let is_renewed = match &answer {
+            Ok(decision) if decision.is_allowed() => {
+                self.counts.took(tag, number, cost);
+                true
             }
+            Ok(_) => {
+                self.counts.took_none(tag, number, CallEnd::Ran);
+                false
+            }
+            Err(Unchanged::NotWritten(_)) => {
+                self.counts.took_none(tag, number, CallEnd::NotRun);
+                false
+            }
+            Err(Unchanged::Unknown(_)) => {
+                self.counts.took_none(tag, number, CallEnd::Unknown);
+                true
+            }
+        };
+        if is_renewed {
+            self.start_renewing();
         }
-        self.start_renewing();
-        decision.map_err(failed)
+        Ok(answer?)
+    }
+
+    /// Asks the server for units, if they can ever be had, and otherwise only reads.
+    async fn ask_server(&self, tag: KeyTag, number: u64, cost: u64, limit: u64) -> Result<Decision, Unchanged> {
+        let units = if cost > limit { 0 } else { cost };
+        let (key, field, limits) = (self.key(tag), self.field(number), self.limits());
+        let taken = self.store.take(&key, field, units, limit, self.lease, limits).await?;
+        decision(taken, cost, limit).ok_or_else(|| Unchanged::Unknown(self.store.gave_up(GaveUp::Disagreement)))
     }
 
     /// Releases units of a request that is over: here at once, on the server in the background.
@@ -150,10 +161,11 @@ impl Process {
         let lost = Arc::clone(self);
         let under_way = OnDrop::new(move || lost.counts.released(tag, number, CallEnd::Unknown));
         runtime.spawn(async move {
-            let answer = process.call(script::release(process.key(tag), process.field(number), units)).await;
+            let (key, field, limits) = (process.key(tag), process.field(number), process.limits());
+            let answer = process.store.release(&key, field, units, limits).await;
             under_way.end();
             let end = match answer {
-                Ok(answer) if answer.admitted == 1 => CallEnd::Ran,
+                Ok(true) => CallEnd::Ran,
                 // The server has lost the field, or a later renewal has deleted it.
                 _ => CallEnd::Unknown,
             };
@@ -169,8 +181,8 @@ impl Process {
     /// Moves the units of a key to a new field.
     pub(super) async fn renew(self: Arc<Self>, tag: KeyTag, renewal: Renewal) {
         let under_way = OnDrop::new(|| self.end_renewal(tag, renewal, CallEnd::Unknown));
-        let call = script::renew(self.key(tag), self.field(renewal.number), renewal.units, self.lease_micros());
-        let answer = self.call(call).await;
+        let (key, field, limits) = (self.key(tag), self.field(renewal.number), self.limits());
+        let answer = self.store.renew(&key, field, renewal.units, self.lease, limits).await;
         under_way.end();
         self.end_renewal(tag, renewal, if answer.is_ok() { CallEnd::Ran } else { CallEnd::Unknown });
     }
@@ -188,31 +200,32 @@ impl Process {
         }
     }
 
-    async fn call(&self, call: ScriptCall) -> Result<ScriptReply, Fault> {
-        let deadline = Instant::now() + self.call_timeout();
-        self.scripts.call(call, CallLimits::until(deadline)).await
-    }
-
     /// The longest time that a call takes. It is at most the time that a renewal waits for earlier calls, so that each
     /// renewal is sent with their results.
     pub(super) fn call_timeout(&self) -> Duration {
-        self.redis.timeout().min(self.lease() / PATIENCE_DIVISOR)
+        self.store.timeout().min(self.lease / PATIENCE_DIVISOR)
     }
 
-    fn key(&self, tag: KeyTag) -> Key {
-        self.names.key(tag, 'n')
+    fn limits(&self) -> CallLimits {
+        CallLimits::until(Instant::now() + self.call_timeout())
+    }
+
+    fn key(&self, tag: KeyTag) -> RemoteKey<'_> {
+        self.keys.key(tag)
     }
 
     const fn field(&self, number: u64) -> ProcessField {
         ProcessField { process: self.id, number }
     }
-
-    fn lease_micros(&self) -> u64 {
-        u64::try_from(self.lease.as_micros()).unwrap_or(u64::MAX)
-    }
 }
 
-/// How a call to take units ended, if it failed with this fault.
-fn end_of(fault: &Fault) -> CallEnd {
-    if fault.may_have_run() { CallEnd::Unknown } else { CallEnd::NotRun }
+/// Returns the decision on a request, unless the server contradicts itself.
+fn decision(TakenUnits { is_taken, before }: TakenUnits, cost: u64, limit: u64) -> Option<Decision> {
+    let left = limit.saturating_sub(before);
+    let (decision, is_charged) = match left.checked_sub(cost) {
+        Some(left) => (Decision::allow(limit, left), cost > 0),
+        None if cost > limit => (Decision::reject(limit, left, None), false),
+        None => (rejected(limit, left), false),
+    };
+    (is_taken == is_charged).then_some(decision)
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tower_sluice::time::Timestamp;
+use crate::values::time::Timestamp;
 
 /// The units of one key that the process has in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

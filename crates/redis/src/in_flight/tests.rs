@@ -128,21 +128,13 @@ fn scripts_count_as_the_model_does() {
 }
 
 #[test]
-fn replies_become_decisions() {
+fn replies_say_what_was_taken() {
     let mut server = ManualServer::new(&[&TAKE]);
     let field = ProcessField { process: 1, number: 1 };
-    let mut ask = |cost| {
-        let answer = server.run(START, &take(key("a"), field, cost, 5, SECOND));
-        (decision(&answer, cost, 5).unwrap(), answer)
-    };
-    assert_eq!(ask(3).0, Decision::allow(5, 2));
-    assert_eq!(ask(0).0, Decision::allow(5, 2));
-    assert_eq!(ask(6).0, Decision::reject(5, 2, None));
-    assert_eq!(ask(3).0, Decision::reject_until_released(5, 2));
-    let (last, answer) = ask(2);
-    assert_eq!(last, Decision::allow(5, 0));
-    // Under a smaller limit, Rust would have rejected the request that the script has admitted.
-    assert_eq!(decision(&answer, 2, 4), Err(BadReply::Disagreement));
+    let mut ask = |units| taken(&server.run(START, &take(key("a"), field, units, 5, SECOND))).unwrap();
+    for (units, is_taken, before) in [(3, true, 0), (0, false, 3), (3, false, 3), (2, true, 3), (0, false, 5)] {
+        assert_eq!(ask(units), TakenUnits { is_taken, before });
+    }
 }
 
 /// A hash with a foreign field is an error, and stays unchanged.
@@ -187,12 +179,11 @@ fn more_units_in_flight_than_a_double_holds_reject_every_request() {
         let answer = server.run(START, &take(key("a"), field, 1, Quota::MAX_UNITS, SECOND));
         let total = (most * (process - 1)).min((1 << 53) - 1);
         assert_eq!(answer.old(0).unwrap(), Some(total.to_string().as_bytes()));
-        let rejection = Decision::reject_until_released(Quota::MAX_UNITS, 0);
-        assert_eq!(decision(&answer, 1, Quota::MAX_UNITS), Ok(rejection));
+        assert_eq!(taken(&answer), Ok(TakenUnits { is_taken: false, before: total }));
     }
     // The most units that a process reports, beside the same number that it has taken there.
     let answer = server.run(START, &take(key("b"), field, Quota::MAX_UNITS, Quota::MAX_UNITS, SECOND));
-    assert_eq!(decision(&answer, Quota::MAX_UNITS, Quota::MAX_UNITS), Ok(Decision::allow(Quota::MAX_UNITS, 0)));
+    assert_eq!(taken(&answer), Ok(TakenUnits { is_taken: true, before: 0 }));
     assert_eq!(server.run(START, &renew(key("b"), field, u64::MAX, SECOND)).admitted, 1);
     let answer = server.run(START, &take(key("b"), field, 0, Quota::MAX_UNITS, SECOND));
     assert_eq!(answer.old(0).unwrap(), Some((2 * Quota::MAX_UNITS).to_string().as_bytes()));

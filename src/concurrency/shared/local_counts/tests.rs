@@ -1,12 +1,11 @@
-//! Xorshift schedules: two processes, and a server whose calls run in any order, late, or never.
-
-use tower_sluice::PartitionKey;
+//! Random schedules: two processes, and a server whose calls run in any order, late, or never.
 
 use super::*;
-use crate::script::KeyNames;
-use crate::script::random::Xorshift;
-use crate::support::effort::rounds;
-use crate::support::trace::Trace;
+use crate::store::remote::tag::Tags;
+use crate::testing::Random;
+use crate::util::effort::rounds;
+use crate::util::trace::Trace;
+use crate::values::PartitionKey;
 
 const LIMIT: u64 = 6;
 const LEASE: Duration = Duration::from_secs(16);
@@ -32,7 +31,7 @@ struct Sent {
     is_given_up: bool,
 }
 
-/// The server, with the effects of the scripts: units and the end of their lease, by process and number.
+/// The server, with the effects of its steps: units and the end of their lease, by process and number.
 #[derive(Default)]
 struct Server(HashMap<(usize, u64), (u64, Timestamp)>);
 
@@ -70,7 +69,7 @@ fn at_second(seconds: u64) -> Timestamp {
 }
 
 struct World {
-    random: Xorshift,
+    random: Random,
     tag: KeyTag,
     now: Timestamp,
     processes: [LocalCounts; 2],
@@ -83,8 +82,8 @@ struct World {
 }
 
 impl World {
-    fn new(random: Xorshift) -> Self {
-        let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
+    fn new(random: Random) -> Self {
+        let tag = Tags::new(b"").of(&PartitionKey::from("a"));
         let processes = [LocalCounts::new(), LocalCounts::new()];
         let server = Server::default();
         let sent = Vec::new();
@@ -242,7 +241,7 @@ impl World {
 
 #[test]
 fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
-    let mut world = World::new(Xorshift::seeded());
+    let mut world = World::new(Random::of_trial(0));
     let mut complete = 0;
     let mut trace = Trace::of(rounds(200, 3_000));
     while trace.goes_on([("rounds in which the server loses nothing", complete > 60)]) {
@@ -268,7 +267,7 @@ fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
 #[test]
 fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
     let counts = LocalCounts::new();
-    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));
     counts.took(tag, number, 3);
     assert!(counts.due(at_second(7), LEASE).is_empty() && counts.renew(tag, at_second(7), LEASE).is_none());
@@ -299,7 +298,7 @@ fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
 #[test]
 fn a_renewal_that_does_not_come_back_is_replaced() {
     let counts = LocalCounts::new();
-    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));
     counts.took(tag, number, 2);
     let lost = counts.renew(tag, at_second(8), LEASE).unwrap();
@@ -316,7 +315,7 @@ fn a_renewal_that_does_not_come_back_is_replaced() {
 #[test]
 fn a_call_that_may_have_failed_is_renewed_at_once() {
     let counts = LocalCounts::new();
-    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));
     counts.took(tag, number, 1);
     let release = counts.release(tag, 1).unwrap();
@@ -334,7 +333,7 @@ fn a_call_that_may_have_failed_is_renewed_at_once() {
 #[test]
 fn a_failed_call_without_units_is_forgotten_when_its_lease_has_ended() {
     let counts = LocalCounts::new();
-    let tag = KeyNames::new("", "", b"").tag(&PartitionKey::from("a"));
+    let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));
     counts.took_none(tag, number, CallEnd::Unknown);
     assert_eq!(counts.due(at_second(1), LEASE), [tag], "the server may have taken units");

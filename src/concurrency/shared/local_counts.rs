@@ -26,9 +26,9 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tower_sluice::internal::Lock;
-use tower_sluice::internal::redis::KeyTag;
-use tower_sluice::time::Timestamp;
+use crate::store::remote::tag::KeyTag;
+use crate::util::lock::Lock;
+use crate::values::time::Timestamp;
 
 use self::entry::LocalEntry;
 
@@ -154,6 +154,6 @@ impl LocalCounts {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 #[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
 mod tests;

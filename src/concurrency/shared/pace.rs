@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
+use crate::util::random::random;
 use tokio::time::Instant;
-use tower_sluice::internal::random;
 
 /// When a line asks next: at once if the last answer left enough units, and otherwise after an interval, which grows
 /// while nothing changes.
@@ -113,7 +113,7 @@ fn between_half_and(interval: Duration) -> Duration {
     Duration::from_nanos(half + random() % (half + 1))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
 

@@ -9,9 +9,11 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
+use crate::limiter::WaitBounds;
+use crate::store::remote::tag::KeyTag;
+use crate::util::lock::Lock;
+use crate::util::wake::let_others_take;
 use tokio::sync::{Notify, watch};
-use tower_sluice::internal::redis::{KeyTag, WaitBounds};
-use tower_sluice::internal::{Lock, let_others_take};
 
 use super::pace::AskingPace;
 
