@@ -168,7 +168,8 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
 
 /// Sets a field. If the map is full, leaves the field out: that is no reason to fail a response.
 ///
-/// Not inlined, as [`append_field`] is not: the functions of `http` have 2 KB each, and would be compiled into each place.
+/// Not inlined, as [`append_field`] is not: the functions of `http` have 2 KB each, and would be compiled into each
+/// place.
 #[inline(never)]
 pub(crate) fn set_field(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     let _ = fields.try_insert(name, value);

@@ -25,8 +25,8 @@ struct PreflightExemption {
     budget: Arc<dyn Limiter>,
 }
 
-/// Returns whether a request is an exempt preflight. The last argument is whether it certainly has no body. A closure, so
-/// that a program without the exemption is not linked with it.
+/// Returns whether a request is an exempt preflight. The last argument is whether it certainly has no body. A closure,
+/// so that a program without the exemption is not linked with it.
 pub(crate) type ExemptsPreflight = Box<dyn Fn(&[Policy], &RequestHead<'_>, &dyn Fn() -> bool) -> bool + Send + Sync>;
 
 /// Exempts preflights within a budget.

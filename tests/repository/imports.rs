@@ -128,7 +128,7 @@ const POLICY: Picture = &[
     ("asks", &["definition", "overrides"]),
     ("inherit", &["bans", "definition", "lineage", "log"]),
     ("offenders", &["definition", "offender_record"]),
-    ("reports", &["bans", "definition", "limited_keys", "log", "metrics", "overrides", "transitions"]),
+    ("reports", &["bans", "definition", "limited_keys", "log", "metrics", "overrides", "shares", "transitions"]),
     ("snapshot", &["bans", "debts", "definition", "expiring", "overrides"]),
 ];
 

@@ -68,8 +68,8 @@ use crate::values::{Answer, Ask, Mode};
 /// Evaluates a request by the policies in force. `has_no_body` returns whether the request certainly has no body, which
 /// is asked of preflights only.
 ///
-/// This is the hot path: a single plain policy, as most layers have. Its charge needs no transaction. All other requests
-/// take the [longer path](LONGER_PATH) of the layer. This function must not name it: see [`LongerPath`].
+/// This is the hot path: a single plain policy, as most layers have. Its charge needs no transaction. All other
+/// requests take the [longer path](LONGER_PATH) of the layer. This function must not name it: see [`LongerPath`].
 #[inline]
 pub(crate) fn evaluate(
     layer: &Arc<LayerState>,

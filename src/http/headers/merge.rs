@@ -85,7 +85,7 @@ fn set_list(headers: &mut HeaderMap, name: HeaderName, members: &[MergedMember<'
     let members: Vec<_> = members.iter().map(|member| [member.name, member.parameters].concat()).collect();
     // Each byte is one of a field value.
     if let Ok(value) = HeaderValue::from_bytes(&members.join(b", ".as_slice())) {
-        set_field(headers, name.clone(), value);
+        set_field(headers, name, value);
     }
 }
 

@@ -142,8 +142,8 @@ impl RateLimitLayer {
         Self::of_clients(limiter)
     }
 
-    /// The only layer that may need no [longer path](LongerPath): its policy has no options, and the limiter may be of a
-    /// type that always decides.
+    /// The only layer that may need no [longer path](LongerPath): its policy has no options, and the limiter may be of
+    /// a type that always decides.
     #[track_caller]
     fn of_clients<L: IntoLimiter>(limiter: L) -> Self {
         let policy = Policy::new("per-client", limiter.into_deciding()).key(PeerIp::new());

@@ -1,8 +1,8 @@
 //! What becomes of a request: it passes, is rejected, or waits.
 //!
 //! The values here are made by [`evaluate`](super::evaluate), and used by the service. What most programs never make, a
-//! request that waits and one that [stays open](StaysOpen), is behind a pointer to a trait. So a program that cannot make
-//! it is not linked with its code.
+//! request that waits and one that [stays open](StaysOpen), is behind a pointer to a trait. So a program that cannot
+//! make it is not linked with its code.
 
 mod annotations;
 mod ending;

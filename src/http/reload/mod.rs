@@ -236,11 +236,13 @@ pub(crate) struct LongerPath {
     /// Notes the key of a rejected request, if the policy tracks its offenders.
     pub(crate) note_offender: fn(&Arc<LayerState>, &Policy, &PartitionKey),
     /// Answers a request that the only policy sheds as another one with this wait was answered.
-    pub(crate) respond_alike:
-        fn(&Arc<LayerState>, &Arc<InForce>, (&PartitionKey, Option<Quota>, &Decision), &RequestHead<'_>) -> Evaluation,
+    pub(crate) respond_alike: fn(&Arc<LayerState>, &Arc<InForce>, Decided<'_>, &RequestHead<'_>) -> Evaluation,
     /// Finds the policies of a request, if some have [marks](crate::key::Mark).
     pub(crate) index_marks: fn(&[Policy]) -> Option<MarkIndex>,
 }
+
+/// The key of a request, its own quota, and the decision of the only policy.
+pub(crate) type Decided<'a> = (&'a PartitionKey, Option<Quota>, &'a Decision);
 
 /// A request whose only policy was asked already.
 pub(crate) struct AskedOnce {

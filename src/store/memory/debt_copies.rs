@@ -168,8 +168,8 @@ pub(super) trait PastDebts: Send + Sync {
     fn copy_pages_of(&self, hash: u64);
 }
 
-/// The same, for the heir itself, which knows the form of its debts (`T`). A pointer to a trait, so that a program without
-/// live changes is not linked with the copies.
+/// An heir's own view of the copies: it knows the form of its debts (`T`). A trait, so that a program without live
+/// changes is not linked with the copies.
 pub(super) trait CopiedDebts<T>: PastDebts {
     /// Returns whether all inherited debts are paid at `now`.
     fn has_ended(&self, now: u64) -> bool;

@@ -59,8 +59,8 @@ impl<R: Codec> Ledger<R> {
 }
 
 impl<R: WordHeir> Ledger<R> {
-    /// Adds the rarer operations. Only this names them for a ledger of this rule, so a program has them for the rules of
-    /// the algorithms that it names.
+    /// Adds the rarer operations. Only this names them for a ledger of this rule, so a program has them for the rules
+    /// of the algorithms that it names.
     pub(super) fn complete(&self) {
         self.rarer.get_or_init(|| RarerOperations { as_words: |own| own, as_words_mut: |own| own });
     }

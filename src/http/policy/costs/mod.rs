@@ -14,9 +14,11 @@ pub(crate) struct Costs {
     pub(super) quota: Option<QuotaFn>,
 }
 
+type QuotaOf = dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync;
+
 /// The quotas of keys.
 pub(super) struct QuotaFn {
-    quota_of: Box<dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync>,
+    quota_of: Box<QuotaOf>,
     check: QuotaCheck,
     /// A pointer, so that a program without such quotas is not linked with the comparison.
     compare: fn(&QuotaCheck, &PartitionKey, Option<Quota>) -> bool,
