@@ -323,12 +323,14 @@
 //! and 120 s. In it, of the bursts 5 % are shed in the first two seconds and 26 % in the next two, and none later.
 //!
 //! In 1,000 random scenarios (`--random 100`), `Overload` served at least 90 % of what the best fixed limit of each
-//! did, after two minutes, except for 15 of them, and for one more that has too few answers to be certain. The best fixed
-//! limit is chosen by some draws of the arrivals and judged by others. Ten of the 15 have handlers of both kinds, that
-//! [compute and that wait](#what-it-cannot-do) (36 % to 77 %). Two have bursts of a hundred and more at once, which end
-//! as many requests too late for the longest wait that was set (81 % and 83 %). Two have loads that come and go in
-//! periods of five to eight seconds, in which the newest is served first and the older ones wait in vain (87 %), and in
-//! one, a second request in flight is the most that a worker can do in time (81 %).
+//! did, after two minutes, except for 15 of them, and for one more that has too few answers to be certain. The best
+//! fixed limit is chosen by some draws of the arrivals, and judged by others. Ten of the 15 have handlers of both
+//! kinds, that [compute and that wait](#what-it-cannot-do) (36 % to 77 %). In four of these, the best limit serves
+//! hardly any request that computes. Two have bursts of a hundred and more at once (81 % and 83 %): the longest wait
+//! that was set leaves twice the mean time of a request before clients give up, and a fixed limit uses the second half.
+//! Two have loads that come and go in periods of five to eight seconds (87 % and 88 %): the newest is served first, and
+//! older ones wait in vain. In one, a worker can serve only two requests at once in time, and the search tries three
+//! (81 %).
 //!
 //! The pictures are drawn by `cargo run --release -p tower-sluice-overload -- --guide src/guide/overload`.
 //!

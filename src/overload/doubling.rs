@@ -120,8 +120,8 @@ impl Doubling {
         }
     }
 
-    /// A request is over. Returns the limit once it is found. `answered` is as of [`Tally::verdict`], which counts if it
-    /// `is_heeded`.
+    /// A request is over. Returns the limit once it is found. `answered` is as of [`Tally::verdict`], which counts if
+    /// it `is_heeded`.
     pub(super) fn end(
         &mut self,
         now: u64,

@@ -65,8 +65,8 @@ const LOSSES: u64 = 1 << 62;
 /// After this time, nothing can be told from them: some of them last.
 const LONGEST: u64 = 30_000_000_000;
 
-/// If most requests are given up under the least limit, too, and for so long that the server has caught up with the work
-/// of those that have left, the limit was not why.
+/// If most requests are given up under the least limit, too, and for so long that the server has caught up with the
+/// work of those that have left, the limit was not why.
 const CAUGHT_UP: u64 = 30_000_000_000;
 
 /// That clients give up is ignored then, for this time at first.
@@ -294,8 +294,8 @@ impl Search {
         }
     }
 
-    /// Lowers the limit, since most requests are given up. If they were under the least limit for long enough, goes back to
-    /// the limit before: clients leave for other reasons. `most`: the most units in flight.
+    /// Lowers the limit, since most requests are given up. If they were under the least limit for long enough, goes
+    /// back to the limit before: clients leave for other reasons. `most`: the most units in flight.
     fn lose(&mut self, now: u64, most: u64) {
         let (limit, least) = (self.limit(), *self.bounds.start());
         let lost = self.lost.get_or_insert(Lost { before: limit, least_since: None });

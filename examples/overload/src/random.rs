@@ -6,15 +6,15 @@
 //! request. The fixed limits are the powers of two up to 1,024, behind `LoadShed`. All contenders meet the same
 //! requests in the minute that is measured, and a request counts if it is answered before its client gives up.
 //!
-//! Answers are few and arrivals vary, so the best of eleven limits is in part the luckiest one. So the best fixed limit is
-//! chosen by some draws of the arrivals, and compared with ours on others. Both are drawn again until there are enough
-//! answers, and scenarios near the target more often. A share below the target is certain if it is so by two standard
-//! errors, which follow from the differences between the draws. Both numbers are printed.
+//! Answers are few and arrivals vary, so the best of eleven limits is in part the luckiest one. So the best fixed limit
+//! is chosen by some draws of the arrivals, and compared with ours on others. Both are drawn again until there are
+//! enough answers, and scenarios near the target more often. A share below the target is certain if it is so by two
+//! standard errors, which follow from the differences between the draws. Both numbers are printed.
 //!
-//! If some requests compute and others wait for another server, the best fixed limit may be a very high one: all that wait
-//! are answered, and those that compute queue until their clients give up. Nobody who cannot tell the two kinds apart can
-//! serve both. The report says in how many scenarios the best fixed limit answers fewer of the requests that compute than
-//! another one does, by a fifth.
+//! If some requests compute and others wait for another server, the best fixed limit may be a very high one: all that
+//! wait are answered, and those that compute queue until their clients give up. Nobody who cannot tell the two kinds
+//! apart can serve both. The report says in how many scenarios the best fixed limit answers fewer of the requests that
+//! compute than another one does, by a fifth.
 
 use std::array;
 use std::cmp::Reverse;
