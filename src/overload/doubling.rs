@@ -33,6 +33,8 @@ pub(super) struct Doubling {
     opened: Option<u64>,
     /// The usual time of the requests of the last cohort.
     time: Option<u64>,
+    /// Whether a limit was left because most requests were given up under it.
+    has_lost: bool,
 }
 
 /// A cohort has as many requests as the limit, and this many at least.
@@ -63,6 +65,7 @@ impl Doubling {
             number: cohort,
             opened: None,
             time: None,
+            has_lost: false,
         }
     }
 
@@ -77,6 +80,11 @@ impl Doubling {
     /// The usual time of a request of the last cohort, in nanoseconds.
     pub(super) const fn time(&self) -> Option<u64> {
         self.time
+    }
+
+    /// Whether a limit was left because most requests were given up under it.
+    pub(super) const fn has_lost(&self) -> bool {
+        self.has_lost
     }
 
     /// The number of the cohort that is followed.
@@ -112,21 +120,22 @@ impl Doubling {
         }
     }
 
-    /// A request is over. Returns the limit once it is found. `answered` is as of [`Tally::verdict`].
+    /// A request is over. Returns the limit once it is found. `answered` is as of [`Tally::verdict`], which counts if
+    /// it `is_heeded`.
     pub(super) fn end(
         &mut self,
         now: u64,
         key: &PartitionKey,
         followed: Followed,
         end: RequestEnd,
-        answered: Option<&PartitionKey>,
+        (is_heeded, answered): (bool, Option<&PartitionKey>),
     ) -> Option<u64> {
         if followed.cohort != self.number {
             return None;
         }
         self.cohort.end(followed.since, now, end);
         self.tally.end(key, followed.since, now, end == RequestEnd::Abandoned);
-        if self.tally.verdict(now, answered) == Verdict::Lost {
+        if is_heeded && self.tally.verdict(now, answered) == Verdict::Lost {
             return self.lose();
         }
         let has_ended = self.cohort.ended() * 16 >= self.cohort.admitted() * 15;
@@ -185,6 +194,7 @@ impl Doubling {
 
     /// Clients give up before the server answers, however long it takes: with less in it, it may answer in time.
     fn lose(&mut self) -> Option<u64> {
+        self.has_lost = true;
         self.high = self.limit();
         (self.of_high, self.of_half, self.is_at_half) = (None, None, false);
         self.open();

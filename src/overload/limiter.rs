@@ -97,7 +97,9 @@ use crate::values::{
 /// requests are given up before they have a response (six of six, or fourteen of eighteen), the limit is lowered to
 /// those in flight and then by half at a time, also if it is never reached: a server that works on for clients that
 /// have left catches up. Each key has one vote in this, so that one client does not lower the limit for the others;
-/// without a [key](crate::Policy::key), all clients together have it. Requests that are given up within 20 ms do not
+/// without a [key](crate::Policy::key), all clients together have it. If most requests are given up under the lowest
+/// limit, too, for half a minute, the limit was not why. The one before is in force again, and clients that give up
+/// lower no limit for a minute, then for two, and for ten at most. Requests that are given up within 20 ms do not
 /// count: no server is slow for such a client. While the server is idle, the limit does not drift.
 ///
 /// # Accuracy

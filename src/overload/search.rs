@@ -33,6 +33,19 @@ pub(super) struct Search {
     losses_before: u64,
     /// The key of the last followed request that was not given up, and when that ended.
     answered: Option<(PartitionKey, u64)>,
+    /// Set while most requests are given up.
+    lost: Option<Lost>,
+    /// That most requests are given up lowers no limit before this time, and for how long it was ignored then.
+    deaf_until: u64,
+    deaf_for: u64,
+}
+
+/// A limit that was left because most requests were given up.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    before: u64,
+    /// Since when the least limit is in force.
+    least_since: Option<u64>,
 }
 
 /// Requests that are followed to their end although they do not fill the limit.
@@ -51,6 +64,14 @@ const LOSSES: u64 = 1 << 62;
 
 /// After this time, nothing can be told from them: some of them last.
 const LONGEST: u64 = 30_000_000_000;
+
+/// If most requests are given up under the least limit, too, and for so long that the server has caught up with the
+/// work of those that have left, the limit was not why.
+const CAUGHT_UP: u64 = 30_000_000_000;
+
+/// That clients give up is ignored then, for this time at first.
+const FIRST_DEAF: u64 = 60_000_000_000;
+const LONGEST_DEAF: u64 = 10 * FIRST_DEAF;
 
 /// After so many rises in a row, the limit is far away.
 const FAR: u32 = 2;
@@ -77,6 +98,9 @@ impl Search {
             losses: None,
             losses_before: 0,
             answered: None,
+            lost: None,
+            deaf_until: 0,
+            deaf_for: 0,
         };
         search.begin(false);
         search
@@ -103,6 +127,7 @@ impl Search {
     }
 
     pub(super) fn set_bounds(&mut self, bounds: RangeInclusive<u64>) {
+        self.lost = None;
         if let Some(doubling) = self.end_doubling() {
             self.exact = LimitSearch::new(self.bounds.clone(), doubling.limit());
         }
@@ -188,8 +213,12 @@ impl Search {
             return;
         }
         let answered = self.answered.as_ref().map(|(key, _)| key);
-        let found = doubling.end(now, key, followed, end, answered);
+        let before = doubling.limit();
+        let found = doubling.end(now, key, followed, end, (now >= self.deaf_until, answered));
         self.time = doubling.time().unwrap_or(self.time);
+        if doubling.has_lost() {
+            self.lost.get_or_insert(Lost { before, least_since: None });
+        }
         if let Some(limit) = found {
             self.find(limit);
         }
@@ -258,11 +287,33 @@ impl Search {
         }
         let most = losses.most;
         self.losses = None;
+        match verdict {
+            Verdict::Lost if now >= self.deaf_until => self.lose(now, most),
+            Verdict::Kept => self.lost = None,
+            Verdict::Lost | Verdict::Unknown => {}
+        }
+    }
+
+    /// Lowers the limit, since most requests are given up. If they were under the least limit for long enough, goes
+    /// back to the limit before: clients leave for other reasons. `most`: the most units in flight.
+    fn lose(&mut self, now: u64, most: u64) {
+        let (limit, least) = (self.limit(), *self.bounds.start());
+        let lost = self.lost.get_or_insert(Lost { before: limit, least_since: None });
+        if limit == least && now.saturating_sub(*lost.least_since.get_or_insert(now)) > CAUGHT_UP {
+            self.exact = LimitSearch::new(self.bounds.clone(), lost.before);
+            self.lost = None;
+            self.end_doubling();
+            // Twice as long each time, unless the last time is long ago.
+            let is_long_ago = now.saturating_sub(self.deaf_until) > self.deaf_for;
+            let twice = if is_long_ago { 0 } else { self.deaf_for.saturating_mul(2) };
+            self.deaf_for = twice.clamp(FIRST_DEAF, LONGEST_DEAF);
+            self.deaf_until = now.saturating_add(self.deaf_for);
+            return;
+        }
         // Under a limit that is full, a doubling looks for itself.
-        let limit = self.limit();
         let high = if most < limit || self.doubling.is_some() { most } else { limit / 2 };
-        let high = high.clamp(*self.bounds.start(), *self.bounds.end());
-        if verdict == Verdict::Lost && high < limit {
+        let high = high.clamp(least, *self.bounds.end());
+        if high < limit {
             self.end_doubling();
             self.exact = LimitSearch::new(self.bounds.clone(), high);
             self.doubling = Some(Doubling::new(self.bounds.clone(), high, 0, self.next));
@@ -338,7 +389,19 @@ mod tests {
     fn trap_a_limit_that_is_never_reached_while_clients_give_up() {
         assert_eq!(limit_after(10, RequestEnd::Abandoned), 20);
         assert_eq!(limit_after(32, RequestEnd::Abandoned), 8);
-        assert_eq!(limit_after(400, RequestEnd::Abandoned), 2);
+        assert_eq!(limit_after(200, RequestEnd::Abandoned), 2);
+    }
+
+    /// One client that makes most of the requests, and leaves whatever the server does.
+    #[test]
+    fn trap_a_client_that_leaves_under_every_limit() {
+        let mut lowest = 20;
+        let restored = (200..1_000).step_by(50).find(|requests| {
+            let limit = limit_after(*requests, RequestEnd::Abandoned);
+            lowest = limit.min(lowest);
+            limit == 20
+        });
+        assert!(restored.is_some_and(|requests| requests <= 700) && lowest == 2, "{restored:?}");
     }
 
     /// The exact search compares throughput, and sees none under both of its limits.
