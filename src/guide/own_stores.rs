@@ -132,6 +132,10 @@
 //! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are;
 //! `testing::check_records` tests yours.
 //!
+//! On the same records, a [`SharedQueue`](crate::SharedQueue) is one queue for all processes. A server that makes a
+//! reservation in one call implements [`Departures`](crate::store::remote::Departures), which
+//! `testing::check_departures` tests.
+//!
 //! The file [`whole_face.rs`](https://github.com/tower-sluice/tower-sluice/blob/main/tests/store/whole_face.rs)
 //! implements all three over a map behind a mutex, in 270 lines, and passes the suites.
 //!

@@ -39,9 +39,12 @@
 //! it, on Redis and on PostgreSQL, with the clocks of the server and of both processes moved. Each answer agrees, to
 //! the unit, with a naive ledger.
 //!
-//! Some limiters exist on Redis and not on PostgreSQL: bought units ([`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html)), requests
-//! in flight on all machines ([`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html)) and a shared queue
-//! ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html)). Beside PostgreSQL, each process has its own: units that a customer has bought
+//! A queue that processes share is a [`SharedQueue`](crate::SharedQueue) on either, on Redis or on the records of
+//! PostgreSQL, which are a second table: `SharedQueue::new(postgres.records(), name, quota)`.
+//!
+//! Some limiters exist on Redis and not on PostgreSQL: bought units ([`RedisBalance`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBalance.html)) and requests
+//! in flight on all machines ([`RedisConcurrency`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisConcurrency.html)).
+//! Beside PostgreSQL, each process has its own: units that a customer has bought
 //! are in the memory of one process, and another one does not know them. So do not sell units by a
 //! [`Balance`](crate::Balance) in a service of several processes.
 //!
@@ -54,7 +57,7 @@
 //! | a primary that is busy already | [Redis](super::machines): each decision is a transaction that writes |
 //! | tens of thousands of decisions per second | Redis: PostgreSQL takes 15 times as much processor time and more |
 //! | a key with thousands of requests per second | Redis, or [leases](#a-busy-key) |
-//! | a shared queue, requests in flight on all machines, bought units | Redis |
+//! | requests in flight on all machines, bought units | Redis |
 //! | functions that start and stop, each with a connection of its own | Redis or [DynamoDB](super::dynamodb), or a pooler in front |
 //!
 //! # What it costs
@@ -68,6 +71,7 @@
 //! | of a key in demand, with [leases](#a-busy-key) | a share of one statement |
 //! | that looks and does not charge ([`peek`](crate::LimitsHandle::peek)) | one `SELECT` by the primary key, which locks nothing |
 //! | that is refunded | one `UPDATE`, after the response |
+//! | of a [shared queue](crate::SharedQueue) | two statements, which all that come at one time for one key share; none if its queue is known to be full |
 //!
 //! Measured by `scripts/bench --postgres` over 10,000 keys, with an unlogged table, eight requests at a time:
 //!

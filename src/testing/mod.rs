@@ -17,6 +17,7 @@
 
 mod algorithm;
 mod backend;
+mod departures;
 mod interval;
 mod joint;
 mod limiter;
@@ -25,6 +26,7 @@ mod records;
 
 pub use self::algorithm::check_algorithm;
 pub use self::backend::check_backend;
+pub use self::departures::check_departures;
 #[doc(hidden)]
 pub use self::interval::IntervalChecker;
 pub use self::joint::check_joint_backend;

@@ -37,6 +37,7 @@ pub(crate) mod sync;
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 pub(crate) mod trace;
 pub(crate) mod two_choices;
+pub(crate) mod undo;
 pub(crate) mod wake;
 
 /// Runs a future in the background, if this thread is in a runtime; else drops it.

@@ -10,7 +10,7 @@
 //! secret = "..."          # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out. The policies of such a store are limits over time: it has no queues, no limits of
+//! All but `url` may be left out. The policies of such a store are limits over time and queues: it has no limits of
 //! requests in flight and no balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
 //! the reader [its limiters](limiters).
 //!
@@ -45,7 +45,7 @@ use tokio_postgres::config::SslMode;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::{Limiter, RateLimiter};
 use tower_sluice_config::ConfigError;
-use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
+use tower_sluice_config::store::{NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
 
 use crate::{Kept, Postgres, PostgresStore};
 
@@ -129,11 +129,16 @@ impl PostgresLimiters {
         algorithm.fits().map_err(|_| {
             NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")
         })?;
-        if name.len() > 255 {
-            return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
-        }
+        check_name(name)?;
         Ok(RateLimiter::new(algorithm, PostgresStore::new(&self.0, name)).into_limiter())
     }
+}
+
+fn check_name(name: &str) -> Result<(), NoLimiter> {
+    if name.len() > 255 {
+        return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
+    }
+    Ok(())
 }
 
 impl Store for PostgresLimiters {
@@ -147,6 +152,11 @@ impl Store for PostgresLimiters {
             RateSpec::CalendarWindow(window) => self.limiter(name, window),
             _ => Err(NoLimiter::Unsupported),
         }
+    }
+
+    fn queue(&self, name: &str, spec: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        check_name(name)?;
+        spec.shared(self.0.records(), name)
     }
 
     fn migration(&self) -> Option<String> {
@@ -165,6 +175,15 @@ mod tests {
              limit = 1\nper = \"1s\"\n"
         );
         Config::reader().store("postgres", super::open).parse("f.toml", &text).expect_err(lines).to_string()
+    }
+
+    /// Its departure times are records.
+    #[test]
+    fn a_policy_may_be_a_queue() {
+        let text = "[store.postgres]\nurl = \"postgres://u@h/d\"\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\n\
+                    algorithm = \"leaky-queue\"\nlimit = 10\nper = \"1s\"\nmax-queue = 50\nmax-wait = \"5s\"\n";
+        let config = Config::reader().store("postgres", super::open).parse("f.toml", text).expect("it has queues");
+        config.close();
     }
 
     #[test]

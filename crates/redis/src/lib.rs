@@ -23,6 +23,5 @@ mod undo;
 pub use self::balance::RedisBalance;
 pub use self::connection::{Fault, FaultKind, Redis, RedisBuilder};
 pub use self::in_flight::RedisConcurrency;
-pub use self::queue::RedisQueue;
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::{RedisStore, RedisTable};

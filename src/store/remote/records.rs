@@ -79,6 +79,44 @@ pub trait Records: Send + Sync + 'static {
     }
 }
 
+/// Shares the server.
+impl<R: Records> Records for Arc<R> {
+    fn read(&self, name: &str, limits: CallLimits) -> impl Future<Output = Result<Record, LimiterError>> + Send {
+        R::read(self, name, limits)
+    }
+
+    fn swap(
+        &self,
+        name: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        lifetime: Duration,
+        limits: CallLimits,
+    ) -> impl Future<Output = Result<bool, LimiterError>> + Send {
+        R::swap(self, name, old, new, lifetime, limits)
+    }
+
+    fn timeout(&self) -> Duration {
+        R::timeout(self)
+    }
+
+    fn shares_records_with(&self, other: &Self) -> bool {
+        R::shares_records_with(self, other)
+    }
+
+    fn secret(&self) -> &[u8] {
+        R::secret(self)
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        R::health(self)
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        R::gave_up(self, reason)
+    }
+}
+
 /// A record as it was read.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
@@ -201,21 +239,37 @@ impl<R: Records> LimiterRecords<R> {
         &self,
         name: String,
         deadline: Instant,
+        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
+    ) -> Result<Changed<T>, Unchanged> {
+        let turn = self.turn(&name, deadline).await?;
+        self.change_in_turn(&turn, deadline, step).await
+    }
+
+    /// Waits behind the requests of this process that came earlier for the record with this name.
+    pub(crate) async fn turn(&self, name: &str, deadline: Instant) -> Result<Turn, Unchanged> {
+        let turn = tokio::time::timeout_at(deadline, self.turns.take(name)).await;
+        turn.map_err(|_| Unchanged::NotWritten(self.records.gave_up(GaveUp::TimedOut)))
+    }
+
+    /// Makes a [change](Self::change) in its turn.
+    pub(crate) async fn change_in_turn<T>(
+        &self,
+        turn: &Turn,
+        deadline: Instant,
         mut step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
     ) -> Result<Changed<T>, Unchanged> {
         let limits = CallLimits { deadline, requests: 1 };
         let gave_up = |reason| Unchanged::NotWritten(self.records.gave_up(reason));
-        let turn = tokio::time::timeout_at(deadline, self.turns.take(&name));
-        let _turn = turn.await.map_err(|_| gave_up(GaveUp::TimedOut))?;
+        let name = &*turn.name;
         let mut attempts = Attempts::new(deadline);
         loop {
-            let Record { value, now } = self.records.read(&name, limits).await.map_err(Unchanged::NotWritten)?;
+            let Record { value, now } = self.records.read(name, limits).await.map_err(Unchanged::NotWritten)?;
             let (result, new, lifetime) = match step(value.as_deref(), now).map_err(Unchanged::NotWritten)? {
                 Step::Leave(result) => return Ok(Changed { result, now }),
                 Step::Write(result, new, lifetime) => (result, new, lifetime),
             };
             let is_same = value == new && value.is_none();
-            let swapped = async { self.records.swap(&name, value.as_deref(), new.as_deref(), lifetime, limits).await };
+            let swapped = async { self.records.swap(name, value.as_deref(), new.as_deref(), lifetime, limits).await };
             if is_same || swapped.await.map_err(Unchanged::Unknown)? {
                 return Ok(Changed { result, now });
             }
@@ -231,7 +285,7 @@ struct Turns(Arc<Changing>);
 type Changing = Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>;
 
 /// The turn of a request, which ends with this.
-struct Turn {
+pub(crate) struct Turn {
     all: Arc<Changing>,
     name: Arc<str>,
     held: Option<OwnedMutexGuard<()>>,

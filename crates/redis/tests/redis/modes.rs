@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tower_sluice::testing::check_modes;
 use tower_sluice::{
-    CalendarWindow, FixedWindow, LimiterExt, PartitionKey, Quota, RateLimiter, SlidingWindow, TokenBucket,
+    CalendarWindow, FixedWindow, LimiterExt, PartitionKey, Quota, RateLimiter, SharedQueue, SlidingWindow, TokenBucket,
 };
-use tower_sluice_redis::{Redis, RedisConcurrency, RedisQueue, RedisStore};
+use tower_sluice_redis::{Redis, RedisConcurrency, RedisStore};
 
 use crate::support::redis::RedisServer;
 
@@ -26,7 +26,7 @@ async fn a_mode_that_is_not_described_is_an_error_and_changes_nothing() {
     check_modes(&RateLimiter::new(FixedWindow::new(Quota::per_day(20)), RedisStore::new(&redis, "fixed"))).await;
     check_modes(&RateLimiter::new(SlidingWindow::new(Quota::per_day(20)), RedisStore::new(&redis, "sliding"))).await;
     check_modes(&RateLimiter::new(CalendarWindow::monthly(20), RedisStore::new(&redis, "calendar"))).await;
-    check_modes(&RedisQueue::new(&redis, "queue", TWENTY)).await;
+    check_modes(&SharedQueue::new(redis.clone(), "queue", TWENTY)).await;
     check_modes(&RedisConcurrency::new(&redis, "in flight", 20)).await;
 }
 
@@ -35,7 +35,8 @@ async fn to_peek_at_permits_or_a_queue_calls_no_server() {
     let server = RedisServer::start();
     let redis = connect(&server);
     let key = PartitionKey::from("key");
-    let (queue, permits) = (RedisQueue::new(&redis, "queue", TWENTY), RedisConcurrency::new(&redis, "in flight", 1));
+    let (queue, permits) =
+        (SharedQueue::new(redis.clone(), "queue", TWENTY), RedisConcurrency::new(&redis, "in flight", 1));
     for _ in 0..10 {
         assert!(queue.peek(&key, 1).await.is_err() && permits.peek(&key, 1).await.is_err());
         assert!(queue.reset(&key).await.is_err() && permits.reset(&key).await.is_err());
