@@ -93,9 +93,10 @@
 //! A decision is one round trip, also for several policies of a layer if one server keeps them all. Each process keeps
 //! a negative cache of the keys that are used up, so that rejections need no round trip. While Redis cannot be reached,
 //! a policy follows its [`FailureMode`]: by default, each process falls back to the same quota in memory, which has
-//! counted the requests that Redis admitted. For a queue that processes share, see its `RedisQueue`. There are packages
-//! for [PostgreSQL](https://docs.rs/tower-sluice-postgres) and [DynamoDB](https://docs.rs/tower-sluice-dynamodb), too,
-//! and [`store::remote`] is for a server of your own.
+//! counted the requests that Redis admitted. There are packages for
+//! [PostgreSQL](https://docs.rs/tower-sluice-postgres) and [DynamoDB](https://docs.rs/tower-sluice-dynamodb), too, and
+//! [`store::remote`] is for a server of your own. A [`SharedQueue`] is a queue that processes share, on Redis, on
+//! PostgreSQL or on a server of your own.
 //!
 //! # Crate features
 //!
@@ -190,7 +191,7 @@ pub use self::limiter::ext::LimiterExt;
 pub use self::limiter::rate_limiter::RateLimiter;
 pub use self::limiter::traits::Limiter;
 pub use self::overload::Overload;
-pub use self::queue::{LeakyQueue, SlowDown};
+pub use self::queue::{LeakyQueue, SharedQueue, SlowDown};
 pub use self::values::{Decision, FailureMode, LimiterError, Outcome, PartitionKey, Quota, time};
 
 /// Compiles the README's examples.

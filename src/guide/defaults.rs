@@ -143,7 +143,7 @@
 //! | [`RedisBuilder::secret`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisBuilder.html#method.secret) | none: hashes of clients have no secret |
 //! | [`RedisStore::leasing`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.leasing) | none: each request asks |
 //! | [`RedisStore::without_coalescing`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.without_coalescing) | no: requests of a key share calls |
-//! | [`RedisQueue::max_queue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_queue), [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_wait), [`max_waiters`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_waiters) | as of `LeakyQueue` |
+//! | [`SharedQueue::max_queue`](crate::SharedQueue::max_queue), [`max_wait`](crate::SharedQueue::max_wait), [`max_waiters`](crate::SharedQueue::max_waiters) | as of `LeakyQueue` |
 //! | [`SharedConcurrency::lease`](crate::SharedConcurrency::lease) | 10 s |
 //! | [`SharedConcurrency::max_queue`](crate::SharedConcurrency::max_queue), [`max_wait`](crate::SharedConcurrency::max_wait), [`max_waiters`](crate::SharedConcurrency::max_waiters) | as of `Concurrency` |
 //! | [`RemoteStore::secret`](crate::store::remote::RemoteStore::secret), [`leasing`](crate::store::remote::RemoteStore::leasing), [`without_coalescing`](crate::store::remote::RemoteStore::without_coalescing) | as of `RedisStore` |

@@ -21,7 +21,7 @@
 //! | an algorithm in memory | [`check`](crate::RateLimiter::check) | at once, and cannot fail |
 //! | the same with a cost; on Redis; a queue | [`acquire`](crate::LimiterExt::acquire)`(&key, cost).await` | at once, after a round trip, or when it is its turn |
 //! | what is in flight | `acquire`, `acquire_owned`, or [`Concurrency::try_acquire`](crate::Concurrency::try_acquire) | with a permit, which holds the units until it is dropped |
-//! | the same, to look without charging | [`peek`](crate::LimiterExt::peek)`(&key, cost).await` | as above. A [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html) and a [`SharedConcurrency`](crate::SharedConcurrency) cannot: an error, and nothing is reserved or taken |
+//! | the same, to look without charging | [`peek`](crate::LimiterExt::peek)`(&key, cost).await` | as above. A [`SharedQueue`](crate::SharedQueue) and a [`SharedConcurrency`](crate::SharedConcurrency) cannot: an error, and nothing is reserved or taken |
 //! | the same, to forget what a key owes | [`reset`](crate::LimiterExt::reset)`(&key).await` | as above. A [`RateLimiter`](crate::RateLimiter) can; queues and limits of requests in flight cannot |
 //!
 //! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped
@@ -140,7 +140,7 @@
 //! do. Ask [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
 //!
 //! Around a Tower service of jobs, a [`ThrottleLayer`] does the same. For workers on several machines, the queue is a
-//! [`RedisQueue`](super::machines#a-shared-queue).
+//! [`SharedQueue`](super::machines#a-shared-queue).
 //!
 //! # A WebSocket
 //!

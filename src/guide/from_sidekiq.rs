@@ -15,8 +15,8 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice_redis::{Redis, RedisQueue};
-//! use tower_sluice::Quota;
+//! use tower_sluice_redis::Redis;
+//! use tower_sluice::{Quota, SharedQueue};
 //! use tower_sluice_client::{ThrottleError, ThrottleLayer};
 //!
 //! /// Stands for the call of the partner.
@@ -29,7 +29,7 @@
 //!     let redis = Redis::open("redis://10.0.0.7:6379")?;
 //!     // Sixty at once, then one per second.
 //!     // A job that would wait for more than five seconds gets the time after which to retry.
-//!     let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
+//!     let shop = SharedQueue::new(redis, "shop", Quota::per_minute(60).burst(60));
 //!     let shop = shop.max_queue(5).max_wait(Duration::from_secs(5));
 //!     let mut shop = ServiceBuilder::new()
 //!         .layer(ThrottleLayer::new(shop))
@@ -49,13 +49,13 @@
 //! | `bucket(name, 30, :second)`: in each interval of the clock | [`FixedWindow`] on a [`RedisStore`] | [`FixedWindow`] |
 //! | `window(name, 5, 30)`: in any 30 seconds | [`SlidingWindow`] on a [`RedisStore`] | [`SlidingWindow`] |
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
-//! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
+//! | `leaky(…, wait_timeout: 5)` | [`SharedQueue`](crate::SharedQueue) | [`LeakyQueue`](crate::LeakyQueue) |
 //! | `points(…)` | a bucket, with a [cost](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.cost_fn) | the same |
 //! | `concurrent(name, 50, …)` | [`SharedConcurrency`](crate::SharedConcurrency) | [`Concurrency`](crate::Concurrency) |
 //! | `unlimited` | no layer | |
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
-//! | `wait_timeout` | [`max_wait`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html#method.max_wait) | the same |
+//! | `wait_timeout` | [`max_wait`](crate::SharedQueue::max_wait) | the same |
 //! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.ThrottleError.html#variant.Rejected), with the exact wait | the same |
 //! | `policy: :skip` | ignore that error | the same |
 //!
@@ -63,7 +63,7 @@
 //!
 //! ```no_run
 //! use tower_sluice_redis::{Redis, RedisStore};
-//! use tower_sluice::{LeakyBucket, Quota, RateLimiter};
+//! use tower_sluice::{LeakyBucket, Quota, RateLimiter, SharedQueue};
 //! use tower_sluice_client::ThrottleLayer;
 //!
 //! struct Call {
@@ -100,6 +100,5 @@
 //! [`SlidingWindow`]: crate::SlidingWindow
 //! [`LeakyBucket`]: crate::LeakyBucket
 //! [`RedisStore`]: https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html
-//! [`RedisQueue`]: https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html
 //! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html
 //! [`on_failure`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.on_failure

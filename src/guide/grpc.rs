@@ -194,6 +194,6 @@
 //! }
 //! ```
 //!
-//! On several machines, the queue is a [`RedisQueue`](super::machines#a-shared-queue).
+//! On several machines, the queue is a [`SharedQueue`](super::machines#a-shared-queue).
 //!
 //! Next: [limit part of a handler, or a job](super::direct).

@@ -10,7 +10,7 @@
 //! use axum::{Router, routing::get};
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice_redis::{Redis, RedisStore};
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, SharedQueue, TokenBucket};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -130,17 +130,17 @@
 //!
 //! # A shared queue
 //!
-//! A [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html) is one queue for all machines: together they call the partner ten times
-//! per second.
+//! A [`SharedQueue`](crate::SharedQueue) is one queue for all machines: together they call the partner ten times per
+//! second.
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use tower_sluice_redis::{Redis, RedisQueue};
-//! use tower_sluice::Quota;
+//! use tower_sluice_redis::Redis;
+//! use tower_sluice::{Quota, SharedQueue};
 //! use tower_sluice_client::ThrottleLayer;
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10))
+//! let queue = SharedQueue::new(redis, "partner", Quota::per_second(10))
 //!     .max_queue(20)
 //!     .max_wait(Duration::from_secs(2));
 //! let layer: ThrottleLayer<http::Request<String>> = ThrottleLayer::new(queue);
@@ -149,7 +149,10 @@
 //!
 //! Redis assigns the departure times, and each process waits locally. The departure of a waiter that is cancelled goes
 //! to the next arrival, since the waiters behind it have their times already: one of [its
-//! differences](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html) to the queue in memory.
+//! differences](crate::SharedQueue) to the queue in memory.
+//!
+//! On [PostgreSQL](super::postgres), with `postgres.records()` in place of `redis`, an arrival takes two round trips in
+//! place of one.
 //!
 //! # What is in flight on all machines
 //!

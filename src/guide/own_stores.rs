@@ -132,11 +132,12 @@
 //! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are;
 //! `testing::check_records` tests yours.
 //!
-//! Units that customers [buy](super::top_ups) are a [`SharedBalance`](crate::SharedBalance) over any records, and a
-//! [`SharedConcurrency`](crate::SharedConcurrency) counts requests in flight over them. A server that can do more in
-//! one call than compare and swap, as by a script, implements [`Accounts`](crate::store::remote::Accounts) and
-//! [`InFlight`](crate::store::remote::InFlight) in place of that; `testing::check_accounts` and
-//! `testing::check_in_flight` test it.
+//! Units that customers [buy](super::top_ups) are a [`SharedBalance`](crate::SharedBalance) over any records, a
+//! [`SharedConcurrency`](crate::SharedConcurrency) counts requests in flight over them, and a
+//! [`SharedQueue`](crate::SharedQueue) is one queue for all processes. A server that can do more in one call than
+//! compare and swap, as by a script, implements [`Accounts`](crate::store::remote::Accounts),
+//! [`InFlight`](crate::store::remote::InFlight) and [`Departures`](crate::store::remote::Departures) in place of that;
+//! `testing::check_accounts`, `testing::check_in_flight` and `testing::check_departures` test it.
 //!
 //! The file [`whole_face.rs`](https://github.com/tower-sluice/tower-sluice/blob/main/tests/store/whole_face.rs)
 //! implements all three over a map behind a mutex, in 270 lines, and passes the suites.

@@ -41,12 +41,9 @@
 //!
 //! Units that customers buy are a [`SharedBalance`](crate::SharedBalance) on either: over `redis.clone()`, or over
 //! `postgres.records()`, a second table, which is logged. Requests in flight on all machines are counted on either, by a
-//! [`SharedConcurrency`](crate::SharedConcurrency). On PostgreSQL a request takes two statements for each, of which one
-//! writes, and the write waits for the disk: it is for requests that last, such as downloads, exports and calls to a
-//! language model.
-//!
-//! A shared queue ([`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html))
-//! exists on Redis and not on PostgreSQL. Beside PostgreSQL, each process has its own.
+//! [`SharedConcurrency`](crate::SharedConcurrency), and a [`SharedQueue`](crate::SharedQueue) is one queue for all. On
+//! PostgreSQL a request takes two statements for each, of which one writes, and the write waits for the disk: they are
+//! for requests that last, such as downloads, exports and calls to a language model.
 //!
 //! # When to take it, and when not
 //!
@@ -57,8 +54,7 @@
 //! | a primary that is busy already | [Redis](super::machines): each decision is a transaction that writes |
 //! | tens of thousands of decisions per second | Redis: PostgreSQL takes 15 times as much processor time and more |
 //! | a key with thousands of requests per second | Redis, or [leases](#a-busy-key) |
-//! | a shared queue | Redis |
-//! | requests in flight on all machines, hundreds of them per second and key | Redis; below that, either |
+//! | queues or requests in flight on all machines, hundreds of them per second and key | Redis; below that, either |
 //! | functions that start and stop, each with a connection of its own | Redis or [DynamoDB](super::dynamodb), or a pooler in front |
 //!
 //! # What it costs
@@ -72,6 +68,7 @@
 //! | of a key in demand, with [leases](#a-busy-key) | a share of one statement |
 //! | that looks and does not charge ([`peek`](crate::LimitsHandle::peek)) | one `SELECT` by the primary key, which locks nothing |
 //! | that is refunded | one `UPDATE`, after the response |
+//! | of a [shared queue](crate::SharedQueue) | two statements, which all that come at one time for one key share; none if its queue is known to be full |
 //!
 //! Measured by `scripts/bench --postgres` over 10,000 keys, with an unlogged table, eight requests at a time:
 //!

@@ -55,7 +55,7 @@
 //! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`SharedBalance`](crate::SharedBalance) | shared: `SharedBalance` | each: use `Balance` |
 //! | references of credits and charges by hand to them | each | shared | shared | each |
 //! | references of [charges](crate::LimitsHandle::charge) by hand to buckets and windows | each | shared | each | each |
-//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html). A waiter is in the process that has the request | each: use `LeakyQueue` | each: use `LeakyQueue` |
+//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`SharedQueue`](crate::SharedQueue). A waiter is in the process that has the request | as on Redis: `SharedQueue` on [its records](super::postgres) | each: use `LeakyQueue` |
 //! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each | each |
 //! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each | each |

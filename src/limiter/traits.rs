@@ -98,7 +98,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// | a [`SharedBalance`](crate::SharedBalance) | one of the same name on the same store | the lots on the server |
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](crate::algorithm::Algorithm::can_inherit) | the states that it converts |
     /// | a `RedisStore` | one of the same name on the same `Redis`: a bucket from any bucket, a window from one of the same type | the state on the server; a bucket's debt in tokens, to a microsecond of the new rate |
-    /// | a `RedisQueue` | one of the same name on the same `Redis` | the reservations on the server; requests that wait depart as scheduled |
+    /// | a [`SharedQueue`](crate::SharedQueue) | one of the same name on the same server | the reservations on the server; requests that wait depart as scheduled |
     /// | a [`SharedConcurrency`](crate::SharedConcurrency) that was not used yet | one of the same name on the same server | what is in flight, and all waiters |
     ///
     /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of the units used at the instant of

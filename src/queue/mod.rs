@@ -5,7 +5,7 @@
 //!   `LocalQueue`. `schedule` computes when each waiter departs, without threads and timers. `monitor` also knows which
 //!   runtimes have drivers. `driver` has both behind one lock, and the future of a waiter. The drivers are tasks, one
 //!   on each runtime that has waiters, and sleep on a `timer`.
-//! - [`RedisQueue`] keeps the schedule on Redis, and each waiter in the process at which it arrived.
+//! - [`SharedQueue`] keeps the schedule on a server, and each waiter in the process at which it arrived.
 
 mod driver;
 mod leaky_queue;
@@ -15,12 +15,14 @@ mod log;
 mod models;
 mod monitor;
 mod schedule;
+pub(crate) mod shared;
 mod slow_down;
 mod timer;
 
 use crate::values::LimiterError;
 
 pub use self::leaky_queue::LeakyQueue;
+pub use self::shared::SharedQueue;
 pub use self::slow_down::SlowDown;
 
 fn closed() -> LimiterError {

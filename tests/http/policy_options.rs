@@ -19,9 +19,9 @@ use tower_sluice::policy::ShowKey;
 use tower_sluice::{
     Balance, CalendarWindow, ChargeOnce, Concurrency, Decision, Exemptions, FailureMode, LeakyQueue, Limiter,
     MissingKey, Overload, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RequestHead, SharedBalance,
-    SharedConcurrency, SlowDown,
+    SharedConcurrency, SharedQueue, SlowDown,
 };
-use tower_sluice_redis::{Redis, RedisQueue, RedisStore};
+use tower_sluice_redis::{Redis, RedisStore};
 
 /// An option, in the order of the table. One setter is there more than once where its value matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,7 +146,7 @@ const KINDS: &[Kind] = &[
     ),
     (
         "queue on a server",
-        || RedisQueue::new(&redis(), "p", QUOTA.burst(2)).into_limiter(),
+        || SharedQueue::new(redis(), "p", QUOTA.burst(2)).into_limiter(),
         Some("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2\nstore = \"redis\""),
     ),
     ("`Concurrency`", || Concurrency::new(9).into_limiter(), Some("algorithm = \"concurrency\"")),

@@ -13,6 +13,7 @@ mod order;
 mod own_quotas;
 mod runtimes;
 mod schedules;
+mod shared;
 mod slow_down;
 
 #[path = "../support/mod.rs"]

@@ -132,7 +132,7 @@ fn the_guide_has_every_setting() {
         "crates/client/src/throttle.rs",
         "src/overload/limiter.rs",
         "src/queue/leaky_queue.rs",
-        "crates/redis/src/queue/redis_queue.rs",
+        "src/queue/shared/shared_queue.rs",
         "src/queue/slow_down.rs",
         "src/store/memory/settings.rs",
         "crates/redis/src/connection/builder.rs",

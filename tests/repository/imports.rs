@@ -24,7 +24,7 @@ const ROOMS: Picture = &[
     ("testing", &["algorithm", "limiter", "store", "util", "values"]),
     ("http", &["algorithm", "limiter", "store", "util", "values"]),
     // What the other packages of the workspace share with this one.
-    ("internal", &["algorithm", "balance", "http", "limiter", "store", "util", "values"]),
+    ("internal", &["algorithm", "balance", "http", "limiter", "queue", "store", "util", "values"]),
     // Text.
     ("guide", &[]),
 ];

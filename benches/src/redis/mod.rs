@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tower_sluice_redis::{RedisQueue, RedisStore};
+use tower_sluice_redis::RedisStore;
+use tower_sluice::SharedQueue;
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::IntoLimiter;
 use report::Report;
@@ -86,7 +87,7 @@ fn rows() -> Vec<Row> {
                 limiter(SlidingWindow::new(terms.window()), RedisStore::new(redis, "sliding").without_coalescing())
             }),
         ),
-        admitted(QUEUE, Make::Limiter(|redis, terms| RedisQueue::new(redis, "queue", terms.bucket()).into_limiter())),
+        admitted(QUEUE, Make::Limiter(|redis, terms| SharedQueue::new(redis.clone(), "queue", terms.bucket()).into_limiter())),
         rejected("ours, single call, all rejected", SINGLE_CALL),
         rejected("`tower-rate-limit-redis`, all rejected", Make::TowerRateLimitRedis),
     ]

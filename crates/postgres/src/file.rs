@@ -10,8 +10,8 @@
 //! secret = "..."          # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out. The policies of such a store are limits over time, limits of requests in flight, or
-//! balances. It has no queues. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
+//! All but `url` may be left out. The policies of such a store are limits over time, queues, limits of requests in
+//! flight, or balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
 //! the reader [its limiters](limiters).
 //!
 //! Create the table first: [`Config::migrations`](tower_sluice_config::Config::migrations) returns the statement.
@@ -45,7 +45,7 @@ use tokio_postgres::config::SslMode;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
-use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, RateSpec, Store, StoreTable};
+use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
 
 use crate::{Kept, Postgres, PostgresStore};
 
@@ -171,6 +171,11 @@ impl Store for PostgresLimiters {
         Ok(spec.shared(self.0.records(), name))
     }
 
+    fn queue(&self, name: &str, spec: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        check_name(name)?;
+        spec.shared(self.0.records(), name)
+    }
+
     fn migration(&self) -> Option<String> {
         Some(self.0.migration())
     }
@@ -187,6 +192,15 @@ mod tests {
              limit = 1\nper = \"1s\"\n"
         );
         Config::reader().store("postgres", super::open).parse("f.toml", &text).expect_err(lines).to_string()
+    }
+
+    /// Its departure times are records.
+    #[test]
+    fn a_policy_may_be_a_queue() {
+        let text = "[store.postgres]\nurl = \"postgres://u@h/d\"\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\n\
+                    algorithm = \"leaky-queue\"\nlimit = 10\nper = \"1s\"\nmax-queue = 50\nmax-wait = \"5s\"\n";
+        let config = Config::reader().store("postgres", super::open).parse("f.toml", text).expect("it has queues");
+        config.close();
     }
 
     #[test]

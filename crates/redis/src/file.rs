@@ -39,7 +39,7 @@ use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
 use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
 
-use crate::{Redis, RedisQueue, RedisStore, Scripted};
+use crate::{Redis, RedisStore, Scripted};
 
 /// The keys of the table.
 #[derive(Deserialize)]
@@ -136,16 +136,7 @@ impl Store for RedisLimiters {
     }
 
     fn queue(&self, name: &str, spec: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
-        RedisQueue::check_fit(&spec.quota, spec.max_queue.unwrap_or(0), spec.max_wait.unwrap_or_default())
-            .map_err(NoLimiter::unfit)?;
-        let mut queue = RedisQueue::new(&self.0, name, spec.quota);
-        if let Some(max_queue) = spec.max_queue {
-            queue = queue.max_queue(max_queue);
-        }
-        if let Some(max_wait) = spec.max_wait {
-            queue = queue.max_wait(max_wait);
-        }
-        Ok(queue.into_limiter())
+        spec.shared(self.0.clone(), name)
     }
 
     fn concurrency(&self, name: &str, spec: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {

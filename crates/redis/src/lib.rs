@@ -20,6 +20,5 @@ mod store;
 mod support;
 
 pub use self::connection::{Fault, FaultKind, Redis, RedisBuilder};
-pub use self::queue::RedisQueue;
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::{RedisStore, RedisTable};

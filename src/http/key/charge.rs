@@ -44,7 +44,7 @@ impl KeyCharge {
     }
 
     /// Only looks: if the cost does not fit, the request is rejected, but it is never charged. A limiter that cannot be
-    /// peeked at, such as a [`RedisQueue`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisQueue.html), fails instead. While a limiter on a server fails, its
+    /// peeked at, such as a [`SharedQueue`](crate::SharedQueue), fails instead. While a limiter on a server fails, its
     /// local fallback lets such a request pass.
     pub fn peek(self) -> Self {
         Self { mode: Mode::Peek, ..self }

@@ -182,8 +182,8 @@ impl Policy {
     /// its quota.
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter that [takes no
-    /// quotas](crate::limiter::Description::takes_quotas): a `RedisQueue`, a [`SlowDown`](crate::SlowDown), a
-    /// [`Concurrency`](crate::Concurrency), or a custom limiter that does not declare support for them.
+    /// quotas](crate::limiter::Description::takes_quotas): a [`SharedQueue`](crate::SharedQueue), a
+    /// [`SlowDown`](crate::SlowDown), a [`Concurrency`](crate::Concurrency), or a custom limiter that does not declare support for them.
     ///
     /// # Memory
     ///

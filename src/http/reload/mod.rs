@@ -141,9 +141,9 @@ impl LimitsHandle {
         Enforceable::new(policies).map(|policies| self.layer.replace(policies))
     }
 
-    /// Rejects, with 503, all waiters in the queues of this layer (a [`LeakyQueue`](crate::LeakyQueue), a `RedisQueue`,
-    /// or a custom limiter that implements [`Limiter::close`]), and all requests to these queues
-    /// from now on. Call it when the server shuts down, before it waits for requests in flight: otherwise it waits for
+    /// Rejects, with 503, all waiters in the queues of this layer (a [`LeakyQueue`](crate::LeakyQueue), a
+    /// [`SharedQueue`](crate::SharedQueue), or a custom limiter that implements [`Limiter::close`]), and all requests to
+    /// these queues from now on. Call it when the server shuts down, before it waits for requests in flight: otherwise it waits for
     /// the whole queue.
     ///
     /// Other policies are not affected: a bucket decides as before. Closed queues stay closed, and queues of later

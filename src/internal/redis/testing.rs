@@ -16,6 +16,8 @@ pub use super::{Claim, Formula, MemberDecision, Room};
 
 use super::KeyTag;
 
+pub use crate::queue::shared::terms::QueueTerms;
+
 /// See [`Applied`].
 pub trait ReplayApplied<S> {
     /// Computes the decisions of a charge.

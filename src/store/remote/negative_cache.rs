@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(known(0..100_000), 8_192);
     }
 
-    /// As documented for `RedisStore`, which keeps a quota with each state, and for `RedisQueue`.
+    /// As documented for `RedisStore`, which keeps a quota with each state, and for `SharedQueue`.
     #[test]
     fn it_takes_up_to_eleven_tenths_of_a_mebibyte_or_seven_without_quotas_and_bans() {
         fn tenths<S: Copy>() -> usize {

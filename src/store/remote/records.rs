@@ -245,6 +245,22 @@ impl<R: Records> LimiterRecords<R> {
     ) -> Result<Changed<T>, Unchanged> {
         change(&self.records, Some(&self.turns), &name, deadline, step).await
     }
+
+    /// Waits behind the requests of this process that came earlier for the record with this name.
+    pub(crate) async fn turn(&self, name: &str, deadline: Instant) -> Result<Turn, Unchanged> {
+        let turn = tokio::time::timeout_at(deadline, self.turns.take(name)).await;
+        turn.map_err(|_| Unchanged::NotWritten(self.records.gave_up(GaveUp::TimedOut)))
+    }
+
+    /// Makes a [change](Self::change) in its turn.
+    pub(crate) async fn change_in_turn<T>(
+        &self,
+        turn: &Turn,
+        deadline: Instant,
+        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
+    ) -> Result<Changed<T>, Unchanged> {
+        change(&self.records, None, &turn.name, deadline, step).await
+    }
 }
 
 /// Makes a [change](LimiterRecords::change) of the record with this name: in its turn, or without one, before all that

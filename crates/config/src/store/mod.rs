@@ -39,8 +39,8 @@ use std::time::Duration;
 use tower_sluice::CalendarWindow;
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::IntoLimiter;
-use tower_sluice::store::remote::InFlight;
-use tower_sluice::{Limiter, Quota, SharedConcurrency};
+use tower_sluice::store::remote::{Departures, InFlight};
+use tower_sluice::{Limiter, Quota, SharedConcurrency, SharedQueue};
 
 use super::error::ConfigError;
 use super::value::set_if_some;
@@ -149,6 +149,21 @@ pub struct QueueSpec {
     pub max_queue: Option<usize>,
     /// `max-wait`, if the file sets it.
     pub max_wait: Option<Duration>,
+}
+
+impl QueueSpec {
+    /// Makes the queue on a server that keeps its departure times.
+    ///
+    /// # Errors
+    ///
+    /// If the server cannot keep it.
+    pub fn shared<D: Departures>(&self, store: D, name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        let Self { quota, max_queue, max_wait } = *self;
+        SharedQueue::check_fit(&store, &quota, max_queue.unwrap_or(0), max_wait.unwrap_or_default())
+            .map_err(NoLimiter::unfit)?;
+        let queue = set_if_some(SharedQueue::new(store, name, quota), max_queue, SharedQueue::max_queue);
+        Ok(set_if_some(queue, max_wait, SharedQueue::max_wait).into_limiter())
+    }
 }
 
 /// The settings of a limit of requests in flight.

@@ -21,6 +21,7 @@ mod proofs;
 #[path = "../../../../tests/support/proxy.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod proxy;
+mod queue;
 mod records;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]

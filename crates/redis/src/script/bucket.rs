@@ -84,11 +84,6 @@ impl Grid {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// Returns a span of units in nanoseconds, rounded up.
-    pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
-        units.div_ceil(self.limit.into())
-    }
-
     /// Returns the arguments of the script: price with the [mark](rate_mark) of the state, capacity, their rests, and
     /// parts. The script leaves no state to the caller: see [`LEAVES_OTHER_MARKS`].
     pub(crate) fn numbers(&self, price: MicrosSpan, capacity: MicrosSpan, mark: u64) -> [u64; 5] {

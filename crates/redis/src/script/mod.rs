@@ -103,11 +103,6 @@ pub(crate) fn nanos_of(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns a span of so many nanoseconds, cut at 584 years. No wait and no debt on a server is longer.
-pub(crate) fn duration_of(nanos: u128) -> Duration {
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-}
-
 /// Returns the period of a quota, which is at most a hundred years.
 fn period_nanos(quota: &Quota) -> u64 {
     nanos_of(quota.period())

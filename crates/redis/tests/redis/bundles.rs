@@ -14,9 +14,9 @@ use tower_sluice::key::ExtensionKey;
 use tower_sluice::limiter::Ask;
 use tower_sluice::store::BreakerState;
 use tower_sluice::{
-    Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, SharedQueue,
 };
-use tower_sluice_redis::{Fault, FaultKind, Redis, RedisQueue, RedisStore, RedisTable, Scripted};
+use tower_sluice_redis::{Fault, FaultKind, Redis, RedisStore, RedisTable, Scripted};
 
 use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
@@ -265,7 +265,7 @@ async fn the_one_node_of_a_cluster_is_asked_for_the_policies_of_one_request() {
 #[tokio::test]
 async fn arrivals_at_a_queue_share_calls() {
     let server = RedisServer::start();
-    let queue = RedisQueue::new(&redis(&server), "test", Quota::per(1, 100 * DAY).burst(2)).max_queue(0);
+    let queue = SharedQueue::new(redis(&server), "test", Quota::per(1, 100 * DAY).burst(2)).max_queue(0);
     assert!(ask(&queue, PartitionKey::from("first")).await.unwrap().is_allowed());
     let before = calls(&server);
     for (round, remaining) in [(1, 1), (2, 0)] {
@@ -276,7 +276,7 @@ async fn arrivals_at_a_queue_share_calls() {
     }
     assert!(ask_all(&queue, 0..65).await.iter().all(|decision| !decision.as_ref().unwrap().is_allowed()));
     // Arrivals of one key line up in their order, also in a bundle.
-    let queue = RedisQueue::new(&redis(&server), "order", Quota::per(1, DAY).burst(40)).max_queue(0);
+    let queue = SharedQueue::new(redis(&server), "order", Quota::per(1, DAY).burst(40)).max_queue(0);
     let _ = ask(&queue, PartitionKey::from("first")).await.unwrap();
     let decisions = join_all((0..40).map(|_| ask(&queue, PartitionKey::from("one")))).await;
     let remaining: Vec<_> = decisions.iter().map(|decision| decision.as_ref().unwrap().remaining()).collect();
@@ -286,7 +286,7 @@ async fn arrivals_at_a_queue_share_calls() {
 #[tokio::test]
 async fn an_arrival_at_a_key_that_holds_something_else_fails_alone() {
     let server = RedisServer::start();
-    let queue = RedisQueue::new(&redis(&server), "test", Quota::per(1, DAY).burst(10));
+    let queue = SharedQueue::new(redis(&server), "test", Quota::per(1, DAY).burst(10));
     assert!(ask(&queue, PartitionKey::from(7_u64)).await.unwrap().is_allowed());
     let [name]: [String; 1] = server.run::<Vec<String>>(&["KEYS", "*"]).try_into().unwrap();
     for foreign in ["hello", "-1 1+0:2+0,", "-1 x"] {
@@ -305,7 +305,7 @@ async fn an_arrival_at_a_key_that_holds_something_else_fails_alone() {
 #[tokio::test]
 async fn a_waiter_that_leaves_its_bundle_returns_its_reservation() {
     let server = RedisServer::start();
-    let queue = RedisQueue::new(&redis(&server), "test", Quota::per(1, DAY).burst(10));
+    let queue = SharedQueue::new(redis(&server), "test", Quota::per(1, DAY).burst(10));
     let _ = ask(&queue, PartitionKey::from("first")).await.unwrap();
     let keys = [0, 1, 2].map(PartitionKey::from);
     let asks = keys.each_ref().map(|key| Ask::charge(key, 1));

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tower_sluice::testing::check_modes;
 use tower_sluice::{
-    CalendarWindow, FixedWindow, LimiterExt, PartitionKey, Quota, RateLimiter, SharedConcurrency, SlidingWindow,
-    TokenBucket,
+    CalendarWindow, FixedWindow, LimiterExt, PartitionKey, Quota, RateLimiter, SharedConcurrency, SharedQueue,
+    SlidingWindow, TokenBucket,
 };
-use tower_sluice_redis::{Redis, RedisQueue, RedisStore};
+use tower_sluice_redis::{Redis, RedisStore};
 
 use crate::support::redis::RedisServer;
 
@@ -27,7 +27,7 @@ async fn a_mode_that_is_not_described_is_an_error_and_changes_nothing() {
     check_modes(&RateLimiter::new(FixedWindow::new(Quota::per_day(20)), RedisStore::new(&redis, "fixed"))).await;
     check_modes(&RateLimiter::new(SlidingWindow::new(Quota::per_day(20)), RedisStore::new(&redis, "sliding"))).await;
     check_modes(&RateLimiter::new(CalendarWindow::monthly(20), RedisStore::new(&redis, "calendar"))).await;
-    check_modes(&RedisQueue::new(&redis, "queue", TWENTY)).await;
+    check_modes(&SharedQueue::new(redis.clone(), "queue", TWENTY)).await;
     check_modes(&SharedConcurrency::new(redis.clone(), "in flight", 20)).await;
 }
 
@@ -37,7 +37,7 @@ async fn to_peek_at_permits_or_a_queue_calls_no_server() {
     let redis = connect(&server);
     let key = PartitionKey::from("key");
     let (queue, permits) =
-        (RedisQueue::new(&redis, "queue", TWENTY), SharedConcurrency::new(redis.clone(), "in flight", 1));
+        (SharedQueue::new(redis.clone(), "queue", TWENTY), SharedConcurrency::new(redis.clone(), "in flight", 1));
     for _ in 0..10 {
         assert!(queue.peek(&key, 1).await.is_err() && permits.peek(&key, 1).await.is_err());
         assert!(queue.reset(&key).await.is_err() && permits.reset(&key).await.is_err());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tower_sluice::policy::{Offenders, ShowKey};
-use tower_sluice::{FailureMode, Penalty, Policy, Quota, RateLimitLayer, SharedConcurrency};
-use tower_sluice_redis::{Redis, RedisQueue, RedisStore};
+use tower_sluice::{FailureMode, Penalty, Policy, Quota, RateLimitLayer, SharedConcurrency, SharedQueue};
+use tower_sluice_redis::{Redis, RedisStore};
 
 use crate::support::clients::{PLENTY, at_most, per_client, send};
 use crate::support::redis::{RedisCluster, RedisServer};
@@ -142,7 +142,10 @@ async fn a_cluster_a_queue_and_a_limit_in_flight_share_them_too() {
     let policies: [fn(&Redis) -> Policy; 3] = [
         |redis| per_client(redis, "api", at_most(1)),
         |redis| {
-            Policy::new("api", RedisQueue::new(redis, "queue", Quota::per(1, Duration::from_secs(86_400))).max_queue(1))
+            Policy::new(
+                "api",
+                SharedQueue::new(redis.clone(), "queue", Quota::per(1, Duration::from_secs(86_400))).max_queue(1),
+            )
         },
         |redis| Policy::new("api", SharedConcurrency::new(redis.clone(), "in-flight", 1)).cost_fn(|_| 2),
     ];

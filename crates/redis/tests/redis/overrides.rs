@@ -7,8 +7,8 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
-use tower_sluice::{FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
-use tower_sluice_redis::{Redis, RedisQueue, RedisStore, Scripted};
+use tower_sluice::{FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, SharedQueue, Verdict};
+use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
 use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
@@ -147,7 +147,7 @@ async fn a_ban_by_hand_outlasts_an_outage() {
 async fn a_queue_keeps_bans_in_the_process() {
     let server = RedisServer::start();
     let process = || {
-        let queue = RedisQueue::new(&redis(&server), "queue", Quota::per_second(1_000));
+        let queue = SharedQueue::new(redis(&server), "queue", Quota::per_second(1_000));
         RateLimitLayer::new(Policy::new("queue", queue).key(User::key()))
     };
     let (first, second) = (process(), process());

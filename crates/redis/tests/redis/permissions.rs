@@ -7,8 +7,9 @@ use tower_sluice::limiter::{Ask, Credit, Debit, Permit};
 use tower_sluice::policy::ShowKey;
 use tower_sluice::{
     ChargeOnce, Limiter, LimiterExt, Penalty, Quota, RateLimitLayer, RateLimiter, SharedBalance, SharedConcurrency,
+    SharedQueue,
 };
-use tower_sluice_redis::{Redis, RedisQueue, RedisStore};
+use tower_sluice_redis::{Redis, RedisStore};
 
 use crate::support::clients::{PLENTY, at_most, charged, is_decided, key, per_client, send};
 use crate::support::redis::RedisServer;
@@ -65,7 +66,8 @@ async fn the_documented_permissions_are_enough() {
     }
     let offenders = async || layers[1].handle().offenders("offenders", 1).await.unwrap();
     eventually("its rejections are published", async || offenders().await.total() == 2).await;
-    let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(5).max_wait(Duration::from_secs(100_000));
+    let queue =
+        SharedQueue::new(redis.clone(), "q", Quota::per_hour(1)).max_queue(5).max_wait(Duration::from_secs(100_000));
     let reserve = async || {
         queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::limiter::Mode::Shadow)).decided().await.unwrap()
     };

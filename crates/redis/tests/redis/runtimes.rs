@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tower_sluice::limiter::{Ask, Permit};
-use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, RateLimiter, SharedConcurrency};
-use tower_sluice_redis::{Fault, FaultKind, Redis, RedisQueue, RedisStore};
+use tower_sluice::{Limiter, LimiterExt, PartitionKey, Quota, RateLimiter, SharedConcurrency, SharedQueue};
+use tower_sluice_redis::{Fault, FaultKind, Redis, RedisStore};
 
 use super::deadlines::{DISTANCES, ms};
 use crate::support::clients::{PLENTY, at_most, key};
@@ -114,7 +114,7 @@ async fn turns_come_on_time(case: &str) -> Result<(), String> {
     let server = RedisServer::start();
     let proxy = Proxy::at(server.address(), ms(3));
     let redis = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-    let queue = Arc::new(RedisQueue::new(&redis, "q", Quota::per_second(20)).max_queue(100));
+    let queue = Arc::new(SharedQueue::new(redis.clone(), "q", Quota::per_second(20)).max_queue(100));
     let first = Arc::clone(&queue);
     let begin = || async move {
         assert!(first.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());

@@ -15,8 +15,9 @@ use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::{Ask, Mode, Permit};
 use tower_sluice::{
     Decision, Limiter, LimiterExt, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, SharedConcurrency,
+    SharedQueue,
 };
-use tower_sluice_redis::{Redis, RedisQueue, RedisStore, Scripted};
+use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
 use crate::calendar::monthly;
 use crate::support::clients::PLENTY;
@@ -164,10 +165,10 @@ async fn a_queue_spaces_requests_that_cost_more_than_32_bits_hold() {
     let server = RedisServer::start();
     let quota = Quota::per_second(1_000_000_000_000);
     let queues = [(); 2].map(|()| {
-        RedisQueue::new(&redis(&server), "test", quota).max_queue(usize::MAX).max_wait(Duration::from_secs(300))
+        SharedQueue::new(redis(&server), "test", quota).max_queue(usize::MAX).max_wait(Duration::from_secs(300))
     });
     let key = PartitionKey::from("a");
-    let reserve = async |queue: &RedisQueue, cost: u64| -> Decision {
+    let reserve = async |queue: &SharedQueue<Redis>, cost: u64| -> Decision {
         queue.decide(&Ask::charge(&key, cost).to(Mode::Shadow)).decided().await.unwrap()
     };
     let began = Instant::now();
@@ -228,14 +229,14 @@ async fn quotas_that_do_not_fit_are_refused_with_the_cure() {
     };
     let bucket = refusal(&|| drop(RateLimiter::new(TokenBucket::new(fine), RedisStore::new(&redis, "a"))));
     assert!(bucket.ends_with(message), "{bucket}");
-    assert_eq!(refusal(&|| drop(RedisQueue::new(&redis, "b", fine))), message);
-    let error = RedisQueue::check_fit(&fine, 1, Duration::from_secs(1)).unwrap_err();
+    assert_eq!(refusal(&|| drop(SharedQueue::new(redis.clone(), "b", fine))), message);
+    let error = SharedQueue::check_fit(&redis, &fine, 1, Duration::from_secs(1)).unwrap_err();
     assert_eq!(error.to_string(), message);
     // As many units in whole microseconds are fine, and so are 10^15 per day.
     let whole = Quota::per(Quota::MAX_UNITS, Duration::from_micros(1_000_001));
     for quota in [whole, Quota::per_day(Quota::MAX_UNITS)] {
         TokenBucket::new(quota).fits().unwrap();
         SlidingWindow::new(quota).fits().unwrap();
-        RedisQueue::check_fit(&quota, 1, Duration::from_secs(1)).unwrap();
+        SharedQueue::check_fit(&redis, &quota, 1, Duration::from_secs(1)).unwrap();
     }
 }

@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use ::redis::{Value, from_redis_value};
 use smallvec::SmallVec;
-use tower_sluice::Quota;
+use tokio::time::Instant;
+use tower_sluice::algorithm::GcraState;
+use tower_sluice::internal::redis::testing::QueueTerms;
 use tower_sluice::internal::redis::{bucket_receipt, paid_at};
 use tower_sluice::limiter::Receipt;
+use tower_sluice::store::remote::{Reserved, Timeline};
+use tower_sluice::time::Timestamp;
+use tower_sluice::{Decision, Quota};
 
-use super::{Grid, Hole, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript, Timeline};
+use super::{BadReply, Grid, Key, MicrosSpan, QUEUE, QUEUE_REFUND, QueueScript};
 use crate::script::manual_server::{ManualServer, START, at, key};
 use crate::script::random::Xorshift;
 use crate::script::variant::{Changes, all_are_noticed};
@@ -23,6 +28,72 @@ const SCALES: [u64; 2] = [1, 100_000_000_003];
 
 /// An interval, in units of 1/`limit` nanosecond: a second is `limit` × 10⁹ of these units, and has `limit` intervals.
 const INTERVAL: u128 = 1_000_000_000;
+
+/// The scripts of a queue, and the decisions of a process on their answers.
+struct Queue {
+    script: QueueScript,
+    terms: QueueTerms,
+    grid: Grid,
+}
+
+impl Queue {
+    fn new(quota: &Quota, max_queue: usize, max_wait: Duration) -> Self {
+        let terms = QueueTerms::new(quota, max_queue, max_wait);
+        let script = QueueScript::new(terms.for_server());
+        script.check_fit().unwrap();
+        Self { script, terms, grid: script.grid }
+    }
+
+    fn call(&self, key: Key, cost: u64, patience: Option<Duration>) -> ScriptCall {
+        self.script.call(key, self.terms.arrival(cost, patience))
+    }
+
+    fn decide(
+        &self,
+        now: Timestamp,
+        (end, timeline): (Option<u128>, Timeline),
+        cost: u64,
+        patience: Option<Duration>,
+    ) -> (Decision, Option<GcraState>) {
+        let reserved = Reserved { now, seen: Instant::now(), end, timeline };
+        self.terms.decide(&reserved, cost, patience).expect("the server agrees")
+    }
+
+    /// Reads the answer to a call.
+    fn admission(
+        &self,
+        answer: &ScriptReply,
+        cost: u64,
+        patience: Option<Duration>,
+    ) -> Result<(Decision, Option<GcraState>), BadReply> {
+        let reserved = self.script.reserved(answer, self.terms.arrival(cost, patience))?;
+        Ok(self.decide(answer.now, reserved, cost, patience))
+    }
+
+    /// Decides on a request, and returns the timeline if it makes a reservation.
+    fn arrive(
+        &self,
+        timeline: Option<&Timeline>,
+        at: Timestamp,
+        cost: u64,
+        patience: Option<Duration>,
+    ) -> (Decision, Option<Timeline>) {
+        let kept = timeline.cloned().unwrap_or_default();
+        let mut timeline = Timeline::as_of(at, &self.terms.for_server(), kept.end(), kept.holes());
+        let end = timeline.reserve(self.grid.now(at), self.terms.arrival(cost, patience));
+        let decision = self.decide(at, (end, timeline.clone()), cost, patience).0;
+        (decision, end.map(|_| timeline))
+    }
+
+    fn refund(&self, key: Key, cost: u64, receipt: Receipt) -> Option<ScriptCall> {
+        let (length, end) = self.terms.reservation(cost, receipt)?;
+        Some(self.script.give_back(key, length, end))
+    }
+
+    fn read(&self, stored: &[u8], now: Timestamp) -> Option<Timeline> {
+        self.script.read(stored, now)
+    }
+}
 
 /// A naive model: a request takes the first stretch that is free and wide enough, and departs as soon as the stretch
 /// ends at most `burst` intervals later, or if it is wider than that, when it begins. In units of 1/`limit` nanosecond.
@@ -95,13 +166,12 @@ fn reservations_match_a_naive_list() {
         let max_queue = random.below(8) * scale;
         let max_wait = random.below(5_000_000_000);
         let quota = Quota::per_second(limit).burst(burst);
-        let queue =
-            QueueScript::new(&quota, usize::try_from(max_queue).unwrap(), Duration::from_nanos(max_wait)).unwrap();
+        let queue = Queue::new(&quota, usize::try_from(max_queue).unwrap(), Duration::from_nanos(max_wait));
         let limit = u128::from(limit);
         let burst = u128::from(burst);
         let max_wait_units = u128::from(max_wait) * limit;
         let max_cost = (max_wait_units + (burst - 1) * INTERVAL) / INTERVAL + 1;
-        assert_eq!(u128::from(queue.max_cost()), max_cost);
+        assert_eq!(u128::from(queue.terms.max_cost()), max_cost);
         let longest = max_wait_units.min(u128::from(max_queue) * INTERVAL);
         let mut naive = Naive { limit, burst, longest, max_cost, taken: Vec::new() };
         let mut now = START;
@@ -131,7 +201,7 @@ fn reservations_match_a_naive_list() {
             let patience =
                 if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
             let answer = server.run(now, &queue.call(key(number), cost, patience));
-            let predicted = known.map(|state| queue.rejection(state, answer.now, cost, patience));
+            let predicted = known.map(|state| queue.terms.rejection(state, answer.now, cost, patience));
             naive.longest = patience.map_or(longest, |patience| longest.min(patience.as_nanos() * limit));
             let tail = naive.taken.last().map_or(0, |(_, end)| *end);
             let before = naive.taken.clone();
@@ -168,7 +238,7 @@ fn reservations_match_a_naive_list() {
 #[test]
 fn reservations_fit_into_holes() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
-    let queue = QueueScript::new(&Quota::per_second(3), 200, Duration::from_secs(300)).unwrap();
+    let queue = Queue::new(&Quota::per_second(3), 200, Duration::from_secs(300));
     let take = |server: &mut ManualServer| match queue.admission(
         &server.run(START, &queue.call(key("a"), 1, None)),
         1,
@@ -203,7 +273,7 @@ fn reservations_fit_into_holes() {
 fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     // Three per second is no whole number of microseconds.
-    let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
+    let queue = Queue::new(&Quota::per_second(3), 2, Duration::from_secs(30));
     let mut arrive = |micros| {
         let answer = server.run(micros, &queue.call(key("a"), 1, None));
         queue.admission(&answer, 1, None).unwrap().0
@@ -269,23 +339,7 @@ fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> 
 /// Returns the timeline after the return of a reservation of `price` that is paid for at `paid`, if there is such a
 /// reservation.
 fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Option<Timeline> {
-    let first = paid.saturating_sub(price).max(now);
-    let is_free = timeline.holes.iter().any(|hole| hole.first < paid && first < hole.last);
-    if first >= paid || paid > timeline.tat || is_free {
-        return None;
-    }
-    timeline.holes.push(Hole { first, last: paid });
-    timeline.holes.sort_by_key(|hole| hole.first);
-    // Holes that touch become one.
-    timeline.holes.dedup_by(|next, hole| {
-        let touch = hole.last == next.first;
-        hole.last = if touch { next.last } else { hole.last };
-        touch
-    });
-    if timeline.holes.last().is_some_and(|hole| hole.last == timeline.tat) {
-        timeline.tat = timeline.holes.pop()?.first;
-    }
-    Some(timeline)
+    timeline.give_back(now, price, paid).then_some(timeline)
 }
 
 #[test]
@@ -294,8 +348,8 @@ fn scripts_change_timelines_as_rust_does() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let mut seen = [0; 4];
     let simple = |timeline: &Timeline| {
-        let holes = timeline.holes.iter().filter(|hole| hole.first < hole.last).map(|hole| (hole.first, hole.last));
-        (timeline.tat, holes.collect::<Vec<_>>())
+        let holes: Vec<_> = timeline.holes().collect();
+        (timeline.end(), holes)
     };
     let mut trace = Trace::of(80);
     while trace.goes_on([
@@ -308,7 +362,7 @@ fn scripts_change_timelines_as_rust_does() {
         let scale = random.pick(&SCALES);
         let quota = Quota::per_second(scale * random.pick(&[1, 3, 7])).burst(1 + scale * random.below(3));
         let capacity = usize::try_from(scale * random.below(8)).unwrap();
-        let queue = QueueScript::new(&quota, capacity, Duration::from_secs(8)).unwrap();
+        let queue = Queue::new(&quota, capacity, Duration::from_secs(8));
         let grid = queue.grid;
         let mut asked = Vec::new();
         for number in 0..200 {
@@ -351,19 +405,20 @@ fn scripts_change_timelines_as_rust_does() {
                 Some(paid) => returned(before, now_units, grid.price(cost), paid),
             };
             assert_eq!(answer.admitted, u32::from(after.is_some()), "{}", context());
-            let kind =
-                |after: &Timeline| if after.tat <= now_units { 1 } else { 2 + usize::from(!after.holes.is_empty()) };
+            let kind = |after: &Timeline| {
+                if after.end() <= now_units { 1 } else { 2 + usize::from(after.holes().next().is_some()) }
+            };
             seen[after.as_ref().map_or(0, kind)] += 1;
             match after {
                 None => assert_eq!((stored.as_ref(), expiry), (Some(&text), -1), "{}", context()),
-                Some(after) if after.tat <= now_units => assert_eq!(stored, None, "{}", context()),
+                Some(after) if after.end() <= now_units => assert_eq!(stored, None, "{}", context()),
                 Some(after) => {
                     let stored = stored.as_ref().unwrap();
                     let found = queue.read(stored.as_bytes(), at(now)).unwrap();
                     assert_eq!(simple(&found), simple(&after), "{}", context());
                     // Only holes that count are kept.
                     assert_eq!(stored.matches(' ').count(), simple(&after).1.len(), "{}", context());
-                    let paid = after.tat.div_ceil(1_000_000 * u128::from(quota.limit()));
+                    let paid = after.end().div_ceil(1_000_000 * u128::from(quota.limit()));
                     assert_eq!(u128::try_from(expiry), Ok(paid), "{}", context());
                 }
             }
@@ -376,7 +431,7 @@ fn scripts_change_timelines_as_rust_does() {
 #[test]
 fn impatient_requests_keep_the_debt_of_patient_ones() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
-    let queue = QueueScript::new(&Quota::per_second(1), 10, Duration::from_secs(30)).unwrap();
+    let queue = Queue::new(&Quota::per_second(1), 10, Duration::from_secs(30));
     let mut arrive = |patience| {
         let answer = server.run(START, &queue.call(key("a"), 1, patience));
         queue.admission(&answer, 1, patience).unwrap().0
@@ -397,10 +452,10 @@ fn impatient_requests_keep_the_debt_of_patient_ones() {
 #[test]
 fn a_debt_above_the_greatest_is_reduced_to_it() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
-    let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
+    let queue = Queue::new(&Quota::per_second(3), 2, Duration::from_secs(30));
     let years = format!("-{}", START + (1 << 48));
     let read = queue.read(years.as_bytes(), at(START)).unwrap();
-    assert_eq!(read.tat, queue.grid.now(at(START)) + queue.max_debt());
+    assert_eq!(read.end(), queue.grid.now(at(START)) + queue.terms.for_server().most_ahead());
     server.set(&key("a"), &years);
     let answer = server.run(START, &queue.call(key("a"), 1, None));
     let decision = queue.admission(&answer, 1, None).unwrap().0;
@@ -410,7 +465,7 @@ fn a_debt_above_the_greatest_is_reduced_to_it() {
 
 #[test]
 fn a_refund_without_cost_or_receipt_needs_no_call() {
-    let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
+    let queue = Queue::new(&Quota::per_second(3), 2, Duration::from_secs(30));
     let receipt = bucket_receipt(queue.grid.now(at(START)));
     assert!(queue.refund(key("a"), 1, receipt).is_some());
     assert!(queue.refund(key("a"), 0, receipt).is_none());
@@ -420,7 +475,7 @@ fn a_refund_without_cost_or_receipt_needs_no_call() {
 #[test]
 fn a_foreign_string_is_an_error() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
-    let queue = QueueScript::new(&Quota::per_second(3), 10, Duration::from_secs(30)).unwrap();
+    let queue = Queue::new(&Quota::per_second(3), 10, Duration::from_secs(30));
     let receipt = bucket_receipt(queue.grid.now(at(START + 1_000_000)));
     for text in ["hello", "-1x", " 1+0:2+0", "-1+ 1+0:2+0", "-1 1+0:2+0,", "-1 x"] {
         for call in [queue.call(key("a"), 1, None), queue.refund(key("a"), 1, receipt).unwrap()] {
@@ -446,8 +501,7 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
         let batch = trace.step();
         let scale = random.pick(&SCALES);
         let quota = Quota::per_second(scale * random.pick(&[1, 3, 7])).burst(1 + scale * random.below(3));
-        let queue = QueueScript::new(&quota, usize::try_from(scale * random.below(4)).unwrap(), Duration::from_secs(8))
-            .unwrap();
+        let queue = Queue::new(&quota, usize::try_from(scale * random.below(4)).unwrap(), Duration::from_secs(8));
         let mut timelines = HashMap::new();
         let mut now = START + random.below(1 << 40);
         for id in 0..4_u64 {
@@ -469,15 +523,7 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
             keys.insert_many(1, foreign.iter().cloned());
             server.add(now, &ScriptCall { keys, ..queue.call(key(""), cost, patience) });
             for id in ids {
-                // As it counts by now.
-                let timeline = timelines.get(&id).map(|timeline: &Timeline| {
-                    let holes = timeline
-                        .holes
-                        .iter()
-                        .map(|hole| Hole { first: hole.first.max(queue.grid.now(at(now))), ..*hole });
-                    Timeline { tat: timeline.tat, holes: holes.filter(|hole| hole.first < hole.last).collect() }
-                });
-                let (decision, next) = queue.arrive(timeline.as_ref(), at(now), cost, patience);
+                let (decision, next) = queue.arrive(timelines.get(&id), at(now), cost, patience);
                 next.map(|next| timelines.insert(id, next));
                 expected.push((cost, decision));
             }

@@ -9,8 +9,7 @@ use http::{Request, Response};
 use tokio::task::JoinHandle;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::{FailureMode, Policy, Quota, RateLimitLayer};
-use tower_sluice_redis::RedisQueue;
+use tower_sluice::{FailureMode, Policy, Quota, RateLimitLayer, SharedQueue};
 
 use super::redis;
 use crate::support::redis::RedisServer;
@@ -46,8 +45,9 @@ async fn all(requests: Vec<JoinHandle<u16>>) -> Vec<u16> {
 async fn queues_on_redis_are_closed_also_after_a_change() {
     let server = RedisServer::start();
     let redis = redis(&server);
-    let queue =
-        || RedisQueue::new(&redis, "q", Quota::per_hour(1)).max_queue(10).max_wait(Duration::from_secs(100_000));
+    let queue = || {
+        SharedQueue::new(redis.clone(), "q", Quota::per_hour(1)).max_queue(10).max_wait(Duration::from_secs(100_000))
+    };
     let layer = RateLimitLayer::new(Policy::new("q", queue()).on_failure(FailureMode::Allow));
     let (service, limits) = (service(&layer), layer.handle());
     assert_eq!(status(&service).await, 200);

@@ -36,10 +36,11 @@ async fn the_fallback_has_the_same_backlog() {
 async fn a_queue_inherits_from_its_namesake_on_the_same_redis_and_from_no_other() {
     let server = RedisServer::start();
     let (here, elsewhere) = (redis(&server), redis(&server));
-    let queue =
-        |redis: &Redis, name| RedisQueue::new(redis, name, Quota::per_hour(1)).max_queue(3).max_wait(100 * HOUR);
+    let queue = |redis: &Redis, name| {
+        SharedQueue::new(redis.clone(), name, Quota::per_hour(1)).max_queue(3).max_wait(100 * HOUR)
+    };
     let before = queue(&here, "test");
-    let fallback = async |queue: &RedisQueue| {
+    let fallback = async |queue: &SharedQueue<Redis>| {
         let key = key("a");
         let ask = Ask::charge(&key, 1).to(Mode::Fallback).within(Some(SECOND));
         queue.decide(&ask).decided().await.unwrap().is_allowed()

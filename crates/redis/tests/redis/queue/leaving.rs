@@ -80,7 +80,7 @@ async fn the_reservation_of_a_waiter_in_the_middle_goes_to_the_next_arrival() {
 }
 
 /// So that a call that returns a reservation counts once: the server knows its script.
-async fn bring_the_script(queue: &RedisQueue) {
+async fn bring_the_script(queue: &SharedQueue<Redis>) {
     let bait = take(queue, "another").await;
     queue.refund(&Ask::charge(&key("another"), 1), bait.receipt(), 1);
     until("it is returned", async || left(queue, "another").await == 10).await;
@@ -112,7 +112,7 @@ async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
     some_attempt_async("one that waits is served each time", async || {
         let server = RedisServer::start();
         let process =
-            || RedisQueue::new(&redis(&server), "test", Quota::per_second(40)).max_queue(20).max_wait(SECOND / 2);
+            || SharedQueue::new(redis(&server), "test", Quota::per_second(40)).max_queue(20).max_wait(SECOND / 2);
         let (crowd, patient) = (Arc::new(process()), process());
         for queue in [&*crowd, &patient] {
             let _ = take(queue, "another").await;
@@ -155,7 +155,7 @@ async fn a_request_that_is_dropped_during_its_call_keeps_no_reservation() {
     let server = RedisServer::start();
     let proxy = crate::support::proxy::Proxy::at(server.address(), Duration::from_millis(30));
     let far = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
-    let far = RedisQueue::new(&far, "test", Quota::per_hour(1)).max_wait(100 * HOUR).max_queue(50);
+    let far = SharedQueue::new(far.clone(), "test", Quota::per_hour(1)).max_wait(100 * HOUR).max_queue(50);
     let near = queue(&server, Quota::per_hour(1)).max_queue(50);
     let _ = take(&far, "a").await;
     for _ in 0..20 {

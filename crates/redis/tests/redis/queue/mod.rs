@@ -15,8 +15,11 @@ use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::limiter::{Ask, Description, Mode};
-use tower_sluice::{Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
-use tower_sluice_redis::{Redis, RedisQueue};
+use tower_sluice::testing::{check_departures, seed_of};
+use tower_sluice::{
+    Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, SharedQueue,
+};
+use tower_sluice_redis::{Redis, UnfitQuota};
 
 use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
@@ -31,37 +34,37 @@ fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-fn queue(server: &RedisServer, quota: Quota) -> RedisQueue {
-    RedisQueue::new(&redis(server), "test", quota).max_wait(100 * HOUR)
+fn queue(server: &RedisServer, quota: Quota) -> SharedQueue<Redis> {
+    SharedQueue::new(redis(server), "test", quota).max_wait(100 * HOUR)
 }
 
 fn key(name: &str) -> PartitionKey {
     PartitionKey::from(name)
 }
 
-async fn ask(queue: &RedisQueue, name: &str) -> Decision {
+async fn ask(queue: &SharedQueue<Redis>, name: &str) -> Decision {
     queue.decide(&Ask::charge(&key(name), 1)).decided().await.unwrap()
 }
 
 /// Makes a reservation without waiting for its turn.
-async fn take(queue: &RedisQueue, name: &str) -> Decision {
+async fn take(queue: &SharedQueue<Redis>, name: &str) -> Decision {
     queue.decide(&Ask::charge(&key(name), 1).to(Mode::Shadow)).decided().await.unwrap()
 }
 
 /// Returns how many reservations are left.
-async fn left(queue: &RedisQueue, name: &str) -> u64 {
+async fn left(queue: &SharedQueue<Redis>, name: &str) -> u64 {
     queue.decide(&Ask::charge(&key(name), 0)).decided().await.unwrap().remaining()
 }
 
 type Waiter = JoinHandle<Result<Decision, LimiterError>>;
 
 /// Returns a waiter whose reservation is made.
-async fn join(queue: &RedisQueue, name: &str) -> Waiter {
+async fn join(queue: &SharedQueue<Redis>, name: &str) -> Waiter {
     join_seen_from(queue, queue, name).await
 }
 
 /// Asks for what is left from another process, since asking takes a waiter slot there.
-async fn join_seen_from(process: &RedisQueue, queue: &RedisQueue, name: &str) -> Waiter {
+async fn join_seen_from(process: &SharedQueue<Redis>, queue: &SharedQueue<Redis>, name: &str) -> Waiter {
     let (before, waits) = (left(process, name).await, queue.decide(&Ask::charge(&key(name), 1)));
     let waiter = tokio::spawn(waits.decided());
     until("it has a reservation", async || left(process, name).await < before).await;
@@ -118,7 +121,7 @@ async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_of_ten_processes_share_a_turn() {
     let server = RedisServer::start();
-    async fn all<T>(queues: Vec<RedisQueue>, arrive: impl AsyncFn(&RedisQueue) -> T) -> Vec<T> {
+    async fn all<T>(queues: Vec<SharedQueue<Redis>>, arrive: impl AsyncFn(&SharedQueue<Redis>) -> T) -> Vec<T> {
         let arrive = &arrive;
         join_all(queues.iter().flat_map(move |queue| (0..20).map(move |_| arrive(queue)))).await
     }
@@ -169,7 +172,7 @@ async fn a_full_queue_rejects_until_the_advertised_time() {
     }
     assert!(take(&there, "b").await.delay().is_zero(), "keys do not delay one another");
 
-    let short = |_| RedisQueue::new(&redis(&server), "short", Quota::per_second(2)).max_queue(0);
+    let short = |_| SharedQueue::new(redis(&server), "short", Quota::per_second(2)).max_queue(0);
     let [here, there] = [0, 1].map(short);
     let mut rejected = None;
     until("it is full", async || {
@@ -259,7 +262,8 @@ async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
     }
     let interval = Duration::from_millis(5).max(began.elapsed() / 10);
     let quota = Quota::per(1, Duration::from_millis(u64::try_from(interval.as_millis()).unwrap())).burst(2);
-    let fresh = || RedisQueue::new(&redis, "test", quota).max_queue(usize::try_from(CAPACITY).unwrap()).max_wait(HOUR);
+    let fresh =
+        || SharedQueue::new(redis.clone(), "test", quota).max_queue(usize::try_from(CAPACITY).unwrap()).max_wait(HOUR);
     let (here, there) = (fresh(), fresh());
     let (mut let_in, mut without_a_call, mut knows_all) = (0, 0, true);
     for round in 0_usize.. {
@@ -311,7 +315,7 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
         (Quota::per_second(10).burst(4), 7, 30 * SECOND),
         (Quota::per_minute(7), 1_000, 90 * SECOND),
     ] {
-        let shared = RedisQueue::new(&redis(&server), "test", quota).max_queue(capacity).max_wait(max_wait);
+        let shared = SharedQueue::new(redis(&server), "test", quota).max_queue(capacity).max_wait(max_wait);
         let local = tower_sluice::LeakyQueue::new(quota).max_queue(capacity).max_wait(max_wait);
         let (described, same) = (shared.describe(), local.describe());
         // Only a queue in memory also says which terms its keys have under quotas of their own.
@@ -373,13 +377,33 @@ async fn max_waiters_bounds_the_waiters_of_a_process() {
     assert_eq!(queue.waiting(), 0);
 }
 
+/// A second per request: a full queue takes 2^51 µs less 12 s to pay for if no request may wait, and 30 s more with the
+/// default bounds.
+#[test]
+fn check_fit_covers_the_default_bounds() {
+    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+    let longest = (1 << 51) / 1_000_000;
+    let quota = Quota::per_minute(60).burst(longest - 42);
+    let problem = SharedQueue::check_fit(&redis, &quota, 0, 30 * SECOND).unwrap_err();
+    assert!(problem.is::<UnfitQuota>(), "`SharedQueue::new` would panic: {problem}");
+    let less = Quota::per_minute(60).burst(longest - 92);
+    SharedQueue::check_fit(&redis, &less, 0, 30 * SECOND).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn departures_are_those_of_a_plain_list() {
+    let server = RedisServer::start();
+    check_departures([redis(&server), redis(&server)], seed_of(23)).await;
+}
+
 #[test]
 fn check_fit_reports_a_quota_that_redis_cannot_keep() {
+    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let year = HOUR * 24 * 365;
     let quota = Quota::per_hour(1);
-    RedisQueue::check_fit(&quota, 1_000_000, 30 * year).unwrap();
-    RedisQueue::check_fit(&quota, usize::MAX, HOUR).unwrap();
-    let problem = RedisQueue::check_fit(&quota, 1_000_000, 40 * year).unwrap_err();
+    SharedQueue::check_fit(&redis, &quota, 1_000_000, 30 * year).unwrap();
+    SharedQueue::check_fit(&redis, &quota, usize::MAX, HOUR).unwrap();
+    let problem = SharedQueue::check_fit(&redis, &quota, 1_000_000, 40 * year).unwrap_err();
     assert!(problem.to_string().contains("longest wait"), "{problem}");
 }
 
@@ -387,5 +411,5 @@ fn check_fit_reports_a_quota_that_redis_cannot_keep() {
 #[should_panic(expected = "longest wait")]
 fn a_queue_that_redis_cannot_keep_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
-    let _queue = RedisQueue::new(&redis, "test", Quota::per(1, HOUR * 24 * 365 * 100));
+    let _queue = SharedQueue::new(redis.clone(), "test", Quota::per(1, HOUR * 24 * 365 * 100));
 }

@@ -1,5 +1,5 @@
-//! One queue in one process: its calls to Redis, its negative cache, its waiters, and the reservations that they return
-//! when they leave.
+//! One queue in one process: its calls to the server, its negative cache, its waiters, and the reservations that they
+//! return when they leave.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,56 +10,48 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use tower_sluice::algorithm::GcraState;
-use tower_sluice::internal::redis::{KeyTag, NegativeCache, Observation};
-use tower_sluice::limiter::{Ask, Mode, Receipt};
-use tower_sluice::time::{Clock, Monotonic};
-use tower_sluice::{Decision, LeakyQueue, Limiter, LimiterError, PartitionKey};
 
-use super::script::QueueScript;
-use super::{closed, no_runtime};
-use crate::connection::Redis;
-use crate::script::{Key, KeyNames};
-use crate::store::{ScriptCaller, failed};
-use tower_sluice::internal::redis::{OnDrop, complete_or_undo};
+use super::terms::QueueTerms;
+use crate::algorithm::GcraState;
+use crate::limiter::Limiter;
+use crate::queue::{LeakyQueue, closed, no_runtime};
+use crate::store::remote::negative_cache::{NegativeCache, Observation};
+use crate::store::remote::tag::Tags;
+use crate::store::remote::{DepartureQueue, GaveUp};
+use crate::util::undo::{OnDrop, complete_or_undo};
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
 /// The state that the waiters of one process share. The server keeps the schedules.
-pub(super) struct ProcessQueue {
-    scripts: ScriptCaller,
-    names: KeyNames,
-    pub(super) script: QueueScript,
+pub(super) struct ProcessQueue<Q> {
+    pub(super) queue: Q,
+    tags: Tags,
+    pub(super) terms: QueueTerms,
     /// Keys with a backlog. Some arrivals may wait behind it and others may not: each is checked by its own cost and
     /// patience.
     negative_cache: NegativeCache<GcraState>,
-    /// Decides while Redis fails.
+    /// Decides while the server fails.
     pub(super) fallback: LeakyQueue,
     waiting: AtomicUsize,
     max_waiters: usize,
     is_closed: watch::Sender<bool>,
 }
 
-impl ProcessQueue {
-    pub(super) fn new(
-        redis: &Redis,
-        name: &str,
-        script: QueueScript,
-        fallback: LeakyQueue,
-        max_waiters: usize,
-    ) -> Self {
+/// A decision, and the instant from which its delay counts.
+type Joined = (Decision, Instant);
+
+impl<Q: DepartureQueue> ProcessQueue<Q> {
+    pub(super) fn new(queue: Q, secret: &[u8], terms: QueueTerms, fallback: LeakyQueue, max_waiters: usize) -> Self {
         Self {
-            scripts: ScriptCaller::new(redis),
-            names: KeyNames::new(redis.prefix(), name, redis.secret()),
-            script,
+            queue,
+            tags: Tags::new(secret),
+            terms,
             negative_cache: NegativeCache::new(),
             fallback,
             waiting: AtomicUsize::new(0),
             max_waiters,
             is_closed: watch::Sender::new(false),
         }
-    }
-
-    pub(super) const fn names(&self) -> &KeyNames {
-        &self.names
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -73,7 +65,7 @@ impl ProcessQueue {
 
     /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns the slot, and the
     /// longest wait of the request: zero without a slot, and `None` if only the bound of the queue applies.
-    pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
+    pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot<Q>>, Option<Duration>) {
         // Relaxed: only the count matters, and no other memory is published by it.
         let taken = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
             (taken < self.max_waiters).then_some(taken + 1)
@@ -87,55 +79,52 @@ impl ProcessQueue {
         }
     }
 
-    /// Joins the queue on Redis for a request that waits for `patience` at most, and if it is admitted, the queue of
-    /// the fallback as well. Makes no call if the negative cache knows that it would be rejected. If this future is
+    /// Joins the queue on the server for a request that waits for `patience` at most, and if it is admitted, the queue
+    /// of the fallback as well. Makes no call if the negative cache knows that it would be rejected. If this future is
     /// dropped before the answer came, the reservation may have been made.
     pub(super) async fn join(
         &self,
         key: &PartitionKey,
         cost: u64,
         patience: Option<Duration>,
-    ) -> Result<Decision, LimiterError> {
-        let tag = self.names.tag(key);
+    ) -> Result<Joined, LimiterError> {
+        let tag = self.tags.of(key);
         let sent = Monotonic.now();
         if let Some(rejection) =
-            self.negative_cache.rejection(tag, sent, |state, at| self.script.rejection(state, at, cost, patience))
+            self.negative_cache.rejection(tag, sent, |state, at| self.terms.rejection(state, at, cost, patience))
         {
-            return Ok(rejection);
+            return Ok((rejection, Instant::now()));
         }
-        let call = self.script.call(self.name(tag), cost, patience);
-        let answer = self.scripts.call_one(call).await.map_err(failed)?;
+        let answer = self.queue.reserve(tag, self.terms.arrival(cost, patience)).await?;
         let answered = Monotonic.now();
-        let (decision, state) = self.script.admission(&answer, cost, patience).map_err(failed)?;
-        let backlogged = state.filter(|state| !decision.is_allowed() || self.script.has_backlog(*state, answer.now));
+        let decided = self.terms.decide(&answer, cost, patience);
+        let (decision, state) = decided.ok_or_else(|| self.queue.gave_up(GaveUp::Disagreement))?;
+        let backlogged = state.filter(|state| !decision.is_allowed() || self.terms.has_backlog(*state, answer.now));
         self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
         if decision.is_allowed() {
-            // The decision of the fallback is ignored: its queue is shorter, unless Redis has forgotten a longer one.
+            // The decision of the fallback is ignored: its queue is shorter, unless the server has forgotten a longer
+            // one.
             drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
-        Ok(decision)
+        Ok((decision, answer.seen))
     }
 
     /// Returns a reservation, for the next arrival.
     async fn refund(&self, key: &PartitionKey, cost: u64, receipt: Receipt) {
-        let tag = self.names.tag(key);
-        if let Some(call) = self.script.refund(self.name(tag), cost, receipt) {
+        let tag = self.tags.of(key);
+        if let Some((length, end)) = self.terms.reservation(cost, receipt) {
             // If the call fails, the reservation stays: fewer requests depart then, and never too many.
-            let _ = self.scripts.call_one(call).await;
+            let _ = self.queue.give_back(tag, length, end).await;
             self.negative_cache.forget(tag, Monotonic.now());
         }
-    }
-
-    fn name(&self, tag: KeyTag) -> Key {
-        self.names.key(tag, 'q')
     }
 
     /// Joins with `cost`. If that is rejected as a cost that can never be let in, joins a second time with the units
     /// that are left. No request waits for the turn.
     pub(super) async fn join_up_to(&self, key: &PartitionKey, cost: u64) -> Result<Decision, LimiterError> {
-        let decision = self.join(key, cost, None).await?;
+        let (decision, _) = self.join(key, cost, None).await?;
         match decision.partial_cost(cost) {
-            Some(left) => self.join(key, left, None).await,
+            Some(left) => Ok(self.join(key, left, None).await?.0),
             None => Ok(decision),
         }
     }
@@ -154,23 +143,22 @@ impl ProcessQueue {
         let call = async move { shared.join(&joined_key, cost, patience).await };
         let shared = Arc::clone(&self);
         let refunded_key = key.clone();
-        let give_back = async move |answer: Result<Decision, LimiterError>| {
-            if let Ok(decision) = answer {
+        let give_back = async move |answer: Result<Joined, LimiterError>| {
+            if let Ok((decision, _)) = answer {
                 shared.refund(&refunded_key, cost, decision.receipt()).await;
             }
         };
-        let decision = complete_or_undo(runtime.clone(), call, give_back).await?;
+        let (decision, seen) = complete_or_undo(runtime.clone(), call, give_back).await?;
         if decision.delay().is_zero() {
             // Rejected, or it departs at once.
             return Ok(decision);
         }
-        let answered = Instant::now();
         // A waiter that is dropped before its turn returns its reservation.
         let wait = OnDrop::new(|| self.refund_in_background(&runtime, key, cost, decision.receipt()));
-        sleep_until(answered + decision.delay()).await;
+        sleep_until(seen + decision.delay()).await;
         // Before anything else is awaited: a waiter that is dropped from here on has used its turn.
         wait.end();
-        Ok(decision.with_delay(answered.elapsed()))
+        Ok(decision.with_delay(seen.elapsed()))
     }
 
     /// Returns the result of `turn`, unless the queue is closed first. Takes it by reference, since a future that is
@@ -180,7 +168,7 @@ impl ProcessQueue {
         turn: Pin<&mut impl Future<Output = Result<T, LimiterError>>>,
     ) -> Result<T, LimiterError> {
         let mut is_closed = self.is_closed.subscribe();
-        // Before Redis is called: a reservation that it grants would have to be returned.
+        // Before the server is called: a reservation that it grants would have to be returned.
         if *is_closed.borrow() {
             return Err(closed());
         }
@@ -192,7 +180,7 @@ impl ProcessQueue {
         }
     }
 
-    /// Returns a reservation, by one call.
+    /// Returns a reservation in the background.
     pub(super) fn refund_in_background(
         self: Arc<Self>,
         runtime: &Handle,
@@ -205,9 +193,9 @@ impl ProcessQueue {
 }
 
 /// Counts a waiter of this process while it waits.
-pub(super) struct WaiterSlot(Arc<ProcessQueue>);
+pub(super) struct WaiterSlot<Q>(Arc<ProcessQueue<Q>>);
 
-impl Drop for WaiterSlot {
+impl<Q> Drop for WaiterSlot<Q> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }

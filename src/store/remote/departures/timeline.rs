@@ -1,0 +1,171 @@
+//! [`Timeline`]: the time of a key that is reserved, and the two steps that change it.
+
+use std::iter;
+
+use smallvec::SmallVec;
+
+use crate::values::Quota;
+use crate::values::time::Timestamp;
+
+/// What a server has to know of a queue. Processes that share it may differ in these terms for a while, such as during
+/// a deployment: then times stay as they are.
+///
+/// Instants and lengths of a queue are numbers of *ticks*: the [limit](Quota::limit) of its quota is the number of
+/// ticks in a nanosecond, and instants count from the Unix epoch. So the time of one unit is a whole number of ticks,
+/// whatever the rate. All numbers of a quota stay below 2^118.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DepartureTerms {
+    quota: Quota,
+    most_ahead: u128,
+}
+
+/// A request that asks for a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "a server reads all of it")]
+pub struct Arrival {
+    /// The length of the reservation, in ticks. Zero makes none, and only reads.
+    pub length: u128,
+    /// The reservation ends at most this long after the arrival, in ticks, or is not made.
+    pub reach: u128,
+}
+
+/// The reserved time of a key: everything up to an end, except for some holes, whose reservations were given back. In
+/// ticks, see [`DepartureTerms`].
+///
+/// A timeline is as of an instant: nothing before it is reserved, and nothing before it can be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    end: u128,
+    /// In order. They do not touch each other, nor the end.
+    holes: SmallVec<[Hole; 2]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hole {
+    begin: u128,
+    end: u128,
+}
+
+impl DepartureTerms {
+    /// The terms of a queue with this quota, in which no reservation ever ends more than `most_ahead` ticks after its
+    /// arrival.
+    #[must_use]
+    pub const fn new(quota: Quota, most_ahead: u128) -> Self {
+        Self { quota, most_ahead }
+    }
+
+    /// Returns the quota.
+    pub const fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// Returns how far ahead of the present a timeline may end, in ticks. One that ends later is from another quota,
+    /// or from before the clock was set back.
+    #[must_use]
+    pub const fn most_ahead(&self) -> u128 {
+        self.most_ahead
+    }
+
+    /// Returns an instant in ticks.
+    #[must_use]
+    pub fn ticks(&self, at: Timestamp) -> u128 {
+        u128::from(at.as_nanos()) * u128::from(self.quota.limit())
+    }
+}
+
+impl Timeline {
+    /// The most holes that are kept. Beyond, those that pass first are lost.
+    pub const MOST_HOLES: usize = 64;
+
+    /// Makes the timeline of a key from what its server keeps, as of `now`: the end, and the begin and the end of each
+    /// hole, in order. All of it may be in the past, or too far ahead.
+    #[must_use]
+    pub fn as_of(
+        now: Timestamp,
+        terms: &DepartureTerms,
+        end: u128,
+        holes: impl IntoIterator<Item = [u128; 2]>,
+    ) -> Self {
+        let now = terms.ticks(now);
+        let end = end.clamp(now, now.saturating_add(terms.most_ahead));
+        let holes = holes.into_iter().map(|[begin, end]| Hole { begin: begin.max(now), end });
+        Self { end, holes: holes.filter(|hole| hole.begin < hole.end && hole.end <= end).collect() }
+    }
+
+    /// Returns until when time is reserved.
+    #[must_use]
+    pub const fn end(&self) -> u128 {
+        self.end
+    }
+
+    /// Returns the begin and the end of each hole, in order.
+    pub fn holes(&self) -> impl Iterator<Item = [u128; 2]> + '_ {
+        self.holes.iter().map(|hole| [hole.begin, hole.end])
+    }
+
+    /// Returns when the next reservation of this length begins: in the first hole that is wide enough, or at the end.
+    #[must_use]
+    pub fn first_fit(&self, length: u128) -> u128 {
+        self.hole_for(length).map_or(self.end, |index| self.holes[index].begin)
+    }
+
+    fn hole_for(&self, length: u128) -> Option<usize> {
+        self.holes.iter().position(|hole| hole.begin.saturating_add(length) <= hole.end)
+    }
+
+    /// Makes a reservation for a request that arrives at `now`, the instant of this timeline. Returns when it ends.
+    /// `None` if that would be out of its reach, or if it asks for none.
+    pub fn reserve(&mut self, now: u128, arrival: Arrival) -> Option<u128> {
+        let Arrival { length, reach } = arrival;
+        let hole = self.hole_for(length);
+        let end = self.first_fit(length).saturating_add(length);
+        if length == 0 || end > now.saturating_add(reach) {
+            return None;
+        }
+        match hole {
+            Some(index) if self.holes[index].end == end => drop(self.holes.remove(index)),
+            Some(index) => self.holes[index].begin = end,
+            None => self.end = end,
+        }
+        Some(end)
+    }
+
+    /// Gives back the reservation of this length that ends at `end`; at `now`, the instant of this timeline, part of it
+    /// may have passed. Returns whether something was left, and had not been given back before.
+    ///
+    /// The last reservation makes the timeline shorter. Any other leaves a hole, since those behind it know already
+    /// when to depart.
+    pub fn give_back(&mut self, now: u128, length: u128, end: u128) -> bool {
+        let mut hole = Hole { begin: end.saturating_sub(length).max(now), end };
+        let is_free = |it: &Hole| it.begin < hole.end && hole.begin < it.end;
+        if hole.begin >= hole.end || hole.end > self.end || self.holes.iter().any(is_free) {
+            return false;
+        }
+        let next = self.holes.iter().position(|it| it.begin >= hole.end).unwrap_or(self.holes.len());
+        let mut place = next;
+        // Neighbours become one.
+        if let Some(behind) = self.holes.get(next).filter(|it| it.begin == hole.end) {
+            hole.end = behind.end;
+            self.holes.remove(next);
+        }
+        if let Some(before) = next.checked_sub(1).map(|index| self.holes[index]).filter(|it| it.end == hole.begin) {
+            hole.begin = before.begin;
+            place = next - 1;
+            self.holes.remove(place);
+        }
+        self.holes.insert(place, hole);
+        if let Some(last) = self.holes.last().copied().filter(|last| last.end == self.end) {
+            self.end = last.begin;
+            self.holes.pop();
+        }
+        if self.holes.len() > Self::MOST_HOLES {
+            self.holes.remove(0);
+        }
+        true
+    }
+
+    /// Returns all numbers: the end, and then the begin and the end of each hole.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u128> + '_ {
+        iter::once(self.end).chain(self.holes.iter().flat_map(|hole| [hole.begin, hole.end]))
+    }
+}

@@ -1,0 +1,147 @@
+//! The conformance suite for servers that keep departure times.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Random;
+use crate::store::NodeHealth;
+use crate::store::remote::tag::Tags;
+use crate::store::remote::{Arrival, DepartureQueue, DepartureTerms, Departures, KeyTag, Reserved};
+use crate::values::{PartitionKey, Quota};
+
+/// Checks a server that keeps [departure times](Departures), from two processes: reservations match a plain list of
+/// them, whichever process makes them or gives them back; no two of reservations that are made at once overlap, and
+/// between them no time is lost. The nodes whose health it reports, if any, have distinct names.
+///
+/// All queues that are called `check-...` are new. Takes some 2,000 calls.
+///
+/// # Panics
+///
+/// At the first step that breaks the contract, or if a call fails. The message says how.
+pub async fn check_departures<D: Departures>(processes: [D; 2], seed: u64) {
+    let processes = processes.map(Arc::new);
+    let mut random = Random::new(seed);
+    for trace in 0..8 {
+        check_trace(&processes, trace, &mut random).await;
+    }
+    check_reservations_at_once(&processes).await;
+    let [queue, _] = open(&processes, "check-health", &Quota::per_second(1));
+    let health = queue.health();
+    let names: HashSet<_> = health.iter().map(NodeHealth::name).collect();
+    assert_eq!(names.len(), health.len(), "two nodes have one name");
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// How far ahead reservations may end, in units of the quota.
+const MOST_AHEAD: u64 = 400;
+
+fn open<D: Departures>(processes: &[Arc<D>; 2], name: &str, quota: &Quota) -> [Arc<D::Queue>; 2] {
+    let terms = DepartureTerms::new(*quota, length(quota, MOST_AHEAD));
+    processes[0].check_fit(&terms).expect("the server keeps queues of weeks");
+    processes.each_ref().map(|process| Arc::new(Arc::clone(process).open(name, terms)))
+}
+
+/// The time of so many units, in ticks.
+fn length(quota: &Quota, units: u64) -> u128 {
+    u128::from(quota.period_nanos()) * u128::from(units)
+}
+
+fn tag(key: &str) -> KeyTag {
+    Tags::new(b"").of(&PartitionKey::from(key))
+}
+
+async fn reserve<Q: DepartureQueue>(queue: &Q, key: KeyTag, arrival: Arrival) -> Reserved {
+    queue.reserve(key, arrival).await.expect("no reservation fails")
+}
+
+/// The end of the first stretch that is free and long enough, if it is in reach.
+fn first_free(taken: &[[u128; 2]], now: u128, arrival: Arrival) -> Option<u128> {
+    let mut begin = now;
+    for [from, until] in taken.iter().filter(|[_, until]| *until > now) {
+        if begin + arrival.length <= *from {
+            break;
+        }
+        begin = begin.max(*until);
+    }
+    let end = begin + arrival.length;
+    (arrival.length > 0 && end <= now + arrival.reach).then_some(end)
+}
+
+/// Reservations are so long that none is over before the trace is. So the server's time, which passes, decides on the
+/// first of them alone.
+async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random: &mut Random) {
+    // No whole number of ticks per nanosecond, and as exact as a server with microseconds can be.
+    let quota = Quota::per(random.pick(&[1, 3, 7]), HOUR);
+    let queues = open(processes, &format!("check-{trace}"), &quota);
+    let keys = ["a", "b"].map(tag);
+    let mut taken: [Vec<[u128; 2]>; 2] = [vec![], vec![]];
+    for step in 0..100 {
+        let [index, process] = [0; 2].map(|_| usize::try_from(random.below(2)).expect("one of two"));
+        let (queue, key, taken) = (&queues[process], keys[index], &mut taken[index]);
+        // The first one has begun to pass: what is left of it depends on the time at which it is given back.
+        if taken.len() > 1 && random.below(3) == 0 {
+            let index = 1 + usize::try_from(random.below(taken.len() as u64 - 1)).expect("an index");
+            let [begin, end] = taken.remove(index);
+            for is_there in [true, false] {
+                let is_left = queue.give_back(key, end - begin, end).await.expect("no return fails");
+                assert_eq!(is_left, is_there, "step {step}: a reservation is given back once");
+            }
+            continue;
+        }
+        let [units, reach] = [random.below(4), random.below(12)];
+        let arrival = Arrival { length: length(&quota, units), reach: length(&quota, reach) };
+        let Reserved { now, end, timeline, .. } = reserve(&**queue, key, arrival).await;
+        let now = u128::from(now.as_nanos()) * u128::from(quota.limit());
+        assert_eq!(end, first_free(taken, now, arrival), "step {step}: {arrival:?} at {now}, behind {taken:?}");
+        if let Some(end) = end {
+            taken.push([end - arrival.length, end]);
+            taken.sort_unstable();
+        }
+        let last = taken.last().map_or(now, |[_, end]| *end);
+        assert_eq!(timeline.end(), last.max(now), "step {step}: the timeline ends with the last reservation");
+    }
+}
+
+const TASKS: u64 = 8;
+
+/// Each task makes reservations in one of both processes, and gives some of them back.
+async fn check_reservations_at_once<D: Departures>(processes: &[Arc<D>; 2]) {
+    const EACH: u64 = 20;
+    let quota = Quota::per(1, HOUR);
+    let queues = open(processes, "check-at-once", &quota);
+    let hour = length(&quota, 1);
+    let arrival = Arrival { length: hour, reach: length(&quota, MOST_AHEAD) };
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let queue = Arc::clone(&queues[usize::from(task % 2 == 0)]);
+            tokio::spawn(async move {
+                let mut ends = Vec::new();
+                for number in 0..EACH {
+                    let end = reserve(&*queue, tag("a"), arrival).await.end.expect("it is in reach");
+                    if (task + number) % 5 == 0 {
+                        queue.give_back(tag("a"), hour, end).await.expect("no return fails");
+                    } else {
+                        ends.push(end);
+                    }
+                }
+                ends
+            })
+        })
+        .collect();
+    let mut ends = Vec::new();
+    for task in tasks {
+        ends.extend(task.await.expect("no task panics"));
+    }
+    // Where one was given back, its place is free, or another has taken it.
+    while ends.len() < usize::try_from(TASKS * EACH).expect("few") {
+        ends.push(reserve(&*queues[0], tag("a"), arrival).await.end.expect("it is in reach"));
+    }
+    ends.sort_unstable();
+    for pair in ends.windows(2) {
+        // The begin of the first may have passed before it was given back, and then an hour does not fit there.
+        let is_next = pair[1] - pair[0] == hour;
+        assert!(is_next, "reservations of an hour end {} ticks apart", pair[1] - pair[0]);
+    }
+}

@@ -1,0 +1,301 @@
+//! Queues that processes share, over a map.
+
+use std::cell::LazyCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower_sluice::limiter::{Ask, Mode};
+use tower_sluice::store::remote::{GaveUp, KeyValue, KeyValueRecords};
+use tower_sluice::testing::{check_departures, check_modes, seed_of, simulate};
+use tower_sluice::time::{Clock, Timestamp};
+use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Quota, SharedQueue};
+
+/// A map behind a network.
+#[derive(Default)]
+struct Map {
+    values: Mutex<HashMap<String, Vec<u8>>>,
+    /// How long a call takes each way.
+    way: Duration,
+    calls: AtomicU32,
+    is_down: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Down;
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is down")
+    }
+}
+
+impl std::error::Error for Down {}
+
+impl Map {
+    fn far(way: Duration) -> Arc<Self> {
+        Arc::new(Self { way, ..Self::default() })
+    }
+
+    async fn travel(&self) {
+        if self.way.is_zero() { tokio::task::yield_now().await } else { sleep(self.way).await }
+    }
+
+    async fn arrive(&self) -> Result<(), Down> {
+        self.travel().await;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if self.is_down.load(Ordering::Relaxed) { Err(Down) } else { Ok(()) }
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+impl KeyValue for Map {
+    type Error = Down;
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Down> {
+        self.arrive().await?;
+        let value = self.values.lock().unwrap().get(key).cloned();
+        self.travel().await;
+        Ok(value)
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        _: Duration,
+    ) -> Result<bool, Down> {
+        self.arrive().await?;
+        let is_swapped = {
+            let mut values = self.values.lock().unwrap();
+            let is_swapped = values.get(key).map(Vec::as_slice) == old;
+            match new {
+                Some(new) if is_swapped => drop(values.insert(key.to_owned(), new.to_vec())),
+                None if is_swapped => drop(values.remove(key)),
+                _ => {}
+            }
+            is_swapped
+        };
+        self.travel().await;
+        Ok(is_swapped)
+    }
+}
+
+/// The clock of all processes, which follows tokio's.
+struct Paused;
+
+impl Clock for Paused {
+    fn now(&self) -> Timestamp {
+        thread_local! {
+            static BEGIN: LazyCell<Instant> = LazyCell::new(Instant::now);
+        }
+        let passed = BEGIN.with(|begin| begin.elapsed());
+        Timestamp::from_nanos(1_700_000_000_000_000_000).saturating_add(passed)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Queue = SharedQueue<KeyValueRecords<Map, Paused>>;
+
+/// A queue of one process, on paused time.
+fn process(map: &Arc<Map>, quota: Quota) -> Arc<Queue> {
+    simulate(Some((1, || Paused.now())));
+    let records = KeyValueRecords::new(Arc::clone(map), "limits").with_clock(Paused).bounded(SECOND, 1_000);
+    Arc::new(SharedQueue::new(records, "test", quota).max_queue(2_000).max_wait(10_000_000 * SECOND))
+}
+
+fn key() -> PartitionKey {
+    PartitionKey::from("a")
+}
+
+async fn ask(queue: &Queue) -> Decision {
+    queue.decide(&Ask::charge(&key(), 1)).decided().await.unwrap()
+}
+
+/// Makes a reservation without waiting for its turn.
+async fn take(queue: &Queue) -> Decision {
+    queue.decide(&Ask::charge(&key(), 1).to(Mode::Shadow)).decided().await.unwrap()
+}
+
+/// Returns how many reservations are left.
+async fn left(queue: &Queue) -> u64 {
+    queue.decide(&Ask::charge(&key(), 0)).decided().await.unwrap().remaining()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_keep_departures_as_a_plain_list() {
+    let map: Arc<Map> = Arc::default();
+    let records = || KeyValueRecords::new(Arc::clone(&map), "limits").bounded(60 * SECOND, 1_000);
+    check_departures([records(), records()], seed_of(31)).await;
+}
+
+#[tokio::test]
+async fn each_mode_is_answered_as_described() {
+    let records = KeyValueRecords::new(Arc::new(Map::default()), "limits");
+    check_modes(&SharedQueue::new(records, "test", Quota::per_day(20).burst(20))).await;
+}
+
+/// On a server that is 3 ms away, and with 50 requests that come to two processes, one or two at a time.
+#[tokio::test(start_paused = true)]
+async fn two_processes_depart_in_order_at_exact_intervals() {
+    let map = Map::far(Duration::from_millis(3));
+    // A third of a second is no whole number of nanoseconds.
+    let quota = Quota::per_second(3);
+    let queues = [process(&map, quota), process(&map, quota)];
+    let began = Instant::now();
+    let mut waiters = Vec::new();
+    for index in 0..50 {
+        let queue = Arc::clone(&queues[index % 3 % 2]);
+        waiters.push(tokio::spawn(async move {
+            let decision = ask(&queue).await;
+            (decision, began.elapsed())
+        }));
+        sleep(Duration::from_millis(40)).await;
+    }
+    for (index, waiter) in (0_u64..).zip(waiters) {
+        let (decision, left_at) = waiter.await.unwrap();
+        assert!(decision.is_allowed());
+        // The first one begins the schedule when it is read at the server, and its answer takes 9 ms more.
+        let turn = Duration::from_millis(3) + Duration::from_nanos((index * 1_000_000_000).div_ceil(3));
+        let earliest = if index == 0 { Duration::from_millis(12) } else { turn };
+        // The process sees the time of the server 3 ms later, and tokio counts milliseconds.
+        let latest = earliest + Duration::from_millis(5);
+        assert!((earliest..=latest).contains(&left_at), "{index} left at {left_at:?}, and its turn was {turn:?}");
+    }
+    assert_eq!(queues.map(|queue| queue.waiting()), [0, 0]);
+}
+
+/// A thousand requests in each of two processes, and a timeout of fifty calls.
+#[tokio::test(start_paused = true)]
+async fn requests_at_one_time_share_calls() {
+    let map = Map::far(Duration::from_millis(10));
+    let queues = [process(&map, Quota::per_second(10)), process(&map, Quota::per_second(10))];
+    let tasks: Vec<_> = (0..2_000)
+        .map(|index| {
+            let queue = Arc::clone(&queues[index % 2]);
+            tokio::spawn(async move { take(&queue).await.delay() })
+        })
+        .collect();
+    let mut delays = Vec::new();
+    for task in tasks {
+        delays.push(task.await.unwrap());
+    }
+    delays.sort_unstable();
+    let took = Duration::from_millis(200);
+    for (index, delay) in (0_u32..).zip(delays) {
+        let turn = SECOND / 10 * index;
+        assert!((turn.saturating_sub(took)..=turn).contains(&delay), "{index} waits {delay:?}");
+    }
+    assert!(map.calls() <= 20, "{} calls", map.calls());
+}
+
+/// Requests that are dropped during the call, while they wait for another's call, and while they wait for their turn.
+#[tokio::test(start_paused = true)]
+async fn requests_that_leave_keep_no_reservation() {
+    let map = Map::far(Duration::from_millis(10));
+    let [queue, elsewhere] = [0; 2].map(|_| process(&map, Quota::per_hour(1)));
+    let _ = take(&queue).await;
+    assert_eq!(left(&elsewhere).await, 2_000);
+    for stays in [5, 15, 25, 35, 45, 55, 65, 1_000] {
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                let (queue, stays) = (Arc::clone(&queue), Duration::from_millis(stays + number * 3));
+                tokio::spawn(async move { tokio::time::timeout(stays, ask(&queue)).await.is_err() })
+            })
+            .collect();
+        for waiter in waiters {
+            assert!(waiter.await.unwrap(), "its turn is hours away");
+        }
+        sleep(SECOND).await;
+        assert_eq!(left(&elsewhere).await, 2_000, "after {stays} ms");
+        assert_eq!(queue.waiting(), 0);
+    }
+}
+
+/// Those behind it know already when to depart.
+#[tokio::test(start_paused = true)]
+async fn an_arrival_takes_the_place_of_a_waiter_that_left() {
+    let map = Map::far(Duration::ZERO);
+    let [queue, elsewhere] = [0; 2].map(|_| process(&map, Quota::per_second(1)));
+    assert!(take(&queue).await.delay().is_zero());
+    let leaves = tokio::spawn({
+        let queue = Arc::clone(&queue);
+        async move { ask(&queue).await }
+    });
+    sleep(SECOND / 100).await;
+    let stays = tokio::spawn({
+        let queue = Arc::clone(&queue);
+        async move { ask(&queue).await }
+    });
+    sleep(SECOND / 100).await;
+    leaves.abort();
+    assert!(leaves.await.unwrap_err().is_cancelled());
+    sleep(SECOND / 100).await;
+    assert!(take(&elsewhere).await.delay() < SECOND, "it departs second");
+    assert!(take(&elsewhere).await.delay() > 2 * SECOND, "and this one fourth");
+    assert_eq!(stays.await.unwrap().delay().as_millis() / 10, 199);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_waits_and_returns_reservations() {
+    let map = Map::far(Duration::ZERO);
+    let [queue, elsewhere] = [0; 2].map(|_| process(&map, Quota::per_hour(1)));
+    let _ = take(&queue).await;
+    let waiter = tokio::spawn({
+        let queue = Arc::clone(&queue);
+        async move { queue.acquire(&key(), 1).await.map(drop) }
+    });
+    sleep(SECOND).await;
+    assert_eq!((queue.waiting(), left(&elsewhere).await), (1, 1_999));
+    queue.close();
+    assert_eq!(waiter.await.unwrap().unwrap_err().to_string(), "the queue was closed");
+    sleep(SECOND).await;
+    assert_eq!((queue.waiting(), left(&elsewhere).await), (0, 2_000));
+    assert!(queue.acquire(&key(), 1).await.is_err());
+}
+
+/// Requests that wait already are not affected.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_down_is_an_error() {
+    let map = Map::far(Duration::ZERO);
+    let queue = process(&map, Quota::per_second(1));
+    let _ = take(&queue).await;
+    let waiter = tokio::spawn({
+        let queue = Arc::clone(&queue);
+        async move { ask(&queue).await }
+    });
+    sleep(SECOND / 100).await;
+    map.is_down.store(true, Ordering::Relaxed);
+    let fails = queue.decide(&Ask::charge(&key(), 1).to(Mode::Shadow)).decided().await;
+    assert_eq!(std::error::Error::source(&fails.unwrap_err()).unwrap().to_string(), "it is down");
+    // The fallback knows the reservations of this process.
+    let fallback = queue.decide(&Ask::charge(&key(), 1).to(Mode::Fallback)).decided().await.unwrap();
+    assert!(fallback.delay() > SECOND, "{fallback:?}");
+    assert!(waiter.await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_slow_times_out() {
+    let map = Map::far(2 * SECOND);
+    let queue = process(&map, Quota::per_second(1));
+    let began = Instant::now();
+    let both = [take_result(&queue), take_result(&queue)];
+    for answer in futures_util::future::join_all(both).await {
+        let error = answer.unwrap_err();
+        let reason = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<GaveUp>());
+        assert_eq!(reason, Some(&GaveUp::TimedOut));
+    }
+    assert_eq!(began.elapsed(), SECOND);
+}
+
+async fn take_result(queue: &Queue) -> Result<Decision, tower_sluice::LimiterError> {
+    queue.decide(&Ask::charge(&key(), 1).to(Mode::Shadow)).decided().await
+}
