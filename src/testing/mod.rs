@@ -22,7 +22,7 @@ mod departures;
 mod in_flight;
 mod interval;
 mod joint;
-#[allow(unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
+#[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
 mod ledger;
 mod limiter;
 mod random;

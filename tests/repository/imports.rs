@@ -239,6 +239,7 @@ const QUEUE: Picture = &[
     ("local", &["driver", "monitor", "schedule"]),
     ("leaky_queue", &["local", "schedule"]),
     ("slow_down", &["local", "schedule"]),
+    ("shared", &["leaky_queue"]),
 ];
 
 /// All pictures, by their folders.

@@ -119,8 +119,8 @@ impl Postgres {
     ///
     /// # Panics
     ///
-    /// If the name has other characters than small letters, digits and underscores, and a dot behind the schema, or if a
-    /// word of it has more than 55.
+    /// If the name has other characters than small letters, digits and underscores, and a dot behind the schema, or if
+    /// a word of it has more than 55.
     #[track_caller]
     pub fn table(self, name: &str) -> Self {
         assert!(

@@ -18,8 +18,8 @@ use crate::sql::{Parameter, Statement};
 ///
 /// # Cost
 ///
-/// A read and a swap are one statement each. A swap writes the write-ahead log, since units that were bought must not be
-/// lost: the server waits for its disk, unless `synchronous_commit` is off for the role.
+/// A read and a swap are one statement each. A swap writes the write-ahead log, since units that were bought must not
+/// be lost: the server waits for its disk, unless `synchronous_commit` is off for the role.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PostgresRecords(Postgres);

@@ -1,5 +1,5 @@
-//! Redis in files of [`tower-sluice-config`](tower_sluice_config) (crate feature `file`): `[redis]`, and `[store.NAME]` of
-//! the kind `redis`.
+//! Redis in files of [`tower-sluice-config`](tower_sluice_config) (crate feature `file`): `[redis]`, and `[store.NAME]`
+//! of the kind `redis`.
 //!
 //! ```toml
 //! [redis]

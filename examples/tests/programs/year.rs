@@ -151,8 +151,8 @@ fn a_year_of_plans_on_postgresql_agrees_to_the_unit_with_a_naive_ledger() {
     run_a_year(clock, &postgres.url(), &mut || activity.wait_for_end());
 }
 
-/// The statements of the programs. A program that is in the middle of one when its clock jumps sees a server that has not
-/// answered for hours, and closes the connection.
+/// The statements of the programs. A program that is in the middle of one when its clock jumps sees a server that has
+/// not answered for hours, and closes the connection.
 struct Activity {
     runtime: Runtime,
     client: Client,

@@ -53,8 +53,8 @@ use crate::values::{
 /// # When the server is out of reach
 ///
 /// A call fails within the store's timeout, and at once while its circuit breaker is open. The policy
-/// [decides](crate::FailureMode) on the request then. **There is no local fallback**, since no process knows what others
-/// have used: with [`FailureMode::LocalFallback`](crate::FailureMode), the request is answered 503.
+/// [decides](crate::FailureMode) on the request then. **There is no local fallback**, since no process knows what
+/// others have used: with [`FailureMode::LocalFallback`](crate::FailureMode), the request is answered 503.
 ///
 /// # Accuracy
 ///
@@ -101,8 +101,8 @@ struct Inner<S> {
 }
 
 impl<S: Accounts> SharedBalance<S> {
-    /// Keeps balances in `store` under this `name`, which all processes that share them use. Other limiters on the store
-    /// need other names.
+    /// Keeps balances in `store` under this `name`, which all processes that share them use. Other limiters on the
+    /// store need other names.
     pub fn new(store: S, name: &str) -> Self {
         let keys = AccountKeys::new(name, store.secret());
         Self(Arc::new(Inner { store: Arc::new(store), keys }))

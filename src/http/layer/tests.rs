@@ -54,11 +54,11 @@ fn a_handle_reaches_each_client() {
     let limits = layer.handle();
     let peer = PEER.to_string();
     assert_eq!(block_on(limits.peek("per-client", &*peer)).unwrap().decision().remaining(), 0);
-    block_on(limits.reset("per-client", &*peer)).unwrap();
+    let _ = block_on(limits.reset("per-client", &*peer)).unwrap();
     assert_eq!(send_all(&layer), [200]);
-    block_on(limits.ban("per-client", &*peer, Duration::from_secs(60), "a test")).unwrap();
+    let _ = block_on(limits.ban("per-client", &*peer, Duration::from_secs(60), "a test")).unwrap();
     assert_eq!(send_all(&layer), [429]);
-    block_on(limits.unban("per-client", &*peer)).unwrap();
+    let _ = block_on(limits.unban("per-client", &*peer)).unwrap();
     assert_eq!(send_all(&layer), [200, 429]);
 }
 

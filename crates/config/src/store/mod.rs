@@ -1,5 +1,5 @@
-//! Stores: where the policies of a file keep their budgets. In memory, or on the servers of `[redis]` and `[store.NAME]`,
-//! of kinds that a program [adds](crate::ConfigReader::store).
+//! Stores: where the policies of a file keep their budgets. In memory, or on the servers of `[redis]` and
+//! `[store.NAME]`, of kinds that a program [adds](crate::ConfigReader::store).
 //!
 //! ```toml
 //! [store.pg]

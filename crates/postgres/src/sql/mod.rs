@@ -301,8 +301,8 @@ pub(crate) enum Parameter {
     /// The server's clock when the row was read, and the version of the row.
     Written,
     Version,
-    /// A record: its name, the value that it has, another one, both in hexadecimal digits, and for how many microseconds
-    /// that counts; NULL: for ever.
+    /// A record: its name, the value that it has, another one, both in hexadecimal digits, and for how many
+    /// microseconds that counts; NULL: for ever.
     Name,
     Old,
     New,

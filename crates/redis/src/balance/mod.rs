@@ -27,8 +27,8 @@ use crate::store::{RedisReports, failed};
 ///
 /// # Cost
 ///
-/// One round trip per step, also for a rejection or with a reference. On the server, a key with one lot takes 120 bytes,
-/// and each further lot 15; a reference takes 140. A script reads all lots of the key: 64 at most.
+/// One round trip per step, also for a rejection or with a reference. On the server, a key with one lot takes 120
+/// bytes, and each further lot 15; a reference takes 140. A script reads all lots of the key: 64 at most.
 impl Accounts for Redis {
     async fn apply(
         &self,

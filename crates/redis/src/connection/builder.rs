@@ -61,8 +61,8 @@ impl RedisBuilder {
     }
 
     /// Sets how long a decision may take in all, for any number of calls; 50 ms by default, and a day at the most. With
-    /// zero, Redis is never called. If Redis has not answered by then, the [policy](tower_sluice::FailureMode) decides about
-    /// the request, and a charge that Redis may have made stays.
+    /// zero, Redis is never called. If Redis has not answered by then, the [policy](tower_sluice::FailureMode) decides
+    /// about the request, and a charge that Redis may have made stays.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

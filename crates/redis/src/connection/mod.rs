@@ -80,11 +80,11 @@ use crate::script::{Key, ScriptCall};
 /// # Permissions
 ///
 /// An ACL user needs `+eval +evalsha +get +set +del +time +pttl` and the keys `~sluice:*` (or of your
-/// [`prefix`](RedisBuilder::prefix)), and with [`SharedConcurrency`](tower_sluice::SharedConcurrency)
-/// or [`SharedBalance`](tower_sluice::SharedBalance) `+hget +hgetall +hset +hdel +pexpireat` as well; with policies that [track
-/// offenders](tower_sluice::Policy::track_offenders), `+hgetall +hkeys +hset +hdel +pexpireat`; in a cluster, `+cluster|slots
-/// +asking` as well; for a database other than 0, `+select`. With `+config|get`, a warning is logged if the server may
-/// evict keys.
+/// [`prefix`](RedisBuilder::prefix)), and with [`SharedConcurrency`](tower_sluice::SharedConcurrency) or
+/// [`SharedBalance`](tower_sluice::SharedBalance) `+hget +hgetall +hset +hdel +pexpireat` as well; with policies that
+/// [track offenders](tower_sluice::Policy::track_offenders), `+hgetall +hkeys +hset +hdel +pexpireat`; in a cluster,
+/// `+cluster|slots +asking` as well; for a database other than 0, `+select`. With `+config|get`, a warning is logged if
+/// the server may evict keys.
 ///
 /// # One node of a cluster
 ///
@@ -166,8 +166,8 @@ impl Redis {
     /// that a process without requests reports a recovery, too. It does not close a breaker that opened for another
     /// reason: a server that is out of memory answers this, too.
     ///
-    /// While Redis is out of reach, policies follow their [`FailureMode`](tower_sluice::FailureMode): with the local fallback,
-    /// a process that is not ready by this could still serve.
+    /// While Redis is out of reach, policies follow their [`FailureMode`](tower_sluice::FailureMode): with the local
+    /// fallback, a process that is not ready by this could still serve.
     ///
     /// ```no_run
     /// # async fn ready(redis: tower_sluice_redis::Redis) -> http::StatusCode {

@@ -13,11 +13,11 @@ use super::{EXACT, Scripted, UnfitQuota, period_nanos, whole};
 
 /// Converts the times and prices of a quota to whole microseconds and a rest, exactly.
 ///
-/// In units of 1/`limit` nanosecond, where nothing is rounded (`src/algorithm/gcra.rs` of `tower-sluice`), a microsecond is
-/// 1000 × `limit` units and a token `period` units. A bucket only adds microseconds and tokens, so all sums are
-/// multiples of the greatest common divisor of these two, the *grain*. A microsecond has `parts` grains. For most
-/// quotas `parts` is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`, and
-/// so below 2^50. With other periods it is up to 1000 × `limit`, and [more than 2^52](UnfitQuota::TooManyParts) are
+/// In units of 1/`limit` nanosecond, where nothing is rounded (`src/algorithm/gcra.rs` of `tower-sluice`), a
+/// microsecond is 1000 × `limit` units and a token `period` units. A bucket only adds microseconds and tokens, so all
+/// sums are multiples of the greatest common divisor of these two, the *grain*. A microsecond has `parts` grains. For
+/// most quotas `parts` is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`,
+/// and so below 2^50. With other periods it is up to 1000 × `limit`, and [more than 2^52](UnfitQuota::TooManyParts) are
 /// refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {

@@ -175,13 +175,6 @@ impl From<BadReply> for Fault {
     }
 }
 
-/// Runs a charge in a task, so that it completes even if the caller is cancelled.
-pub(crate) fn in_background(charge: impl Future<Output = Result<Decision, LimiterError>> + Send + 'static) -> Answer {
-    let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(failed(FaultKind::NoRuntime))) };
-    let task = runtime.spawn(charge);
-    Answer::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
-}
-
 /// Wraps a fault into the error of a limiter, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
     fault.into().into()

@@ -67,8 +67,8 @@ use crate::script::Scripted;
 ///
 /// # Which quotas fit
 ///
-/// Up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS) units, such as a month of 10 TB in bytes, are counted to the
-/// unit. The scripts compute with whole microseconds and numbers below 2^53, and some quotas do not fit these.
+/// Up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS) units, such as a month of 10 TB in bytes, are counted to
+/// the unit. The scripts compute with whole microseconds and numbers below 2^53, and some quotas do not fit these.
 /// [`Scripted::fits`] reports such a quota as an [`UnfitQuota`](crate::UnfitQuota), and creating a limiter with it
 /// panics:
 ///
@@ -83,9 +83,9 @@ use crate::script::Scripted;
 ///
 /// # Another quota
 ///
-/// After a [live change](tower_sluice::Limiter::inherit), a bucket's used units stay used units, as in memory: the first
-/// charge of a key converts its debt, with a second round trip. A client that has used up ten per hour, and gets a
-/// thousand, sends 990 more at once.
+/// After a [live change](tower_sluice::Limiter::inherit), a bucket's used units stay used units, as in memory: the
+/// first charge of a key converts its debt, with a second round trip. A client that has used up ten per hour, and gets
+/// a thousand, sends 990 more at once.
 ///
 /// A store with another quota may also have the same name without inheriting: after a restart with another limit, or
 /// during a rollout. Such a process does not know the other rate. It keeps a bucket's debt as the time at which it will
@@ -100,13 +100,13 @@ use crate::script::Scripted;
 /// # Quotas of the keys' own
 ///
 /// From the first question [under a quota](tower_sluice::limiter::Ask::under) on, or once a policy has a
-/// [`quota_fn`](tower_sluice::Policy::quota_fn), each key is stored with its quota, 25 to 50 bytes more. A key whose quota
-/// changes keeps its used units, as in memory, and also its debt beyond a smaller bucket: the first charge under the
-/// other quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at the
-/// old rate; a peek, a cost of 0 and a cost that can never be admitted convert nothing. A conversion rounds a bucket's
-/// debt up, by less than a microsecond, and cuts it at 71 years. Keys from before are converted in the same way, from
-/// the limiter's own quota. [`LimitsHandle::peek`](tower_sluice::LimitsHandle::peek) shows the quota of the key's last
-/// charge while it owes something, and the limiter's own after that.
+/// [`quota_fn`](tower_sluice::Policy::quota_fn), each key is stored with its quota, 25 to 50 bytes more. A key whose
+/// quota changes keeps its used units, as in memory, and also its debt beyond a smaller bucket: the first charge under
+/// the other quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at
+/// the old rate; a peek, a cost of 0 and a cost that can never be admitted convert nothing. A conversion rounds a
+/// bucket's debt up, by less than a microsecond, and cuts it at 71 years. Keys from before are converted in the same
+/// way, from the limiter's own quota. [`LimitsHandle::peek`](tower_sluice::LimitsHandle::peek) shows the quota of the
+/// key's last charge while it owes something, and the limiter's own after that.
 ///
 /// A charge is refunded if the key has the same rate by then, or windows of the same period; otherwise it stays. The
 /// count of a window that was brought into a shorter period ends with that period: give all quotas of a limiter with
@@ -122,21 +122,21 @@ use crate::script::Scripted;
 ///
 /// # Bans and debts
 ///
-/// The [ban](tower_sluice::Penalty#on-several-machines) of a key, and its [debt](tower_sluice::Policy::owe_shortfalls) beyond its
-/// budget, stand before its state and take some 20 bytes more: the scripts read both with it, so a decision takes no
-/// further call. While one of them lasts, a charge is rejected, and a refund of an earlier charge does nothing. A ban
-/// is made by one call, and a debt by two, in the background. Both end by the server's clock; a debt is forgiven after
-/// 35 years.
+/// The [ban](tower_sluice::Penalty#on-several-machines) of a key, and its [debt](tower_sluice::Policy::owe_shortfalls)
+/// beyond its budget, stand before its state and take some 20 bytes more: the scripts read both with it, so a decision
+/// takes no further call. While one of them lasts, a charge is rejected, and a refund of an earlier charge does
+/// nothing. A ban is made by one call, and a debt by two, in the background. Both end by the server's clock; a debt is
+/// forgiven after 35 years.
 ///
 /// # When Redis is out of reach
 ///
-/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](crate::RedisBuilder::timeout), also if it shares a
-/// call, refunds a lease first, or needs several nodes: one deadline holds for all calls of a decision. While the
-/// circuit breaker of the node is open it fails at once. Then the [policy](tower_sluice::FailureMode) decides about the
-/// request. For the [local fallback](tower_sluice::FailureMode::LocalFallback) this store also counts the units that Redis
-/// admits in a [`MemoryStore`](tower_sluice::store::MemoryStore) for 65,536 keys. The fallback only counts up: units that are
-/// refunded on Redis stay charged there, until time has paid them off. Units that fallbacks admit are not reported to
-/// Redis: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
+/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](crate::RedisBuilder::timeout), also if it
+/// shares a call, refunds a lease first, or needs several nodes: one deadline holds for all calls of a decision. While
+/// the circuit breaker of the node is open it fails at once. Then the [policy](tower_sluice::FailureMode) decides about
+/// the request. For the [local fallback](tower_sluice::FailureMode::LocalFallback) this store also counts the units
+/// that Redis admits in a [`MemoryStore`](tower_sluice::store::MemoryStore) for 65,536 keys. The fallback only counts
+/// up: units that are refunded on Redis stay charged there, until time has paid them off. Units that fallbacks admit
+/// are not reported to Redis: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
 ///
 /// If one of our keys holds a value of another type or format, its requests fail, and the value stays as it is: its
 /// writer may need it. [Reset](tower_sluice::limiter::Mode::Reset) removes it.

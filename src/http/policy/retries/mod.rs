@@ -101,10 +101,10 @@ use crate::values::{Ask, Description, Finish, PartitionKey, Quota, Retry, Shape,
 ///
 /// On Redis, it is one round trip; with records, it is one more than without an idempotency key, and six for a free
 /// retry. If it was charged, further calls (one on Redis, two with records) follow once its response is over, for which
-/// no request waits. Its calls are its own: no other policy of the layer and no other request of the key shares them, no
-/// lease pays, and they are made even if the key is known to be used up, since a retry may be free nevertheless.
-/// For such a key, each process asks 100 times at once and 10 times per second. Requests beyond them are rejected
-/// without a call; free retries among them are not used up.
+/// no request waits. Its calls are its own: no other policy of the layer and no other request of the key shares them,
+/// no lease pays, and they are made even if the key is known to be used up, since a retry may be free nevertheless. For
+/// such a key, each process asks 100 times at once and 10 times per second. Requests beyond them are rejected without a
+/// call; free retries among them are not used up.
 #[must_use]
 #[doc(alias("idempotency key", "Idempotency-Key", "idempotent"))]
 pub struct ChargeOnce {

@@ -1,7 +1,8 @@
 //! [`Accounts`]: units that were bought, on a server.
 //!
-//! The trait has one method, which does an [`AccountStep`] on the account of a key. A server that runs scripts does it in one
-//! call. Over [`Records`](super::Records), which are only swapped, `over_records` does it, by the bytes of `record`.
+//! The trait has one method, which does an [`AccountStep`] on the account of a key. A server that runs scripts does it
+//! in one call. Over [`Records`](super::Records), which are only swapped, `over_records` does it, by the bytes of
+//! `record`.
 
 mod over_records;
 mod record;
@@ -29,11 +30,12 @@ pub use crate::values::{CreditExpiry, Expiry, Paid, Shortfall, Unfit};
 ///
 /// # Contract
 ///
-/// - [`apply`](Self::apply) does one step, whichever process asks for it: as [`Balance`](crate::Balance) describes lots,
-///   their order, debts and refunds. Before it, lots that have [expired](Expiry) by the server's clock are removed.
+/// - [`apply`](Self::apply) does one step, whichever process asks for it: as [`Balance`](crate::Balance) describes
+///   lots, their order, debts and refunds. Before it, lots that have [expired](Expiry) by the server's clock are
+///   removed.
 /// - A step with a [`Reference`] is done once while the reference is known, however often it is asked for, and whatever
-///   its units are: for seven days, and for a credit as long as its units can be used. A step that is not done leaves no
-///   reference.
+///   its units are: for seven days, and for a credit as long as its units can be used. A step that is not done leaves
+///   no reference.
 /// - A key has at most 64 lots after a credit, and has or owes at most [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS).
 /// - A failure is an error. A step that failed may have been done, and is not sent again.
 /// - It returns before the deadline, also if the server does not answer.
@@ -58,8 +60,8 @@ pub trait Accounts: Send + Sync + 'static {
     /// Returns whether both keep the same accounts, so that a limiter over this inherits from one over the other.
     fn shares_accounts_with(&self, other: &Self) -> bool;
 
-    /// Returns the secret of the hashes that stand for keys and references. Processes that share accounts agree on it. Empty
-    /// by default.
+    /// Returns the secret of the hashes that stand for keys and references. Processes that share accounts agree on it.
+    /// Empty by default.
     fn secret(&self) -> &[u8] {
         &[]
     }
@@ -98,8 +100,8 @@ pub enum AccountStep {
         /// What the units were used for. Only with [`Shortfall::Owed`].
         reference: Option<Reference>,
     },
-    /// Gives back units of a charge: to the lot that was charged last, up to what it has paid, and the others to the lot
-    /// that was charged first. Units of a lot that has expired meanwhile are gone.
+    /// Gives back units of a charge: to the lot that was charged last, up to what it has paid, and the others to the
+    /// lot that was charged first. Units of a lot that has expired meanwhile are gone.
     GiveBack {
         /// The units; as many as were charged at most.
         units: u64,
@@ -140,8 +142,8 @@ pub struct AccountReply {
     pub taken: u64,
     /// The lots that they came from, if any were taken.
     pub paid: Option<Paid>,
-    /// The end of the time for which the lots before a [`Take`](AccountStep::Take) would have sufficed for its units: later
-    /// lots pay for those that expire before. [`Expiry::NEVER`] if they do not suffice, and after other steps.
+    /// The end of the time for which the lots before a [`Take`](AccountStep::Take) would have sufficed for its units:
+    /// later lots pay for those that expire before. [`Expiry::NEVER`] if they do not suffice, and after other steps.
     pub suffices_until: Expiry,
     /// The time of the server.
     pub now: Timestamp,

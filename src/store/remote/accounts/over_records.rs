@@ -13,7 +13,8 @@
 //! after the first: and then it finds the reference in the account, or it was taken out, and its record was written
 //! before, which step 2 reads. This needs that no value of an account ever comes back, for which it has a number.
 //!
-//! The test `tests::interleavings` tries all orders of the calls of two entries, with crashes and answers that are lost.
+//! The test `tests::interleavings` tries all orders of the calls of two entries, with crashes and answers that are
+//! lost.
 
 use std::sync::Arc;
 use std::time::Duration;

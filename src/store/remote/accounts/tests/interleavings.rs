@@ -1,8 +1,9 @@
-//! All orders of the calls of processes that enter one reference, with crashes after any call and answers that are lost.
+//! All orders of the calls of processes that enter one reference, with crashes after any call and answers that are
+//! lost.
 //!
-//! The code itself is explored: each call of a process waits until the search answers it. A state is known by the values of
-//! the server, by the answers that each process has had, and by the calls that are on their way. From each state, each
-//! continuation is tried once.
+//! The code itself is explored: each call of a process waits until the search answers it. A state is known by the
+//! values of the server, by the answers that each process has had, and by the calls that are on their way. From each
+//! state, each continuation is tried once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
