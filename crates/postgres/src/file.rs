@@ -125,13 +125,6 @@ pub fn limiters(postgres: Postgres) -> Arc<dyn Store> {
 struct PostgresLimiters(Postgres);
 
 impl PostgresLimiters {
-    fn check_name(name: &str) -> Result<(), NoLimiter> {
-        if name.len() > 255 {
-            return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
-        }
-        Ok(())
-    }
-
     fn limiter<A: Kept>(&self, name: &str, algorithm: A) -> Result<Arc<dyn Limiter>, NoLimiter> {
         algorithm.fits().map_err(|_| {
             NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")

@@ -1,14 +1,12 @@
 //! [`RedisBackend`]: the transitions of one limiter, as calls of scripts.
 
 use std::fmt;
-use std::future::Future;
 
-use tokio::runtime::Handle;
+use tower_sluice::LimiterError;
 use tower_sluice::internal::redis::{KeyTag, tag_of};
-use tower_sluice::limiter::{Answer, Override};
+use tower_sluice::limiter::Override;
 use tower_sluice::store::remote::{Applied, Attempts, CallLimits, Standing, Target, Transition};
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
-use tower_sluice::{Decision, LimiterError};
 
 use super::bundle::ScriptCaller;
 use super::conversation::{KeyPart, Quotas, converse};
