@@ -278,7 +278,7 @@ async fn rejected_requests_leave_no_entry() {
 
 /// More requests of one process than the server can answer in their time: most fail, and none of its units is lost.
 #[tokio::test(start_paused = true)]
-async fn renewals_overtake_waiting_requests() {
+async fn a_storm_of_requests_loses_no_units() {
     simulate();
     let server = Distant::default();
     let [here, there] = [server.other(), server.other()].map(|process| Arc::new(limiter(&process, 2)));
