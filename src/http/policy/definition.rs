@@ -183,7 +183,8 @@ impl Policy {
     ///
     /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects this option with a limiter that [takes no
     /// quotas](crate::limiter::Description::takes_quotas): a [`SharedQueue`](crate::SharedQueue), a
-    /// [`SlowDown`](crate::SlowDown), a [`Concurrency`](crate::Concurrency), or a custom limiter that does not declare support for them.
+    /// [`SlowDown`](crate::SlowDown), a [`Concurrency`](crate::Concurrency), or a custom limiter that does not declare
+    /// support for them.
     ///
     /// # Memory
     ///

@@ -142,9 +142,9 @@ impl LimitsHandle {
     }
 
     /// Rejects, with 503, all waiters in the queues of this layer (a [`LeakyQueue`](crate::LeakyQueue), a
-    /// [`SharedQueue`](crate::SharedQueue), or a custom limiter that implements [`Limiter::close`]), and all requests to
-    /// these queues from now on. Call it when the server shuts down, before it waits for requests in flight: otherwise it waits for
-    /// the whole queue.
+    /// [`SharedQueue`](crate::SharedQueue), or a custom limiter that implements [`Limiter::close`]), and all requests
+    /// to these queues from now on. Call it when the server shuts down, before it waits for requests in flight:
+    /// otherwise it waits for the whole queue.
     ///
     /// Other policies are not affected: a bucket decides as before. Closed queues stay closed, and queues of later
     /// changes are closed as well. A queue that several layers share is closed for all of them, even if it was replaced

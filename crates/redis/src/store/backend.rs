@@ -1,14 +1,12 @@
 //! [`RedisBackend`]: the transitions of one limiter, as calls of scripts.
 
 use std::fmt;
-use std::future::Future;
 
-use tokio::runtime::Handle;
+use tower_sluice::LimiterError;
 use tower_sluice::internal::redis::{KeyTag, tag_of};
-use tower_sluice::limiter::{Answer, Override};
+use tower_sluice::limiter::Override;
 use tower_sluice::store::remote::{Applied, Attempts, CallLimits, Standing, Target, Transition};
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
-use tower_sluice::{Decision, LimiterError};
 
 use super::bundle::ScriptCaller;
 use super::conversation::{KeyPart, Quotas, converse};
@@ -175,13 +173,6 @@ impl From<BadReply> for Fault {
     }
 }
 
-/// Runs a charge in a task, so that it completes even if the caller is cancelled.
-pub(crate) fn in_background(charge: impl Future<Output = Result<Decision, LimiterError>> + Send + 'static) -> Answer {
-    let Ok(runtime) = Handle::try_current() else { return Answer::Ready(Err(failed(FaultKind::NoRuntime))) };
-    let task = runtime.spawn(charge);
-    Answer::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
-}
-
 /// Wraps a fault into the error of a limiter, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
     fault.into().into()
@@ -189,7 +180,6 @@ pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error;
     use std::time::Duration;
 
     use tower_sluice::algorithm::{Algorithm, CalendarWindow};
@@ -233,16 +223,5 @@ mod tests {
             assert!(left.abs_diff(wait) < Duration::from_secs(60), "{wait:?} instead of {left:?}");
         }
         assert!(!charge_at(before).await.is_allowed());
-    }
-
-    #[tokio::test]
-    async fn a_charge_whose_task_panics_is_cancelled() {
-        async fn panics() -> Result<Decision, LimiterError> {
-            panic!("on purpose")
-        }
-        let Answer::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
-        let error = answer.await.unwrap_err();
-        let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
-        assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));
     }
 }

@@ -24,6 +24,6 @@ mod store;
 
 pub use self::store::{RedisStore, RedisTable};
 
-pub(crate) use self::backend::{failed, in_background};
+pub(crate) use self::backend::failed;
 pub(crate) use self::bundle::ScriptCaller;
 pub(crate) use self::reports::RedisReports;

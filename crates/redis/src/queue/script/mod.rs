@@ -67,8 +67,8 @@ impl QueueScript {
         ScriptCall { script: &QUEUE, keys: smallvec![key], args, texts: Vec::new() }
     }
 
-    /// Reads the answer to a [`call`](Self::call) for the same arrival: when the reservation ends, and the timeline with
-    /// it.
+    /// Reads the answer to a [`call`](Self::call) for the same arrival: when the reservation ends, and the timeline
+    /// with it.
     pub(crate) fn reserved(
         &self,
         answer: &ScriptReply,
