@@ -41,9 +41,9 @@
 //!
 //! Units that customers buy are a [`SharedBalance`](crate::SharedBalance) on either: over `redis.clone()`, or over
 //! `postgres.records()`, a second table, which is logged. Requests in flight on all machines are counted on either, by
-//! a [`SharedConcurrency`](crate::SharedConcurrency), and a [`SharedQueue`](crate::SharedQueue) is one queue for all. On
-//! PostgreSQL a request takes two statements for each, of which one writes, and the write waits for the disk: they are
-//! for requests that last, such as downloads, exports and calls to a language model.
+//! a [`SharedConcurrency`](crate::SharedConcurrency), and a [`SharedQueue`](crate::SharedQueue) is one queue for all.
+//! On PostgreSQL a request takes two statements for each, of which one writes, and the write waits for the disk: they
+//! are for requests that last, such as downloads, exports and calls to a language model.
 //!
 //! # When to take it, and when not
 //!
