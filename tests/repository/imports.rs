@@ -238,6 +238,7 @@ const QUEUE: Picture = &[
     ("driver", &["log", "monitor", "schedule", "timer"]),
     ("local", &["driver", "monitor", "schedule"]),
     ("leaky_queue", &["local", "schedule"]),
+    ("shared", &["leaky_queue"]),
     ("slow_down", &["local", "schedule"]),
     ("shared", &["leaky_queue"]),
 ];

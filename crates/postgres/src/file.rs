@@ -10,8 +10,8 @@
 //! secret = "..."          # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out. The policies of such a store are limits over time, queues, limits of requests in
-//! flight, or balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
+//! All but `url` may be left out. The policies of such a store are limits over time, limits of requests in flight,
+//! queues, or balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
 //! the reader [its limiters](limiters).
 //!
 //! Create the table first: [`Config::migrations`](tower_sluice_config::Config::migrations) returns the statement.

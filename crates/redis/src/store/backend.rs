@@ -180,7 +180,6 @@ pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error;
     use std::time::Duration;
 
     use tower_sluice::algorithm::{Algorithm, CalendarWindow};
@@ -224,16 +223,5 @@ mod tests {
             assert!(left.abs_diff(wait) < Duration::from_secs(60), "{wait:?} instead of {left:?}");
         }
         assert!(!charge_at(before).await.is_allowed());
-    }
-
-    #[tokio::test]
-    async fn a_charge_whose_task_panics_is_cancelled() {
-        async fn panics() -> Result<Decision, LimiterError> {
-            panic!("on purpose")
-        }
-        let Answer::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
-        let error = answer.await.unwrap_err();
-        let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
-        assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));
     }
 }

@@ -116,15 +116,16 @@ impl<R: Records> DepartureQueue for RecordQueue<R> {
             turn = self.records.turn(&name, deadline) => turn,
         };
         match turn {
-            Ok(turn) => {
-                // Its answer may have come at the same time. If not, it is among those that wait, since all that were
-                // taken out in an earlier turn have been answered in it.
-                if let Err(TryRecvError::Empty) = answered.try_recv() {
+            // Its answer may have come at the same time. If not, it is still in the line, since all that were taken out
+            // in an earlier turn were answered in it.
+            Ok(turn) => match answered.try_recv() {
+                Err(TryRecvError::Empty) => {
                     self.reserve_in_turn(turn, key, deadline).await;
+                    answered.await.unwrap_or_else(unanswered)
                 }
-                leaves.end();
-                answered.await.unwrap_or_else(unanswered)
-            }
+                Err(TryRecvError::Closed) => Err(self.gave_up(GaveUp::Cancelled)),
+                Ok(answer) => answer,
+            },
             Err(unchanged) => {
                 // The request that makes its reservation from here on gives it back.
                 answered.close();
