@@ -13,7 +13,7 @@ if is_repeated then
   done = 2
 elseif expires <= now then
   done = 5
-elseif left + units > 1000000000000000 then
+elseif left + units >= 1000000000000000 then
   done = 4
 elseif is_new and #lots >= 64 then
   done = 3

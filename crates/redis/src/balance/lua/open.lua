@@ -1,6 +1,6 @@
 -- Begins a script on the balance of a key: drops lots that have expired, and adds up the others.
 --
--- A key is a hash. Numbers are whole and below 2^53: a balance is at most 10^15.
+-- A key is a hash. Numbers are whole and below 2^53: a balance is below 10^15.
 --   field   the millisecond at which a lot expires, 2^43 - 1 for never; value: the units of the lot
 --   'owed'  the units that the key owes; only a key without lots has it
 --

@@ -11,7 +11,7 @@ for index = #lots, 1, -1 do
 end
 if is_repeated then
   done = 2
-elseif shortfall == '2' and owed + rest > 1000000000000000 then
+elseif shortfall == '2' and owed + rest >= 1000000000000000 then
   done = 4
 elseif units > 0 and (rest == 0 or shortfall ~= '0') then
   done, taken = 1, units - rest
