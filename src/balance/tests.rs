@@ -18,7 +18,13 @@ use crate::values::{Adjusted, Ask, Credit, LimiterError, Mode, PartitionKey, Quo
 #[cfg(feature = "test-util")]
 mod against_ledger;
 #[path = "../testing/ledger.rs"]
-#[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
+#[allow(
+    clippy::duplicate_mod,
+    dead_code,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "shared with the suite of accounts, which not all features have"
+)]
 mod ledger;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -152,6 +152,7 @@ impl ScriptReply {
     }
 
     /// Returns the decisions on the requests of a charge with the same arguments, and the state after them.
+    #[allow(clippy::type_complexity, reason = "no name would say more")]
     fn replay<A: Scripted>(
         &self,
         algorithm: &A,
