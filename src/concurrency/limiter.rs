@@ -16,8 +16,8 @@ use crate::values::{
     Answer, Ask, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms,
 };
 
-/// Limits how many requests of a key are in flight at once, in this process; `RedisConcurrency` of
-/// `tower-sluice-redis` does so over many.
+/// Limits how many requests of a key are in flight at once, in this process;
+/// [`SharedConcurrency`](crate::SharedConcurrency) does so over many.
 ///
 /// A request takes its [cost](crate::Policy::cost) in units, one unless set, and holds them until it is over. In a
 /// layer, that is when the **body** of its response has ended, has failed, or was dropped: a slow download, a stream of
