@@ -253,8 +253,7 @@
 //! - A plan has the policy's period and its other settings. `slow-down`, `overload` and `balance` have no plans, nor
 //!   has a `leaky-queue` on Redis.
 //! - An edited file changes plans [while the app runs](super::hot_reload), and used units stay used.
-//! - With `[store.postgres]` in the file, [processes share](super::sharing) `pace` and `month`. Requests in flight are
-//!   not shared there, so `in-flight` needs `store = "memory"`.
+//! - With `[store.postgres]` in the file, [processes share](super::sharing) all three.
 //!
 //! # The policies
 //!

@@ -82,7 +82,7 @@ async fn two_services_admit_the_limit_exactly() {
     assert_eq!(clients.join_all().await.into_iter().sum::<usize>(), LIMIT);
 }
 
-/// The file of the guide's page on plans, with its limits over time on PostgreSQL.
+/// The file of the guide's page on plans, on PostgreSQL.
 fn plans(url: &str) -> String {
     let page = include_str!("../../../../src/guide/plans.rs");
     let (_, file) = page.split_once("//! ```toml\n").expect("the page has a file");
@@ -92,10 +92,6 @@ fn plans(url: &str) -> String {
     for line in lines {
         text += line;
         text.push('\n');
-        if line == "algorithm = \"concurrency\"" {
-            // PostgreSQL has limits over time.
-            text += "store = \"memory\"\n";
-        }
     }
     text
 }
