@@ -276,6 +276,7 @@ impl Description {
         let Self {
             delays,
             batching,
+            charging_once,
             modes: _,
             terms: _,
             max_cost: _,
@@ -283,7 +284,6 @@ impl Description {
             sheds: _,
             takes_quotas: _,
             states: _,
-            charging_once: _,
             keeps_standing: _,
             adjusting: _,
             shares_reports: _,
@@ -291,7 +291,7 @@ impl Description {
             find_shedder: _,
             clock: _,
         } = self;
-        !*delays && batching.is_none() && self.answers(Mode::Peek)
+        !*delays && batching.is_none() && charging_once.is_none() && self.answers(Mode::Peek)
     }
 
     pub(crate) fn batches(&self) -> Option<&dyn Batching> {

@@ -18,7 +18,8 @@ use tower_sluice::store::remote::{KeyValue, KeyValueBackend, KeyValueRecords, Re
 use tower_sluice::testing::{check_backend, check_in_flight, check_records, seed_of};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Settlement,
+    ChargeOnce, Decision, Limiter, LimiterExt, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
+    Settlement,
 };
 
 use crate::month::{MONTH_BYTES, downloads, two_processes_send_a_month};
@@ -596,4 +597,33 @@ async fn its_keys_are_records_as_a_plain_map() {
 async fn its_keys_count_units_in_flight() {
     let records = KeyValueRecords::new(Arc::<Map>::default(), "test").bounded(Duration::from_secs(60), 1_000);
     check_in_flight(records, seed_of(58)).await;
+}
+
+/// A retry is free in the other process, although the store makes no decisions on several keys in one call.
+#[tokio::test]
+async fn a_retry_is_free_over_records() {
+    let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
+    let records = || KeyValueRecords::new(Arc::clone(&map), "test").with_clock(clock.clone());
+    let layer = || {
+        let store = RemoteStore::new(backend(&map, &clock)).records(records(), "api");
+        let limiter = RateLimiter::new(FixedWindow::new(Quota::per_day(10)), store);
+        let once = ChargeOnce::by_header(http::HeaderName::from_static("idempotency-key"));
+        RateLimitLayer::builder(Policy::new("api", limiter).charge_once(once)).verdict().build()
+    };
+    let left = async |layer: &RateLimitLayer| {
+        let hello = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));
+        let request = Request::post("/").header("idempotency-key", "k").body(()).unwrap();
+        // The body is dropped, so the response is over.
+        let response = layer.clone().layer(hello).oneshot(request).await.unwrap().map(drop);
+        let verdict = response.extensions().get::<tower_sluice::Verdict>().unwrap();
+        verdict.policies()[0].decision().remaining()
+    };
+    let [one, other] = [layer(), layer()];
+    assert_eq!(left(&one).await, 9);
+    // The record is made in the background.
+    while !map.values.lock().unwrap().keys().any(|name| name.ends_with(":o")) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(left(&other).await, 9, "it is free");
+    assert_eq!(left(&one).await, 8, "one retry is");
 }

@@ -138,6 +138,9 @@ fn check_name(name: &str) -> Result<(), NoLimiter> {
     if name.len() > 255 {
         return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
     }
+    if name.contains('\0') {
+        return Err(NoLimiter::unfit("no text of PostgreSQL has a NUL; remove it from the name of the policy"));
+    }
     Ok(())
 }
 

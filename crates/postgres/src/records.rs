@@ -31,6 +31,9 @@ impl Postgres {
     }
 }
 
+/// An entry of an index of PostgreSQL has less than 2,704 bytes.
+const LONGEST_NAME: usize = 2_000;
+
 /// A record in a statement.
 #[derive(Clone, Debug)]
 struct Arguments {
@@ -49,6 +52,11 @@ impl PostgresRecords {
         statement: fn(&Postgres) -> &Statement,
         arguments: Arguments,
     ) -> Result<Vec<Vec<Value>>, LimiterError> {
+        // Before the call, so that it counts as no failure of the server.
+        if arguments.name.contains('\0') || arguments.name.len() > LONGEST_NAME {
+            let problem = format!("a limiter's name has {LONGEST_NAME} bytes at the most, and no NUL");
+            return Err(failed(PostgresFault::new(FaultKind::Encoding, problem)));
+        }
         let postgres = self.0.clone();
         let call = async move { send(&postgres, statement(&postgres), arguments).await };
         let answer = self.0.record_calls().run(limits, call, PostgresFault::blames_server).await;

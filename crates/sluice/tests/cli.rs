@@ -351,3 +351,21 @@ fn a_program_without_dynamodb_says_so() {
     let error = text(&output.stderr);
     assert!(error.contains(":2: ") && error.contains("--features dynamodb"), "{error}");
 }
+
+#[test]
+fn names_and_limits_that_no_server_takes_are_checked() {
+    let route = "[store.postgres]\nurl = \"postgres://h/d\"\n[[route]]\npath = \"/a\"\n[[route.policy]]\n";
+    let window = "algorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n";
+    let queue = "name = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 999999999999999\nper = \"1s\"\n";
+    for (name, text) in
+        [("nul", format!("{route}name = \"a\\u0000b\"\n{window}")), ("queue", format!("{route}{queue}"))]
+    {
+        let file = file(&format!("{name}.toml"), &text);
+        let output = sluice(&["check", file.to_str().unwrap()]);
+        assert!(!text_of(&output).contains("panicked"), "{name}: {}", text_of(&output));
+    }
+}
+
+fn text_of(output: &Output) -> String {
+    text(&output.stdout).to_owned() + text(&output.stderr)
+}

@@ -22,12 +22,17 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Map {
     values: Lock<HashMap<String, Vec<u8>>>,
     calls: AtomicUsize,
+    /// How long a call takes.
+    took: Duration,
 }
 
 impl Map {
     async fn arrive(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         tokio::task::yield_now().await;
+        if !self.took.is_zero() {
+            tokio::time::sleep(self.took).await;
+        }
     }
 
     /// How many calls were made since the last time.
@@ -265,4 +270,30 @@ fn an_answer_outside_of_a_runtime_is_an_error() {
     for mode in [Mode::Charge, Mode::UpTo] {
         assert!(matches!(balance.decide(&Ask::charge(&key, 1).to(mode)), Answer::Ready(Err(_))));
     }
+}
+
+/// More requests than the server has time for: a request pays if it is served, and otherwise does not.
+#[tokio::test(start_paused = true)]
+async fn under_overload_who_pays_is_served() {
+    let map = Arc::new(Map { took: Duration::from_millis(5), ..Map::default() });
+    let clock = clock();
+    let records = KeyValueRecords::new(Arc::clone(&map), "map").bounded(Duration::from_millis(100), 1_000);
+    let balance = Arc::new(SharedBalance::new(records.with_clock(clock.clone()), "bought"));
+    let key = PartitionKey::from("a");
+    let _ = balance.credit(&key, Credit::units(10_000)).await.unwrap();
+    let mut requests = Vec::new();
+    // A request takes 10 ms of the server: 100 in a second.
+    for _ in 0..1_300 {
+        let (balance, key) = (Arc::clone(&balance), key.clone());
+        requests.push(tokio::spawn(async move {
+            balance.decide(&Ask::charge(&key, 1)).decided().await.is_ok_and(|decision| decision.is_allowed())
+        }));
+        tokio::time::sleep(Duration::from_micros(7_692)).await;
+    }
+    let mut served = 0;
+    for request in requests {
+        served += u64::from(request.await.unwrap());
+    }
+    assert!(served > 700, "{served} of 1,300 were served");
+    assert_eq!(left(&balance, &key).await, 10_000 - served);
 }

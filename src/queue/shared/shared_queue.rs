@@ -389,7 +389,7 @@ impl<D: Departures> Limiter for SharedQueue<D> {
     /// Advertises a bucket that holds all requests that may depart or wait at once, as a [`LeakyQueue`] does.
     fn describe(&self) -> Description {
         let description = Description::new()
-            .advertising(Terms::bucket(self.quota.burst(self.shared.terms.limit())))
+            .advertising(Terms::bucket(self.quota.burst(self.shared.terms.limit().min(Quota::MAX_UNITS))))
             .admitting_at_most(self.shared.terms.max_cost())
             .delaying()
             .answering(Mode::Shadow)

@@ -35,3 +35,16 @@ async fn a_record_ends_with_its_lifetime() {
     clock.advance(100 * YEAR);
     assert_eq!(records.read("a:b:d", limits()).await.unwrap().value.as_deref(), Some(&b""[..]));
 }
+
+/// A name that no record can have is the caller's mistake, and stops no other limiter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_impossible_name_opens_no_breaker() {
+    let records = process(pool(1)).await.records();
+    for name in ["a\0b".to_owned(), "n".repeat(9_000)] {
+        for _ in 0..12 {
+            let error = records.swap(&name, None, Some(b"1"), MINUTE, limits()).await.unwrap_err();
+            assert_eq!(kind(&error), FaultKind::Encoding);
+        }
+    }
+    assert!(records.swap("a:b:c", None, Some(b"1"), MINUTE, limits()).await.unwrap());
+}

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout};
 
 use super::record::{AccountRecord, MOST_OPEN, Open};
 use super::{AccountDone, AccountKey, AccountReply, AccountStep, Accounts, Reference, text};
@@ -46,8 +46,10 @@ impl<R: Records> Accounts for R {
         limits: CallLimits,
     ) -> Result<AccountReply, LimiterError> {
         let names = Names { limiter: account.limiter, tag: text(account.tag) };
-        // Requests of this process for one key would only be faster than each other.
-        let turn = timeout_at(limits.deadline, account.turns.take(&names.account())).await;
+        // Requests of this process for one key would only be faster than each other. Each waits for half of its time at
+        // most: whoever got a turn later would have no time for its calls, and take units for a request that gave up.
+        let longest = limits.deadline.saturating_duration_since(Instant::now()) / 2;
+        let turn = timeout(longest, account.turns.take(&names.account())).await;
         let _turn = turn.map_err(|_| Records::gave_up(self, GaveUp::TimedOut))?;
         Entering { records: self, names, limits }.apply(step).await
     }
