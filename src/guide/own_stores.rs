@@ -129,7 +129,8 @@
 //! Free retries, the list of who is rejected most, and that a share of a limit was reported are no algorithm's. A store
 //! has them over [`Records`](crate::store::remote::Records): values that are read and swapped, as of a key-value store
 //! ([`KeyValueRecords`](crate::store::remote::KeyValueRecords)), or of a table beside that of the limits.
-//! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are;
+//! [`RemoteStore::records`](crate::store::remote::RemoteStore::records) says where they are, as in
+//! `RemoteStore::new(backend).records(KeyValueRecords::new(map, "limits"), "api")`, where `"api"` is the limiter;
 //! `testing::check_records` tests yours.
 //!
 //! Units that customers [buy](super::top_ups) are a [`SharedBalance`](crate::SharedBalance) over any records, a

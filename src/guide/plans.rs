@@ -251,7 +251,7 @@
 //! - All requests of a key need the same plan, as [below](#what-happens). So limits over time need a `key`, and only a
 //!   policy with `path` in its key may have plans by the path.
 //! - A plan has the policy's period and its other settings. `slow-down`, `overload` and `balance` have no plans, nor
-//!   has a `leaky-queue` on Redis.
+//!   has a `leaky-queue` on a server.
 //! - An edited file changes plans [while the app runs](super::hot_reload), and used units stay used.
 //! - With `[store.postgres]` in the file, [processes share](super::sharing) all three.
 //!

@@ -18,6 +18,9 @@
 //! }
 //! ```
 //!
+//! Create its tables first, by [the migration](#the-migration): while they are missing, each process limits by itself,
+//! and says so in its log.
+//!
 //! The crate [`tower-sluice-postgres`](https://docs.rs/tower-sluice-postgres) (folder `crates/postgres` of the
 //! repository) is a crate of its own. It takes a pool that you make: of `deadpool-postgres` (by default), of `bb8`, or
 //! of `sqlx`, and makes [connections](#connections) as that one does. It is tested with PostgreSQL 15.
@@ -89,11 +92,11 @@
 //!
 //! # The migration
 //!
-//! `Postgres::migration` returns the statements that create two tables: print them, and put them among your
-//! migrations. `sluice_state` has the limits over time, and `sluice_state_records` what processes share besides: free
-//! retries, and who is rejected most. `Postgres::migrate` executes them, for tests and small programs: not from several
-//! processes at the same time, since PostgreSQL may then report that a table exists as an error. The role that creates
-//! the tables owns them. The service needs less:
+//! `Postgres::migration` returns the statements that create two tables: print them, and put them among your migrations.
+//! `sluice_state` has the limits over time, and `sluice_state_records` what processes share besides: queues, requests
+//! in flight, bought units, free retries, and who is rejected most. `Postgres::migrate` executes them, for tests and
+//! small programs: not from several processes at the same time, since PostgreSQL may then report that a table exists as
+//! an error. The role that creates the tables owns them. The service needs less:
 //!
 //! ```sql
 //! CREATE ROLE limits LOGIN PASSWORD '…';
@@ -337,8 +340,8 @@
 //! # What is shared
 //!
 //! Used units, debts, bans (also their number, if they [grow](crate::Penalty::growing)), and bans and allowances by
-//! hand, bought units, free retries, and the list of who is rejected most are shared by all processes that use the same
-//! table and the same names. Queues, requests in flight, metrics and changes at run time are each process's own. The
+//! hand, bought units, queues, requests in flight, free retries, and the list of who is rejected most are shared by all
+//! processes that use the same table and the same names. Metrics and changes at run time are each process's own. The
 //! whole table: [which processes share what](super::sharing).
 //!
 //! Next: [share limits on DynamoDB](super::dynamodb).

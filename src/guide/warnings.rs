@@ -66,8 +66,9 @@
 //! - A [bucket](crate::TokenBucket) fills up all the time. Its use is counted from the *burst*: with 10 per second
 //!   and a burst of 20, 80 % are 16 units at once. It is reported once in the time in which the bucket fills up. To
 //!   warn of budgets that are sold by day or month, take a window.
-//! - On Redis and PostgreSQL, one of all processes reports. In other stores each process reports its own crossings: of
-//!   a limit [in memory](super::sharing), that is the crossing of its own budget.
+//! - On Redis, on PostgreSQL and in a store [with records](super::own_stores), one of all processes reports. In others
+//!   each process reports its own crossings: of a limit [in memory](super::sharing), that is the crossing of its own
+//!   budget.
 //! - A [shadow](super::shadow) reports, too: see [`Crossing::is_shadow`](crate::policy::Crossing::is_shadow).
 //!
 //! It may be missed, or come twice, in rare cases, which [`on_crossing`](crate::Policy::on_crossing) lists. So do not

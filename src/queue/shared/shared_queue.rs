@@ -138,6 +138,13 @@ use crate::values::{
 /// If unrelated clients share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
 /// it](LeakyQueue#clients-that-come-and-go): they can keep its queue full, as with a `LeakyQueue`.
 ///
+/// # Smaller bounds
+///
+/// A process whose `max_queue` or `max_wait` is smaller than that of a process before it takes a schedule that reaches
+/// beyond its own bounds for one from before the clock was set back, and shortens it. The waiters of the old bounds
+/// depart as they were told, so until then, more requests depart than the quota says. Let a queue run empty before you
+/// lower its bounds.
+///
 /// # Several runtimes
 ///
 /// Each waiter sleeps on the timer of the runtime that polls it. So a runtime that is blocked, or that is not driven,
