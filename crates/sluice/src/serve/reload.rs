@@ -1,5 +1,6 @@
 //! Puts edited files in force, on SIGHUP and when a text has changed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,12 @@ pub(crate) async fn apply_edits(mut hangups: Signal, sources: Sources, texts: Te
             continue;
         }
         applied.clone_from(&found);
-        let changed = found.and_then(|texts| limits.change(&texts).map_err(|error| error.to_string()));
+        let changed = found.and_then(|texts| {
+            // Its message is printed already. A defect in one edit must not end the task, and all later edits with it.
+            let changed = catch_unwind(AssertUnwindSafe(|| limits.change(&texts)));
+            let changed = changed.map_err(|_| "the files cannot be applied: a defect of this program".to_owned())?;
+            changed.map_err(|error| error.to_string())
+        });
         note_success(changed.is_ok());
         match changed {
             Ok(changed) => tracing::info!("the limits were read again: {changed}"),
