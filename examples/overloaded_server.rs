@@ -11,6 +11,13 @@
 //!
 //! Needs two processors that do nothing else: the client takes the second one.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::float_arithmetic,
+    reason = "it prints figures, and decides nothing"
+)]
+
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
