@@ -176,7 +176,7 @@ fn assert_same_exceptions(
 }
 
 /// Nodes of one name would share a series of metrics.
-fn assert_distinct_names(nodes: &[NodeHealth]) {
+pub(super) fn assert_distinct_names(nodes: &[NodeHealth]) {
     let mut names = HashSet::new();
     for node in nodes {
         assert!(names.insert(node.name()), "two nodes of the backend are called {:?}", node.name());

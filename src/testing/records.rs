@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Random;
-use crate::store::NodeHealth;
+use super::backend::assert_distinct_names;
 use crate::store::remote::{CallLimits, Record, Records};
 
 /// Checks a server that keeps records: reads and swaps match a plain map; of swaps that begin at once with the value
@@ -24,9 +24,7 @@ pub async fn check_records<R: Records>(records: R, seed: u64) {
     check_trace(&*records, &mut Random::new(seed)).await;
     check_swaps_at_once(&records).await;
     check_additions(&records).await;
-    let health = records.health();
-    let names: std::collections::HashSet<_> = health.iter().map(NodeHealth::name).collect();
-    assert_eq!(names.len(), health.len(), "two nodes have one name");
+    assert_distinct_names(&records.health());
 }
 
 /// Long enough for a machine that is busy.
