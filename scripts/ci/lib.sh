@@ -173,9 +173,10 @@ check_public_interface() {
     printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$wrapper"
     chmod +x "$wrapper"
     command -v python3 >/dev/null || install_packages python3
+    # All at once, so that what they share is compiled with one set of features.
+    RUSTDOC=$PWD/$wrapper RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -Z unstable-options --output-format json" \
+        cargo doc --quiet --locked --no-deps --lib --all-features "${packages[@]/#/--package=}"
     for package in "${packages[@]}"; do
-        RUSTDOC=$PWD/$wrapper cargo rustdoc --quiet --locked -p "$package" --lib --all-features -- \
-            -Z unstable-options --output-format json
         name=${package#tower-sluice}
         python3 scripts/ci/public_api.py "docs/public_api${name/-/_}.txt" "${CARGO_TARGET_DIR:-target}/doc/${package//-/_}.json" "$@"
     done
