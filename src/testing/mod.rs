@@ -18,6 +18,7 @@
 mod accounts;
 mod algorithm;
 mod backend;
+mod by_hand;
 mod departures;
 mod in_flight;
 mod interval;
@@ -31,6 +32,7 @@ mod records;
 pub use self::accounts::check_accounts;
 pub use self::algorithm::check_algorithm;
 pub use self::backend::check_backend;
+pub use self::by_hand::check_charges_by_hand;
 pub use self::departures::check_departures;
 pub use self::in_flight::check_in_flight;
 #[doc(hidden)]

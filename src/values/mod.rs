@@ -32,7 +32,7 @@ pub mod time;
 mod watches_bodies;
 
 pub use self::account::{Paid, Shortfall, Unfit};
-pub use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
+pub(crate) use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
 pub use self::answer::{Answer, LimiterError, Pending};
 #[cfg(feature = "http")]
 pub(crate) use self::ask::Now;

@@ -12,7 +12,6 @@ use crate::algorithm::{CalendarWindow, CalendarWindowState};
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
 use crate::limiter::{Description, Receipt};
 use crate::store::remote::Target;
-use crate::values::LimiterError;
 #[cfg(feature = "calendar")]
 use crate::values::time::Timestamp;
 
@@ -28,8 +27,7 @@ pub use crate::store::remote::tag::{KeyTag, Tags};
 pub use crate::util::random::identity;
 pub use crate::util::undo::{OnDrop, complete_or_undo};
 pub use crate::values::{
-    Adjusted, Adjusting, Batching, ChargingOnce, Claim, Formula, MemberDecision, PendingAdjustment, REFERENCE_KEPT,
-    Report, Retry, Room, SharesReports,
+    Batching, ChargingOnce, Claim, Formula, MemberDecision, REFERENCE_KEPT, Report, Retry, Room, SharesReports,
 };
 
 /// The abilities of limiters that share more than their decisions.
@@ -39,9 +37,6 @@ pub trait Abilities: Sized {
 
     /// Keeps the records of requests whose retries are free.
     fn charging_once(self, limiter: impl ChargingOnce) -> Self;
-
-    /// Enters credits or charges by hand itself.
-    fn adjusting(self, limiter: impl Adjusting) -> Self;
 
     /// Passes the reports of processes on.
     fn sharing_reports(self, limiter: impl SharesReports) -> Self;
@@ -54,10 +49,6 @@ impl Abilities for Description {
 
     fn charging_once(self, limiter: impl ChargingOnce) -> Self {
         Self::charging_once(self, limiter)
-    }
-
-    fn adjusting(self, limiter: impl Adjusting) -> Self {
-        Self::adjusting(self, limiter)
     }
 
     fn sharing_reports(self, limiter: impl SharesReports) -> Self {
@@ -189,10 +180,4 @@ pub fn paid_at(receipt: Receipt) -> u128 {
 #[must_use]
 pub fn window_of(receipt: Receipt) -> Option<u64> {
     ChargedIn::read(receipt)
-}
-
-/// The error of a charge by hand to a key that an operator allows.
-#[must_use]
-pub fn allowed_by_hand() -> LimiterError {
-    LimiterError::allowed_by_hand()
 }

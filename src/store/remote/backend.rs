@@ -9,6 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::by_hand::ByHand;
 use super::joint::Joint;
 use super::query::StoreInner;
 use super::standing::Standing;
@@ -106,7 +107,16 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         None
     }
 
-    /// Adds what only the store on Redis has: it decides on free retries and charges by hand in the call that charges.
+    /// Returns how it enters charges by hand with their references, if it does: `Some(ByHand::new())`. By default it
+    /// does not, and each process has its own references.
+    fn by_hand(&self) -> Option<ByHand<A, Self>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// Adds what only the store on Redis has: it decides on free retries in the call that charges.
     #[doc(hidden)]
     fn describe(
         &self,

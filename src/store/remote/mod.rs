@@ -28,6 +28,7 @@ mod any_records;
 mod attempts;
 pub(crate) mod backend;
 pub(crate) mod backoff;
+pub(crate) mod by_hand;
 mod calls;
 pub(crate) mod circuit_breaker;
 #[cfg(all(test, not(sluice_loom)))]
@@ -56,6 +57,7 @@ pub use self::accounts::Accounts;
 pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
+pub use self::by_hand::{ByHand, ChargeByHand, KeyRead, Replacement};
 pub use self::calls::Calls;
 pub use self::departures::{Arrival, DepartureQueue, DepartureTerms, Departures, RecordQueue, Reserved, Timeline};
 pub use self::fault::{Fault, KindOfFault};

@@ -174,7 +174,12 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if !self.inner.backend.keeps_standing(algorithm) {
             return description;
         }
-        description.keeping_standing(StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() })
+        let keeper = StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
+        let description = description.keeping_standing(keeper);
+        match self.inner.backend.by_hand() {
+            Some(by_hand) => by_hand.describe(&self.inner, algorithm, description),
+            None => description,
+        }
     }
 
     /// Inherits from a table whose backend [keeps the same keys](Backend::shares_keys_with): the keys on the server

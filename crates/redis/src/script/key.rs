@@ -55,10 +55,10 @@ impl KeyNames {
         self.with_kind(tag, &["o", std::str::from_utf8(&request.text()).expect("base64 is ASCII")])
     }
 
-    /// Returns the name of the reference of a credit or a charge by hand to the key with this tag: `h` ("by hand") and
-    /// the tag of the reference.
-    pub(crate) fn reference(&self, tag: KeyTag, reference: KeyTag) -> Key {
-        self.with_kind(tag, &["h", std::str::from_utf8(&reference.text()).expect("base64 is ASCII")])
+    /// Returns the name of the reference of a charge by hand to the key with this tag: `h` ("by hand") and the name of
+    /// the reference.
+    pub(crate) fn reference(&self, tag: KeyTag, reference: &str) -> Key {
+        self.with_kind(tag, &["h", reference])
     }
 
     /// Returns the name of the number of bans of a key, if they grow.
