@@ -133,6 +133,14 @@
 //! Then all processes know the reference, and one that is killed leaves both or neither. Otherwise each process knows
 //! its own. `testing::check_charges_by_hand` tests it.
 //!
+//! # Free retries in one call
+//!
+//! A request whose [retries are free](crate::ChargeOnce) has a record. Over [records](#what-processes-share-besides), a
+//! request with an idempotency key takes one call more, and a free retry six. A server that can look at the record, the
+//! key and its budget of free retries in the step that charges saves them: its store implements
+//! [`ChargeRetries`](crate::store::remote::ChargeRetries), and says so by
+//! [`Backend::free_retries`](crate::store::remote::Backend::free_retries). `testing::check_free_retries` tests it.
+//!
 //! # What processes share besides
 //!
 //! Free retries, the list of who is rejected most, and that a share of a limit was reported are no algorithm's. A store

@@ -41,7 +41,7 @@ pub use self::backlog::Backlog;
 pub use self::ban_growth::BanGrowth;
 pub(crate) use self::batch::{Answers, MemberAnswers};
 pub use self::batch::{Batching, Claim, MemberDecision};
-pub use self::charge_once::{ChargingOnce, Retry};
+pub(crate) use self::charge_once::{ChargingOnce, Retry};
 pub use self::credit::{Credit, Debit};
 pub use self::credit::{CreditExpiry, Expiry, REFERENCE_KEPT};
 pub(crate) use self::decision::DeferredTime;

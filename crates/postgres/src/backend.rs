@@ -325,7 +325,9 @@ impl<A: Kept> KeyRow<A> {
             let KeyRead { now, state, standing: before, version, .. } = self.read_to_replace(None).await?;
             let (standing, state) = before.charge(&self.algorithm, state, now, units);
             let applied = Applied { now, old: state, standing, kept: None, charged: 0 };
-            if before.is_allowed(now) || self.replace(self.written(now, standing, state.as_ref(), version), None).await? {
+            if before.is_allowed(now)
+                || self.replace(self.written(now, standing, state.as_ref(), version), None).await?
+            {
                 return Ok(applied);
             }
             attempts.lost().await?;

@@ -20,6 +20,9 @@
 //!
 //! A ban, an allowance or a debt of a key is its [`Standing`], which is kept and read with its state.
 //!
+//! A backend may have more parts: it decides on several keys in one call ([`JointCharge`]), enters charges by hand with
+//! their references ([`ChargeByHand`]), or decides on free retries in the call that charges ([`ChargeRetries`]).
+//!
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
 pub mod accounts;
@@ -35,7 +38,7 @@ pub(crate) mod circuit_breaker;
 mod contention;
 pub(crate) mod departures;
 mod fault;
-mod free_retries;
+pub(crate) mod free_retries;
 pub(crate) mod gate;
 mod in_flight;
 pub(crate) mod joint;
@@ -45,7 +48,7 @@ pub(crate) mod limiter_keys;
 mod log;
 pub(crate) mod negative_cache;
 pub(crate) mod query;
-mod records;
+pub(crate) mod records;
 mod shared_reports;
 mod single_flight;
 mod standing;
@@ -61,6 +64,7 @@ pub use self::by_hand::{ByHand, ChargeByHand, KeyRead, Replacement};
 pub use self::calls::Calls;
 pub use self::departures::{Arrival, DepartureQueue, DepartureTerms, Departures, RecordQueue, Reserved, Timeline};
 pub use self::fault::{Fault, KindOfFault};
+pub use self::free_retries::{ChargeRetries, ChargedOnce, FreeRetries, FreeRetry, RetryRecord};
 pub use self::in_flight::{InFlight, ProcessField, TakenUnits};
 pub use self::joint::{Joint, JointAnswer, JointBackend, JointCharge};
 pub use self::key_value::{KeyValue, KeyValueBackend, KeyValueRecords};
