@@ -107,7 +107,6 @@ impl RetryRecord {
     }
 
     /// The quota of the key's budget of free retries.
-    #[must_use]
     pub const fn budget(&self) -> Quota {
         self.budget
     }
