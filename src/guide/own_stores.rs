@@ -124,6 +124,23 @@
 //! [`JointBackend`](crate::store::remote::JointBackend) and [`JointCharge`](crate::store::remote::JointCharge), and
 //! says so by [`Backend::joint`](crate::store::remote::Backend::joint). `testing::check_joint_backend` tests it.
 //!
+//! # Charges by hand
+//!
+//! A [charge by hand](crate::LimitsHandle::charge) has a reference, by which it is entered once. A server that can
+//! replace the state of a key and write a reference in one step, as in a transaction, implements
+//! [`ChargeByHand`](crate::store::remote::ChargeByHand): a read, and a replacement of what was read. It says so by
+//! [`Backend::by_hand`](crate::store::remote::Backend::by_hand); the arithmetic of debts and the repetitions are here.
+//! Then all processes know the reference, and one that is killed leaves both or neither. Otherwise each process knows
+//! its own. `testing::check_charges_by_hand` tests it.
+//!
+//! # Free retries in one call
+//!
+//! A request whose [retries are free](crate::ChargeOnce) has a record. Over [records](#what-processes-share-besides), a
+//! request with an idempotency key takes one call more, and a free retry six. A server that can look at the record, the
+//! key and its budget of free retries in the step that charges saves them: its store implements
+//! [`ChargeRetries`](crate::store::remote::ChargeRetries), and says so by
+//! [`Backend::free_retries`](crate::store::remote::Backend::free_retries). `testing::check_free_retries` tests it.
+//!
 //! # What processes share besides
 //!
 //! Free retries, the list of who is rejected most, and that a share of a limit was reported are no algorithm's. A store

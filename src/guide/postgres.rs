@@ -142,6 +142,8 @@
 //!   budgets, and bans are over. After a regular restart, it is as it was.
 //! - **Standbys** do not have its content. After a failover it is empty.
 //! - It is in no physical backup.
+//! - The records are logged. So a [charge by hand](super::top_ups) whose units a crash has forgotten is still known by
+//!   its reference, and is not entered again.
 //!
 //! For limits per second or minute, that is as if a minute had passed. For quotas per month, keep the table:
 //!
@@ -294,7 +296,7 @@
 //! | `TooManyConnections` | the server accepts no further connection | smaller pools; a pooler; `max_connections` |
 //! | `ShuttingDown` | the server starts or stops | wait |
 //! | `DiskFull` | the server has no space left | free some; [delete expired rows](#how-rows-go-away) |
-//! | `Contention` | a debt could not be written, since other processes changed the key each time | [leases](#a-busy-key) |
+//! | `Contention` | a debt or a charge by hand could not be written, since other processes changed the key each time | [leases](#a-busy-key) |
 //! | `Unintelligible` | the row, or the answer, cannot be read | reset that key |
 //! | `Cancelled`, `NoRuntime` | the runtime was shut down; or the caller has none | call from within a Tokio runtime that lives |
 //! | `Other` | another error; its text has the SQLSTATE | look it up |
@@ -307,6 +309,7 @@
 //! | an operator ends connections and statements | `crashes.rs`, `faults.rs` |
 //! | its clock is set back | `clocks.rs` |
 //! | eight processes at once; 64 connections on one key | `processes.rs` |
+//! | processes are killed that enter payments, or charge by hand | `accounts.rs`, `by_hand.rs` |
 //! | a network that loses, delays and forgets; locks, and a failover, over each pool | `src/tests/network.rs` |
 //! | pgbouncer, in both modes | `src/tests/pooler.rs` |
 //!
@@ -340,8 +343,8 @@
 //! # What is shared
 //!
 //! Used units, debts, bans (also their number, if they [grow](crate::Penalty::growing)), and bans and allowances by
-//! hand, bought units, queues, requests in flight, free retries, and the list of who is rejected most are shared by all
-//! processes that use the same table and the same names. Metrics and changes at run time are each process's own. The
+//! hand, references of charges by hand, bought units, queues, requests in flight, free retries, and the list of who is
+//! rejected most are shared by all processes that use the same table and the same names. Metrics and changes at run time are each process's own. The
 //! whole table: [which processes share what](super::sharing).
 //!
 //! Next: [share limits on DynamoDB](super::dynamodb).

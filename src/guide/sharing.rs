@@ -54,7 +54,7 @@
 //! | their waiters ([`max_queue`](crate::SharedConcurrency::max_queue)) | each | each | each | each |
 //! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`SharedBalance`](crate::SharedBalance) | shared: `SharedBalance` | each: use `Balance` |
 //! | references of credits and charges by hand to them | each | shared | shared | each |
-//! | references of [charges](crate::LimitsHandle::charge) by hand to buckets and windows | each | shared | each | each |
+//! | references of [charges](crate::LimitsHandle::charge) by hand to buckets and windows | each | shared | shared | each |
 //! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`SharedQueue`](crate::SharedQueue). A waiter is in the process that has the request | as on Redis: `SharedQueue` on [its records](super::postgres) | each: use `LeakyQueue` |
 //! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each | each |
 //! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each | each |
@@ -70,7 +70,8 @@
 //! records](crate::store::remote::RemoteStore::records), its processes also share free retries, reported shares and
 //! who is rejected most; a [`SharedBalance`](crate::SharedBalance) and a `SharedConcurrency` over them share bought
 //! units and what is in flight. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans
-//! and debts to each process.
+//! and debts to each process, and one that [enters charges by hand in one
+//! step](crate::store::remote::Backend::by_hand) shares their references.
 //!
 //! # How exact a shared limit is
 //!

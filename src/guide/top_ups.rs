@@ -129,8 +129,8 @@
 //! | `Balance` | exact between threads | in this process | gone; in no [snapshot](super::restarts) |
 //! | [`SharedBalance`](crate::SharedBalance) | exact between processes | on the server | there, as far as the server keeps its data |
 //! | a charge by hand, in memory | exact between threads | in this process | the debt is in a snapshot, the reference is not |
-//! | a charge by hand, on Redis | exact between processes | on the server | there |
-//! | a charge by hand, on [PostgreSQL](super::postgres) or [a store of your own](super::own_stores) | exact between processes | in this process | the debt is there |
+//! | a charge by hand, on Redis or [PostgreSQL](super::postgres) | exact between processes | on the server | there |
+//! | a charge by hand, on [a store of your own](super::own_stores#charges-by-hand) | exact between processes | on the server, if it [enters both in one step](crate::store::remote::ChargeByHand); otherwise in this process | the debt is there |
 //!
 //! **Bought units are money: keep them on a server**, and keep the payments themselves in your database. What the
 //! server loses is lost:
@@ -146,8 +146,8 @@
 //!
 //! A credit or a charge that fails may have been entered nevertheless. Repeat it with its reference: it is entered
 //! once, also if a process was killed in the middle of it. A test explores all orders of the calls of two processes
-//! that enter one reference, each killed after any call, or without an answer to any; another one kills processes that
-//! enter payments on PostgreSQL.
+//! that enter one reference, each killed after any call, or without an answer to any; others kill processes that enter
+//! payments, and charges by hand, on PostgreSQL.
 //!
 //! # Costs
 //!
@@ -156,7 +156,7 @@
 //! | a decision | a lock, of 64 | one round trip | two: it reads, and swaps |
 //! | a rejection | a lock, of 64 | one round trip | one |
 //! | a credit, or a charge by hand | two locks | one round trip | two; five with a reference |
-//! | a charge by hand to a bucket or a window | as two decisions | two round trips or more | two |
+//! | a charge by hand to a bucket or a window | as two decisions | two round trips; two more each time that another process is faster | the same |
 //! | memory per key with one lot | some 220 bytes | 120 bytes, as `MEMORY USAGE` counts them | 36 bytes, and the name |
 //! | each further lot | 16 bytes | 15 bytes | 16 bytes |
 //! | a reference | some 200 bytes | 140 bytes | the name |

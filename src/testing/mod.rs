@@ -18,7 +18,9 @@
 mod accounts;
 mod algorithm;
 mod backend;
+mod by_hand;
 mod departures;
+mod free_retries;
 mod in_flight;
 mod interval;
 mod joint;
@@ -31,7 +33,9 @@ mod records;
 pub use self::accounts::check_accounts;
 pub use self::algorithm::check_algorithm;
 pub use self::backend::check_backend;
+pub use self::by_hand::check_charges_by_hand;
 pub use self::departures::check_departures;
+pub use self::free_retries::check_free_retries;
 pub use self::in_flight::check_in_flight;
 #[doc(hidden)]
 pub use self::interval::IntervalChecker;

@@ -7,20 +7,19 @@ use crate::values::{Ask, Credit, Decision, LimiterError, PartitionKey};
 
 /// The state of a key after a credit or a charge by hand.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
-pub struct Adjusted {
+pub(crate) struct Adjusted {
     /// The decision on a request of cost 0 afterwards.
-    pub decision: Decision,
+    pub(crate) decision: Decision,
     /// Whether its reference was known, so that nothing was done.
-    pub is_repeated: bool,
+    pub(crate) is_repeated: bool,
 }
 
 /// The outcome of a call of a server.
-pub type PendingAdjustment = Pin<Box<dyn Future<Output = Result<Adjusted, LimiterError>> + Send>>;
+pub(crate) type PendingAdjustment = Pin<Box<dyn Future<Output = Result<Adjusted, LimiterError>> + Send>>;
 
 /// A limiter that enters credits and charges by hand with their references, in one atomic step: so of those with one
 /// reference, however many arrive at once and in how many processes, one is entered.
-pub trait Adjusting: Send + Sync + 'static {
+pub(crate) trait Adjusting: Send + Sync + 'static {
     /// Adds units to a key; `None` if the limiter [keeps no](Self::keeps_credits) units that are credited.
     fn credit(&self, key: &PartitionKey, credit: &Credit) -> Option<PendingAdjustment>;
 

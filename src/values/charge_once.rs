@@ -8,24 +8,23 @@ use crate::values::{Answer, Ask, PartitionKey, Quota, Receipt};
 
 /// A request that may be a retry of an earlier one.
 #[derive(Clone, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "a policy writes all of it")]
-pub struct Retry {
+pub(crate) struct Retry {
     /// The identity that a request and its retries share.
-    pub request: PartitionKey,
+    pub(crate) request: PartitionKey,
     /// For how long retries are free, from the end of the response on.
-    pub within: Duration,
+    pub(crate) within: Duration,
     /// How many retries of a request are free.
-    pub free_retries: u32,
+    pub(crate) free_retries: u32,
     /// The budget for free retries of the policy key.
-    pub budget: Quota,
+    pub(crate) budget: Quota,
     /// Where the limiter says until when the record lives, if it finds the request to be a free retry: on the
     /// [monotonic](crate::values::time::Monotonic) clock.
-    pub record_ends: Option<Arc<OnceLock<Timestamp>>>,
+    pub(crate) record_ends: Option<Arc<OnceLock<Timestamp>>>,
 }
 
 /// A limiter whose store has the records of requests that are over, and the budgets of free retries: so all processes
 /// that share the limit share them, too.
-pub trait ChargingOnce: Send + Sync + 'static {
+pub(crate) trait ChargingOnce: Send + Sync + 'static {
     /// Decides on a request: a free retry is admitted and charges the budget of its key, and all others are charged as
     /// ever. The decision on a free retry has a receipt that says so, for [`put_back`](Self::put_back), and
     /// the numbers of a key that was not charged.

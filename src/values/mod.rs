@@ -32,7 +32,7 @@ pub mod time;
 mod watches_bodies;
 
 pub use self::account::{Paid, Shortfall, Unfit};
-pub use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
+pub(crate) use self::adjusting::{Adjusted, Adjusting, PendingAdjustment};
 pub use self::answer::{Answer, LimiterError, Pending};
 #[cfg(feature = "http")]
 pub(crate) use self::ask::Now;
@@ -41,7 +41,7 @@ pub use self::backlog::Backlog;
 pub use self::ban_growth::BanGrowth;
 pub(crate) use self::batch::{Answers, MemberAnswers};
 pub use self::batch::{Batching, Claim, MemberDecision};
-pub use self::charge_once::{ChargingOnce, Retry};
+pub(crate) use self::charge_once::{ChargingOnce, Retry};
 pub use self::credit::{Credit, Debit};
 pub use self::credit::{CreditExpiry, Expiry, REFERENCE_KEPT};
 pub(crate) use self::decision::DeferredTime;

@@ -1,19 +1,20 @@
 //! The whole public face of a store, over a map behind a mutex, as a package outside of this one would write it: limits
-//! over time, decisions on several keys, and records. It passes all suites.
+//! over time, decisions on several keys, charges by hand, and records. It passes all suites.
 
-use std::any::Any;
 use std::collections::HashMap;
-use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{FixedWindow, Portable, SlidingWindow, TokenBucket};
+use tower_sluice::store::remote::accounts::Reference;
 use tower_sluice::store::remote::{
-    Alternatives, Applied, Backend, CallLimits, Joint, JointAnswer, JointBackend, JointCharge, Record, Records,
-    Standing, Target, Transition,
+    Alternatives, Applied, Backend, ByHand, CallLimits, ChargeByHand, Joint, JointAnswer, JointBackend, JointCharge,
+    KeyRead, Record, Records, Replacement, Standing, Target, Transition,
 };
-use tower_sluice::testing::{check_accounts, check_backend, check_joint_backend, check_records, seed_of};
+use tower_sluice::testing::{
+    check_accounts, check_backend, check_charges_by_hand, check_joint_backend, check_records, seed_of,
+};
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
 
@@ -26,16 +27,22 @@ struct MapServer {
 
 #[derive(Default)]
 struct Content {
-    states: HashMap<String, KeptState>,
+    keys: HashMap<String, Kept>,
     records: HashMap<String, (Vec<u8>, Timestamp)>,
 }
 
-/// The standing of a key, and its state, whose type its limiter knows.
-#[derive(Default)]
-struct KeptState {
+/// What is kept of a key: its standing, and the bytes of its state.
+#[derive(Clone, Default, PartialEq)]
+struct Kept {
     standing: Standing,
-    state: Option<Box<dyn Any + Send>>,
+    state: Option<Vec<u8>>,
 }
+
+type Answer<T> = Result<T, LimiterError>;
+
+type ReadKey<S> = Answer<KeyRead<S, Kept>>;
+
+type Value<'a> = Option<&'a [u8]>;
 
 impl MapServer {
     fn new(clock: ManualClock) -> Self {
@@ -47,65 +54,66 @@ impl MapServer {
     }
 }
 
-impl KeptState {
-    fn of<S: Copy + 'static>(&self) -> Option<S> {
-        self.state.as_ref().and_then(|state| state.downcast_ref()).copied()
-    }
-
-    fn set<S: Send + 'static>(&mut self, state: Option<S>) {
-        self.state = state.map(|state| Box::new(state) as Box<dyn Any + Send>);
-    }
-}
-
-impl<A: Algorithm + Clone> Backend<A> for MapServer {
-    fn apply(
-        &self,
-        target: &Target<'_, A>,
-        transition: Transition,
-        _limits: CallLimits,
-    ) -> impl Future<Output = Result<Applied<A::State>, LimiterError>> + Send {
-        let (algorithm, now) = (target.algorithm(), self.clock.now());
-        let mut content = self.lock();
-        let kept = content.states.entry(target.name()).or_default();
+impl Content {
+    /// What a key has at `now`.
+    fn kept(&self, name: &str, now: Timestamp) -> Kept {
+        let mut kept = self.keys.get(name).cloned().unwrap_or_default();
         if !kept.standing.is_in_force(now) {
             kept.standing = Standing::default();
         }
-        let (standing, old) = (kept.standing, kept.of::<A::State>());
-        let is_in_force = standing.is_in_force(now);
-        let mut applied = Applied { now, old, standing, kept: None, charged: 0 };
+        kept
+    }
+
+    fn record(&self, name: &str, now: Timestamp) -> Value<'_> {
+        self.records.get(name).filter(|(_, until)| *until > now).map(|(value, _)| &value[..])
+    }
+}
+
+impl Kept {
+    fn new<A: Portable>(algorithm: &A, standing: Standing, state: Option<A::State>) -> Self {
+        Self { standing, state: state.map(|state| algorithm.to_bytes(&state)) }
+    }
+
+    /// The state; while the key owes something, as of the end of the debt.
+    fn state<A: Portable>(&self, algorithm: &A, now: Timestamp) -> Option<A::State> {
+        let state = |bytes: &Vec<u8>| algorithm.from_bytes(bytes, now.max(self.standing.owing_until));
+        self.state.as_ref().map(|bytes| state(bytes).expect("a state of this algorithm"))
+    }
+}
+
+impl<A: Portable + Clone> Backend<A> for MapServer {
+    async fn apply(&self, target: &Target<'_, A>, transition: Transition, _: CallLimits) -> Answer<Applied<A::State>> {
+        let (algorithm, name, now) = (target.algorithm(), target.name(), self.clock.now());
+        let mut content = self.lock();
+        let kept = content.kept(&name, now);
+        let old = kept.state(algorithm, now);
+        let is_in_force = kept.standing.is_in_force(now);
+        let mut applied = Applied { now, old, standing: kept.standing, kept: None, charged: 0 };
+        let mut after = old;
         match transition {
             Transition::Charge { cost, count } if !is_in_force => {
-                let mut state = old;
                 while applied.charged < count {
-                    let (_, Some(next)) = algorithm.decide(state, now, cost) else { break };
-                    (state, applied.charged) = (Some(next), applied.charged + 1);
+                    let (_, Some(next)) = algorithm.decide(after, now, cost) else { break };
+                    (after, applied.charged) = (Some(next), applied.charged + 1);
                 }
-                kept.set(state);
             }
             Transition::Refund { cost, receipt } if !is_in_force => {
-                kept.set(old.map(|state| algorithm.refund(state, now, cost, receipt)));
+                after = old.map(|state| algorithm.refund(state, now, cost, receipt));
             }
             Transition::Reset => {
-                content.states.remove(&target.name());
+                after = None;
                 applied = Applied { old: None, standing: Standing::default(), ..applied };
             }
-            Transition::Ban { span, .. } => {
-                kept.standing = standing.ban(now, span);
-                applied.standing = kept.standing;
-            }
-            Transition::Override(by_hand) => {
-                kept.standing = standing.overridden(now, by_hand);
-                applied.standing = kept.standing;
-            }
+            Transition::Ban { span, .. } => applied.standing = kept.standing.ban(now, span),
+            Transition::Override(by_hand) => applied.standing = kept.standing.overridden(now, by_hand),
             Transition::Owe { units } => {
-                let (standing, state) = standing.charge(algorithm, old, now, units);
-                kept.standing = standing;
-                kept.set(state);
-                applied = Applied { old: state, standing, ..applied };
+                (applied.standing, after) = kept.standing.charge(algorithm, old, now, units);
+                applied.old = after;
             }
             _ => {}
         }
-        ready(Ok(applied))
+        content.keys.insert(name, Kept::new(algorithm, applied.standing, after));
+        Ok(applied)
     }
 
     fn timeout(&self) -> Duration {
@@ -123,25 +131,22 @@ impl<A: Algorithm + Clone> Backend<A> for MapServer {
     fn joint(&self) -> Option<Joint<A, Self>> {
         Some(Joint::new())
     }
+
+    fn by_hand(&self) -> Option<ByHand<A, Self>> {
+        Some(ByHand::new())
+    }
 }
 
 /// A key in a call, whatever its algorithm.
 struct MapPart {
     name: String,
-    /// The state after a charge; `None` without room.
+    /// What the key has after a charge; `None` without room.
     charge: Charge,
-    /// The key as it was before.
-    read: Option<(Timestamp, KeptState, bool)>,
-    copy: fn(&KeptState) -> KeptState,
+    /// What it had before, and whether it was charged.
+    read: Option<(Timestamp, Kept, bool)>,
 }
 
-type Charge = Box<dyn Fn(&KeptState, Timestamp) -> Option<KeptState> + Send>;
-
-fn copy<S: Copy + Send + 'static>(kept: &KeptState) -> KeptState {
-    let mut copy = KeptState { standing: kept.standing, state: None };
-    copy.set(kept.of::<S>());
-    copy
-}
+type Charge = Box<dyn Fn(&Kept, Timestamp) -> Option<Kept> + Send>;
 
 impl JointBackend for MapServer {
     type Part = MapPart;
@@ -163,86 +168,100 @@ impl JointBackend for MapServer {
         one.name != other.name
     }
 
-    fn decide(
+    async fn decide(
         caller: &Self,
         parts: &mut [&mut MapPart],
         alternatives: Option<&Alternatives>,
-        _limits: CallLimits,
-    ) -> impl Future<Output = Result<JointAnswer, LimiterError>> + Send {
+        _: CallLimits,
+    ) -> Answer<JointAnswer> {
         let (sent, now) = (Monotonic.now(), caller.clock.now());
         let mut content = caller.lock();
-        let mut after = Vec::new();
-        for part in parts.iter_mut() {
-            let kept = content.states.entry(part.name.clone()).or_default();
-            after.push((part.charge)(kept, now));
-            part.read = Some((now, (part.copy)(kept), false));
-        }
+        let kept: Vec<Kept> = parts.iter().map(|part| content.kept(&part.name, now)).collect();
+        let after: Vec<_> = parts.iter().zip(&kept).map(|(part, kept)| (part.charge)(kept, now)).collect();
         let all: Vec<usize> = (0..parts.len()).collect();
         let mut sets: Vec<&[usize]> = alternatives.iter().flat_map(|alternatives| alternatives.sets()).collect();
         if alternatives.is_some() && sets.is_empty() {
             sets.push(&all);
         }
         let chosen = sets.iter().position(|set| set.iter().all(|index| after[*index].is_some()));
-        for index in chosen.map_or(&[][..], |number| sets[number]) {
-            if let (Some(after), Some(read)) = (after[*index].take(), parts[*index].read.as_mut()) {
-                content.states.insert(parts[*index].name.clone(), after);
-                read.2 = true;
-            }
+        let charged = chosen.map_or(&[][..], |number| sets[number]);
+        for (index, (part, (kept, after))) in parts.iter_mut().zip(kept.into_iter().zip(after)).enumerate() {
+            let after = after.filter(|_| charged.contains(&index));
+            part.read = Some((now, kept, after.is_some()));
+            content.keys.extend(after.map(|after| (part.name.clone(), after)));
         }
         let charged = chosen.map_or(0, |number| u32::try_from(number + 1).expect("few sets"));
-        ready(Ok(JointAnswer { charged, now, sent }))
+        Ok(JointAnswer { charged, now, sent })
     }
 }
 
-impl<A: Algorithm + Clone> JointCharge<A> for MapServer {
+impl<A: Portable + Clone> JointCharge<A> for MapServer {
     fn part(&self, target: &Target<'_, A>, cost: u64) -> MapPart {
         let algorithm = target.algorithm().clone();
-        let charge = move |kept: &KeptState, now| {
+        let charge = move |kept: &Kept, now| {
             if kept.standing.is_in_force(now) {
-                return kept.standing.is_allowed(now).then(|| copy::<A::State>(kept));
+                return kept.standing.is_allowed(now).then(|| kept.clone());
             }
-            let (_, next) = algorithm.decide(kept.of(), now, cost);
-            let mut after = KeptState::default();
-            after.set(Some(next?));
-            Some(after)
+            let (_, next) = algorithm.decide(kept.state(&algorithm, now), now, cost);
+            Some(Kept::new(&algorithm, kept.standing, Some(next?)))
         };
-        MapPart { name: target.name(), charge: Box::new(charge), read: None, copy: copy::<A::State> }
+        MapPart { name: target.name(), charge: Box::new(charge), read: None }
     }
 
-    fn read_part(&self, _: &Target<'_, A>, part: &MapPart) -> Result<Applied<A::State>, LimiterError> {
+    fn read_part(&self, target: &Target<'_, A>, part: &MapPart) -> Answer<Applied<A::State>> {
         let (now, kept, is_charged) = part.read.as_ref().ok_or_else(|| LimiterError::new("the key was not read"))?;
-        let standing = if kept.standing.is_in_force(*now) { kept.standing } else { Standing::default() };
-        let charged = u32::from(*is_charged && !standing.is_in_force(*now));
-        Ok(Applied { now: *now, old: kept.of(), standing, kept: None, charged })
+        let (now, standing) = (*now, kept.standing);
+        let charged = u32::from(*is_charged && !standing.is_in_force(now));
+        Ok(Applied { now, old: kept.state(target.algorithm(), now), standing, kept: None, charged })
     }
+}
+
+/// A reference is a record.
+impl<A: Portable + Clone> ChargeByHand<A> for MapServer {
+    type Version = Kept;
+
+    async fn read_key(&self, key: &Target<'_, A>, of: Option<Reference>, _: CallLimits) -> ReadKey<A::State> {
+        let (now, content) = (self.clock.now(), self.lock());
+        let kept = content.kept(&key.name(), now);
+        let is_known = of.is_some_and(|reference| content.record(&named(key, reference), now).is_some());
+        let state = kept.state(key.algorithm(), now);
+        Ok(KeyRead { now, state, standing: kept.standing, is_known, version: kept })
+    }
+
+    async fn replace_key(&self, key: &Target<'_, A>, new: Replacement<A::State, Kept>, _: CallLimits) -> Answer<bool> {
+        let (name, now, mut content) = (key.name(), self.clock.now(), self.lock());
+        let reference = new.reference.map(|reference| named(key, reference));
+        let is_known = reference.as_ref().is_some_and(|name| content.record(name, now).is_some());
+        if is_known || content.kept(&name, now) != new.version {
+            return Ok(false);
+        }
+        content.keys.insert(name, Kept::new(key.algorithm(), new.standing, Some(new.state)));
+        let until = now.saturating_add(new.known_for);
+        content.records.extend(reference.map(|name| (name, (Vec::new(), until))));
+        Ok(true)
+    }
+}
+
+fn named<A>(key: &Target<'_, A>, reference: Reference) -> String {
+    format!("{}:{}", key.name(), reference.name())
 }
 
 impl Records for MapServer {
-    fn read(&self, name: &str, _: CallLimits) -> impl Future<Output = Result<Record, LimiterError>> + Send {
+    async fn read(&self, name: &str, _: CallLimits) -> Answer<Record> {
         let now = self.clock.now();
-        let value = self.lock().records.get(name).filter(|(_, until)| *until > now).map(|(value, _)| value.clone());
-        ready(Ok(Record { value, now }))
+        Ok(Record { value: self.lock().record(name, now).map(<[u8]>::to_vec), now })
     }
 
-    fn swap(
-        &self,
-        name: &str,
-        old: Option<&[u8]>,
-        new: Option<&[u8]>,
-        lifetime: Duration,
-        _: CallLimits,
-    ) -> impl Future<Output = Result<bool, LimiterError>> + Send {
-        let now = self.clock.now();
-        let mut content = self.lock();
-        let present = content.records.get(name).filter(|(_, until)| *until > now).map(|(value, _)| &value[..]);
-        let is_unchanged = present == old;
+    async fn swap(&self, name: &str, old: Value<'_>, new: Value<'_>, life: Duration, _: CallLimits) -> Answer<bool> {
+        let (now, mut content) = (self.clock.now(), self.lock());
+        let is_unchanged = content.record(name, now) == old;
         if is_unchanged {
             match new {
-                Some(new) => drop(content.records.insert(name.into(), (new.into(), now.saturating_add(lifetime)))),
+                Some(new) => drop(content.records.insert(name.into(), (new.into(), now.saturating_add(life)))),
                 None => drop(content.records.remove(name)),
             }
         }
-        ready(Ok(is_unchanged))
+        Ok(is_unchanged)
     }
 
     fn timeout(&self) -> Duration {
@@ -254,9 +273,14 @@ impl Records for MapServer {
     }
 }
 
-async fn check<A: Algorithm + Clone>(algorithm: A, seed: u64) {
+async fn check<A: Portable + Clone>(algorithm: A, seed: u64) {
     check_backend(algorithm.clone(), seed_of(seed), MapServer::new).await;
-    check_joint_backend(algorithm, seed_of(seed), MapServer::new).await;
+    check_joint_backend(algorithm.clone(), seed_of(seed), MapServer::new).await;
+    check_charges_by_hand(algorithm, server(), seed_of(seed)).await;
+}
+
+fn server() -> MapServer {
+    MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60)))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -269,7 +293,6 @@ async fn limits_over_time_pass_the_suites() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_pass_the_suites() {
-    let server = || MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60)));
     check_records(server(), seed_of(44)).await;
     check_accounts(server(), seed_of(45)).await;
 }

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use tower_sluice::LimiterError;
 use tower_sluice::limiter::{Override, OverrideReason, Receipt};
 use tower_sluice::store::remote::{
-    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, Joint, Standing, Target, Transition,
+    Applied, Attempts, Backend, BanGrowth, ByHand, CallLimits, GaveUp, Joint, KeyRead, Standing, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
 
-use crate::fault::{FaultKind, PostgresFault, failed};
+use crate::fault::{FaultKind, PostgresFault, failed, is_of_another_statement};
 use crate::kept::{Fields, Kept, Numbers, Row, terms};
 use crate::pool::Value;
 use crate::postgres::Postgres;
@@ -49,6 +49,8 @@ struct Arguments {
     asked: Timestamp,
     change: StandingChange,
     written: Option<Written>,
+    /// The name of the record of a reference, and for how many microseconds it is known.
+    reference: Option<(String, Option<i64>)>,
 }
 
 /// A ban, or a change of one by hand.
@@ -66,14 +68,17 @@ pub(crate) struct StandingChange {
 
 /// A row that replaces the one that was read.
 #[derive(Clone)]
-struct Written {
+pub(crate) struct Written {
     numbers: Numbers,
     /// When the state decides as no state does.
     ends: Timestamp,
     standing: Standing,
     read_at: Timestamp,
-    version: Option<String>,
+    version: Version,
 }
+
+/// The transaction that has written a row; `None` if there is no row.
+pub(crate) type Version = Option<String>;
 
 impl PostgresBackend {
     pub(crate) fn new(postgres: &Postgres, name: &str) -> Self {
@@ -98,7 +103,17 @@ impl PostgresBackend {
         &self.name
     }
 
-    fn row<A: Kept>(&self, target: &Target<'_, A>) -> KeyRow<A> {
+    /// Makes a call, which goes on if its caller is dropped.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        limits: CallLimits,
+        call: impl Future<Output = Result<T, PostgresFault>> + Send + 'static,
+    ) -> Result<T, LimiterError> {
+        let answer = self.postgres.calls().run(limits, call, PostgresFault::blames_server).await;
+        answer.map_err(failed)?.map_err(failed)
+    }
+
+    pub(crate) fn row<A: Kept>(&self, target: &Target<'_, A>) -> KeyRow<A> {
         KeyRow {
             postgres: self.postgres.clone(),
             limiter: Arc::clone(&self.name),
@@ -189,6 +204,8 @@ impl<A: Kept> KeyRow<A> {
             Parameter::AllowedUntil => until(standing.allowed_until),
             Parameter::Written => number(written.map_or(0, |written| written.read_at.as_nanos())).into(),
             Parameter::Version => Value::Text(written.and_then(|written| written.version.clone())),
+            Parameter::Name => Value::Text(arguments.reference.as_ref().map(|(name, _)| name.clone())),
+            Parameter::Lifetime => Value::Int(arguments.reference.as_ref().and_then(|(_, lifetime)| *lifetime)),
             // Filled in with the connection, or of several keys.
             _ => Value::Text(None),
         };
@@ -305,33 +322,83 @@ impl<A: Kept> KeyRow<A> {
     /// algorithm counts: so this reads, and writes unless the row has changed meanwhile.
     async fn owe(&self, units: u64, mut attempts: Attempts) -> Result<Applied<A::State>, PostgresFault> {
         loop {
-            let fields = self.send(&self.postgres.statements().read, Arguments::default()).await?;
-            let mut fields = fields.ok_or(FaultKind::Unintelligible)?;
-            let now = fields.time()?;
-            let (mut before, mut old, mut version) = (Standing::default(), None, None);
-            if let Some(row) = Row::read(&mut fields)? {
-                let row = row.corrected(A::KIND, fields.time()?, now);
-                version = fields.text()?;
-                before = if row.standing.is_in_force(now) { row.standing } else { before };
-                let end = now.max(before.owing_until);
-                old = Some(row.numbers.state(&self.algorithm, end)?);
-            }
-            let (standing, state) = before.charge(&self.algorithm, old, now, units);
+            let KeyRead { now, state, standing: before, version, .. } = self.read_to_replace(None).await?;
+            let (standing, state) = before.charge(&self.algorithm, state, now, units);
             let applied = Applied { now, old: state, standing, kept: None, charged: 0 };
-            if before.is_allowed(now) {
+            if before.is_allowed(now)
+                || self.replace(self.written(now, standing, state.as_ref(), version), None).await?
+            {
                 return Ok(applied);
             }
-            let ends = state.map_or(Timestamp::ZERO, |state| self.algorithm.expires_at(&state));
-            let numbers = Numbers::of(&self.algorithm, state.as_ref());
-            let statements = self.postgres.statements();
-            let statement = if version.is_some() { &statements.swap } else { &statements.insert };
-            let written = Some(Written { numbers, ends, standing, read_at: now, version });
-            if self.send(statement, Arguments { written, ..Arguments::default() }).await?.is_some() {
-                return Ok(applied);
-            }
-            self.lost.fetch_add(1, Ordering::Relaxed);
             attempts.lost().await?;
         }
+    }
+
+    /// Reads the key to replace it: as it counts under the quota of the question. `reference` is the name of a record.
+    pub(crate) async fn read_to_replace(
+        &self,
+        reference: Option<String>,
+    ) -> Result<KeyRead<A::State, Version>, PostgresFault> {
+        let statements = self.postgres.statements();
+        let has_reference = reference.is_some();
+        let statement = if has_reference { &statements.hand_read } else { &statements.read };
+        let reference = reference.map(|name| (name, None));
+        let fields = self.send(statement, Arguments { reference, ..Arguments::default() }).await?;
+        let mut fields = fields.ok_or(FaultKind::Unintelligible)?;
+        let now = fields.time()?;
+        let is_known = has_reference && fields.unsigned()? == 1;
+        let Some(row) = Row::read(&mut fields)? else {
+            return Ok(KeyRead { now, state: None, standing: Standing::default(), is_known, version: None });
+        };
+        let row = row.corrected(A::KIND, fields.time()?, now);
+        let version = fields.text()?;
+        let standing = if row.standing.is_in_force(now) { row.standing } else { Standing::default() };
+        let state = row.numbers.state(&self.algorithm, now.max(standing.owing_until))?;
+        Ok(KeyRead { now, state: Some(state), standing, is_known, version })
+    }
+
+    /// Returns the row of this content, to replace one that was read then.
+    pub(crate) fn written(
+        &self,
+        read_at: Timestamp,
+        standing: Standing,
+        state: Option<&A::State>,
+        version: Version,
+    ) -> Written {
+        let ends = state.map_or(Timestamp::ZERO, |state| self.algorithm.expires_at(state));
+        Written { numbers: Numbers::of(&self.algorithm, state), ends, standing, read_at, version }
+    }
+
+    /// Replaces the row, unless it has changed, and writes the record of a reference, unless that is known: its name,
+    /// and for how many microseconds. Both or neither; returns whether it did.
+    pub(crate) async fn replace(
+        &self,
+        written: Written,
+        reference: Option<(String, Option<i64>)>,
+    ) -> Result<bool, PostgresFault> {
+        let statements = self.postgres.statements();
+        let is_new = written.version.is_none();
+        let statement = match (&reference, is_new) {
+            (None, false) => &statements.swap,
+            (None, true) => &statements.insert,
+            (Some(_), false) => &statements.hand_swap,
+            (Some(_), true) => &statements.hand_insert,
+        };
+        let name = reference.as_ref().map(|(name, _)| name.clone());
+        let sent = self.send(statement, Arguments { written: Some(written), reference, ..Arguments::default() }).await;
+        let is_replaced = match sent {
+            Err(fault) if is_of_another_statement(&fault) => false,
+            sent => sent?.is_some(),
+        };
+        if !is_replaced {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return Ok(false);
+        }
+        if is_new {
+            self.postgres.note_new_row(&self.key);
+        }
+        name.iter().for_each(|name| self.postgres.note_new_record(name));
+        Ok(true)
     }
 
     async fn reset(&self) -> Result<Applied<A::State>, PostgresFault> {
@@ -369,9 +436,7 @@ impl<A: Kept> Backend<A> for PostgresBackend {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, LimiterError> {
-        let call = self.row(target).apply(transition, limits.deadline);
-        let answer = self.postgres.calls().run(limits, call, PostgresFault::blames_server).await;
-        answer.map_err(failed)?.map_err(failed)
+        self.run(limits, self.row(target).apply(transition, limits.deadline)).await
     }
 
     fn timeout(&self) -> Duration {
@@ -407,6 +472,10 @@ impl<A: Kept> Backend<A> for PostgresBackend {
 
     fn joint(&self) -> Option<Joint<A, Self>> {
         Some(Joint::new())
+    }
+
+    fn by_hand(&self) -> Option<ByHand<A, Self>> {
+        Some(ByHand::new())
     }
 
     fn health(&self) -> Vec<NodeHealth> {

@@ -227,9 +227,9 @@ pub(crate) fn before_the_statement(fault: PostgresFault) -> PostgresFault {
     }
 }
 
-/// Whether a statement on several keys has failed, and charged nothing, because another one has created some of them
-/// meanwhile: see `joint.sql`.
-pub(crate) fn is_of_new_keys(fault: &PostgresFault) -> bool {
+/// Whether a statement has failed as a whole, and charged nothing, since another one was faster: see `joint.sql` and
+/// `hand_insert.sql`.
+pub(crate) fn is_of_another_statement(fault: &PostgresFault) -> bool {
     let detail = fault.detail().unwrap_or_default();
     detail.contains("sluice: another statement") && detail.contains("22P02")
 }

@@ -13,7 +13,7 @@ use tower_sluice::store::remote::{
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 
 use crate::backend::{PostgresBackend, number, uuid};
-use crate::fault::{FaultKind, PostgresFault, failed, is_of_new_keys};
+use crate::fault::{FaultKind, PostgresFault, failed, is_of_another_statement};
 use crate::kept::{Fields, Kept, Row, terms};
 use crate::pool::Value;
 use crate::postgres::Postgres;
@@ -94,7 +94,7 @@ impl JointCall {
                 Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(Again::AtOnce)) => {}
                 Ok(Err(Again::At(now))) => asked = now,
-                Err(fault) if is_of_new_keys(&fault) => {}
+                Err(fault) if is_of_another_statement(&fault) => {}
                 Err(fault) => return Err(fault),
             }
         }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod backend;
+mod by_hand;
 mod fault;
 #[cfg(feature = "file")]
 pub mod file;

@@ -13,8 +13,8 @@ use crate::pool::{Answer, Value};
 use crate::postgres::Postgres;
 use crate::sql::{Parameter, Statement};
 
-/// The second table of a [`Postgres`]: the records of requests in flight, of queues, of units that were bought, and of
-/// free retries. Made by [`Postgres::records`].
+/// The second table of a [`Postgres`]: the records of requests in flight, of queues, of units that were bought, of
+/// references of charges by hand, and of free retries. Made by [`Postgres::records`].
 ///
 /// # Cost
 ///
@@ -98,7 +98,7 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A lifetime that PostgreSQL can add to a time: 290,000 years are for ever.
-fn micros(lifetime: Duration) -> Option<i64> {
+pub(crate) fn micros(lifetime: Duration) -> Option<i64> {
     const FOREVER: i64 = i64::MAX / 16;
     i64::try_from(lifetime.as_nanos().div_ceil(1_000)).ok().filter(|micros| *micros < FOREVER)
 }

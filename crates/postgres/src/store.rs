@@ -31,8 +31,8 @@ use crate::postgres::Postgres;
 /// A statement takes the server 155 microseconds of processor time, measured with `pgbench`, and 340 in `scripts/bench
 /// --postgres` on a busy machine: about twice the time of an upsert that adds one. A statement that is not prepared
 /// ([`Postgres::behind_pooler`]) takes seven times as long. A row and its place in the index take about 210 bytes.
-/// Refunds, resets, bans and overrides take one statement each, a debt two. Of a key that is in demand everywhere, the
-/// server makes one decision after the other: take leases.
+/// Refunds, resets, bans and overrides take one statement each, a debt and a charge by hand two. Of a key that is in
+/// demand everywhere, the server makes one decision after the other: take leases.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
@@ -59,7 +59,7 @@ use crate::postgres::Postgres;
 /// [grow](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#method.growing) are counted there, for
 /// all processes together. Refunds of earlier charges do nothing while one of them is in force.
 ///
-/// # Free retries, and who is rejected most
+/// # Free retries, references of charges by hand, and who is rejected most
 ///
 /// They are [records](crate::PostgresRecords) in the second table, which all processes share: see
 /// [`RemoteStore::records`].

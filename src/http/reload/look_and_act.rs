@@ -237,8 +237,9 @@ impl LimitsHandle {
     /// [`Balance`](crate::Balance) owes them until a [credit](Self::credit) has paid them. Returns the state of the key
     /// afterwards.
     ///
-    /// With a [reference](Debit::reference), it is done once, as a credit is: in all processes, if Redis keeps the
-    /// units; otherwise in this process.
+    /// With a [reference](Debit::reference), it is done once, as a credit is: in all processes, if Redis or PostgreSQL
+    /// keeps the units, or another server that [enters both in one step](crate::store::remote::ChargeByHand); otherwise
+    /// in this process.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -12,7 +12,6 @@ use crate::algorithm::{CalendarWindow, CalendarWindowState};
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
 use crate::limiter::{Description, Receipt};
 use crate::store::remote::Target;
-use crate::values::LimiterError;
 #[cfg(feature = "calendar")]
 use crate::values::time::Timestamp;
 
@@ -27,21 +26,12 @@ pub use crate::store::remote::query::KeyQuery;
 pub use crate::store::remote::tag::{KeyTag, Tags};
 pub use crate::util::random::identity;
 pub use crate::util::undo::{OnDrop, complete_or_undo};
-pub use crate::values::{
-    Adjusted, Adjusting, Batching, ChargingOnce, Claim, Formula, MemberDecision, PendingAdjustment, REFERENCE_KEPT,
-    Report, Retry, Room, SharesReports,
-};
+pub use crate::values::{Batching, Claim, Formula, MemberDecision, REFERENCE_KEPT, Report, Room, SharesReports};
 
 /// The abilities of limiters that share more than their decisions.
 pub trait Abilities: Sized {
     /// Decides together with others on its server.
     fn batching(self, batching: impl Batching) -> Self;
-
-    /// Keeps the records of requests whose retries are free.
-    fn charging_once(self, limiter: impl ChargingOnce) -> Self;
-
-    /// Enters credits or charges by hand itself.
-    fn adjusting(self, limiter: impl Adjusting) -> Self;
 
     /// Passes the reports of processes on.
     fn sharing_reports(self, limiter: impl SharesReports) -> Self;
@@ -52,49 +42,8 @@ impl Abilities for Description {
         Self::batching(self, batching)
     }
 
-    fn charging_once(self, limiter: impl ChargingOnce) -> Self {
-        Self::charging_once(self, limiter)
-    }
-
-    fn adjusting(self, limiter: impl Adjusting) -> Self {
-        Self::adjusting(self, limiter)
-    }
-
     fn sharing_reports(self, limiter: impl SharesReports) -> Self {
         Self::sharing_reports(self, limiter)
-    }
-}
-
-/// The marks of receipts: who has made the charge in place of the limiter.
-pub trait Marks: Sized {
-    /// The local fallback has.
-    fn mark_fallback(self) -> Self;
-
-    /// The receipt without that mark, if it has it.
-    fn unmark_fallback(self) -> Option<Self>;
-
-    /// The budget of free retries has.
-    fn mark_free_retry(self) -> Self;
-
-    /// The receipt without that mark, if it has it.
-    fn unmark_free_retry(self) -> Option<Self>;
-}
-
-impl Marks for Receipt {
-    fn mark_fallback(self) -> Self {
-        Self::mark_fallback(self)
-    }
-
-    fn unmark_fallback(self) -> Option<Self> {
-        Self::unmark_fallback(self)
-    }
-
-    fn mark_free_retry(self) -> Self {
-        Self::mark_free_retry(self)
-    }
-
-    fn unmark_free_retry(self) -> Option<Self> {
-        Self::unmark_free_retry(self)
     }
 }
 
@@ -189,10 +138,4 @@ pub fn paid_at(receipt: Receipt) -> u128 {
 #[must_use]
 pub fn window_of(receipt: Receipt) -> Option<u64> {
     ChargedIn::read(receipt)
-}
-
-/// The error of a charge by hand to a key that an operator allows.
-#[must_use]
-pub fn allowed_by_hand() -> LimiterError {
-    LimiterError::allowed_by_hand()
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::by_hand::ByHand;
+use super::free_retries::FreeRetries;
 use super::joint::Joint;
 use super::query::StoreInner;
 use super::standing::Standing;
@@ -52,9 +54,10 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Returns whether both keep the same keys, so that a store with this backend inherits from one with the other.
     fn shares_keys_with(&self, other: &Self) -> bool;
 
-    /// Notes the quota of the limiter, and those of the limiters that `predecessor` knows, from which the limiter
-    /// inherits. For states that do not name the quota under which they were written.
-    #[doc(hidden)]
+    /// Notes the quota of the limiter, for states that do not say under which quota they were written. Called before
+    /// the limiter is asked: when it is made, and when it inherits from a limiter over `predecessor`, which [has the
+    /// same keys](Self::shares_keys_with). Then states that were written under a quota which that one knows may be met,
+    /// too, and count as used units still. By default it does nothing, for states that name their quotas.
     fn note_quotas(&self, limiter: Quota, predecessor: Option<&Self>) {
         let _ = (limiter, predecessor);
     }
@@ -106,7 +109,25 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         None
     }
 
-    /// Adds what only the store on Redis has: it decides on free retries and charges by hand in the call that charges.
+    /// Returns how it enters charges by hand with their references, if it does: `Some(ByHand::new())`. By default it
+    /// does not, and each process has its own references.
+    fn by_hand(&self) -> Option<ByHand<A, Self>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// Returns how it decides on retries in the call that charges, if it does: `Some(FreeRetries::new())`. By default
+    /// it does not, and free retries are [records](super::RemoteStore::records), or each process has its own.
+    fn free_retries(&self) -> Option<FreeRetries<A, Self>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// Adds what only the store on Redis has: it decides with others, and keeps the reports of processes.
     #[doc(hidden)]
     fn describe(
         &self,

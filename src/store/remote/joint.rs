@@ -117,8 +117,8 @@ pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend<Part: Sized> {
 #[must_use]
 pub struct Joint<A: Algorithm, B>(Describe<A, B>);
 
-/// Adds to the description of a limiter that it decides together with others.
-type Describe<A, B> = fn(&Arc<StoreInner<<A as Algorithm>::State, B>>, &A, Description) -> Description;
+/// Adds to the description of a limiter what its backend can do beyond single decisions.
+pub(super) type Describe<A, B> = fn(&Arc<StoreInner<<A as Algorithm>::State, B>>, &A, Description) -> Description;
 
 impl<A: Algorithm + Clone, B: JointCharge<A>> Joint<A, B> {
     /// By the methods of the backend.

@@ -20,6 +20,9 @@
 //!
 //! A ban, an allowance or a debt of a key is its [`Standing`], which is kept and read with its state.
 //!
+//! A backend may have more parts: it decides on several keys in one call ([`JointCharge`]), enters charges by hand with
+//! their references ([`ChargeByHand`]), or decides on free retries in the call that charges ([`ChargeRetries`]).
+//!
 //! `testing::check_backend` (feature `test-util`) tests your backend.
 
 pub mod accounts;
@@ -28,13 +31,14 @@ mod any_records;
 mod attempts;
 pub(crate) mod backend;
 pub(crate) mod backoff;
+pub(crate) mod by_hand;
 mod calls;
 pub(crate) mod circuit_breaker;
 #[cfg(all(test, not(sluice_loom)))]
 mod contention;
 pub(crate) mod departures;
 mod fault;
-mod free_retries;
+pub(crate) mod free_retries;
 pub(crate) mod gate;
 mod in_flight;
 pub(crate) mod joint;
@@ -44,7 +48,7 @@ pub(crate) mod limiter_keys;
 mod log;
 pub(crate) mod negative_cache;
 pub(crate) mod query;
-mod records;
+pub(crate) mod records;
 mod shared_reports;
 mod single_flight;
 mod standing;
@@ -56,9 +60,11 @@ pub use self::accounts::Accounts;
 pub use self::alternatives::Alternatives;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
+pub use self::by_hand::{ByHand, ChargeByHand, KeyRead, Replacement};
 pub use self::calls::Calls;
 pub use self::departures::{Arrival, DepartureQueue, DepartureTerms, Departures, RecordQueue, Reserved, Timeline};
 pub use self::fault::{Fault, KindOfFault};
+pub use self::free_retries::{ChargeRetries, ChargedOnce, FreeRetries, FreeRetry, RetryRecord};
 pub use self::in_flight::{InFlight, ProcessField, TakenUnits};
 pub use self::joint::{Joint, JointAnswer, JointBackend, JointCharge};
 pub use self::key_value::{KeyValue, KeyValueBackend, KeyValueRecords};

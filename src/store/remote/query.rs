@@ -486,18 +486,34 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.negative_cache.note(self.tag, Some(cached), seen);
     }
 
-    /// Decides by a read, which charges nothing. A state under another quota is converted to the query's quota. On the
-    /// server, the key stays under the other quota and pays its debt at that rate; so nothing is recorded.
+    /// Decides by a read, which charges nothing.
     async fn decision_by_a_read(&self, cost: u64, limits: CallLimits) -> Answered {
-        let Applied { now, old, standing, kept, .. } = self.apply(Transition::Read, limits).await?.0;
+        Ok(self.decision_of_read(&self.apply(Transition::Read, limits).await?.0, cost))
+    }
+
+    /// Decides by the outcome of a read. A state under another quota is converted to the query's quota. On the server,
+    /// the key stays under the other quota and pays its debt at that rate; so nothing is recorded.
+    fn decision_of_read(&self, read: &Applied<A::State>, cost: u64) -> Decision {
+        let Applied { now, old, standing, kept, .. } = *read;
         if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
-            return Ok(decision);
+            return decision;
         }
         let state = old.and_then(|state| match &kept {
             Some(kept) => quota_change::converted(&self.algorithm, state, kept, now),
             None => Some(state),
         });
-        Ok(self.algorithm.decide(state, now, cost).0)
+        self.algorithm.decide(state, now, cost).0
+    }
+
+    /// Records the outcome of a read in place of a charge of `cost`. Returns the decision on a request of cost 0, with
+    /// the numbers of the key.
+    pub(super) fn note_read(&self, read: &Applied<A::State>, seen: Observation, cost: u64) -> Decision {
+        if read.standing.is_some() {
+            self.learn_standing(read.standing, read.old, seen);
+        } else if read.kept.is_none() {
+            self.learn(read.old, seen, cost);
+        }
+        self.decision_of_read(read, 0)
     }
 
     /// Records the state of the key after an answer of the server: in the negative cache if it rejects requests of this

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::any_records::AnyRecords;
 use super::backend::{Backend, Transition};
-use super::free_retries::FreeRetries;
+use super::free_retries::{RecordKeeper, RetryCharger};
 use super::leases::LeaseReceipt;
 use super::negative_cache::NegativeCache;
 use super::query::{KeyQuery, StoreInner};
@@ -164,8 +164,12 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
     {
         let mut description = Description::new().answering_all();
         if let Some(records) = &self.records {
-            let retries = FreeRetries::new(Arc::clone(&self.inner), algorithm.clone(), Arc::clone(records));
+            let keeper = RecordKeeper::new(Arc::clone(records), algorithm);
+            let retries = RetryCharger::new(Arc::clone(&self.inner), algorithm.clone(), keeper);
             description = description.charging_once(retries).sharing_reports(SharedReports::new(Arc::clone(records)));
+        }
+        if let Some(free_retries) = self.inner.backend.free_retries() {
+            description = free_retries.describe(&self.inner, algorithm, description);
         }
         if let Some(joint) = self.inner.backend.joint() {
             description = joint.describe(&self.inner, algorithm, description);
@@ -174,7 +178,12 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if !self.inner.backend.keeps_standing(algorithm) {
             return description;
         }
-        description.keeping_standing(StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() })
+        let keeper = StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
+        let description = description.keeping_standing(keeper);
+        match self.inner.backend.by_hand() {
+            Some(by_hand) => by_hand.describe(&self.inner, algorithm, description),
+            None => description,
+        }
     }
 
     /// Inherits from a table whose backend [keeps the same keys](Backend::shares_keys_with): the keys on the server

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::testing::{check_backend, check_joint_backend, seed_of};
+use tower_sluice::testing::{check_backend, check_charges_by_hand, check_joint_backend, seed_of};
 
 use super::*;
 use crate::backend::PostgresBackend;
@@ -72,5 +72,19 @@ async fn several_keys_are_decided_as_over_a_plain_map() {
         } else {
             check_joint_backend(TokenBucket::new(quota().burst(9)), seed_of(seed), make).await;
         }
+    }
+}
+
+/// By the clock of the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_by_hand_pass_the_suite() {
+    let backend = async || PostgresBackend::new(&process(pool(8)).await, "test");
+    check_charges_by_hand(TokenBucket::new(quota().burst(9)), backend().await, seed_of(33)).await;
+    check_charges_by_hand(FixedWindow::new(quota()), backend().await, seed_of(34)).await;
+    check_charges_by_hand(SlidingWindow::new(quota()), backend().await, seed_of(35)).await;
+    #[cfg(feature = "calendar")]
+    {
+        let window = tower_sluice::algorithm::CalendarWindow::daily(7);
+        check_charges_by_hand(window, backend().await, seed_of(36)).await;
     }
 }

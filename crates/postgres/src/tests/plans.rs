@@ -1,6 +1,7 @@
 //! No statement reads the whole table, whatever it looked like when the statement was planned.
 
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+use tower_sluice::store::remote::{KeyRead, Standing};
 
 use super::*;
 use crate::joint::{JointCall, KeyPart};
@@ -26,6 +27,16 @@ async fn send_all(postgres: &Postgres, round: u128) -> u64 {
     for transition in transitions {
         apply(postgres, &bucket, 1, transition).await.unwrap();
     }
+    // To a key without a row, and to one with a row.
+    for job in 0..2 {
+        let row = row(postgres, &bucket, 1);
+        let reference = format!("test:{round}:h{job}");
+        let KeyRead { now, state, version, .. } = row.read_to_replace(Some(reference.clone())).await.unwrap();
+        let (standing, state) = Standing::default().charge(&bucket, state, now, 5);
+        let written = row.written(now, standing, state.as_ref(), version);
+        assert!(row.replace(written, Some((reference, None))).await.unwrap());
+    }
+    apply(postgres, &bucket, 1, Transition::Reset).await.unwrap();
     let parts = || {
         let part = |id: u128| KeyPart::new(&window, format!("{id:032x}"), "test", 1);
         let new = KeyPart::new(&bucket, format!("{:032x}", 1_000 + round), "test", 1);
@@ -35,7 +46,7 @@ async fn send_all(postgres: &Postgres, round: u128) -> u64 {
         JointCall { postgres: postgres.clone(), parts: parts(), sets }.decide().await.unwrap();
     }
     postgres.sweep(&"0".repeat(32), 10).await.unwrap();
-    16
+    21
 }
 
 async fn number(postgres: &Postgres, text: &str) -> i64 {
@@ -53,9 +64,12 @@ async fn a_table_that_others_fill_is_never_read_as_a_whole() {
     for (name, postgres) in super::drivers::over_each_pool(&server.url(), 1).await {
         let table = postgres.table_name().to_owned();
         let others = postgres.clone().with_pool(pool_of(&server.url(), 1));
-        server.run(&format!("ALTER TABLE {table} SET (autovacuum_enabled = off)"));
+        for table in [&table, &format!("{table}_records")] {
+            server.run(&format!("ALTER TABLE {table} SET (autovacuum_enabled = off)"));
+        }
         send_all(&postgres, 0).await;
         server.run(&format!("VACUUM ANALYZE {table}"));
+        server.run(&format!("VACUUM ANALYZE {table}_records"));
         // After five executions, the server may keep a plan for all parameters.
         for round in 1..10 {
             send_all(&postgres, round).await;
@@ -65,14 +79,18 @@ async fn a_table_that_others_fill_is_never_read_as_a_whole() {
              charged, expires) SELECT md5(n::text)::uuid, 'test', 1, 1, 1, 0, 0, 0, now(), 0, 'infinity' \
              FROM generate_series(1, 50000) n"
         ));
+        server.run(&format!(
+            "INSERT INTO {table}_records SELECT md5(n::text), '', 'infinity' FROM generate_series(1, 50000) n"
+        ));
+        let both = format!("relname IN ('{table}', '{table}_records')");
         let pages = format!(
-            "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables \
-             WHERE relname = '{table}'"
+            "SELECT sum(heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::int8 \
+             FROM pg_statio_user_tables WHERE {both}"
         );
-        let scans = format!("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = '{table}'");
-        // The connection that has filled the table reports its own reads when it ends.
-        let filled = format!("SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = '{table}'");
-        timing::eventually("the rows are reported", async || number(&others, &filled).await >= 50_000).await;
+        let scans = format!("SELECT sum(seq_scan)::int8 FROM pg_stat_user_tables WHERE {both}");
+        // The connections that have filled the tables report their own reads when they end.
+        let filled = format!("SELECT sum(n_tup_ins)::int8 FROM pg_stat_user_tables WHERE {both}");
+        timing::eventually("the rows are reported", async || number(&others, &filled).await >= 100_000).await;
         let before = (number(&others, &pages).await, number(&others, &scans).await);
         let mut statements = 0;
         for round in 10..20 {

@@ -1,4 +1,5 @@
-//! What processes share beside the states of keys: free retries, and who is rejected most.
+//! What processes share beside the states of keys: free retries, references of charges by hand, and who is rejected
+//! most.
 
 use std::convert::Infallible;
 
@@ -6,8 +7,10 @@ use http::{HeaderName, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::Debit;
 use tower_sluice::policy::{Offenders, ShowKey};
-use tower_sluice::{ChargeOnce, Policy, RateLimitLayer, Verdict};
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{ChargeOnce, LimitsHandle, PartitionKey, Policy, RateLimitLayer, Verdict};
 
 use super::*;
 use crate::pool::Value;
@@ -187,4 +190,57 @@ async fn without_records_limits_over_time_hold() {
     }
     assert_eq!(admitted, 3);
     assert!(look(&limited).await.missing().is_some(), "a look says that the others are missing");
+}
+
+/// Charges seven units for a job. Returns whether it was entered.
+async fn charge(handle: &LimitsHandle, job: u64) -> bool {
+    let debit = Debit::units(7).reference(format!("job-{job}"));
+    !handle.charge("p", &PartitionKey::from("a"), debit).await.unwrap().is_repeated()
+}
+
+/// Four processes charge for the same jobs, in the same order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_by_hand_is_entered_once_in_all_processes() {
+    const JOBS: u64 = 20;
+    let one = process(pool(1)).await;
+    let handle = |postgres: &Postgres| layer(policy(postgres, "p", FixedWindow::new(Quota::per(1_000, YEAR)))).handle();
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let handle = handle(&one.clone().with_pool(pool(1)));
+            tokio::spawn(async move {
+                let mut entered = 0;
+                for job in 0..JOBS {
+                    entered += u64::from(charge(&handle, job).await);
+                }
+                entered
+            })
+        })
+        .collect();
+    let mut entered = 0;
+    for task in tasks {
+        entered += task.await.unwrap();
+    }
+    assert_eq!(entered, JOBS);
+    let left = handle(&one).peek("p", &PartitionKey::from("a")).await.unwrap().decision().remaining();
+    assert_eq!(left, 1_000 - 7 * JOBS);
+    assert_eq!(records(&one, "p:%").await.len() as u64, JOBS);
+}
+
+/// Its record stays where it was, and is written anew: with a key that has a row, and with one that has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reference_is_known_for_seven_days() {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    let postgres = process(pool(1)).await.with_clock(clock.clone()).without_sweeps();
+    let handle = layer(policy(&postgres, "p", FixedWindow::new(Quota::per(1_000, YEAR)))).handle();
+    assert!(charge(&handle, 1).await);
+    for has_row in [true, false] {
+        clock.advance(7 * 24 * 60 * MINUTE - Duration::from_micros(1));
+        assert!(!charge(&handle, 1).await);
+        clock.advance(Duration::from_micros(1));
+        if !has_row {
+            let _ = handle.reset("p", &PartitionKey::from("a")).await.unwrap();
+        }
+        assert!(charge(&handle, 1).await);
+    }
+    assert_eq!(records(&postgres, "p:%").await.len(), 1);
 }

@@ -2,6 +2,7 @@
 #![cfg(feature = "deadpool")]
 
 mod accounts;
+mod by_hand;
 mod clocks;
 mod crashes;
 mod faults;

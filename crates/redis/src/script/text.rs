@@ -157,11 +157,22 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         let applied = Applied { now, old: state, standing, kept: None, charged: 0 };
         let is_charged = units > 0 && !text.standing.is_allowed(now);
         let Some(state) = state.filter(|_| is_charged) else { return Ok((applied, None)) };
+        Ok((applied, Some(self.replacing(holds, now, quota, (standing, &state))?)))
+    }
+
+    /// Returns the replacement of a key's text (`holds`) by this standing and this state, which is as of the end of the
+    /// debt. `quota` is written behind the state, if the process carries quotas.
+    pub(crate) fn replacing(
+        &self,
+        holds: Option<&[u8]>,
+        now: Timestamp,
+        quota: Option<Quota>,
+        (standing, state): (Standing, &A::State),
+    ) -> Result<Swap, BadReply> {
         let end = Timestamp::from_nanos(to_micros(standing.owing_until, now) * 1_000).max(now);
-        let state_text = self.write(&state, end, quota);
-        let written = standing_text(standing, now) + &state_text;
-        let swap = Swap::new(holds, written, self.algorithm.expires_at(&state).max(standing.expires()));
-        Ok((applied, Some(swap.ok_or(BadReply::State)?)))
+        let written = standing_text(standing, now) + &self.write(state, end, quota);
+        let expires = self.algorithm.expires_at(state).max(standing.expires());
+        Swap::new(holds, written, expires).ok_or(BadReply::State)
     }
 
     /// Bans or allows a key (`holds`) as an operator says, like [`Standing::overridden`]. Its state stays as it is,

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use tower_sluice::LimiterError;
 use tower_sluice::internal::redis::{KeyTag, tag_of};
 use tower_sluice::limiter::Override;
 use tower_sluice::store::remote::{Applied, Attempts, CallLimits, Standing, Target, Transition};
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
+use tower_sluice::{LimiterError, Quota};
 
 use super::bundle::ScriptCaller;
 use super::conversation::{KeyPart, Quotas, converse};
 use crate::connection::{Fault, FaultKind, Redis};
-use crate::script::{self, BadReply, Key, KeyNames, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
+use crate::script::{self, BadReply, Key, KeyNames, KeyText, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 
 /// The keys of one limiter on Redis.
 pub struct RedisBackend {
@@ -61,10 +61,7 @@ impl RedisBackend {
         if text.standing.is_in_force(now) {
             return Ok(in_force(&under, &answer)?);
         }
-        let kept = under.kept(&text)?;
-        let old = text.state(&kept, now)?;
-        let is_another = old.is_some() && kept.quota() != target.algorithm().quota();
-        let kept = is_another.then(|| kept.quota());
+        let (old, kept) = state_as_kept(&under, &text, now)?;
         Ok(Applied { now, old, standing: Standing::default(), kept, charged: answer.admitted })
     }
 
@@ -146,6 +143,18 @@ impl RedisBackend {
             _ => self.read(target, limits).await,
         }
     }
+}
+
+/// Returns a state as it is kept, and the quota under which it is, if that is not the quota of the question.
+pub(super) fn state_as_kept<A: Scripted>(
+    under: &TextUnder<'_, A>,
+    text: &KeyText<'_>,
+    now: Timestamp,
+) -> Result<(Option<A::State>, Option<Quota>), BadReply> {
+    let kept = under.kept(text)?;
+    let state = text.state(&kept, now)?;
+    let is_another = state.is_some() && kept.quota() != under.algorithm.quota();
+    Ok((state, is_another.then(|| kept.quota())))
 }
 
 /// The outcome of a call on a key whose standing is in force: it has charged nothing.

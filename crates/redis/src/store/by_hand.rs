@@ -1,105 +1,121 @@
 //! Charges by hand, each reference once. The reference is on the server, beside the state of its key: one script looks
 //! at it, and replaces the state.
 
-use std::future::ready;
-use std::sync::Arc;
+use std::time::Duration;
 
-use tower_sluice::PartitionKey;
-use tower_sluice::internal::redis::{
-    Adjusted, Adjusting, KeyQuery, Observation, PendingAdjustment, REFERENCE_KEPT, allowed_by_hand, tag_of,
-};
-use tower_sluice::limiter::{Ask, Credit};
-use tower_sluice::store::remote::{Applied, Attempts, CallLimits, StoreInner};
-use tower_sluice::time::{Clock, Monotonic};
+use tower_sluice::LimiterError;
+use tower_sluice::internal::redis::tag_of;
+use tower_sluice::store::remote::accounts::Reference;
+use tower_sluice::store::remote::{CallLimits, ChargeByHand, KeyRead, Replacement, Target};
 
 use super::backend::{RedisBackend, failed};
-use crate::connection::{Fault, FaultKind};
-use crate::script::{self, Key, Scripted, TextUnder};
+use crate::connection::Fault;
+use crate::script::{self, KeyText, Scripted, Swap, TextUnder};
 
-/// Charges the keys of one limiter by hand.
-pub(super) struct HandCharger<A: Scripted> {
-    inner: Arc<StoreInner<A::State, RedisBackend>>,
-    algorithm: A,
-}
+/// The text of a key, if it has one.
+type Text = Option<Box<[u8]>>;
 
-impl<A: Scripted> HandCharger<A> {
-    pub(super) fn new(inner: Arc<StoreInner<A::State, RedisBackend>>, algorithm: A) -> Self {
-        Self { inner, algorithm }
+impl<A: Scripted> ChargeByHand<A> for RedisBackend {
+    type Version = Text;
+
+    async fn read_key(
+        &self,
+        target: &Target<'_, A>,
+        reference: Option<Reference>,
+        limits: CallLimits,
+    ) -> Result<KeyRead<A::State, Text>, LimiterError> {
+        self.read_key(target, reference, limits).await.map_err(failed)
+    }
+
+    async fn replace_key(
+        &self,
+        target: &Target<'_, A>,
+        replacement: Replacement<A::State, Text>,
+        limits: CallLimits,
+    ) -> Result<bool, LimiterError> {
+        self.replace_key(target, replacement, limits).await.map_err(failed)
     }
 }
 
-impl<A: Scripted> Adjusting for HandCharger<A> {
-    fn credit(&self, _: &PartitionKey, _: &Credit) -> Option<PendingAdjustment> {
-        None
+impl RedisBackend {
+    /// By the script that replaces a text, which only reads without one.
+    async fn read_key<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        reference: Option<Reference>,
+        limits: CallLimits,
+    ) -> Result<KeyRead<A::State, Text>, Fault> {
+        let answer = self.scripts.call(self.swap_by_hand(target, reference, None, Duration::ZERO), limits).await?;
+        let (now, holds) = (answer.now, answer.old(0)?);
+        let text = KeyText::read(holds)?;
+        let of_mark = |mark| self.quotas.of_mark(mark);
+        let state = TextUnder::new(target, &of_mark).state_at(&text, now.max(text.standing.owing_until))?;
+        let (standing, is_known) = (text.standing, answer.admitted == 2);
+        Ok(KeyRead { now, state, standing, is_known, version: holds.map(Box::from) })
     }
 
-    fn keeps_credits(&self) -> bool {
-        false
+    async fn replace_key<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        replacement: Replacement<A::State, Text>,
+        limits: CallLimits,
+    ) -> Result<bool, Fault> {
+        let Replacement { read_at, version, state, standing, reference, known_for } = replacement;
+        let of_mark = |mark| self.quotas.of_mark(mark);
+        let under = TextUnder::new(target, &of_mark);
+        let quota = self.quotas.carried(target);
+        let swap = under.replacing(version.as_deref(), read_at, quota, (standing, &state))?;
+        let answer = self.scripts.call(self.swap_by_hand(target, reference, Some(swap), known_for), limits).await?;
+        if answer.admitted == 0 {
+            self.quotas.count(true);
+        }
+        Ok(answer.admitted == 1)
     }
 
-    /// Two calls or more: the first reads the state, and the last replaces it.
-    fn charge(&self, ask: &Ask<'_>, reference: Option<&str>) -> PendingAdjustment {
-        let query = match KeyQuery::for_ask(&self.inner, &self.algorithm, ask) {
-            Ok(query) => query,
-            Err(error) => return Box::pin(ready(Err(error))),
-        };
-        let names = &self.inner.backend.names;
-        let record = reference.map(|reference| names.reference(names.tag(ask.key()), names.tag(&reference.into())));
-        let units = ask.cost();
-        Box::pin(async move {
-            let sent = Monotonic.now();
-            let (applied, is_repeated) = charge(&query, record, units).await.map_err(failed)?;
-            if applied.standing.is_allowed(applied.now) {
-                return Err(allowed_by_hand());
+    fn swap_by_hand<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        reference: Option<Reference>,
+        swap: Option<Swap>,
+        known_for: Duration,
+    ) -> script::ScriptCall {
+        let tag = tag_of(target);
+        let key = self.key::<A>(tag);
+        match reference {
+            Some(reference) => {
+                let known = u64::try_from(known_for.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+                script::swap_once(key, self.names.reference(tag, &reference.name()), swap, known)
             }
-            let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
-            if !is_repeated {
-                query.charge_fallback(units);
-            }
-            Ok(Adjusted { decision: query.note_change(&applied, seen), is_repeated })
-        })
+            None => script::swap(key, swap),
+        }
     }
 }
 
-/// Charges the units that are left, and lets the key owe the others, unless its reference is known. Returns the
-/// outcome, and whether the reference is known.
-async fn charge<A: Scripted>(
-    query: &KeyQuery<A, RedisBackend>,
-    record: Option<Key>,
-    units: u64,
-) -> Result<(Applied<A::State>, bool), Fault> {
-    let backend = &query.inner.backend;
-    let target = query.target();
-    let of_mark = |mark| backend.quotas.of_mark(mark);
-    let under = TextUnder::new(&target, &of_mark);
-    let quota = backend.quotas.carried(&target);
-    let key = || backend.key::<A>(tag_of(&target));
-    let limits = CallLimits::until(backend.redis.deadline());
-    let known = u64::try_from(REFERENCE_KEPT.as_millis()).unwrap_or(u64::MAX);
-    let mut attempts = Attempts::new(limits.deadline);
-    let mut swap = None;
-    let mut owing = None;
-    loop {
-        let call = match &record {
-            Some(record) => script::swap_once(key(), record.clone(), swap, known),
-            None => script::swap(key(), swap),
-        };
-        let answer = backend.scripts.call(call, limits).await?;
-        if answer.admitted == 2 {
-            let (applied, _) = under.owing(answer.old(0)?, answer.now, quota, 0)?;
-            return Ok((applied, true));
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tower_sluice::Quota;
+    use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+    use tower_sluice::testing::{check_charges_by_hand, seed_of};
+
+    use super::*;
+    use crate::connection::Redis;
+    use crate::support::servers::RedisServer;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn charges_by_hand_pass_the_suite() {
+        let server = RedisServer::start();
+        let redis = Redis::single(server.url()).timeout(Duration::from_secs(60)).open().unwrap();
+        let backend = |name| RedisBackend::new(&redis, name);
+        let quota = Quota::per(7, Duration::from_secs(60));
+        check_charges_by_hand(TokenBucket::new(quota.burst(9)), backend("bucket"), seed_of(1)).await;
+        check_charges_by_hand(FixedWindow::new(quota), backend("fixed"), seed_of(2)).await;
+        check_charges_by_hand(SlidingWindow::new(quota), backend("sliding"), seed_of(3)).await;
+        #[cfg(feature = "calendar")]
+        {
+            let window = tower_sluice::algorithm::CalendarWindow::daily(7);
+            check_charges_by_hand(window, backend("calendar"), seed_of(4)).await;
         }
-        if let Some(applied) = owing.filter(|_| answer.admitted == 1) {
-            return Ok((applied, false));
-        }
-        if owing.is_some() {
-            backend.quotas.count(true);
-            attempts.lost().await.map_err(|_| FaultKind::TimedOut)?;
-        }
-        let (applied, next) = under.owing(answer.old(0)?, answer.now, quota, units)?;
-        // Nothing is charged to a key that is allowed by hand.
-        let Some(next) = next else { return Ok((applied, false)) };
-        swap = Some(next);
-        owing = Some(applied);
     }
 }

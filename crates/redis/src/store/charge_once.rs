@@ -1,149 +1,127 @@
 //! Requests whose retries are free. Their records and the budgets of free retries are on the server, beside the states
 //! of keys. One call decides by all three.
 
-use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::internal::redis::Marks as _;
-use tower_sluice::internal::redis::{ChargingOnce, KeyQuery, Retry};
-use tower_sluice::limiter::{Answer, Ask, Receipt};
-use tower_sluice::store::MemoryStore;
-use tower_sluice::store::remote::{CallLimits, StoreInner};
-use tower_sluice::time::{Clock, Monotonic, Timestamp};
-use tower_sluice::{Decision, Limiter as _, LimiterError, PartitionKey, Quota, RateLimiter};
+use tower_sluice::LimiterError;
+use tower_sluice::internal::redis::tag_of;
+use tower_sluice::limiter::Receipt;
+use tower_sluice::store::remote::{Applied, CallLimits, ChargeRetries, ChargedOnce, FreeRetry, RetryRecord, Target};
+use tower_sluice::time::{Clock, Monotonic};
 
-use super::backend::{RedisBackend, failed};
+use super::backend::{RedisBackend, failed, state_as_kept};
 use super::conversation::{Charges, converse};
 use crate::connection::Fault;
 use crate::script::sealed::Steps;
-use crate::script::{self, BadReply, Key, ScriptCharge, Scripted};
+use crate::script::{self, Key, ScriptCharge, Scripted, TextUnder};
 
-/// Charges each request of one limiter once, retries included.
-pub(super) struct OnceCharger<A: Scripted> {
-    inner: Arc<StoreInner<A::State, RedisBackend>>,
-    algorithm: A,
-    lookups: Lookups,
-}
-
-impl<A: Scripted> OnceCharger<A> {
-    pub(super) fn new(inner: Arc<StoreInner<A::State, RedisBackend>>, algorithm: A) -> Self {
-        Self { inner, algorithm, lookups: Lookups::new() }
+impl<A: Scripted> ChargeRetries<A> for RedisBackend {
+    async fn charge_once(
+        &self,
+        target: &Target<'_, A>,
+        cost: u64,
+        record: &RetryRecord,
+        limits: CallLimits,
+    ) -> Result<ChargedOnce<A::State>, LimiterError> {
+        let budget = A::budget(record.budget());
+        budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
+        self.decide_once(target, cost, &budget, self.record(target, record), limits).await.map_err(failed)
     }
 
-    fn record(&self, key: &PartitionKey, retry: &Retry) -> Key {
-        let names = &self.inner.backend.names;
-        names.record(names.tag(key), names.tag(&retry.request))
+    async fn begin_record(
+        &self,
+        target: &Target<'_, A>,
+        record: &RetryRecord,
+        limits: CallLimits,
+    ) -> Result<(), LimiterError> {
+        let call = script::begin_record(self.record(target, record), record.free_retries(), record.within());
+        self.redis.call_by(&call, limits).await.map(drop).map_err(failed)
     }
 
-    fn budget(&self, key: &PartitionKey) -> Key {
-        let names = &self.inner.backend.names;
-        names.budget_of_retries(names.tag(key), <A::Budget>::KIND)
-    }
-}
-
-impl<A: Scripted> ChargingOnce for OnceCharger<A> {
-    /// Decides in a call of its own: no lease pays, and no other request shares it. The negative cache knows no
-    /// records, so it decides only on requests beyond the [look-ups](Lookups).
-    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer {
-        if ask.is_suspended() {
-            return Decision::suspended().into();
+    /// Two calls.
+    async fn put_back(
+        &self,
+        target: &Target<'_, A>,
+        record: &RetryRecord,
+        cost: u64,
+        receipt: Receipt,
+        limits: CallLimits,
+    ) -> Result<(), LimiterError> {
+        let (budget, key) = (A::budget(record.budget()), self.budget_of(target));
+        if let Some(refund) = script::refund_budget(&budget, key, cost, receipt, Monotonic.wall()) {
+            self.redis.call_by(&refund, limits).await.map_err(failed)?;
         }
-        let budget = A::budget(retry.budget);
-        let query =
-            KeyQuery::for_ask(&self.inner, &self.algorithm, ask).and_then(|query| check_fit(&budget).map(|()| query));
-        let (query, cost) = match query {
-            Ok(query) => (query, ask.cost()),
-            Err(error) => return Answer::Ready(Err(error)),
+        let raise = script::raise_record(self.record(target, record), record.free_retries());
+        self.redis.call_by(&raise, limits).await.map(drop).map_err(failed)
+    }
+}
+
+impl RedisBackend {
+    fn record<A>(&self, target: &Target<'_, A>, record: &RetryRecord) -> Key {
+        self.names.record(tag_of(target), &record.name())
+    }
+
+    fn budget_of<A: Scripted>(&self, target: &Target<'_, A>) -> Key {
+        self.names.budget_of_retries(tag_of(target), <A::Budget>::KIND)
+    }
+
+    /// Decides in a conversation about the key. The budget has no quota behind it. If its quota changes, the used share
+    /// stays used, which is the safe side.
+    async fn decide_once<A: Scripted>(
+        &self,
+        target: &Target<'_, A>,
+        cost: u64,
+        budget: &A::Budget,
+        record: Key,
+        limits: CallLimits,
+    ) -> Result<ChargedOnce<A::State>, Fault> {
+        let mut part = self.part(*target, cost);
+        let asked = Monotonic.wall();
+        let compose = |mut charges: Charges| {
+            let budget_charge = ScriptCharge::new(budget, self.budget_of(target), cost, asked);
+            script::decide_once(charges.remove(0), budget_charge, record.clone())
         };
-        if let Some(rejection) = query.peek_rejection(cost).filter(|_| !self.lookups.admit(ask.key())) {
-            return rejection.into();
+        let send = |call| self.scripts.call(call, limits);
+        let (answer, _) = converse(asked, &mut [&mut part], compose, send).await?;
+        let is_banned = part.found.standing.banned_until > answer.now;
+        let Some(receipt) = answer.free_retry(budget, cost, is_banned)? else {
+            return Ok(ChargedOnce { applied: part.found, free: None });
+        };
+        let mut applied = Applied { charged: 0, ..part.found };
+        if part.is_foreign {
+            let of_mark = |mark| self.quotas.of_mark(mark);
+            let under = TextUnder::new(target, &of_mark);
+            (applied.old, applied.kept) = state_as_kept(&under, &answer.text(0)?, answer.now)?;
         }
-        let budget_key = self.budget(ask.key());
-        let record = self.record(ask.key(), retry);
-        let ends = retry.record_ends.clone();
-        Answer::Pending(Box::pin(async move {
-            decide(&query, &budget, (budget_key, record), cost, ends.as_deref()).await.map_err(failed)
-        }))
-    }
-
-    fn begin(&self, key: &PartitionKey, retry: &Retry) {
-        let call = script::begin_record(self.record(key, retry), retry.free_retries, retry.within);
-        let redis = self.inner.backend.redis.clone();
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { redis.call(&call).await });
-        }
-    }
-
-    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u64) {
-        let (Ok(runtime), Some(receipt)) = (Handle::try_current(), receipt.unmark_free_retry()) else { return };
-        let budget = A::budget(retry.budget);
-        let refund = script::refund_budget(&budget, self.budget(key), cost, receipt, Monotonic.wall());
-        let raise = script::raise_record(self.record(key, retry), retry.free_retries);
-        let redis = self.inner.backend.redis.clone();
-        runtime.spawn(async move {
-            // One after the other, so that no retry takes the record before the budget has the units for it.
-            if let Some(refund) = refund {
-                redis.call(&refund).await?;
-            }
-            redis.call(&raise).await
-        });
+        // A record that we have not written may live for ever.
+        let record_left = answer.record_left().unwrap_or(Duration::MAX);
+        Ok(ChargedOnce { applied, free: Some(FreeRetry { receipt, record_left }) })
     }
 }
 
-/// Checks whether Redis can keep a budget.
-fn check_fit<A: Scripted>(budget: &A) -> Result<(), LimiterError> {
-    budget.fits().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))
-}
+#[cfg(test)]
+mod tests {
+    use tower_sluice::Quota;
+    use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+    use tower_sluice::testing::{check_free_retries, seed_of};
 
-/// Decides in a conversation about the key. The budget has no quota behind it. If its quota changes, the used share
-/// stays used, which is the safe side.
-async fn decide<A: Scripted>(
-    query: &KeyQuery<A, RedisBackend>,
-    budget: &A::Budget,
-    (budget_key, record): (Key, Key),
-    cost: u64,
-    record_ends: Option<&OnceLock<Timestamp>>,
-) -> Result<Decision, Fault> {
-    let backend = &query.inner.backend;
-    let mut part = backend.part(query.target(), cost);
-    let asked = Monotonic.wall();
-    let compose = |mut charges: Charges| {
-        let budget_charge = ScriptCharge::new(budget, budget_key.clone(), cost, asked);
-        script::decide_once(charges.remove(0), budget_charge, record.clone())
-    };
-    let limits = CallLimits::until(backend.redis.deadline());
-    let send = |call| backend.scripts.call(call, limits);
-    let (answer, seen) = converse(asked, &mut [&mut part], compose, send).await?;
-    if let Some((ends, left)) = record_ends.zip(answer.record_left()) {
-        // Never later than the record ends on the server.
-        let _ = ends.set(seen.sent.saturating_add(left));
-    }
-    let is_banned = part.found.standing.banned_until > answer.now;
-    match answer.free_retry(budget, cost, is_banned)? {
-        Some(receipt) => {
-            let unchanged = query.note_unchanged(&part.found, part.is_foreign, seen, cost);
-            Ok(unchanged.with_receipt(receipt.mark_free_retry()))
+    use super::*;
+    use crate::connection::Redis;
+    use crate::support::servers::RedisServer;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn free_retries_pass_the_suite() {
+        let server = RedisServer::start();
+        let redis = Redis::single(server.url()).timeout(Duration::from_secs(60)).open().unwrap();
+        let backend = |name| RedisBackend::new(&redis, name);
+        let quota = Quota::per(7, Duration::from_secs(300 * 86_400));
+        check_free_retries(TokenBucket::new(quota.burst(9)), backend("bucket"), seed_of(1)).await;
+        check_free_retries(FixedWindow::new(quota), backend("fixed"), seed_of(2)).await;
+        check_free_retries(SlidingWindow::new(quota), backend("sliding"), seed_of(3)).await;
+        #[cfg(feature = "calendar")]
+        {
+            let window = tower_sluice::algorithm::CalendarWindow::monthly(7);
+            check_free_retries(window, backend("calendar"), seed_of(4)).await;
         }
-        None => {
-            let concluded = query.conclude(&part.found, seen, cost, 1);
-            Ok(concluded.map_err(|_| BadReply::Disagreement)?.0[0])
-        }
-    }
-}
-
-/// Limits the calls for requests whose key is known to be used up, in case they are free retries: 10 per second and
-/// key, and 100 at once. Otherwise a client could turn each of its rejections into a call, with an idempotency key. A
-/// retry beyond the limit is rejected, and is not used up.
-struct Lookups(RateLimiter<TokenBucket>);
-
-impl Lookups {
-    /// Keys that are evicted for others have all of their look-ups again.
-    fn new() -> Self {
-        Self(RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(100)), MemoryStore::with_capacity(8_192)))
-    }
-
-    fn admit(&self, key: &PartitionKey) -> bool {
-        self.0.decide(&Ask::charge(key, 1)).at_once().is_some_and(|decision| decision.is_allowed())
     }
 }

@@ -7,15 +7,13 @@ use std::time::Duration;
 use tower_sluice::internal::redis::{Abilities as _, Joiner, tag_of};
 use tower_sluice::limiter::Description;
 use tower_sluice::store::remote::{
-    Applied, Backend, CallLimits, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
+    Applied, Backend, ByHand, CallLimits, FreeRetries, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, OpenStore, SharingStats};
 use tower_sluice::{LimiterError, Quota};
 
 use super::backend::{RedisBackend, failed};
 use super::batch::member;
-use super::by_hand::HandCharger;
-use super::charge_once::OnceCharger;
 use super::reports::RedisReports;
 use crate::connection::Redis;
 use crate::script::Scripted;
@@ -216,6 +214,14 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         self.redis.is_failing(|| self.key::<A>(tag_of(target)).slot())
     }
 
+    fn by_hand(&self) -> Option<ByHand<A, Self>> {
+        Some(ByHand::new())
+    }
+
+    fn free_retries(&self) -> Option<FreeRetries<A, Self>> {
+        Some(FreeRetries::new())
+    }
+
     fn describe(
         &self,
         limiter: &Arc<StoreInner<A::State, Self>>,
@@ -224,11 +230,9 @@ impl<A: Scripted> Backend<A> for RedisBackend {
     ) -> Description {
         let inner = Arc::clone(limiter);
         let algorithm = algorithm.clone();
-        let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
         let reports = RedisReports::new(&self.redis, &self.names);
-        let by_hand = HandCharger::new(Arc::clone(&inner), algorithm.clone());
         let description = description.batching(Joiner { inner, algorithm, begin: member });
-        description.charging_once(once).adjusting(by_hand).sharing_reports(reports)
+        description.sharing_reports(reports)
     }
 
     fn stats(&self) -> SharingStats {

@@ -198,6 +198,15 @@ impl fmt::Debug for AccountKey<'_> {
 pub struct Reference(KeyTag);
 
 impl Reference {
+    /// The reference of a charge by hand.
+    pub(crate) fn of_charge(tags: &Tags, reference: &str) -> Self {
+        Self::new(tags, "charge", reference)
+    }
+
+    fn new(tags: &Tags, kind: &str, reference: &str) -> Self {
+        Self(tags.of(&PartitionKey::from_parts([kind, reference])))
+    }
+
     /// Returns its name: 22 characters of base64url, as of a [key](AccountKey::name).
     #[must_use]
     pub fn name(&self) -> String {
@@ -235,15 +244,11 @@ impl AccountKeys {
 
     /// The reference of a credit.
     pub(crate) fn credited(&self, reference: &str) -> Reference {
-        self.reference("credit", reference)
+        Reference::new(&self.tags, "credit", reference)
     }
 
     /// The reference of a charge by hand.
     pub(crate) fn charged(&self, reference: &str) -> Reference {
-        self.reference("charge", reference)
-    }
-
-    fn reference(&self, kind: &str, reference: &str) -> Reference {
-        Reference(self.tags.of(&PartitionKey::from_parts([kind, reference])))
+        Reference::of_charge(&self.tags, reference)
     }
 }

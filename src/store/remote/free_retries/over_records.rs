@@ -1,4 +1,4 @@
-//! [`FreeRetries`]: a request and its retries are charged once, over records.
+//! Records of requests, and budgets of free retries, over [`Records`].
 //!
 //! | record | value |
 //! |---|---|
@@ -11,25 +11,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::any_records::AnyRecords;
-use super::backend::{Backend, CallLimits};
-use super::query::{Answered, KeyQuery, StoreInner};
-use super::records::{LimiterRecords, Record, Records, Step};
+use super::{Background, RetryKeeper};
 use crate::algorithm::{Algorithm, FixedWindow, Kind, Portable, SlidingWindow, TokenBucket};
-use crate::store::{MemoryStore, MemoryTable};
+use crate::store::remote::any_records::AnyRecords;
+use crate::store::remote::backend::{Backend, CallLimits};
+use crate::store::remote::query::{Answered, KeyQuery};
+use crate::store::remote::records::{LimiterRecords, Record, Records, Step};
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Answer, Ask, ChargingOnce, Decision, LimiterError, PartitionKey, Quota, Receipt, Retry};
-
-/// Charges each request of one limiter once, retries included.
-pub(super) struct FreeRetries<A: Algorithm, B> {
-    inner: Arc<StoreInner<A::State, B>>,
-    algorithm: A,
-    records: Arc<LimiterRecords<AnyRecords>>,
-    lookups: Arc<Lookups>,
-}
+use crate::values::{Decision, LimiterError, PartitionKey, Pending, Quota, Receipt, Retry};
 
 /// The record of a request that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +52,14 @@ impl Over {
 
 /// The algorithm of a budget: windows for windows, and otherwise a bucket.
 #[derive(Clone, Copy)]
-enum Budget {
+pub(crate) enum Budget {
     Bucket(TokenBucket),
     Fixed(FixedWindow),
     Sliding(SlidingWindow),
 }
 
 impl Budget {
-    fn new(kind: Kind, quota: Quota) -> Self {
+    pub(crate) fn new(kind: Kind, quota: Quota) -> Self {
         match kind {
             Kind::FixedWindow { .. } => Self::Fixed(FixedWindow::new(quota)),
             Kind::SlidingWindow { .. } => Self::Sliding(SlidingWindow::new(quota)),
@@ -85,7 +76,7 @@ impl Budget {
         }
     }
 
-    fn charge(&self, old: Option<&[u8]>, now: Timestamp, cost: u64) -> Result<Step<Decision>, LimiterError> {
+    pub(crate) fn charge(&self, old: Option<&[u8]>, now: Timestamp, cost: u64) -> Result<Step<Decision>, LimiterError> {
         match self {
             Self::Bucket(bucket) => charge(bucket, old, now, cost),
             Self::Fixed(window) => charge(window, old, now, cost),
@@ -93,7 +84,7 @@ impl Budget {
         }
     }
 
-    fn refund(
+    pub(crate) fn refund(
         &self,
         old: Option<&[u8]>,
         now: Timestamp,
@@ -141,18 +132,20 @@ fn refund<A: Portable>(
     Ok(written(algorithm, (), &algorithm.refund(state, now, cost, receipt), now))
 }
 
-impl<A: Algorithm + Clone, B: Backend<A>> FreeRetries<A, B> {
-    pub(super) fn new(
-        inner: Arc<StoreInner<A::State, B>>,
-        algorithm: A,
-        records: Arc<LimiterRecords<AnyRecords>>,
-    ) -> Self {
-        Self { inner, algorithm, records, lookups: Arc::new(Lookups::new()) }
+/// Keeps the records and budgets of one limiter.
+pub(in crate::store::remote) struct RecordKeeper {
+    records: Arc<LimiterRecords<AnyRecords>>,
+    kind: Kind,
+}
+
+impl RecordKeeper {
+    pub(in crate::store::remote) fn new(records: Arc<LimiterRecords<AnyRecords>>, algorithm: &impl Algorithm) -> Self {
+        Self { records, kind: algorithm.kind() }
     }
 
     fn pass(&self, key: &PartitionKey, retry: &Retry) -> Pass {
         let tag = self.records.tag(key);
-        let budget = Budget::new(self.algorithm.kind(), retry.budget);
+        let budget = Budget::new(self.kind, retry.budget);
         Pass {
             records: Arc::clone(&self.records),
             budget_name: self.records.name(tag, budget.letter()),
@@ -232,25 +225,13 @@ impl Pass {
     }
 }
 
-impl<A: Algorithm + Clone, B: Backend<A>> ChargingOnce for FreeRetries<A, B> {
+impl<A: Algorithm + Clone, B: Backend<A>> RetryKeeper<A, B> for RecordKeeper {
     /// A request that is no retry takes one call more than without. A free retry takes six: the record, the key, and
     /// two for the budget and the record each.
-    fn decide(&self, ask: &Ask<'_>, retry: &Retry) -> Answer {
-        if ask.is_suspended() {
-            return Decision::suspended().into();
-        }
-        let query = match KeyQuery::for_ask(&self.inner, &self.algorithm, ask) {
-            Ok(query) => query,
-            Err(error) => return Answer::Ready(Err(error)),
-        };
-        let cost = ask.cost();
-        // The negative cache knows no records, so it decides only on requests beyond the look-ups.
-        if let Some(rejection) = query.peek_rejection(cost).filter(|_| !self.lookups.admit(ask.key())) {
-            return rejection.into();
-        }
-        let pass = self.pass(ask.key(), retry);
+    fn decide(&self, query: KeyQuery<A, B>, cost: u64, retry: &Retry) -> Pending {
+        let pass = self.pass(&query.key, retry);
         let ends = retry.record_ends.clone();
-        Answer::Pending(Box::pin(async move {
+        Box::pin(async move {
             let deadline = query.deadline();
             let sent = Monotonic.now();
             let limits = CallLimits::until(deadline);
@@ -265,24 +246,21 @@ impl<A: Algorithm + Clone, B: Backend<A>> ChargingOnce for FreeRetries<A, B> {
                 return Ok(decision);
             }
             query.decide_alone(cost, deadline).await
-        }))
+        })
     }
 
-    fn begin(&self, key: &PartitionKey, retry: &Retry) {
+    fn begin(&self, key: &PartitionKey, retry: &Retry) -> Background {
         let pass = self.pass(key, retry);
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { pass.begin().await });
-        }
+        Box::pin(async move { pass.begin().await })
     }
 
-    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u64) {
-        let (Ok(runtime), Some(receipt)) = (Handle::try_current(), receipt.unmark_free_retry()) else { return };
+    fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u64) -> Background {
         let pass = self.pass(key, retry);
-        runtime.spawn(async move {
+        Box::pin(async move {
             // One after the other, so that no retry takes the record before the budget has the units for it.
             pass.refund(cost, receipt).await?;
             pass.raise().await
-        });
+        })
     }
 }
 
@@ -301,27 +279,4 @@ async fn pass_free<A: Algorithm + Clone, B: Backend<A>>(
     }
     let receipt = pass.take(cost, deadline).await?;
     Ok(receipt.map(|receipt| unchanged.with_receipt(receipt.mark_free_retry())))
-}
-
-/// Limits the calls for requests whose key is known to be used up, in case they are free retries: 10 per second and
-/// key, and 100 at once. Otherwise a client could turn each of its rejections into a call, with an idempotency key. A
-/// retry beyond the limit is rejected, and is not used up.
-struct Lookups {
-    limit: TokenBucket,
-    keys: MemoryTable<<TokenBucket as Algorithm>::State>,
-}
-
-impl Lookups {
-    /// Keys that are evicted for others have all of their look-ups again.
-    fn new() -> Self {
-        Self {
-            limit: TokenBucket::new(Quota::per_second(10).burst(100)),
-            keys: MemoryStore::with_capacity(8_192).table(),
-        }
-    }
-
-    fn admit(&self, key: &PartitionKey) -> bool {
-        let decision: Decision = self.keys.charge(&self.limit, &Ask::charge(key, 1));
-        decision.is_allowed()
-    }
 }

@@ -1,0 +1,80 @@
+//! Charges by hand to a window, which processes enter that are killed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use tower_sluice::algorithm::FixedWindow;
+use tower_sluice::limiter::Debit;
+use tower_sluice::testing::Random;
+use tower_sluice::{LimitsHandle, PartitionKey, Policy, RateLimitLayer};
+
+use super::server::PostgresServer;
+use super::*;
+
+/// The variable that makes [`this_process_charges`] do so.
+const URL: &str = "SLUICE_TEST_CHARGES";
+
+const JOBS: u64 = 200;
+
+const UNITS: u64 = 7;
+
+/// The first half of the jobs uses it up, and the others are a debt.
+const LIMIT: u64 = JOBS * UNITS / 2;
+
+fn handle(url: &str) -> LimitsHandle {
+    let limiter = limiter(&process(&pool(url, 2)), FixedWindow::new(quota(LIMIT)));
+    RateLimitLayer::new(Policy::new("jobs", limiter)).handle()
+}
+
+async fn charge(handle: &LimitsHandle, number: u64) -> Duration {
+    let debit = Debit::units(UNITS).reference(format!("job-{number}"));
+    handle.charge("jobs", &PartitionKey::from("alice"), debit).await.unwrap().decision().reset_after()
+}
+
+/// What a process of the test below runs, until it is killed. Otherwise, nothing.
+#[tokio::test]
+async fn this_process_charges() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let handle = handle(&url);
+    for number in (0..JOBS).cycle() {
+        charge(&handle, number).await;
+        println!("\ncharged {number}");
+    }
+}
+
+fn start(server: &PostgresServer) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "by_hand::this_process_charges", "--nocapture"])
+        .env(URL, server.url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Two processes at a time charge for the same jobs, in the same order, and are killed at any moment.
+#[tokio::test]
+async fn jobs_charged_by_killed_processes_count_once() {
+    let server = PostgresServer::start();
+    process(&pool(&server.url(), 1)).migrate().await.unwrap();
+    let mut random = Random::of_trial(0);
+    for _ in 0..10 {
+        let mut processes = [start(&server), start(&server)];
+        for process in &mut processes {
+            let charges = random.below(JOBS / 2);
+            let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+            let charged = lines.map_while(Result::ok).filter(|line| line.starts_with("charged"));
+            assert!(charged.take(usize::try_from(charges).unwrap() + 1).count() > 0, "it has charged something");
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+    let handle = handle(&server.url());
+    let mut reset_after = Duration::ZERO;
+    for number in 0..JOBS {
+        reset_after = charge(&handle, number).await;
+    }
+    // The units of this window and of the next are used up.
+    assert!((100 * DAY..=200 * DAY).contains(&reset_after), "{reset_after:?}");
+    assert_eq!(server.run("SELECT used FROM sluice_state"), LIMIT.to_string());
+    assert_eq!(server.run("SELECT count(*) FROM sluice_state_records"), JOBS.to_string(), "each job has a record");
+}
