@@ -14,6 +14,7 @@ use super::{UnitsLeft, admitted, judged};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
 use crate::store::remote::accounts::{AccountDone, AccountKeys, AccountReply, AccountStep};
+use crate::store::remote::shared_reports::sharing_reports;
 use crate::store::remote::tag::KeyTag;
 use crate::store::remote::{Accounts, CallLimits, GaveUp};
 use crate::util::undo::complete_or_undo;
@@ -250,7 +251,8 @@ impl<S: Accounts> Limiter for SharedBalance<S> {
         let description =
             [Mode::Shadow, Mode::UpTo, Mode::Reset].into_iter().fold(Description::new(), Description::answering);
         let Inner { store, keys } = &*self.0;
-        store.describe(keys.limiter(), description).adjusting(Adjuster(Arc::clone(&self.0)))
+        let records = store.shared_records();
+        sharing_reports(description, records, keys.limiter()).adjusting(Adjuster(Arc::clone(&self.0)))
     }
 
     /// See [live change](Self#live-change).

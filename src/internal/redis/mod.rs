@@ -29,7 +29,7 @@ pub use crate::util::random::identity;
 pub use crate::util::undo::{OnDrop, complete_or_undo};
 pub use crate::values::{
     Adjusted, Adjusting, Batching, ChargingOnce, Claim, Formula, MemberDecision, PendingAdjustment, REFERENCE_KEPT,
-    Report, Retry, Room, SharesReports,
+    Retry, Room,
 };
 
 /// The abilities of limiters that share more than their decisions.
@@ -42,9 +42,6 @@ pub trait Abilities: Sized {
 
     /// Enters credits or charges by hand itself.
     fn adjusting(self, limiter: impl Adjusting) -> Self;
-
-    /// Passes the reports of processes on.
-    fn sharing_reports(self, limiter: impl SharesReports) -> Self;
 }
 
 impl Abilities for Description {
@@ -58,10 +55,6 @@ impl Abilities for Description {
 
     fn adjusting(self, limiter: impl Adjusting) -> Self {
         Self::adjusting(self, limiter)
-    }
-
-    fn sharing_reports(self, limiter: impl SharesReports) -> Self {
-        Self::sharing_reports(self, limiter)
     }
 }
 

@@ -13,6 +13,7 @@ use super::process::ProcessQueue;
 use super::terms::QueueTerms;
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::queue::LeakyQueue;
+use crate::store::remote::shared_reports::sharing_reports;
 use crate::store::remote::{DepartureQueue, Departures, GaveUp};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
@@ -402,7 +403,7 @@ impl<D: Departures> Limiter for SharedQueue<D> {
             .answering(Mode::Shadow)
             .answering(Mode::UpTo)
             .answering(Mode::Fallback);
-        self.shared.queue.describe(description)
+        sharing_reports(description, self.store.shared_records(), &self.name)
     }
 
     /// Inherits from a queue of this name on the same server. Requests that wait depart as scheduled; only the other

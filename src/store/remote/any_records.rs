@@ -1,5 +1,6 @@
 //! [`AnyRecords`]: [`Records`] of a server whose type is not known.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,17 +12,24 @@ use crate::values::LimiterError;
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send + 'a>>;
 
-/// Clones are the same server.
+/// [`Records`] of any server. Clones are the same server.
 #[derive(Clone)]
-pub(crate) struct AnyRecords(Arc<dyn DynRecords>);
+pub struct AnyRecords(Arc<dyn DynRecords>);
 
 impl AnyRecords {
-    pub(crate) fn new(records: impl Records) -> Self {
+    /// Hides the type of a server.
+    pub fn new(records: impl Records) -> Self {
         Self::shared(Arc::new(records))
     }
 
     pub(crate) fn shared(records: Arc<impl Records>) -> Self {
         Self(records)
+    }
+}
+
+impl fmt::Debug for AnyRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyRecords")
     }
 }
 

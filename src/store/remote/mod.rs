@@ -45,7 +45,7 @@ mod log;
 pub(crate) mod negative_cache;
 pub(crate) mod query;
 mod records;
-mod shared_reports;
+pub(crate) mod shared_reports;
 mod single_flight;
 mod standing;
 mod store;
@@ -54,6 +54,7 @@ pub(crate) mod tag;
 
 pub use self::accounts::Accounts;
 pub use self::alternatives::Alternatives;
+pub use self::any_records::AnyRecords;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::calls::Calls;

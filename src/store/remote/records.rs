@@ -186,10 +186,6 @@ impl<R: Records> LimiterRecords<R> {
         &self.records
     }
 
-    pub(crate) fn limiter(&self) -> &str {
-        &self.limiter
-    }
-
     pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
         self.tags.of(key)
     }

@@ -1,5 +1,8 @@
 //! [`SharedReports`]: what each process reports of a limiter, in records of its own, and an index of them.
 
+#[cfg(all(test, not(sluice_loom)))]
+mod tests;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +14,12 @@ use super::any_records::AnyRecords;
 use super::backend::CallLimits;
 use super::records::{LimiterRecords, Records, Step};
 use crate::util::lock::Lock;
-use crate::values::{LimiterError, PartitionKey, Report, SharesReports};
+use crate::values::time::Timestamp;
+use crate::values::{Description, LimiterError, PartitionKey, Report, SharesReports};
 
 /// The reports of the processes that share a limiter: a record for each process and hour, which no other process
 /// writes, and one that lists them, which a process writes once per hour.
-pub(super) struct SharedReports {
+pub(crate) struct SharedReports {
     records: Arc<LimiterRecords<AnyRecords>>,
     /// The reports of this process that the index has: the last of them.
     listed: Arc<Lock<Vec<Place>>>,
@@ -24,6 +28,9 @@ pub(super) struct SharedReports {
 /// The hour and the process of a report.
 type Place = (u64, u64);
 
+/// In nanoseconds.
+const HOUR: u64 = 3_600_000_000_000;
+
 /// A report is read in its hour and in the next. Clocks of processes may differ.
 const LIFETIME: Duration = Duration::from_secs(3 * 3_600);
 
@@ -31,6 +38,17 @@ const LIFETIME: Duration = Duration::from_secs(3 * 3_600);
 const MOST_PLACES: usize = 1_024;
 
 const INDEX: &str = "-:r";
+
+/// Adds to the description of the limiter that is called `limiter` that its processes share reports, if there are
+/// records for these.
+pub(crate) fn sharing_reports(description: Description, records: Option<AnyRecords>, limiter: &str) -> Description {
+    match records {
+        Some(records) => {
+            description.sharing_reports(SharedReports::new(Arc::new(LimiterRecords::new(records, limiter))))
+        }
+        None => description,
+    }
+}
 
 impl SharedReports {
     pub(super) fn new(records: Arc<LimiterRecords<AnyRecords>>) -> Self {
@@ -55,12 +73,14 @@ async fn put(
     if listed.lock().contains(&place) {
         return Ok(());
     }
-    let list = |old: Option<&[u8]>, _| {
+    let list = |old: Option<&[u8]>, now: Timestamp| {
         let mut places = old.map(read_places).unwrap_or_default();
         if places.contains(&place) {
             return Ok(Step::Leave(()));
         }
-        places.retain(|(hour, _)| hour.saturating_add(2) > place.0 && *hour < place.0.saturating_add(2));
+        // By the clock of the server: a process whose own one is wrong would leave out those of all others.
+        let present = now.as_nanos() / HOUR;
+        places.retain(|(hour, _)| hour.abs_diff(present) <= 1);
         let beyond = (places.len() + 1).saturating_sub(MOST_PLACES);
         places.drain(..beyond);
         places.push(place);

@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::Abilities as _;
-use tower_sluice::limiter::Description;
 use tower_sluice::store::NodeHealth;
 use tower_sluice::store::remote::accounts::{AccountKey, AccountReply, AccountStep};
-use tower_sluice::store::remote::{Accounts, CallLimits, GaveUp};
+use tower_sluice::store::remote::{Accounts, AnyRecords, CallLimits, GaveUp};
 
 use crate::connection::{Fault, FaultKind, Redis};
-use crate::script::{Key, KeyNames, ScriptReply};
-use crate::store::{RedisReports, failed};
+use crate::script::{Key, ScriptReply};
+use crate::store::failed;
 
 /// The accounts of a [`SharedBalance`](tower_sluice::SharedBalance) on Redis (6.2 or later) or Valkey.
 ///
@@ -66,8 +64,7 @@ impl Accounts for Redis {
         failed(reason)
     }
 
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let names = KeyNames::new(self.prefix(), limiter, Self::secret(self));
-        description.sharing_reports(RedisReports::new(self, &names))
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::new(Self::records(self)))
     }
 }

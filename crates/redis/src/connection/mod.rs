@@ -81,10 +81,9 @@ use crate::script::{Key, ScriptCall};
 ///
 /// An ACL user needs `+eval +evalsha +get +set +del +time +pttl` and the keys `~sluice:*` (or of your
 /// [`prefix`](RedisBuilder::prefix)), and with [`SharedConcurrency`](tower_sluice::SharedConcurrency) or
-/// [`SharedBalance`](tower_sluice::SharedBalance) `+hget +hgetall +hset +hdel +pexpireat` as well; with policies that
-/// [track offenders](tower_sluice::Policy::track_offenders), `+hgetall +hkeys +hset +hdel +pexpireat`; in a cluster,
-/// `+cluster|slots +asking` as well; for a database other than 0, `+select`. With `+config|get`, a warning is logged if
-/// the server may evict keys.
+/// [`SharedBalance`](tower_sluice::SharedBalance) `+hget +hgetall +hset +hdel +pexpireat` as well; in a cluster,
+/// `+cluster|slots +asking`; for a database other than 0, `+select`. With `+config|get`, a warning is logged if the
+/// server may evict keys.
 ///
 /// # One node of a cluster
 ///

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::{Abilities as _, KeyTag};
-use tower_sluice::limiter::Description;
+use tower_sluice::internal::redis::KeyTag;
 use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::{CallLimits, GaveUp, InFlight, ProcessField, RemoteKey, TakenUnits, Unchanged};
+use tower_sluice::store::remote::{
+    AnyRecords, CallLimits, GaveUp, InFlight, ProcessField, RemoteKey, TakenUnits, Unchanged,
+};
 
 use crate::connection::{Fault, Redis, RedisFault as _};
-use crate::script::{Key, KeyNames, ScriptCall, ScriptReply};
-use crate::store::{RedisReports, failed};
+use crate::script::{Key, ScriptCall, ScriptReply};
+use crate::store::failed;
 
 /// One round trip for each step.
 impl InFlight for Redis {
@@ -71,10 +72,8 @@ impl InFlight for Redis {
         failed(Fault::from(reason))
     }
 
-    /// Processes pass on to each other what they have rejected.
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let names = KeyNames::new(self.prefix(), limiter, self.secret());
-        description.sharing_reports(RedisReports::new(self, &names))
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::new(Self::records(self)))
     }
 }
 

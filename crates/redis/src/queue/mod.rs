@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::Abilities as _;
-use tower_sluice::limiter::Description;
 use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::{Arrival, DepartureQueue, DepartureTerms, Departures, GaveUp, KeyTag, Reserved};
+use tower_sluice::store::remote::{
+    AnyRecords, Arrival, DepartureQueue, DepartureTerms, Departures, GaveUp, KeyTag, Reserved,
+};
 
 use self::script::QueueScript;
 use crate::connection::Redis;
 use crate::script::{Key, KeyNames};
-use crate::store::{RedisReports, ScriptCaller, failed};
+use crate::store::{ScriptCaller, failed};
 
 /// One queue on Redis.
 pub struct RedisDepartures {
@@ -59,6 +59,10 @@ impl Departures for Redis {
     fn secret(&self) -> &[u8] {
         self.secret()
     }
+
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::new(Self::records(self)))
+    }
 }
 
 impl RedisDepartures {
@@ -87,10 +91,6 @@ impl DepartureQueue for RedisDepartures {
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         failed(reason)
-    }
-
-    fn describe(&self, description: Description) -> Description {
-        description.sharing_reports(RedisReports::new(&self.redis, &self.names))
     }
 }
 

@@ -133,7 +133,7 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
         call.args.push(conversion.as_ref().map_or(0, |conversion| conversion.expires));
         if are_converted {
             let Swap { read, written, .. } = conversion.take().unwrap_or_default();
-            call.texts.extend([read, written]);
+            call.texts.extend([read, written].map(String::into_bytes));
         }
     }
 }
@@ -302,7 +302,7 @@ pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
     let mut call = ScriptCall::new(&SWAP, [key], [0]);
     if let Some(Swap { read, written, expires }) = swap {
         call.args[0] = expires;
-        call.texts = vec![read, written];
+        call.texts = [read, written].map(String::into_bytes).into();
     }
     call
 }
@@ -313,6 +313,6 @@ pub(crate) fn swap_once(key: Key, reference: Key, swap: Option<Swap>, known: u64
     let is_swap = swap.is_some();
     let mut call = self::swap(key, swap);
     call.keys.push(reference);
-    call.texts.extend(is_swap.then(|| known.to_string()));
+    call.texts.extend(is_swap.then(|| known.to_string().into_bytes()));
     call
 }

@@ -66,16 +66,6 @@ impl KeyNames {
         self.with_kind(tag, &["x"])
     }
 
-    /// Returns the name of a crossing of a key that was reported: `w` ("warned") and its number.
-    pub(crate) fn crossing(&self, tag: KeyTag, number: u32) -> Key {
-        self.with_kind(tag, &["w", &number.to_string()])
-    }
-
-    /// Returns the name of the reports of processes on this limiter: `offenders`, beside the key that clients share.
-    pub(crate) fn reports(&self) -> Key {
-        self.with_kind(self.tag(&PartitionKey::SHARED), &["offenders"])
-    }
-
     fn with_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
         Key::new(&self.prefix, &self.name, tag, kind)
     }
@@ -177,7 +167,6 @@ mod tests {
             let tag = names.tag(&key);
             let keys = [names.key(tag, 'b'), names.budget_of_retries(tag, 'b'), names.record(tag, names.tag(&request))];
             assert!(keys.iter().all(|key| key.slot() == keys[0].slot()));
-            let keys = keys.into_iter().chain([names.reports()]);
             assert!(keys.into_iter().all(|key| texts.insert(key.text)), "{texts:?}");
         }
         assert!(texts.iter().any(|text| text.ends_with("}:api:rb")));

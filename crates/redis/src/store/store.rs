@@ -16,7 +16,6 @@ use super::backend::{RedisBackend, failed};
 use super::batch::member;
 use super::by_hand::HandCharger;
 use super::charge_once::OnceCharger;
-use super::reports::RedisReports;
 use crate::connection::Redis;
 use crate::script::Scripted;
 
@@ -156,7 +155,8 @@ impl RedisStore {
     /// limiters of several processes that share their budgets need the same name.
     #[must_use]
     pub fn new(redis: &Redis, name: &str) -> Self {
-        Self(RemoteStore::new(RedisBackend::new(redis, name)).secret(redis.secret()))
+        let store = RemoteStore::new(RedisBackend::new(redis, name)).secret(redis.secret());
+        Self(store.records(redis.records(), name))
     }
 
     /// Takes units in advance (a lease) from keys in demand, and spends them without calls: see
@@ -225,10 +225,9 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let inner = Arc::clone(limiter);
         let algorithm = algorithm.clone();
         let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
-        let reports = RedisReports::new(&self.redis, &self.names);
         let by_hand = HandCharger::new(Arc::clone(&inner), algorithm.clone());
         let description = description.batching(Joiner { inner, algorithm, begin: member });
-        description.charging_once(once).adjusting(by_hand).sharing_reports(reports)
+        description.charging_once(once).adjusting(by_hand)
     }
 
     fn stats(&self) -> SharingStats {

@@ -14,12 +14,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::any_records::AnyRecords;
 use super::backend::{CallLimits, GaveUp};
 use super::records::Turns;
 use super::tag::{KeyTag, Tags};
 use crate::store::NodeHealth;
 use crate::values::time::Timestamp;
-use crate::values::{Description, LimiterError, PartitionKey};
+use crate::values::{LimiterError, PartitionKey};
 
 pub use crate::values::{CreditExpiry, Expiry, Paid, Shortfall, Unfit};
 
@@ -76,14 +77,10 @@ pub trait Accounts: Send + Sync + 'static {
         LimiterError::new(reason.to_string()).with_source(reason)
     }
 
-    /// Adds the abilities of this workspace's own stores: to pass on the reports of processes.
-    #[doc(hidden)]
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description
-    where
-        Self: Sized,
-    {
-        let _ = limiter;
-        description
+    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
+    /// none, and each process has its own.
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        None
     }
 }
 

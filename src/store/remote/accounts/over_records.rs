@@ -27,10 +27,9 @@ use crate::store::NodeHealth;
 use crate::store::remote::any_records::AnyRecords;
 use crate::store::remote::attempts::Attempts;
 use crate::store::remote::backend::{CallLimits, GaveUp};
-use crate::store::remote::records::{LimiterRecords, Record, Records};
-use crate::store::remote::shared_reports::SharedReports;
+use crate::store::remote::records::{Record, Records};
 use crate::values::time::Timestamp;
-use crate::values::{Description, Expiry, LimiterError};
+use crate::values::{Expiry, LimiterError};
 
 /// How many open references an entry finishes if there are [`MOST_OPEN`].
 const FINISHED: usize = 2;
@@ -74,9 +73,8 @@ impl<R: Records> Accounts for R {
         Records::gave_up(self, reason)
     }
 
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let records = LimiterRecords::new(AnyRecords::shared(Arc::clone(self)), limiter);
-        description.sharing_reports(SharedReports::new(Arc::new(records)))
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::shared(Arc::clone(self)))
     }
 }
 

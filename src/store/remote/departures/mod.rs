@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::any_records::AnyRecords;
 use super::backend::GaveUp;
 use super::tag::KeyTag;
 use crate::store::NodeHealth;
+use crate::values::LimiterError;
 use crate::values::time::Timestamp;
-use crate::values::{Description, LimiterError};
 
 pub use self::records::RecordQueue;
 pub use self::timeline::{Arrival, DepartureTerms, Timeline};
@@ -52,6 +53,12 @@ pub trait Departures: Sized + Send + Sync + 'static {
     /// Returns the secret of the hashes that stand for keys, as [`Records::secret`](super::Records::secret) does.
     fn secret(&self) -> &[u8] {
         &[]
+    }
+
+    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
+    /// none, and each process has its own.
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        None
     }
 }
 
@@ -92,11 +99,6 @@ pub trait DepartureQueue: Send + Sync + 'static {
     /// Returns the error of a request that this process gave up. By default with the reason as its source.
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         LimiterError::new(reason.to_string()).with_source(reason)
-    }
-
-    /// Adds to the description of the limiter what the server can do besides. By default nothing.
-    fn describe(&self, description: Description) -> Description {
-        description
     }
 }
 

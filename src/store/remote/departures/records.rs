@@ -15,12 +15,11 @@ use crate::store::NodeHealth;
 use crate::store::remote::any_records::AnyRecords;
 use crate::store::remote::backend::GaveUp;
 use crate::store::remote::records::{Changed, LimiterRecords, Records, Step, Turn};
-use crate::store::remote::shared_reports::SharedReports;
 use crate::store::remote::tag::KeyTag;
 use crate::util::lock::Lock;
 use crate::util::undo::OnDrop;
+use crate::values::LimiterError;
 use crate::values::time::{Timestamp, duration_from_nanos};
-use crate::values::{Description, LimiterError};
 
 /// The letter of these records.
 const KIND: char = 'q';
@@ -93,6 +92,10 @@ impl<R: Records> Departures for R {
     fn secret(&self) -> &[u8] {
         Records::secret(self)
     }
+
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::shared(Arc::clone(self)))
+    }
 }
 
 impl<R: Records> DepartureQueue for RecordQueue<R> {
@@ -153,12 +156,6 @@ impl<R: Records> DepartureQueue for RecordQueue<R> {
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         self.records.records().gave_up(reason)
-    }
-
-    /// Processes share the list of who is rejected most.
-    fn describe(&self, description: Description) -> Description {
-        let records = AnyRecords::new(Arc::clone(self.records.records()));
-        description.sharing_reports(SharedReports::new(Arc::new(LimiterRecords::new(records, self.records.limiter()))))
     }
 }
 

@@ -11,10 +11,9 @@ use std::time::Duration;
 use super::any_records::AnyRecords;
 use super::backend::{CallLimits, GaveUp};
 use super::limiter_keys::RemoteKey;
-use super::records::{LimiterRecords, Records, Unchanged, change};
-use super::shared_reports::SharedReports;
+use super::records::{Records, Unchanged, change};
 use crate::store::NodeHealth;
-use crate::values::{Description, LimiterError};
+use crate::values::LimiterError;
 
 /// A server on which processes count the units of a key that are in flight, for a
 /// [`SharedConcurrency`](crate::SharedConcurrency).
@@ -98,10 +97,10 @@ pub trait InFlight: Send + Sync + 'static {
     /// Returns the error of a step that this process gave up.
     fn gave_up(&self, reason: GaveUp) -> LimiterError;
 
-    /// Adds to the description of the limiter that is called `limiter` what its server does for it beyond these steps.
-    /// Unless implemented, nothing.
-    fn describe(self: &Arc<Self>, _limiter: &str, description: Description) -> Description {
-        description
+    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
+    /// none, and each process has its own.
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        None
     }
 }
 
@@ -188,9 +187,7 @@ impl<R: Records> InFlight for R {
         Records::gave_up(self, reason)
     }
 
-    /// Processes pass on to each other what they have rejected.
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let records = LimiterRecords::new(AnyRecords::new(Arc::clone(self)), limiter);
-        description.sharing_reports(SharedReports::new(Arc::new(records)))
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::shared(Arc::clone(self)))
     }
 }
