@@ -21,22 +21,15 @@ pub use crate::store::quota_change::has_units_of;
 pub use crate::store::remote::backoff::pause as pause_after;
 pub use crate::store::remote::circuit_breaker::CallFailure;
 pub use crate::store::remote::gate::{CallGate, Evidence, Watch};
-pub use crate::store::remote::joint::{Joiner, Member, TypedMember};
 pub use crate::store::remote::negative_cache::{NegativeCache, Observation};
 pub use crate::store::remote::query::KeyQuery;
 pub use crate::store::remote::tag::{KeyTag, Tags};
 pub use crate::util::random::identity;
 pub use crate::util::undo::{OnDrop, complete_or_undo};
-pub use crate::values::{
-    Adjusted, Adjusting, Batching, ChargingOnce, Claim, Formula, MemberDecision, PendingAdjustment, REFERENCE_KEPT,
-    Retry, Room,
-};
+pub use crate::values::{Adjusted, Adjusting, ChargingOnce, PendingAdjustment, REFERENCE_KEPT, Retry};
 
 /// The abilities of limiters that share more than their decisions.
 pub trait Abilities: Sized {
-    /// Decides together with others on its server.
-    fn batching(self, batching: impl Batching) -> Self;
-
     /// Keeps the records of requests whose retries are free.
     fn charging_once(self, limiter: impl ChargingOnce) -> Self;
 
@@ -45,10 +38,6 @@ pub trait Abilities: Sized {
 }
 
 impl Abilities for Description {
-    fn batching(self, batching: impl Batching) -> Self {
-        Self::batching(self, batching)
-    }
-
     fn charging_once(self, limiter: impl ChargingOnce) -> Self {
         Self::charging_once(self, limiter)
     }

@@ -8,13 +8,11 @@ use crate::algorithm::CalendarWindow;
 use crate::algorithm::{Algorithm, ChargedIn};
 use crate::limiter::{Description, Override, OverrideReason, Receipt};
 use crate::store::remote::backend::Decisions;
-use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing, Target};
+use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing};
 use crate::values::time::Timestamp;
 use crate::values::{Batching, Decision, Quota};
 
-pub use super::{Claim, Formula, MemberDecision, Room};
-
-use super::KeyTag;
+pub use crate::values::{Claim, Formula, MemberDecision, Room};
 
 pub use crate::queue::shared::terms::QueueTerms;
 
@@ -82,18 +80,6 @@ impl DecideStanding for Standing {
         cost: u64,
     ) -> Option<Decision> {
         Self::decide(self, algorithm, state, now, cost)
-    }
-}
-
-/// See [`Target`].
-pub trait NewTarget<'a, A> {
-    /// Makes one.
-    fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self;
-}
-
-impl<'a, A> NewTarget<'a, A> for Target<'a, A> {
-    fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
-        Self::new(algorithm, quota, limiter, tag)
     }
 }
 

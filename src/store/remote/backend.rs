@@ -146,7 +146,10 @@ pub struct Target<'a, A> {
 }
 
 impl<'a, A> Target<'a, A> {
-    pub(crate) const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
+    /// The key with this [tag](Self::tag), of a limiter with the quota `limiter`: for what outlives its question, such as
+    /// a [part](super::JointCharge::part) of a call. `algorithm` has the quota of the key.
+    #[must_use]
+    pub const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
         Self { algorithm, quota, limiter, tag }
     }
 
@@ -163,6 +166,7 @@ impl<'a, A> Target<'a, A> {
     }
 
     /// The quota of the limiter, and of all keys without a quota of their own.
+    #[must_use]
     pub const fn limiter_quota(&self) -> Quota {
         self.limiter
     }
@@ -174,7 +178,9 @@ impl<'a, A> Target<'a, A> {
         self.tag.text().iter().copied().map(char::from).collect()
     }
 
-    pub(crate) const fn tag(&self) -> KeyTag {
+    /// The hash of which the [name](Self::name) is the text.
+    #[must_use]
+    pub const fn tag(&self) -> KeyTag {
         self.tag
     }
 }

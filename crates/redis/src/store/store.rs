@@ -4,16 +4,15 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::internal::redis::{Abilities as _, Joiner, tag_of};
+use tower_sluice::internal::redis::Abilities as _;
 use tower_sluice::limiter::Description;
 use tower_sluice::store::remote::{
-    Applied, Backend, CallLimits, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
+    Applied, Backend, CallLimits, GaveUp, Joint, RemoteStore, RemoteTable, StoreInner, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, OpenStore, SharingStats};
 use tower_sluice::{LimiterError, Quota};
 
 use super::backend::{RedisBackend, failed};
-use super::batch::member;
 use super::by_hand::HandCharger;
 use super::charge_once::OnceCharger;
 use crate::connection::Redis;
@@ -213,7 +212,11 @@ impl<A: Scripted> Backend<A> for RedisBackend {
     }
 
     fn is_failing(&self, target: &Target<'_, A>) -> bool {
-        self.redis.is_failing(|| self.key::<A>(tag_of(target)).slot())
+        self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
+    }
+
+    fn joint(&self) -> Option<Joint<A, Self>> {
+        Some(Joint::new())
     }
 
     fn describe(
@@ -225,8 +228,7 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         let inner = Arc::clone(limiter);
         let algorithm = algorithm.clone();
         let once = OnceCharger::new(Arc::clone(&inner), algorithm.clone());
-        let by_hand = HandCharger::new(Arc::clone(&inner), algorithm.clone());
-        let description = description.batching(Joiner { inner, algorithm, begin: member });
+        let by_hand = HandCharger::new(inner, algorithm);
         description.charging_once(once).adjusting(by_hand)
     }
 
