@@ -10,10 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::remote::{
-    Alternatives, Applied, Backend, CallLimits, Joint, JointAnswer, JointBackend, JointCharge, Record, Records,
+    Alternatives, Applied, Backend, CallLimits, Joint, JointAnswer, JointBackend, JointCharge, Record, Records, Server,
     Standing, Target, Transition,
 };
-use tower_sluice::testing::{check_accounts, check_backend, check_joint_backend, check_records, seed_of};
+use tower_sluice::testing::{
+    check_accounts, check_backend, check_departures, check_joint_backend, check_records, seed_of,
+};
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
 
@@ -244,12 +246,14 @@ impl Records for MapServer {
         }
         ready(Ok(is_unchanged))
     }
+}
 
+impl Server for MapServer {
     fn timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    fn shares_records_with(&self, other: &Self) -> bool {
+    fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.content, &other.content)
     }
 }
@@ -272,4 +276,6 @@ async fn records_pass_the_suites() {
     let server = || MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60)));
     check_records(server(), seed_of(44)).await;
     check_accounts(server(), seed_of(45)).await;
+    let queues = server();
+    check_departures([queues.clone(), queues], seed_of(46)).await;
 }

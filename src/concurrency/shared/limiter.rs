@@ -340,7 +340,7 @@ impl<S: InFlight> Limiter for SharedConcurrency<S> {
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.process());
-        if theirs.name() != &*self.name || !theirs.store().shares_counts_with(&self.store) {
+        if theirs.name() != &*self.name || !theirs.store().is_same_as(&self.store) {
             return None;
         }
         // A limiter that was used has counts of its own, unless they are the predecessor's: it was in force before.

@@ -10,9 +10,9 @@ use crate::limiter::{Description, Override, OverrideReason, Receipt};
 use crate::store::remote::backend::Decisions;
 use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing};
 use crate::values::time::Timestamp;
-use crate::values::{Batching, Decision, Quota};
+use crate::values::{Decision, Quota};
 
-pub use crate::values::{Claim, Formula, MemberDecision, Room};
+pub use crate::values::{Batching, Claim, Formula, MemberDecision, Room};
 
 pub use crate::queue::shared::terms::QueueTerms;
 

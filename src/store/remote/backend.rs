@@ -175,7 +175,7 @@ impl<'a, A> Target<'a, A> {
     /// [secret](super::RemoteStore::secret) and the key. So no text from a client ever reaches the server.
     #[must_use]
     pub fn name(&self) -> String {
-        self.tag.text().iter().copied().map(char::from).collect()
+        self.tag.to_string()
     }
 
     /// The hash of which the [name](Self::name) is the text.

@@ -18,6 +18,7 @@ use super::any_records::AnyRecords;
 use super::backend::{Backend, CallLimits};
 use super::query::{Answered, KeyQuery, StoreInner};
 use super::records::{LimiterRecords, Record, Records, Step};
+use super::server::deadline_of;
 use crate::algorithm::{Algorithm, FixedWindow, Kind, Portable, SlidingWindow, TokenBucket};
 use crate::store::{MemoryStore, MemoryTable};
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -176,7 +177,7 @@ struct Pass {
 
 impl Pass {
     fn deadline(&self) -> Instant {
-        Instant::now() + self.records.records().timeout()
+        deadline_of(self.records.records())
     }
 
     /// Takes a free retry, if the request has one left and the budget admits it. Returns the receipt of the budget.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::any_records::AnyRecords;
 use super::backend::CallLimits;
 use super::records::{LimiterRecords, Records, Step};
+use super::server::deadline_of;
 use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 use crate::values::{Description, LimiterError, PartitionKey, Report, SharesReports};
@@ -68,8 +69,8 @@ async fn put(
         let is_same = old == Some(&text[..]);
         Ok(if is_same { Step::Leave(()) } else { Step::Write((), Some(text.clone()), LIFETIME) })
     };
-    let deadline = || Instant::now() + records.records().timeout();
-    records.change_item(&item(place), deadline(), replace).await?;
+    let deadline = || deadline_of(records.records());
+    records.change_named(records.item(&item(place)), deadline(), replace).await?;
     if listed.lock().contains(&place) {
         return Ok(());
     }
@@ -86,7 +87,7 @@ async fn put(
         places.push(place);
         Ok(Step::Write((), Some(write_places(&places)), LIFETIME))
     };
-    records.change_item(INDEX, deadline(), list).await?;
+    records.change_named(records.item(INDEX), deadline(), list).await?;
     let mut listed = listed.lock();
     listed.retain(|(hour, _)| hour.saturating_add(1) >= place.0);
     listed.push(place);
@@ -130,7 +131,7 @@ impl SharesReports for SharedReports {
         let records = Arc::clone(&self.records);
         Box::pin(async move {
             let read = async |item: &str| {
-                let limits = CallLimits::until(Instant::now() + records.records().timeout());
+                let limits = CallLimits::until(deadline_of(records.records()));
                 Ok::<_, LimiterError>(records.records().read(&records.item(item), limits).await?.value)
             };
             let index = read(INDEX).await?;
@@ -152,7 +153,7 @@ impl SharesReports for SharedReports {
         let records = Arc::clone(&self.records);
         let name = records.name_of_part(records.tag(key), 'x', crossing);
         Box::pin(async move {
-            let limits = CallLimits::until(Instant::now() + records.records().timeout());
+            let limits = CallLimits::until(deadline_of(records.records()));
             records.records().swap(&name, None, Some(b"1"), span, limits).await
         })
     }

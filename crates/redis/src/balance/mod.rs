@@ -3,12 +3,10 @@
 mod script;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tower_sluice::LimiterError;
-use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::accounts::{AccountKey, AccountReply, AccountStep};
-use tower_sluice::store::remote::{Accounts, AnyRecords, CallLimits, GaveUp};
+use tower_sluice::store::remote::accounts::{AccountReply, AccountStep};
+use tower_sluice::store::remote::{Accounts, AnyRecords, CallLimits, RemoteKey};
 
 use crate::connection::{Fault, FaultKind, Redis};
 use crate::script::{Key, ScriptReply};
@@ -30,38 +28,16 @@ use crate::store::failed;
 impl Accounts for Redis {
     async fn apply(
         &self,
-        account: &AccountKey<'_>,
+        key: &RemoteKey<'_>,
         step: AccountStep,
         limits: CallLimits,
     ) -> Result<AccountReply, LimiterError> {
-        let key = Key::of_text(self.prefix(), account.limiter(), &account.name(), &["l"]);
-        let call = script::call(key, step, |reference| {
-            Key::of_text(self.prefix(), account.limiter(), &account.name(), &["h", &reference.name()])
-        });
+        let name = |kind: &[&str]| Key::new(self.prefix(), key.limiter(), key.tag(), kind);
+        let call = script::call(name(&["l"]), step, |reference| name(&["h", &reference.tag().to_string()]));
         let call = call.ok_or_else(|| failed(FaultKind::Unintelligible))?;
         let value = self.call_by(&call, limits).await.map_err(failed)?;
         let reply = ScriptReply::read(value, call.keys.len()).and_then(|reply| script::read(&reply));
         reply.map_err(|problem| failed(Fault::from(problem)))
-    }
-
-    fn timeout(&self) -> Duration {
-        Self::timeout(self)
-    }
-
-    fn shares_accounts_with(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-
-    fn secret(&self) -> &[u8] {
-        Self::secret(self)
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        Self::health(self)
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        failed(reason)
     }
 
     fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {

@@ -44,8 +44,9 @@ pub use self::builder::RedisBuilder;
 pub(crate) use self::fault::RedisFault;
 pub use self::fault::{Fault, FaultKind};
 
+use tower_sluice::LimiterError;
 use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::CallLimits;
+use tower_sluice::store::remote::{CallLimits, GaveUp, Server};
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
@@ -53,6 +54,7 @@ use self::node_call::NodeReply;
 use self::settings::NodeSettings;
 use self::topology::Topology;
 use crate::script::{Key, ScriptCall};
+use crate::store::BundleState;
 
 /// A Redis server, or several that act as one, on which processes share budgets. Redis 6.2 or newer (tested with 7.0),
 /// or Valkey, of 64 bits: the Lua of a 32-bit server cannot print times in microseconds, and the calls fail.
@@ -111,6 +113,7 @@ struct RedisInner {
     prefix: String,
     secret: Vec<u8>,
     calls: CallMetrics,
+    queue_bundles: Arc<BundleState>,
     /// Whether a server that was not opened as a cluster wants the keys of a call in one slot: it is the one node of a
     /// cluster.
     is_split: AtomicBool,
@@ -228,6 +231,11 @@ impl Redis {
         !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
     }
 
+    /// The bundles of all queues: those of one quota may share calls.
+    pub(crate) fn queue_bundles(&self) -> &Arc<BundleState> {
+        &self.0.queue_bundles
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.0.prefix
     }
@@ -310,6 +318,28 @@ impl Redis {
     /// Whether the node with this slot is known, and its circuit breaker is not closed.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
         self.0.topology.known_node(slot).is_some_and(|node| node.gate.is_failing())
+    }
+}
+
+impl Server for Redis {
+    fn timeout(&self) -> Duration {
+        Self::timeout(self)
+    }
+
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+
+    fn secret(&self) -> &[u8] {
+        Self::secret(self)
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        Self::health(self)
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        Fault::from(reason).into()
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tower_sluice::internal::redis::Tags;
 use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::{CallLimits, GaveUp, Record, Records};
+use tower_sluice::store::remote::{CallLimits, GaveUp, Record, Records, Server};
 use tower_sluice::{LimiterError, PartitionKey};
 
 use crate::connection::{Fault, Redis};
@@ -83,13 +83,15 @@ impl Records for RedisRecords {
         let reply = self.call(&swap(self.key(name), old, new, lifetime), limits).await.map_err(failed)?;
         Ok(reply.admitted == 1)
     }
+}
 
+impl Server for RedisRecords {
     fn timeout(&self) -> Duration {
         self.redis.timeout()
     }
 
-    fn shares_records_with(&self, other: &Self) -> bool {
-        self.redis.id() == other.redis.id()
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.redis.is_same_as(&other.redis)
     }
 
     fn secret(&self) -> &[u8] {

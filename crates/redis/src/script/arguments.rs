@@ -17,8 +17,7 @@ use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL
 use crate::script::{Key, Script, ScriptCall};
 
 /// The charge or the refund of one key in a call.
-#[allow(missing_debug_implementations, reason = "no public function returns it")]
-pub struct ScriptCharge {
+pub(crate) struct ScriptCharge {
     key: Key,
     script: &'static Script,
     /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
@@ -176,8 +175,7 @@ pub(super) fn listed(alternatives: &Alternatives) -> impl Iterator<Item = u64> {
 }
 
 /// Which keys a call may charge, and which it has charged, according to its reply.
-#[allow(missing_debug_implementations, reason = "no public function returns it")]
-pub struct Charging {
+pub(crate) struct Charging {
     is_once: bool,
     may_charge: SmallVec<[bool; 4]>,
     /// See [`listed`].

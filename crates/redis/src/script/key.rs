@@ -10,7 +10,7 @@ use tower_sluice::internal::redis::{KeyTag, Tags};
 /// a client cannot make its tag fall into a chosen slot of a cluster. All budgets of one client carry the same tag, so
 /// they are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub(crate) struct Key {
     text: Box<str>,
     slot: u16,
 }
@@ -75,11 +75,7 @@ impl Key {
     /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
     pub(crate) fn new(prefix: &str, name: &str, tag: KeyTag, kind: &[&str]) -> Self {
         let digits = tag.text();
-        Self::of_text(prefix, name, std::str::from_utf8(&digits).expect("base64 is ASCII"), kind)
-    }
-
-    /// The same by the text of the tag: 22 characters of base64url.
-    pub(crate) fn of_text(prefix: &str, name: &str, tag: &str, kind: &[&str]) -> Self {
+        let tag = std::str::from_utf8(&digits).expect("base64 is ASCII");
         let slot = crc16(tag.as_bytes()) % SLOTS;
         let parts = [prefix, ":{", tag, "}:", name, ":"];
         // Without `format!`, since every decision does this.
@@ -125,14 +121,6 @@ mod tests {
     #[test]
     fn slots_follow_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
-    }
-
-    #[test]
-    fn a_key_has_one_name_by_its_tag_and_by_its_text() {
-        let names = KeyNames::new("sluice", "api", b"secret");
-        let tag = names.tag(&PartitionKey::from("alice"));
-        let text = String::from_utf8(tag.text().to_vec()).unwrap();
-        assert_eq!(Key::of_text("sluice", "api", &text, &["l"]), names.key(tag, 'l'));
     }
 
     #[test]

@@ -137,7 +137,7 @@ pub(crate) struct KeyPart<A: Scripted, S> {
 pub(crate) type Charges = SmallVec<[ScriptCharge; 4]>;
 
 /// A [`KeyPart`] without its algorithm in the type.
-pub trait ConversationPart: Send {
+pub(crate) trait ConversationPart: Send {
     fn key(&self) -> &Key;
 
     /// Returns the charge of the next call.
@@ -285,7 +285,7 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
 /// call charges it under the quota that it has. Returns the last answer.
 ///
 /// Our clock shows `asked`. `compose` builds a call from the charges of its keys, and `send` sends it.
-pub(crate) async fn converse<P: ConversationPart, F: Future<Output = Result<ScriptReply, Fault>>>(
+pub(crate) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Result<ScriptReply, Fault>>>(
     mut asked: Timestamp,
     parts: &mut [&mut P],
     compose: impl Fn(Charges) -> ScriptCall,

@@ -22,4 +22,4 @@ mod store;
 pub use self::store::{RedisStore, RedisTable};
 
 pub(crate) use self::backend::failed;
-pub(crate) use self::bundle::ScriptCaller;
+pub(crate) use self::bundle::{BundleState, ScriptCaller};

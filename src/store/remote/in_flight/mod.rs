@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::any_records::AnyRecords;
-use super::backend::{CallLimits, GaveUp};
+use super::backend::CallLimits;
 use super::limiter_keys::RemoteKey;
 use super::records::{Records, Unchanged, change};
-use crate::store::NodeHealth;
-use crate::values::LimiterError;
+use super::server::Server;
 
 /// A server on which processes count the units of a key that are in flight, for a
 /// [`SharedConcurrency`](crate::SharedConcurrency).
@@ -37,7 +36,7 @@ use crate::values::LimiterError;
 ///   whose answer did not come may be made even later, but only as it would have been made then.
 ///
 /// `testing::check_in_flight` (feature `test-util`) tests yours.
-pub trait InFlight: Send + Sync + 'static {
+pub trait InFlight: Server {
     /// Takes units of a key, if they fit. With no units, it only reads.
     ///
     /// # Errors
@@ -80,22 +79,6 @@ pub trait InFlight: Send + Sync + 'static {
         units: u64,
         limits: CallLimits,
     ) -> impl Future<Output = Result<bool, Unchanged>> + Send;
-
-    /// Returns how long a step may take, all in all.
-    fn timeout(&self) -> Duration;
-
-    /// Returns whether both count the same units, so that a limiter over this inherits from one over the other.
-    fn shares_counts_with(&self, other: &Self) -> bool;
-
-    /// Returns the secret of the [hashes](RemoteKey::hash) that stand for keys. Processes that share counts agree on
-    /// it.
-    fn secret(&self) -> &[u8];
-
-    /// Returns the state of each node of its server, as [`Backend::health`](super::Backend::health) does.
-    fn health(&self) -> Vec<NodeHealth>;
-
-    /// Returns the error of a step that this process gave up.
-    fn gave_up(&self, reason: GaveUp) -> LimiterError;
 
     /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
     /// none, and each process has its own.
@@ -165,26 +148,6 @@ impl<R: Records> InFlight for R {
     ) -> Result<bool, Unchanged> {
         let step = |old: Option<&[u8]>, now| record::release(old, now, field, units);
         Ok(change(self, Some(key.turns()), &key.record(KIND), limits.deadline, step).await?.result)
-    }
-
-    fn timeout(&self) -> Duration {
-        Records::timeout(self)
-    }
-
-    fn shares_counts_with(&self, other: &Self) -> bool {
-        self.shares_records_with(other)
-    }
-
-    fn secret(&self) -> &[u8] {
-        Records::secret(self)
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        Records::health(self)
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        Records::gave_up(self, reason)
     }
 
     fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
