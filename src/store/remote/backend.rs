@@ -166,7 +166,6 @@ impl<'a, A> Target<'a, A> {
     }
 
     /// The quota of the limiter, and of all keys without a quota of their own.
-    #[must_use]
     pub const fn limiter_quota(&self) -> Quota {
         self.limiter
     }

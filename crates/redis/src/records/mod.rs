@@ -6,7 +6,7 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
-use tower_sluice::internal::redis::Tags;
+use tower_sluice::internal::remote::Tags;
 use tower_sluice::store::NodeHealth;
 use tower_sluice::store::remote::{CallLimits, GaveUp, Record, Records, Server};
 use tower_sluice::{LimiterError, PartitionKey};

@@ -1,7 +1,8 @@
 //! The names of keys on the server.
 
 use tower_sluice::PartitionKey;
-use tower_sluice::internal::redis::{KeyTag, Tags};
+use tower_sluice::internal::remote::Tags;
+use tower_sluice::store::remote::KeyTag;
 
 /// The name of a key on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///

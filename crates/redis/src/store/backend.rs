@@ -183,7 +183,7 @@ mod tests {
     use std::time::Duration;
 
     use tower_sluice::algorithm::{Algorithm, CalendarWindow};
-    use tower_sluice::internal::redis::testing::{ReadCalendar as _, ReplayApplied as _};
+    use tower_sluice::internal::remote::testing::{ReadCalendar as _, ReplayApplied as _};
     use tower_sluice::time::Timestamp;
     use tower_sluice::{Outcome, PartitionKey};
 

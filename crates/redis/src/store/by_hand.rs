@@ -5,7 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use tower_sluice::PartitionKey;
-use tower_sluice::internal::redis::{
+use tower_sluice::internal::remote::{
     Adjusted, Adjusting, KeyQuery, Observation, PendingAdjustment, REFERENCE_KEPT, allowed_by_hand, tag_of,
 };
 use tower_sluice::limiter::{Ask, Credit};

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::internal::redis::Marks as _;
-use tower_sluice::internal::redis::{ChargingOnce, KeyQuery, Retry};
+use tower_sluice::internal::remote::Marks as _;
+use tower_sluice::internal::remote::{ChargingOnce, KeyQuery, Retry};
 use tower_sluice::limiter::{Answer, Ask, Receipt};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::store::remote::{CallLimits, StoreInner};

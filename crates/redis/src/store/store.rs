@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::internal::redis::Abilities as _;
+use tower_sluice::internal::remote::Abilities as _;
 use tower_sluice::limiter::Description;
 use tower_sluice::store::remote::{
     Applied, Backend, CallLimits, GaveUp, Joint, RemoteStore, RemoteTable, StoreInner, Target, Transition,

@@ -1,6 +1,5 @@
-//! What the package `tower-sluice-redis` has beyond the public face of `store::remote`: decisions on several keys in
-//! one call, records and reports, and the parts that its queues, limits of requests in flight and balances share with
-//! those in memory.
+//! What stores on servers share with `store::remote` beyond its public face: the gate of a call, the hashes of keys, the
+//! numbers in states and receipts; and for the store on Redis, free retries and charges by hand.
 
 #[cfg(feature = "test-util")]
 pub mod testing;
@@ -11,21 +10,19 @@ use crate::algorithm::gcra::Tat;
 use crate::algorithm::{CalendarWindow, CalendarWindowState};
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
 use crate::limiter::{Description, Receipt};
-use crate::store::remote::Target;
+use crate::store::remote::{KeyTag, Target};
 use crate::values::LimiterError;
 #[cfg(feature = "calendar")]
 use crate::values::time::Timestamp;
 
-pub use crate::limiter::wait_bounds::WaitBounds;
 pub use crate::store::quota_change::has_units_of;
 pub use crate::store::remote::backoff::pause as pause_after;
 pub use crate::store::remote::circuit_breaker::CallFailure;
 pub use crate::store::remote::gate::{CallGate, Evidence, Watch};
-pub use crate::store::remote::negative_cache::{NegativeCache, Observation};
+pub use crate::store::remote::negative_cache::Observation;
 pub use crate::store::remote::query::KeyQuery;
-pub use crate::store::remote::tag::{KeyTag, Tags};
-pub use crate::util::random::identity;
-pub use crate::util::undo::{OnDrop, complete_or_undo};
+pub use crate::store::remote::tag::Tags;
+pub use crate::util::undo::OnDrop;
 pub use crate::values::{Adjusted, Adjusting, ChargingOnce, PendingAdjustment, REFERENCE_KEPT, Retry};
 
 /// The abilities of limiters that share more than their decisions.
@@ -49,12 +46,6 @@ impl Abilities for Description {
 
 /// The marks of receipts: who has made the charge in place of the limiter.
 pub trait Marks: Sized {
-    /// The local fallback has.
-    fn mark_fallback(self) -> Self;
-
-    /// The receipt without that mark, if it has it.
-    fn unmark_fallback(self) -> Option<Self>;
-
     /// The budget of free retries has.
     fn mark_free_retry(self) -> Self;
 
@@ -63,14 +54,6 @@ pub trait Marks: Sized {
 }
 
 impl Marks for Receipt {
-    fn mark_fallback(self) -> Self {
-        Self::mark_fallback(self)
-    }
-
-    fn unmark_fallback(self) -> Option<Self> {
-        Self::unmark_fallback(self)
-    }
-
     fn mark_free_retry(self) -> Self {
         Self::mark_free_retry(self)
     }
@@ -153,12 +136,6 @@ impl StateParts for CalendarWindowState {
 #[must_use]
 pub fn end_of_window(window: &CalendarWindow, now: Timestamp) -> Timestamp {
     window.end_of_window(now)
-}
-
-/// Returns the receipt of a charge of a bucket, which is paid at this time.
-#[must_use]
-pub fn bucket_receipt(paid: u128) -> Receipt {
-    Receipt::from_proof(Tat(paid))
 }
 
 /// Returns when the charge of a bucket with this receipt is paid, and zero for another receipt.

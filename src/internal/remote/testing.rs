@@ -5,6 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "calendar")]
 use crate::algorithm::CalendarWindow;
+use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, ChargedIn};
 use crate::limiter::{Description, Override, OverrideReason, Receipt};
 use crate::store::remote::backend::Decisions;
@@ -103,6 +104,12 @@ impl NewBanGrowth for BanGrowth {
     fn with_forgotten_after(self, forgotten_after: Duration) -> Self {
         Self::with_forgotten_after(self, forgotten_after)
     }
+}
+
+/// The receipt of a charge of a bucket, which is paid at this time.
+#[must_use]
+pub fn bucket_receipt(paid: u128) -> Receipt {
+    Receipt::from_proof(Tat(paid))
 }
 
 /// The receipt of a charge in this window: its number, or of the calendar, when it ends.
